@@ -1,0 +1,247 @@
+"""
+What every broker adapter promises: all that an adapter author imports, with `steadyworker.errors` and `steadyworker.names`.
+
+An adapter is a package whose face has `open_adapter(url, spec, settings) -> Adapter`, found by the entry-point group
+`steadyworker.adapters` under its URL scheme.  It decides nothing about retries, knows no ledger, logs nothing and
+swallows nothing.  `steadyworker.testing.conformance.AdapterSuite` is the definition of "works".
+
+Each adapter owns one I/O thread; nothing else touches the client that consumes.  Signals come from that thread, in order.
+This interface is versioned apart: `SPI_VERSION`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import Protocol
+
+from steadyworker.clock import Clock, SystemClock
+from steadyworker.delivery import Copy, Delivery, Headers, Redelivered, Settle, Settled, Target
+from steadyworker.errors import Finding
+
+__all__ = [
+    "SPI_VERSION",
+    "Adapter",
+    "Blocked",
+    "Capabilities",
+    "Clock",
+    "Connected",
+    "Copy",
+    "DeadLetters",
+    "Delays",
+    "Delivered",
+    "Delivery",
+    "Finding",
+    "Gone",
+    "Headers",
+    "Lost",
+    "OpenAdapter",
+    "QueueSpec",
+    "Redelivered",
+    "Settings",
+    "Settle",
+    "Settled",
+    "Signal",
+    "Sink",
+    "SystemClock",
+    "Target",
+    "Unblocked",
+]
+
+SPI_VERSION = 1
+
+DELAYS: tuple[float, ...] = (1, 2, 5, 10, 30, 60, 300, 900, 3600, 14400, 86400)
+"""The ladder of delays, in seconds, that adapters with levels round up to (contract §3)."""
+
+
+class Delays(Enum):
+    """How a broker delays a message: by the second, by a ladder of levels, or not at all."""
+
+    EXACT = "exact"
+    LEVELS = "levels"
+    NONE = "none"
+
+
+@dataclass(frozen=True, slots=True)
+class Capabilities:
+    """
+    What this broker can and cannot do, as data: the runner and `check` read it, nobody asks which broker it is.
+
+    Attributes:
+        delays: How delays are made; `longest_delay` is the longest in seconds, or None for no limit.
+        counts_deliveries: The broker counts attempts itself, and may dead-letter by that count.
+        stable_ids: Each message has an id that stays the same in every redelivery.
+        counts_consumers: `consumers()` can be answered.
+        reads_dead_letters: `dead_letters()` can be answered.
+        max_body: The largest body in bytes that the broker takes, or None.
+        loses_unacked: What a lost connection does to un-acked messages: True when they come again at once.
+        one_host: The broker reaches one host only, so a ledger that reaches one host is enough.
+    """
+
+    delays: Delays = Delays.EXACT
+    longest_delay: float | None = None
+    counts_deliveries: bool = False
+    stable_ids: bool = True
+    counts_consumers: bool = False
+    reads_dead_letters: bool = True
+    max_body: int | None = None
+    loses_unacked: bool = True
+    one_host: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class QueueSpec:
+    """The queue that an adapter is opened for, and what the Worker says of it."""
+
+    queue: str
+    dead_letter_queue: str
+    concurrency: int = 1
+    time_limit: float | None = None
+    max_attempts: int = 5
+    key_header: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """What the operator sets: topology policy, the delay ladder, the size limit, who we are to the broker."""
+
+    topology: str = "declare"
+    delays: Sequence[float] = DELAYS
+    max_body: int = 1 << 20
+    consumer: str = "steadyworker"
+    clock: Clock = field(default_factory=SystemClock)
+
+
+@dataclass(frozen=True, slots=True)
+class Connected:
+    """A new epoch begins; deliveries of every earlier one are lost."""
+
+    epoch: int
+
+
+@dataclass(frozen=True, slots=True)
+class Delivered:
+    """A message was handed over."""
+
+    delivery: Delivery
+
+
+@dataclass(frozen=True, slots=True)
+class Lost:
+    """One delivery (`id`), or every delivery of an epoch (`id` None), is no longer valid; `cause` is for people."""
+
+    epoch: int
+    cause: str
+    id: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Blocked:
+    """The broker takes no publishes for now (an alarm)."""
+
+    cause: str
+
+
+@dataclass(frozen=True, slots=True)
+class Unblocked:
+    """The broker takes publishes again."""
+
+
+@dataclass(frozen=True, slots=True)
+class Gone:
+    """
+    The broker cannot be reached; the adapter keeps trying.
+
+    `final` says that no retry can heal it (credentials, virtual host, certificate or protocol refused).
+    """
+
+    cause: str
+    final: bool = False
+
+
+Signal = Connected | Delivered | Lost | Blocked | Unblocked | Gone
+Sink = Callable[[Signal], None]
+
+
+class DeadLetters(Protocol):
+    """
+    The dead-letter queue, held open for one command.
+
+    Iterating yields *held* deliveries, the broker's own dead letters too, oldest first, each once; they go back when the context ends.
+    """
+
+    def __iter__(self) -> Iterator[Delivery]:
+        """Each dead letter once, held until it is dropped or the context ends."""
+        ...
+
+    def publish(self, copy: Copy) -> None:
+        """As `Adapter.publish`: returns when the broker has it."""
+        ...
+
+    def drop(self, delivery: Delivery) -> None:
+        """Remove this dead letter; raises Unsettled when its fate is unknown."""
+        ...
+
+
+class Adapter(Protocol):
+    """One queue of one broker, consumed by one worker process."""
+
+    @property
+    def capabilities(self) -> Capabilities:
+        """What this broker can do; the same before and after `start`."""
+        ...
+
+    def start(self, sink: Sink) -> None:
+        """Begin to connect, in the adapter's own I/O thread, and keep connected; returns at once; every signal goes to `sink`."""
+        ...
+
+    def credits(self, count: int) -> None:
+        """At most `count` un-settled deliveries more may come; 0 means none, at once, without closing anything; thread-safe."""
+        ...
+
+    def publish(self, copy: Copy) -> None:
+        """
+        Hand a copy to the broker on a connection of its own; works before `start`; thread-safe.
+
+        Returns when the broker has it (confirm, receipt, commit).
+        Raises PublishFailed when that is unknown, TargetMissing when the queue is not there.
+        """
+        ...
+
+    def settle(self, delivery: Delivery, how: Settle) -> Settled:
+        """
+        Acknowledge or release one delivery, and say how much is known of it; thread-safe, idempotent within its epoch.
+
+        Raises StaleDelivery for a delivery of an old epoch, without telling the broker anything.
+        Raises Unsettled when the fate is unknown; that epoch then ends at once, with `Lost`.
+        """
+        ...
+
+    def identity(self) -> str:
+        """Which broker this is, the same from every client and after every restart; raises BrokerUnavailable."""
+        ...
+
+    def consumers(self) -> int | None:
+        """How many consumers the queue has, or None where the broker cannot count; raises BrokerUnavailable."""
+        ...
+
+    def findings(self, spec: QueueSpec) -> Sequence[Finding]:
+        """What is wrong between this broker and that queue, each with its remedy; changes nothing; raises BrokerUnavailable."""
+        ...
+
+    def dead_letters(self) -> AbstractContextManager[DeadLetters]:
+        """The dead letters of this queue, on a connection of their own; works before `start`."""
+        ...
+
+    def stop(self, within: float) -> None:
+        """
+        Close everything within that many seconds; what is un-settled comes again, to whoever consumes next.
+
+        Safe in any order: before `start`, twice, from any thread.
+        """
+        ...
+
+
+OpenAdapter = Callable[[str, QueueSpec, Settings], Adapter]
