@@ -198,7 +198,12 @@ class Adapter(Protocol):
         ...
 
     def credits(self, count: int) -> None:
-        """At most `count` un-settled deliveries more may come; 0 means none, at once, without closing anything; thread-safe."""
+        """
+        Set the window: at most `count` deliveries of this epoch may be un-settled at any time; thread-safe.
+
+        0 means that no new one comes, at once, without closing anything; what is un-settled stays as it is.
+        Begins at 0, and keeps its value through a reconnect.
+        """
         ...
 
     def publish(self, copy: Copy) -> None:
