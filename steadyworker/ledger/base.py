@@ -277,6 +277,10 @@ class Ledger(Protocol):
         """The rows that are kept, newest first, each with its last beat; for people."""
         ...
 
+    def ended(self, uids: Sequence[str]) -> frozenset[str]:
+        """Which of these jobs are `done` or `dead`, by uid; their export stages may be reaped."""
+        ...
+
     def last_beat(self, id: JobId) -> Beat | None:
         """The last progress of a job."""
         ...

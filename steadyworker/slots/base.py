@@ -138,6 +138,11 @@ class Slot(Protocol):
         ...
 
     @property
+    def warm(self) -> bool:
+        """Warm and idle: `run` may be called; after `Ended` it may be false until the next `Ready`."""
+        ...
+
+    @property
     def stuck(self) -> bool:
         """A thread that must end and won't: the worker process has to exit 70."""
         ...
