@@ -67,6 +67,7 @@ class Row:
     Attributes:
         lease_over: The lease ended more than the margin ago, or nobody holds it.
         due_in: Seconds until `not_before`, by the ledger's clock; 0 when there is none or it has passed.
+        late_by: Seconds since the lease ended (running, moving) or since the copy was due (moved); 0 while neither; for people.
         target: Of `moving`, `moved` and `dead`: where the hand-over goes or went.
         created_at, started_at, first_failed_at, ended_at: wall clock, for people only.
     """
@@ -82,6 +83,7 @@ class Row:
     counters: Counters = Counters()
     target: Moving | None = None
     due_in: float = 0.0
+    late_by: float = 0.0
     delay: float = 0.0
     reason: str = ""
     error_class: str = ""
