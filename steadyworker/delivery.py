@@ -90,3 +90,10 @@ LOSSES = "sw-losses"
 FIRST_FAILED_AT = "sw-first-failed-at"
 REASON = "sw-reason"
 OWN_HEADERS = (KEY, ROUND, HOP, ATTEMPTS, CRASHES, LOSSES, FIRST_FAILED_AT, REASON)
+
+# What a dead letter carries beside them, for people; a replay leaves them out.
+ERROR_CLASS = "sw-error-class"
+ERROR = "sw-error"
+WORKER = "sw-worker"
+UID = "sw-uid"
+DEAD_HEADERS = (ERROR_CLASS, ERROR, WORKER, UID)
