@@ -1,0 +1,446 @@
+"""
+The ledger in this process's memory: for tests, the simulation and the Harness.
+
+It keeps every promise of `Ledger` but durability, and is quick enough for a hundred thousand simulated histories.
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Callable, Iterable, Sequence
+from threading import Lock
+
+from typing_extensions import override
+
+from steadyworker.clock import Clock, Times
+from steadyworker.errors import Finding
+from steadyworker.ledger import retention
+from steadyworker.ledger.base import (
+    Beat,
+    Claimed,
+    JobId,
+    Ledger,
+    Moving,
+    OwnerSeen,
+    Renewal,
+    Row,
+    State,
+    Token,
+    Verdict,
+)
+from steadyworker.outcome import Counters
+
+_ENDED = (State.DONE, State.DEAD)
+_HELD = (State.RUNNING, State.MOVING)
+
+
+class _Job:
+    """One row, changed in place under the ledger's lock; `lease_until` and `due` are readings of the boot clock."""
+
+    __slots__ = (
+        "beat",
+        "body_sha256",
+        "cancel_reason",
+        "checkpoint",
+        "checkpoint_fence",
+        "counters",
+        "created_at",
+        "delay",
+        "due",
+        "ended_at",
+        "error_class",
+        "error_text",
+        "fence",
+        "handle",
+        "hop",
+        "id",
+        "keep_until",
+        "lease_until",
+        "owner",
+        "reason",
+        "settled",
+        "started_at",
+        "state",
+        "target",
+        "uid",
+        "worker",
+    )
+
+    def __init__(self, job_id: JobId, created_at: float) -> None:
+        self.id = job_id
+        self.uid = secrets.token_hex(16)
+        self.state = State.INTERRUPTED
+        self.body_sha256: bytes | None = None
+        self.hop = 0
+        self.fence = 0
+        self.owner: str | None = None
+        self.lease_until = 0.0
+        self.counters = Counters()
+        self.target: Moving | None = None
+        self.due = 0.0
+        self.delay = 0.0
+        self.reason = ""
+        self.error_class = ""
+        self.error_text = ""
+        self.checkpoint: bytes | None = None
+        self.checkpoint_fence: int | None = None
+        self.handle: bytes | None = None
+        self.cancel_reason: str | None = None
+        self.settled = "unknown"
+        self.keep_until: float | None = None
+        self.created_at = created_at
+        self.started_at: float | None = None
+        self.ended_at: float | None = None
+        self.worker = ""
+        self.beat: Beat | None = None
+
+    def hand_over(self, verdict: Verdict, now: float) -> None:
+        self.state = State.MOVING
+        self.target = verdict.target
+        self.reason = verdict.reason
+        self.counters = verdict.counters
+        self.delay = verdict.delay
+        self.due = now + verdict.delay
+        self.error_class = verdict.error_class
+        self.error_text = verdict.error_text
+        if not verdict.keep_checkpoint:
+            self.checkpoint = self.checkpoint_fence = None
+
+    def row(self, now: float, *, lease_over: bool) -> Row:
+        late = 0.0
+        if self.state in _HELD:
+            late = now - self.lease_until
+        elif self.state is State.MOVED:
+            late = now - self.due
+        return Row(
+            id=self.id,
+            uid=self.uid,
+            state=self.state,
+            body_sha256=self.body_sha256,
+            hop=self.hop,
+            fence=self.fence,
+            owner=self.owner,
+            lease_over=lease_over,
+            counters=self.counters,
+            target=self.target,
+            due_in=self.due - now if self.due > now else 0.0,
+            late_by=max(0.0, late),
+            delay=self.delay,
+            reason=self.reason,
+            error_class=self.error_class,
+            error_text=self.error_text,
+            checkpoint=self.checkpoint,
+            checkpoint_fence=self.checkpoint_fence,
+            handle=self.handle,
+            cancel_reason=self.cancel_reason,
+            settled=self.settled,
+            created_at=self.created_at,
+            started_at=self.started_at,
+            ended_at=self.ended_at,
+            worker=self.worker,
+        )
+
+
+class MemoryLedger(Ledger):
+    """
+    A ledger that dies with its process.
+
+    Args:
+        clock: Judges leases and delays (boot clock), numbers fences and ages rows (wall clock).
+        times: Lease and margin.
+        worker: Who claims through this ledger, for people.
+        is_dead: Proof of an owner's death, as the owner locks of a ledger on disk give it; by default there is none.
+    """
+
+    def __init__(
+        self, clock: Clock, times: Times, worker: str = "", is_dead: Callable[[str], bool] = lambda _owner: False
+    ) -> None:
+        self._clock = clock
+        self._times = times
+        self._worker = worker
+        self._is_dead = is_dead
+        self._lock = Lock()
+        self._id = secrets.token_hex(16)
+        self._jobs: dict[JobId, _Job] = {}
+        self._fence = 0
+        self._bindings: dict[tuple[str, str], str] = {}
+        self._owners: dict[str, tuple[str, tuple[str, ...], float]] = {}
+
+    @property
+    @override
+    def url(self) -> str:
+        return "memory:"
+
+    @override
+    def ledger_id(self) -> str:
+        return self._id
+
+    @override
+    def findings(self) -> Sequence[Finding]:
+        return ()
+
+    @override
+    def bind(self, namespace: str, queue: str, identity: str) -> str:
+        with self._lock:
+            return self._bindings.setdefault((namespace, queue), identity)
+
+    @override
+    def register(self, owner: str, host: str, queues: Sequence[str]) -> None:
+        with self._lock:
+            self._owners[owner] = (host, tuple(queues), self._clock.wall())
+
+    @override
+    def unregister(self, owner: str) -> None:
+        with self._lock:
+            self._owners.pop(owner, None)
+
+    @override
+    def owners(self) -> Sequence[OwnerSeen]:
+        with self._lock:
+            now = self._clock.wall()
+            return [
+                OwnerSeen(owner, host, queues, max(0.0, now - seen_at), self._is_dead(owner))
+                for owner, (host, queues, seen_at) in self._owners.items()
+                if now - seen_at < retention.OWNERS
+            ]
+
+    @override
+    def read(self, id: JobId) -> Row | None:
+        with self._lock:
+            job = self._jobs.get(id)
+            return None if job is None else self._row(job)
+
+    @override
+    def claim(self, claim: Claimed) -> Row | None:
+        with self._lock:
+            job = self._jobs.get(claim.id)
+            if claim.seen is None:
+                if job is not None:
+                    return None
+                job = self._jobs[claim.id] = _Job(claim.id, self._clock.wall())
+            elif job is None or not _unchanged(job, claim.seen) or job.state in _ENDED:
+                return None
+            if job.fence == 0 and claim.id.round > 0:
+                before = self._jobs.get(JobId(claim.id.namespace, claim.id.queue, claim.id.key, claim.id.round - 1))
+                job.checkpoint = None if before is None else before.checkpoint
+            job.state = State.RUNNING
+            job.hop = max(job.hop, claim.hop)
+            job.counters = claim.counters
+            if job.body_sha256 is None:
+                job.body_sha256 = claim.body_sha256
+            job.target = None
+            job.due = job.delay = 0.0
+            job.settled = "unknown"
+            job.keep_until = None
+            job.started_at = self._clock.wall()
+            job.worker = self._worker
+            return self._own(job, claim.owner)
+
+    @override
+    def take(self, seen: Row, owner: str) -> Row | None:
+        with self._lock:
+            job = self._jobs.get(seen.id)
+            if job is None or not _unchanged(job, seen) or job.state is not State.MOVING:
+                return None
+            return self._own(job, owner)
+
+    @override
+    def lose(self, seen: Row, owner: str, verdict: Verdict) -> Row | None:
+        with self._lock:
+            job = self._jobs.get(seen.id)
+            if job is None or not _unchanged(job, seen) or job.state is not State.RUNNING:
+                return None
+            job.hand_over(verdict, self._clock.boottime())
+            return self._own(job, owner)
+
+    @override
+    def renew(self, tokens: Sequence[Token]) -> Sequence[Renewal]:
+        with self._lock:
+            return [self._renew(token, _HELD) for token in tokens]
+
+    @override
+    def checkpoint(self, token: Token, value: bytes | None) -> bool:
+        with self._lock:
+            job = self._held(token, State.RUNNING)
+            if job is None:
+                return False
+            job.checkpoint = value
+            job.checkpoint_fence = None if value is None else job.fence
+            return True
+
+    @override
+    def handle(self, token: Token, value: bytes | None) -> bool:
+        with self._lock:
+            job = self._held(token, State.RUNNING)
+            if job is None:
+                return False
+            job.handle = value
+            return True
+
+    @override
+    def may_commit(self, token: Token) -> bool:
+        with self._lock:
+            return self._renew(token, (State.RUNNING,)).granted
+
+    @override
+    def done(self, token: Token) -> bool:
+        with self._lock:
+            job = self._held(token, State.RUNNING)
+            if job is None:
+                return False
+            job.reason = job.error_class = job.error_text = ""
+            self._end(job, State.DONE, retention.DONE)
+            return True
+
+    @override
+    def interrupted(self, token: Token, counters: Counters) -> bool:
+        with self._lock:
+            job = self._held(token, State.RUNNING)
+            if job is None:
+                return False
+            job.state = State.INTERRUPTED
+            job.counters = counters
+            job.owner = None
+            return True
+
+    @override
+    def moving(self, token: Token, verdict: Verdict) -> bool:
+        with self._lock:
+            job = self._held(token, State.RUNNING)
+            if job is None:
+                return False
+            job.hand_over(verdict, self._clock.boottime())
+            return True
+
+    @override
+    def moved(self, token: Token) -> bool:
+        with self._lock:
+            job = self._held(token, State.MOVING)
+            if job is None:
+                return False
+            if job.target is Moving.DEAD:
+                self._end(job, State.DEAD, retention.DEAD)
+            else:
+                job.state = State.MOVED
+                job.owner = None
+                job.keep_until = self._clock.wall() + max(0.0, job.due - self._clock.boottime()) + retention.MOVED
+            return True
+
+    @override
+    def settled(self, token: Token, known: bool) -> None:
+        with self._lock:
+            job = self._jobs.get(token.id)
+            if job is None or job.uid != token.uid or job.fence != token.fence or job.state in _HELD:
+                return
+            if known:
+                job.settled = "known"
+                if job.state is State.DONE:
+                    job.keep_until = self._clock.wall() + retention.DONE_AND_KNOWN
+            elif job.settled == "unknown":
+                job.settled = "written"
+
+    @override
+    def cancel(self, id: JobId, reason: str) -> State | None:
+        with self._lock:
+            job = self._jobs.get(id)
+            if job is None:
+                job = self._jobs[id] = _Job(id, self._clock.wall())
+                job.cancel_reason = reason
+                return None
+            if job.state not in _ENDED:
+                job.cancel_reason = reason
+            return job.state
+
+    @override
+    def clear_checkpoint(self, id: JobId) -> None:
+        with self._lock:
+            job = self._jobs.get(id)
+            if job is not None and job.state not in _HELD:
+                job.checkpoint = job.checkpoint_fence = None
+
+    @override
+    def beat(self, token: Token, beat: Beat) -> None:
+        with self._lock:
+            job = self._jobs.get(token.id)
+            if job is not None and job.fence == token.fence:
+                job.beat = beat
+
+    @override
+    def last_round(self, namespace: str, queue: str, key: str) -> int | None:
+        with self._lock:
+            wanted = (namespace, queue, key)
+            return max((job.round for job in self._jobs if (job.namespace, job.queue, job.key) == wanted), default=None)
+
+    @override
+    def jobs(self, namespace: str | None = None, queue: str | None = None) -> Iterable[tuple[Row, Beat | None]]:
+        with self._lock:
+            return [
+                (self._row(job), job.beat)
+                for job in reversed(self._jobs.values())
+                if namespace in (None, job.id.namespace) and queue in (None, job.id.queue)
+            ]
+
+    @override
+    def last_beat(self, id: JobId) -> Beat | None:
+        with self._lock:
+            job = self._jobs.get(id)
+            return None if job is None else job.beat
+
+    @override
+    def forget(self, id: JobId) -> None:
+        with self._lock:
+            job = self._jobs.get(id)
+            if job is None or job.state is not State.DEAD:
+                return
+            if job.checkpoint is None or JobId(id.namespace, id.queue, id.key, id.round + 1) in self._jobs:
+                del self._jobs[id]
+
+    @override
+    def purge(self) -> int:
+        with self._lock:
+            now = self._clock.wall()
+            old = [job.id for job in self._jobs.values() if job.keep_until is not None and job.keep_until <= now]
+            for job_id in old:
+                del self._jobs[job_id]
+            return len(old)
+
+    @override
+    def close(self) -> None:
+        """Keep everything: the next worker process of a test opens the same object again."""
+
+    def _row(self, job: _Job) -> Row:
+        now = self._clock.boottime()
+        over = job.owner is None or now > job.lease_until + self._times.margin or self._is_dead(job.owner)
+        return job.row(now, lease_over=over)
+
+    def _own(self, job: _Job, owner: str) -> Row:
+        """Give the job to this owner under a fence that was never given before, and answer its row."""
+        now = self._clock.boottime()
+        self._fence = job.fence = max(self._fence + 1, int(self._clock.wall() * 1000))
+        job.owner = owner
+        job.lease_until = now + self._times.lease
+        return job.row(now, lease_over=False)
+
+    def _held(self, token: Token, *states: State) -> _Job | None:
+        """The job, when this token still holds it in one of these states; None refuses the write."""
+        job = self._jobs.get(token.id)
+        if job is None or job.fence != token.fence or job.uid != token.uid or job.owner != token.owner:
+            return None
+        return job if job.state in states else None
+
+    def _renew(self, token: Token, states: Sequence[State]) -> Renewal:
+        job = self._held(token, *states)
+        if job is None:
+            return Renewal(granted=False)
+        job.lease_until = self._clock.boottime() + self._times.lease
+        return Renewal(granted=True, cancel_reason=job.cancel_reason)
+
+    def _end(self, job: _Job, state: State, keep: float) -> None:
+        job.state = state
+        job.owner = None
+        job.ended_at = self._clock.wall()
+        job.keep_until = job.ended_at + keep
+
+
+def _unchanged(job: _Job, seen: Row) -> bool:
+    return job.fence == seen.fence and job.uid == seen.uid and job.state is seen.state
