@@ -93,7 +93,7 @@ OWN_HEADERS = (KEY, ROUND, HOP, ATTEMPTS, CRASHES, LOSSES, FIRST_FAILED_AT, REAS
 
 # What a dead letter carries beside them, for people; a replay leaves them out.
 ERROR_CLASS = "sw-error-class"
-ERROR = "sw-error"
+ERROR_TEXT = "sw-error"
 WORKER = "sw-worker"
 UID = "sw-uid"
-DEAD_HEADERS = (ERROR_CLASS, ERROR, WORKER, UID)
+DEAD_HEADERS = (ERROR_CLASS, ERROR_TEXT, WORKER, UID)
