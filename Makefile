@@ -1,0 +1,84 @@
+# Every target sets up `.venv` from requirements.lock by itself, and says what it does.
+# A missing tool that make cannot install is named together with the command that installs it.
+
+VENV   := .venv
+BIN    := $(VENV)/bin
+READY  := $(VENV)/.ready
+# The first interpreter that is new enough, the locked one first; `make PYTHON=/path/to/python3` overrides it.
+PYTHON ?= $(firstword $(foreach p,python3.11 python3 python3.12 python3.13 python3.14,\
+            $(shell $(p) -c 'import sys; sys.exit(sys.version_info < (3, 11))' >/dev/null 2>&1 && echo $(p))))
+# More arguments for pytest: `make test ARGS="-k adoption -x"`.
+ARGS   ?=
+
+# The Java that Spark would start, if it is new enough.
+JAVA_17 = { "$${JAVA_HOME:+$$JAVA_HOME/bin/}java" -version 2>&1 \
+            | sed -n 's/.*version "\([0-9]*\).*/\1/p' | { read -r v && [ "$$v" -ge 17 ]; }; } 2>/dev/null
+
+.DEFAULT_GOAL := help
+.PHONY: help demo test test-all check format bench java lock clean
+
+help: ## List the targets
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+$(READY): requirements.lock pyproject.toml
+	@if [ -z "$(PYTHON)" ]; then \
+	  echo "SteadyWorker needs Python 3.11 or newer, and none was found: apt-get install python3 python3-venv (Debian 12 and newer), or brew install python@3.11" >&2; exit 1; fi
+	@$(PYTHON) -c 'import ensurepip, venv' 2>/dev/null || { \
+	  echo "$(PYTHON) cannot make virtual environments: apt-get install python3-venv (or the python3.x-venv of your version)" >&2; exit 1; }
+	@echo "==> $(VENV): the versions of requirements.lock, for $$($(PYTHON) --version)"
+	@$(PYTHON) -m venv $(VENV)
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes --requirement requirements.lock
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation --editable .
+	@touch $@
+
+java: ## Find Java 17 or newer for Spark, or install it where that is possible (root and apt)
+	@if $(JAVA_17); then exit 0; fi; \
+	if [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null; then \
+	  echo "==> Java 17 or newer was not found: installing it with apt-get"; \
+	  { apt-get -qq update && { \
+	      DEBIAN_FRONTEND=noninteractive apt-get -qq install --yes --no-install-recommends openjdk-17-jre-headless \
+	      || DEBIAN_FRONTEND=noninteractive apt-get -qq install --yes --no-install-recommends default-jre-headless; }; } >/dev/null; \
+	fi; \
+	if ! $(JAVA_17); then \
+	  echo "Java 17 or newer is missing, so all but Spark will run: sudo apt-get install openjdk-17-jre-headless, or brew install openjdk@17 (then set JAVA_HOME)" >&2; fi
+
+demo: $(READY) java ## Payment exports from message to file, with crashes on the way: what this does that others do not
+	@echo "==> demo: examples/demo.py"
+	@$(BIN)/python examples/demo.py
+
+test: $(READY) java ## The tests, but those marked slow
+	@echo "==> tests, two at a time"
+	@$(BIN)/python -m pytest -n 2 --dist loadgroup -m "not slow" tests $(ARGS)
+
+test-all: $(READY) java ## All tests, the slow ones too
+	@echo "==> all tests, two at a time"
+	@$(BIN)/python -m pytest -n 2 --dist loadgroup tests $(ARGS)
+
+check: $(READY) ## Format, lint and types, as CI judges them
+	@echo "==> ruff format --check"
+	@$(BIN)/ruff format --check .
+	@echo "==> ruff check"
+	@$(BIN)/ruff check .
+	@echo "==> mypy --strict"
+	@$(BIN)/mypy
+	@echo "==> pyright"
+	@$(BIN)/pyright
+
+format: $(READY) ## Format the code and apply the lint fixes that are safe
+	@$(BIN)/ruff check --fix-only --quiet .
+	@$(BIN)/ruff format .
+
+bench: $(READY) java ## The benchmarks: ratios measured in one run
+	@echo "==> benchmarks: tests/benchmarks/run.py"
+	@$(BIN)/python tests/benchmarks/run.py $(ARGS)
+
+lock: $(READY) ## Remake requirements.lock (takes minutes: every file of every version is hashed)
+	@echo "==> requirements.lock, from pyproject.toml; ARGS=--upgrade for the newest versions"
+	@$(BIN)/python -c 'import tomllib; print(*tomllib.load(open("pyproject.toml", "rb"))["dependency-groups"]["dev"], sep="\n")' \
+	  | env -u PIP_FIND_LINKS $(BIN)/pip-compile --quiet --generate-hashes --allow-unsafe --strip-extras --no-header --no-annotate \
+	    --no-emit-index-url --no-emit-find-links --no-emit-trusted-host \
+	    --extra spark --output-file requirements.lock pyproject.toml - $(ARGS)
+
+clean: ## Remove the environment, the caches and what was built
+	@rm -rf $(VENV) build dist .hypothesis .mypy_cache .pytest_cache .ruff_cache
+	@find steadyworker adapters tests examples -name __pycache__ -type d -prune -exec rm -rf {} + 2>/dev/null || true
