@@ -1,0 +1,84 @@
+"""What every test gets: an environment of its own, a poll with a deadline, and the rules for missing tools."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import time
+from collections.abc import Callable
+from functools import cache
+from pathlib import Path
+from typing import Protocol, TypeVar
+
+import pytest
+from hypothesis import settings
+
+Value = TypeVar("Value")
+
+
+class Eventually(Protocol):
+    def __call__(self, probe: Callable[[], Value], *, within: float = 10.0) -> Value: ...
+
+
+def pytest_configure() -> None:
+    # In CI a failure must be found again by the next run; on two busy cores a deadline per example is noise.
+    settings.register_profile("ci", derandomize=True, deadline=None)
+    settings.register_profile("here", deadline=None)
+    settings.load_profile("ci" if os.environ.get("CI") else "here")
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Spark tests share one worker of xdist: two JVMs side by side are more than a small machine has memory for."""
+    for item in items:
+        if item.get_closest_marker("spark"):
+            item.add_marker(pytest.mark.xdist_group("spark"))
+
+
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    if item.get_closest_marker("spark") and not has_java():
+        missing = "Java 17 or newer was not found on PATH or in JAVA_HOME: run `make java`"
+        if os.environ.get("CI"):
+            pytest.fail(missing, pytrace=False)
+        pytest.skip(missing)
+
+
+@cache
+def has_java() -> bool:
+    """Whether the Java that Spark would start is new enough."""
+    home = os.environ.get("JAVA_HOME")
+    java = f"{home}/bin/java" if home else shutil.which("java")
+    if not java or not Path(java).exists():
+        return False
+    said = subprocess.run([java, "-version"], capture_output=True, text=True, check=False).stderr
+    version = re.search(r'version "(\d+)', said)
+    return version is not None and int(version[1]) >= 17
+
+
+@pytest.fixture(autouse=True)
+def own_environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """No setting of the developer's machine reaches a test, and no state of a test stays on the machine."""
+    for name in list(os.environ):
+        if name.startswith("STEADYWORKER_") or name in {"STATE_DIRECTORY", "NOTIFY_SOCKET", "FORCE_COLOR", "NO_COLOR"}:
+            monkeypatch.delenv(name)
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+
+
+@pytest.fixture
+def eventually() -> Eventually:
+    """
+    Wait for an event: ask `probe` until it answers something true, and return that.
+
+    Fails after `within` seconds, with the last answer.
+    """
+
+    def wait(probe: Callable[[], Value], *, within: float = 10.0) -> Value:
+        deadline = time.monotonic() + within
+        while not (answer := probe()):
+            if time.monotonic() > deadline:
+                pytest.fail(f"not within {within:g} s; the last answer was {answer!r}")
+            time.sleep(0.01)
+        return answer
+
+    return wait

@@ -1,0 +1,441 @@
+"""
+The house's rules, enforced by reading the source: which file may import which, and what no file may do.
+
+A file of `steadyworker/` lives on a floor or in a wing.
+It imports from its own floor and from those below; nothing imports upward, and nothing in a circle.
+A new file gets a line in `FLOORS`, or stands in a folder that has one (`slots/`); an exact line outranks its folder's.
+A package face (an `__init__.py` that only hands names on) has no room, and no file of the house imports through one:
+that would hide which file it leans on.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import cached_property
+from graphlib import CycleError, TopologicalSorter
+from pathlib import Path
+from typing import TypeVar
+
+import pytest
+
+REPOSITORY = Path(__file__).parents[1]
+
+FLOORS: dict[str, int] = {
+    # 1. Plain values, standard library only.
+    "errors.py": 1,
+    "delivery.py": 1,
+    "outcome.py": 1,
+    "clock.py": 1,
+    "names.py": 1,
+    "redaction.py": 1,
+    # 2. Contracts and pure rules, no I/O.
+    "adapter.py": 2,
+    "retry.py": 2,
+    "events.py": 2,
+    "lifecycle.py": 2,
+    "ledger/base.py": 2,
+    "ledger/rules.py": 2,
+    "exports/base.py": 2,
+    # 3. Parts.
+    "ledger/": 3,
+    "payload.py": 3,
+    "config.py": 3,
+    "registry.py": 3,
+    "watchdog.py": 3,
+    "logs.py": 3,
+    "notify.py": 3,
+    # 4. A job.
+    "job.py": 4,
+    "worker.py": 4,
+    "settle.py": 4,
+    "checks.py": 4,
+    "health.py": 4,
+    # 5. Slots.
+    "slots/": 5,
+    # 6. Runner.
+    "runner.py": 6,
+    "intake.py": 6,
+    "deliveries.py": 6,
+    "runs.py": 6,
+    "table.py": 6,
+    "client.py": 6,
+    # 7-9. Shell.
+    "assemble.py": 7,
+    "service.py": 8,
+    "cli/": 9,
+    "__main__.py": 9,
+}
+
+
+@dataclass(frozen=True)
+class Wing:
+    """
+    A side room of the house.
+
+    It leans on the floors up to `floors` and on the rooms in `also`; only files from floor `seen_from` up know it.
+    """
+
+    floors: int
+    also: tuple[str, ...] = ()
+    seen_from: int = 7
+
+
+WINGS: dict[str, Wing] = {
+    "exports/": Wing(floors=2, also=("payload.py", "logs.py")),
+    "deadletters.py": Wing(floors=4),
+    "diagnosis/": Wing(floors=2, also=("logs.py",)),
+    "testing/": Wing(floors=7, also=("exports/", "deadletters.py"), seen_from=10),  # shipped for users; never imported
+}
+
+# What runs inside a child speaks frames, and knows neither broker nor ledger.
+STRANGERS: dict[str, tuple[str, ...]] = {"slots/child.py": ("adapter.py", "delivery.py", "registry.py", "ledger/")}
+
+ADAPTERS_MAY_IMPORT = {"adapter.py", "errors.py", "names.py"}
+ADAPTER_FILES = {"__init__.py", "adapter.py", "connection.py", "topology.py", "errors.py"}
+OPTIONAL_LIBRARIES = {"pika", "psycopg", "pyarrow", "py4j", "pydantic", "pyspark", "rocketmq", "stomp"}
+BROKERS = re.compile("rabbit|amqp|pika|stomp|activemq|artemis|rocketmq", re.IGNORECASE)
+LONGEST_FILE = 320
+CLOCKS = {
+    *(f"time.{name}{ns}" for name in ("time", "monotonic", "perf_counter", "clock_gettime") for ns in ("", "_ns")),
+    *(f"datetime.datetime.{name}" for name in ("now", "utcnow", "today")),
+    "datetime.date.today",
+}
+ENVIRONMENT = {"os.environ", "os.environb", "os.getenv", "os.getenvb"}
+UNSAFE_MODULES = {"pickle", "marshal", "shelve", "dill", "cloudpickle"}
+LOGGING = {"logging", "structlog", "warnings"}
+
+Value = TypeVar("Value")
+FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda)
+
+
+class File:
+    """One source file: its tree, its imports, and the dotted names that it uses."""
+
+    def __init__(self, root: Path, path: Path) -> None:
+        self.root = root
+        self.name = path.relative_to(root).as_posix()
+        self.text = path.read_text(encoding="utf-8")
+        self.tree = ast.parse(self.text)
+
+    @cached_property
+    def is_face(self) -> bool:
+        """Whether it only hands names on: a docstring, imports, plain tables of names and a lazy `__getattr__`."""
+        return self.name.endswith("__init__.py") and all(
+            isinstance(node, (ast.Import, ast.ImportFrom, ast.Assign, ast.AnnAssign, ast.If, ast.Expr))
+            or (isinstance(node, ast.FunctionDef) and node.name in {"__getattr__", "__dir__"})
+            for node in self.tree.body
+        )
+
+    def imports(self, tree: ast.AST | None = None) -> Iterator[tuple[ast.stmt, str]]:
+        """Every import in `tree` (the whole file without one) as a dotted name, those for type checkers included."""
+        folder = self.name.removeprefix("adapters/").split("/")[:-1]
+        for node in ast.walk(tree or self.tree):
+            if isinstance(node, ast.Import):
+                yield from ((node, alias.name) for alias in node.names)
+            elif isinstance(node, ast.ImportFrom):
+                above = folder[: len(folder) - node.level + 1] if node.level else []
+                module = ".".join([*above, *([node.module] if node.module else [])])
+                yield from ((node, f"{module}.{alias.name}") for alias in node.names)
+
+    @cached_property
+    def aliases(self) -> dict[str, str]:
+        """What each imported local name stands for: `{"monotonic": "time.monotonic"}`."""
+        return {
+            alias.asname or alias.name: f"{node.module}.{alias.name}"
+            if isinstance(node, ast.ImportFrom)
+            else alias.name
+            for node in ast.walk(self.tree)
+            if isinstance(node, (ast.Import, ast.ImportFrom))
+            for alias in node.names
+        }
+
+    def uses(self, node: ast.AST) -> str:
+        """The dotted name that an expression spells, with import aliases undone; empty for anything else."""
+        if isinstance(node, ast.Name):
+            return self.aliases.get(node.id, node.id)
+        if isinstance(node, ast.Attribute):
+            return f"{self.uses(node.value)}.{node.attr}"
+        return ""
+
+    def at(self, node: ast.AST, what: str) -> str:
+        return f"{self.name}:{getattr(node, 'lineno', 0)}: {what}"
+
+
+class House:
+    """The source under `root`: `core` is `steadyworker/`, `adapters` the packages beside it, by path from `root`."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+        self.core = {file.name: file for file in self._read("steadyworker")}
+        self.adapters = {file.name: file for file in self._read("adapters")}
+        self.all = {**self.core, **self.adapters}
+
+    def _read(self, folder: str) -> Iterator[File]:
+        return (File(self.root, path) for path in sorted((self.root / folder).rglob("*.py")))
+
+    def target(self, dotted: str) -> str | None:
+        """The file of `steadyworker/` that an imported name lives in; None when it is no name of ours."""
+        parts = dotted.split(".")
+        if parts[0] != "steadyworker":
+            return None
+        for end in range(len(parts), 0, -1):
+            stem = "/".join(parts[:end])
+            for candidate in (f"{stem}.py", f"{stem}/__init__.py"):
+                if candidate in self.core:
+                    return candidate
+        return "/".join(parts) + ".py"
+
+    def arrows(self, file: File) -> Iterator[tuple[ast.stmt, str]]:
+        for node, dotted in file.imports():
+            if (target := self.target(dotted)) and target != file.name:
+                yield node, target
+
+
+def room(name: str, table: dict[str, Value]) -> tuple[str, Value] | None:
+    """The line of `table` that a path of `steadyworker/` falls under: its own, else its innermost folder's."""
+    path = name.removeprefix("steadyworker/")
+    folders = ["/".join(path.split("/")[:end]) + "/" for end in range(path.count("/"), 0, -1)]
+    return next(((line, table[line]) for line in [path, *folders] if line in table), None)
+
+
+def under(name: str, lines: tuple[str, ...]) -> bool:
+    """Whether a path of `steadyworker/` is one of `lines`, or stands in a folder that is."""
+    return room(name, dict.fromkeys(lines, True)) is not None
+
+
+def outside_functions(tree: ast.AST) -> Iterator[ast.AST]:
+    """All nodes that run when the module is imported: class bodies, decorators and defaults, but no function's body."""
+    for child in ast.iter_child_nodes(tree):
+        if isinstance(child, FUNCTIONS):
+            decorators = [] if isinstance(child, ast.Lambda) else child.decorator_list
+            for part in [child.args, *decorators]:
+                yield from outside_functions(ast.Expr(part) if isinstance(part, ast.expr) else part)
+        else:
+            yield child
+            yield from outside_functions(child)
+
+
+# --- The rules: each yields its complaints ---------------------------------------------------------------------------
+
+
+def every_file_has_a_room(house: House) -> Iterator[str]:
+    for name, file in house.core.items():
+        if not file.is_face and not room(name, FLOORS) and not room(name, WINGS):
+            yield f"{name} has no room: give it a line in FLOORS or WINGS of tests/test_architecture.py"
+
+
+def no_arrow_points_upward(house: House) -> Iterator[str]:
+    for file in house.core.values():
+        if file.is_face:
+            continue
+        floor, wing = room(file.name, FLOORS), None if room(file.name, FLOORS) else room(file.name, WINGS)
+        for node, target in house.arrows(file):
+            below, beside = room(target, FLOORS), None if room(target, FLOORS) else room(target, WINGS)
+            if floor and below and below[1] > floor[1]:
+                yield file.at(node, f"floor {floor[1]} imports {target} of floor {below[1]}")
+            elif floor and beside and floor[1] < beside[1].seen_from:
+                yield file.at(
+                    node, f"floor {floor[1]} imports {target}, which only floors from {beside[1].seen_from} up may"
+                )
+            elif wing and below and below[1] > wing[1].floors and not under(target, wing[1].also):
+                yield file.at(
+                    node, f"wing {wing[0]} leans on floors up to {wing[1].floors}, and imports {target} of {below[1]}"
+                )
+            elif wing and beside and beside[0] != wing[0] and not under(target, wing[1].also):
+                yield file.at(node, f"wing {wing[0]} imports {target} of wing {beside[0]}")
+
+
+def plain_values_need_the_standard_library_only(house: House) -> Iterator[str]:
+    for file in house.core.values():
+        line = room(file.name, FLOORS)
+        for node, dotted in file.imports() if line and line[1] == 1 else ():
+            if (top := dotted.split(".")[0]) not in {"steadyworker", *sys.stdlib_module_names}:
+                yield file.at(node, f"floor 1 imports {top}, which is not of the standard library")
+
+
+def strangers_stay_strangers(house: House) -> Iterator[str]:
+    for file in house.core.values():
+        forbidden = room(file.name, STRANGERS)
+        for node, target in house.arrows(file) if forbidden else ():
+            if forbidden and under(target, forbidden[1]):
+                yield file.at(node, f"imports {target}, which it must not know")
+
+
+def nothing_imports_in_a_circle(house: House) -> Iterator[str]:
+    files = [file for file in house.all.values() if not file.is_face]
+    graph = {file.name: {target for _, target in house.arrows(file)} for file in files}
+    try:
+        TopologicalSorter(graph).prepare()
+    except CycleError as error:
+        yield "circle of imports: " + " -> ".join(reversed(error.args[1]))
+
+
+def no_file_imports_through_a_face(house: House) -> Iterator[str]:
+    for file in house.core.values():
+        for node, target in house.arrows(file):
+            if target in house.core and house.core[target].is_face and not file.is_face:
+                yield file.at(node, f"imports through the face {target}; import from the file that has the name")
+
+
+def the_core_names_no_broker(house: House) -> Iterator[str]:
+    """Text for people may name brokers; identifiers, imports and compared values may not."""
+    for file in house.core.values():
+        if file.name.startswith("steadyworker/diagnosis/"):
+            continue
+        for node in ast.walk(file.tree):
+            spelled = [
+                value
+                for field, value in ast.iter_fields(node)
+                if isinstance(value, str) and field in {"id", "attr", "arg", "name", "asname", "module"}
+            ]
+            if isinstance(node, (ast.Compare, ast.MatchValue)):
+                constants = (part.value for part in ast.walk(node) if isinstance(part, ast.Constant))
+                spelled += [value for value in constants if isinstance(value, str)]
+            for value in spelled:
+                if BROKERS.search(value):
+                    yield file.at(node, f"names a broker: {value!r}; say it with Capabilities, or in the adapter")
+
+
+def the_core_imports_no_adapter(house: House) -> Iterator[str]:
+    for file in house.core.values():
+        for node, dotted in file.imports():
+            if dotted.startswith("steadyworker_"):
+                yield file.at(node, f"imports {dotted}; adapters are found by their entry point")
+
+
+def adapters_know_the_contract_only(house: House) -> Iterator[str]:
+    for file in house.adapters.values():
+        own = file.name.split("/")[1]
+        for node, target in house.arrows(file):
+            if target.removeprefix("steadyworker/") not in ADAPTERS_MAY_IMPORT:
+                yield file.at(
+                    node, f"imports {target}; an adapter may import {sorted(ADAPTERS_MAY_IMPORT)} of steadyworker"
+                )
+        for node, dotted in file.imports():
+            top = dotted.split(".")[0]
+            if top.startswith("steadyworker_") and top != own:
+                yield file.at(node, f"imports another adapter: {dotted}")
+            if top in LOGGING:
+                yield file.at(node, f"imports {top}; an adapter logs nothing: it raises, or sends a Signal")
+
+
+def adapters_look_alike(house: House) -> Iterator[str]:
+    for package in sorted({name.rsplit("/", 1)[0] for name in house.adapters if name.count("/") == 2}):
+        missing = sorted(name for name in ADAPTER_FILES if f"{package}/{name}" not in house.adapters)
+        if missing:
+            yield f"{package} lacks {missing}: who has read one adapter has read all"
+    if "adapters/__init__.py" in house.adapters:
+        yield "adapters/__init__.py: adapters/ is a folder, not a package"
+
+
+def imports_stand_at_the_top(house: House) -> Iterator[str]:
+    """Exceptions: an optional library, a CLI verb's own file, and a face's lazy `__getattr__`."""
+    for file in house.all.values():
+        functions = [node for node in ast.walk(file.tree) if isinstance(node, FUNCTIONS[:2])]
+        for function in functions if not file.is_face else ():
+            for node, dotted in file.imports(function):
+                verb = file.name == "steadyworker/cli/__init__.py" and dotted.startswith("steadyworker.cli.")
+                if not verb and dotted.split(".")[0] not in OPTIONAL_LIBRARIES:
+                    yield file.at(node, f"{function.name}() imports {dotted}; imports stand at the top of the file")
+
+
+def nothing_is_global(house: House) -> Iterator[str]:
+    """No `global`, no lower-case mutable value or lock of a module, no environment read by an import."""
+    mutable = (ast.List, ast.Dict, ast.Set, ast.ListComp, ast.DictComp, ast.SetComp)
+    for file in house.all.values():
+        for node in ast.walk(file.tree):
+            if isinstance(node, ast.Global):
+                yield file.at(node, f"global {', '.join(node.names)}")
+        for statement in file.tree.body:
+            if isinstance(statement, (ast.Assign, ast.AnnAssign)) and statement.value:
+                targets = statement.targets if isinstance(statement, ast.Assign) else [statement.target]
+                names = [target.id for target in targets if isinstance(target, ast.Name)]
+                constant = all(name.isupper() or (name.startswith("__") and name.endswith("__")) for name in names)
+                called = file.uses(statement.value.func) if isinstance(statement.value, ast.Call) else ""
+                if (isinstance(statement.value, mutable) or called in {"dict", "list", "set"}) and not constant:
+                    yield file.at(statement, f"module-level state: {names}")
+                if called.startswith(("threading.", "contextvars.", "queue.")):
+                    yield file.at(statement, f"module-level {called}: {names}")
+        for node in outside_functions(file.tree):
+            if isinstance(node, (ast.Name, ast.Attribute)) and file.uses(node) in ENVIRONMENT:
+                yield file.at(node, f"reads the environment when imported ({file.uses(node)})")
+
+
+def only_the_clock_reads_clocks(house: House) -> Iterator[str]:
+    for file in house.all.values():
+        for node in ast.walk(file.tree) if file.name != "steadyworker/clock.py" else ():
+            if isinstance(node, (ast.Name, ast.Attribute)) and file.uses(node) in CLOCKS:
+                yield file.at(node, f"reads a clock ({file.uses(node)}); take a Clock instead")
+
+
+def nothing_executes_data(house: House) -> Iterator[str]:
+    for file in house.all.values():
+        for node, dotted in file.imports():
+            if dotted.split(".")[0] in UNSAFE_MODULES:
+                yield file.at(node, f"imports {dotted}: what comes from outside is data, never code")
+        for call in ast.walk(file.tree):
+            if isinstance(call, ast.Call) and file.uses(call.func) in {"eval", "exec"}:
+                yield file.at(call, f"calls {file.uses(call.func)}()")
+
+
+def files_are_short(house: House) -> Iterator[str]:
+    for file in house.all.values():
+        if (lines := len(file.text.splitlines())) > LONGEST_FILE:
+            yield f"{file.name} has {lines} lines; past {LONGEST_FILE} a file is asking to be two"
+
+
+Rule = Callable[[House], Iterator[str]]
+
+# Each rule beside a small house that breaks it once: a rule that finds nothing there would find nothing anywhere.
+RULES: dict[Rule, dict[str, str]] = {
+    every_file_has_a_room: {"steadyworker/utils.py": "X = 1"},
+    no_arrow_points_upward: {"steadyworker/errors.py": "from steadyworker import runner", "steadyworker/runner.py": ""},
+    plain_values_need_the_standard_library_only: {"steadyworker/errors.py": "import msgspec"},
+    strangers_stay_strangers: {"steadyworker/slots/child.py": "import steadyworker.ledger.base"},
+    nothing_imports_in_a_circle: {
+        "steadyworker/job.py": "from steadyworker.worker import Worker",
+        "steadyworker/worker.py": "from .job import Job",
+    },
+    no_file_imports_through_a_face: {
+        "steadyworker/__init__.py": "from steadyworker.job import Job",
+        "steadyworker/job.py": "",
+        "steadyworker/runner.py": "from steadyworker import Job",
+    },
+    the_core_names_no_broker: {"steadyworker/runner.py": "if scheme == 'amqp': pass"},
+    the_core_imports_no_adapter: {"steadyworker/assemble.py": "import steadyworker_sqlite"},
+    adapters_know_the_contract_only: {"adapters/steadyworker_a/adapter.py": "import steadyworker.runner"},
+    adapters_look_alike: {f"adapters/steadyworker_a/{name}": "" for name in ADAPTER_FILES - {"errors.py"}},
+    imports_stand_at_the_top: {"steadyworker/job.py": "def f():\n    import json"},
+    nothing_is_global: {"steadyworker/config.py": "import os\ndef f(home=os.environ['HOME']): ..."},
+    only_the_clock_reads_clocks: {"steadyworker/job.py": "from time import monotonic as now\nnow()"},
+    nothing_executes_data: {"steadyworker/payload.py": "import pickle"},
+    files_are_short: {"steadyworker/job.py": "\n" * (LONGEST_FILE + 1)},
+}
+
+
+def rule_name(value: object) -> str | None:
+    return getattr(value, "__name__", "")
+
+
+@pytest.fixture(scope="module")
+def house() -> House:
+    return House(REPOSITORY)
+
+
+@pytest.mark.parametrize("rule", RULES, ids=rule_name)
+def test_the_house_keeps(rule: Rule, house: House) -> None:
+    complaints = list(rule(house))
+    assert not complaints, "\n" + "\n".join(complaints)
+
+
+@pytest.mark.parametrize(("rule", "files"), RULES.items(), ids=rule_name)
+def test_one_planted_fault_is_found(rule: Rule, files: dict[str, str], tmp_path: Path) -> None:
+    for name, text in files.items():
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text(text)
+
+    assert len(list(rule(House(tmp_path)))) == 1

@@ -1,0 +1,166 @@
+"""The wheel that users install: built here, looked into, and imported with the repository out of sight."""
+
+from __future__ import annotations
+
+import configparser
+import os
+import subprocess
+import sys
+import tomllib
+import zipfile
+from pathlib import Path
+
+import pytest
+
+REPOSITORY = Path(__file__).parents[1]
+
+
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The wheel of the working tree, built without a network."""
+    folder = tmp_path_factory.mktemp("wheel")
+    subprocess.run(
+        [sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", str(folder)],
+        cwd=REPOSITORY,
+        check=True,
+        capture_output=True,
+    )
+    (path,) = folder.glob("*.whl")
+    return path
+
+
+@pytest.fixture(scope="module")
+def names(wheel: Path) -> list[str]:
+    with zipfile.ZipFile(wheel) as archive:
+        return archive.namelist()
+
+
+@pytest.fixture(scope="module")
+def installed(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with the wheel's content, as an installer leaves it."""
+    folder = tmp_path_factory.mktemp("installed")
+    with zipfile.ZipFile(wheel) as archive:
+        archive.extractall(folder)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def pyproject() -> dict[str, dict[str, dict[str, dict[str, str]]]]:
+    return tomllib.loads((REPOSITORY / "pyproject.toml").read_text())
+
+
+def alone(installed: Path, code: str) -> str:
+    """What `code` prints where `steadyworker` is the wheel's and the repository is not on the path."""
+    program = f"""
+import sys
+repository = {str(REPOSITORY)!r}
+sys.path[:] = [{str(installed)!r}, *(p for p in sys.path if p not in (repository, repository + '/adapters'))]
+{code}
+"""
+    environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+    done = subprocess.run(
+        [sys.executable, "-P", "-c", program],
+        cwd=installed,
+        env=environment,
+        text=True,
+        capture_output=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout.strip()
+
+
+def test_only_our_packages_are_in_the_wheel(names: list[str]) -> None:
+    """In particular no `adapters`, `tests` or `examples`: everybody could import them by these names."""
+    tops = {name.split("/")[0] for name in names}
+
+    assert {top for top in tops if not top.endswith(".dist-info")} == {"steadyworker", "steadyworker_sqlite"}
+
+
+def test_nothing_but_source_is_in_the_packages(names: list[str]) -> None:
+    suffixes = {Path(name).suffix or name for name in names if ".dist-info/" not in name}
+
+    assert suffixes == {".py", ".typed"}
+
+
+@pytest.mark.parametrize("package", ["steadyworker", "steadyworker_sqlite"])
+def test_packages_say_that_they_are_typed(names: list[str], package: str) -> None:
+    assert f"{package}/py.typed" in names
+
+
+def test_every_source_file_is_in_the_wheel(names: list[str]) -> None:
+    sources = {
+        path.relative_to(root).as_posix()
+        for root, package in ((REPOSITORY, "steadyworker"), (REPOSITORY / "adapters", "steadyworker_sqlite"))
+        for path in (root / package).rglob("*.py")
+    }
+
+    assert sources == {name for name in names if name.endswith(".py")}
+
+
+def test_entry_points_are_those_of_the_project(
+    installed: Path, pyproject: dict[str, dict[str, dict[str, dict[str, str]]]]
+) -> None:
+    (file,) = installed.glob("*.dist-info/entry_points.txt")
+    found = configparser.ConfigParser(delimiters=("=",))
+    found.read(file)
+
+    assert {section: dict(found[section]) for section in found.sections()} == {
+        "console_scripts": {"steadyworker": "steadyworker.cli:main"},
+        **pyproject["project"]["entry-points"],
+    }
+
+
+def test_every_entry_point_loads_from_the_wheel_alone(installed: Path) -> None:
+    loaded = alone(
+        installed,
+        f"""
+from importlib.metadata import distributions
+(ours,) = (d for d in distributions(path=[{str(installed)!r}]))
+for point in ours.entry_points:
+    point.load()
+    print(point.name)
+""",
+    )
+
+    assert sorted(loaded.split()) == ["sqlite", "steadyworker", "steadyworker"]
+
+
+def test_every_public_name_comes_from_the_wheel_alone(installed: Path) -> None:
+    found = alone(
+        installed,
+        """
+import steadyworker
+missing = [name for name in steadyworker.__all__ if not hasattr(steadyworker, name)]
+print(steadyworker.__file__, missing)
+""",
+    )
+
+    assert found == f"{installed / 'steadyworker' / '__init__.py'} []"
+
+
+def test_wheel_carries_licence_and_readme(installed: Path) -> None:
+    (metadata,) = installed.glob("*.dist-info/METADATA")
+    (licence,) = installed.glob("*.dist-info/licenses/LICENSE")
+
+    assert metadata.read_text().endswith((REPOSITORY / "README.md").read_text())
+    assert "Apache License" in licence.read_text()
+
+
+def test_version_is_the_newest_of_the_changelog_or_not_released_yet(
+    pyproject: dict[str, dict[str, dict[str, dict[str, str]]]],
+) -> None:
+    version = pyproject["project"]["version"]
+    headings = [line for line in (REPOSITORY / "CHANGELOG.md").read_text().splitlines() if line.startswith("## ")]
+
+    assert headings[0] == "## [Unreleased]"
+    assert len(headings) == 1 or headings[1].startswith(f"## [{version}]")
+
+
+def test_lock_names_hashes_and_no_address() -> None:
+    lock = (REPOSITORY / "requirements.lock").read_text()
+    pins = [line for line in lock.splitlines() if "==" in line]
+
+    assert "://" not in lock
+    assert "--hash=sha256:" in lock
+    assert all(line.endswith("\\") for line in pins)  # a pin's hashes are on the lines that follow
