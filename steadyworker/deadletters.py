@@ -1,0 +1,330 @@
+"""
+Dead letters: what is in a dead-letter queue, why, and the two ways out of it.
+
+A dead letter is the job's body and headers, with why in the headers: reason, error, counters, first failure, worker.
+The ledger may hand one over twice (a confirm that was lost), and a broker adds its own (expired, too often delivered):
+copies of one job are folded into one `DeadLetter`, and whatever is done to it is done to all of them.
+
+| way out | order | a crash between the steps |
+|---|---|---|
+| replay | publish to the work queue, confirmed → remove every copy | replay again: same key and round, so it runs once |
+| drop | remove every copy → forget the ledger's row | drop again |
+"""
+
+from __future__ import annotations
+
+import difflib
+import hashlib
+import uuid
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, field, replace
+
+from steadyworker.adapter import Copy, DeadLetters, Delivery, Target
+from steadyworker.delivery import (
+    ATTEMPTS,
+    CRASHES,
+    DEAD_HEADERS,
+    ERROR_CLASS,
+    ERROR_TEXT,
+    FIRST_FAILED_AT,
+    KEY,
+    LOSSES,
+    OWN_HEADERS,
+    REASON,
+    ROUND,
+    UID,
+    WORKER,
+)
+from steadyworker.errors import SteadyWorkerError
+from steadyworker.ledger.base import JobId, Ledger, State
+from steadyworker.names import normal_key
+
+KEY_CONFLICT = "key-conflict"
+"""The reason of a letter whose key belongs to a job with another body."""
+
+_BAD_HEADER = "bad-header"
+
+_MAX_NUMBER = 1_000_000
+_MAX_INSTANT = 1e11
+
+
+@dataclass(frozen=True, slots=True)
+class DeadLetter:
+    """
+    One job in a dead-letter queue, with all that its letters say of it.
+
+    Attributes:
+        key: The job's key; a letter that has none is shown as `unkeyed-`, its body's digest and a number.
+        round: How often this job had been replayed or sent again before.
+        reason: Why it is here; empty when the broker put it here and gave none.
+        ours: SteadyWorker decided it; else the broker did, and only `body` and `headers` are sure.
+        size: The body's length in bytes; `body` is shorter when the adapter left it out.
+        copies: How many letters of this job are in the queue.
+        first_failed_at, sent_at: wall clock, for people.
+    """
+
+    key: str
+    round: int
+    queue: str
+    body: bytes
+    size: int
+    headers: Mapping[str, str] = field(default_factory=dict)
+    reason: str = ""
+    error_class: str = ""
+    error: str = ""
+    attempts: int = 0
+    crashes: int = 0
+    losses: int = 0
+    first_failed_at: float | None = None
+    sent_at: float | None = None
+    worker: str = ""
+    uid: str = ""
+    copies: int = 1
+    ours: bool = True
+    keyed: bool = True
+
+    @property
+    def whole(self) -> bool:
+        """The body is all there."""
+        return self.size == len(self.body)
+
+
+@dataclass(frozen=True, slots=True)
+class Replayed:
+    """A dead letter that went back to its work queue: the key and the round under which it runs now."""
+
+    letter: DeadLetter
+    key: str
+    round: int
+
+
+class DeadLetterQueue:
+    """
+    The dead letters of one queue.
+
+    Args:
+        open_letters: `Adapter.dead_letters` of the work queue that the letters came from.
+        ledger: Asked for checkpoints and for the state of jobs that the broker gave up.
+        namespace: The ledger's, for this broker.
+        queue: The work queue's name.
+        key_header: The header that the Worker takes its key from, if it names one.
+
+    Every method may raise BrokerUnavailable; those that say so touch the ledger and may raise LedgerUnavailable.
+    """
+
+    def __init__(
+        self,
+        open_letters: Callable[[], AbstractContextManager[DeadLetters]],
+        ledger: Ledger,
+        namespace: str,
+        queue: str,
+        *,
+        key_header: str | None = None,
+    ) -> None:
+        self._open_letters = open_letters
+        self._ledger = ledger
+        self._namespace = namespace
+        self._queue = queue
+        self._key_header = key_header
+
+    def letters(self, keys: Sequence[str] | None = None) -> list[DeadLetter]:
+        """Every dead letter, oldest first, or those of these keys; raises SteadyWorkerError for a key that has none."""
+        with self._open_letters() as held:
+            return [letter for letter, _ in self._chosen(held, keys)]
+
+    def checkpoint(self, letter: DeadLetter) -> bytes | None:
+        """The position that the job had reached, as JSON text, or None when the ledger has none (any more)."""
+        row = self._ledger.read(self._id(letter))
+        return row.checkpoint if row is not None else None
+
+    def replay(
+        self,
+        keys: Sequence[str] | None = None,
+        *,
+        from_start: bool = False,
+        each: Callable[[Replayed], None] = lambda _: None,
+    ) -> list[Replayed]:
+        """
+        Put dead letters (all, or those of these keys) back into the work queue, one round further, counters at zero.
+
+        The new round begins at the checkpoint of the old one, unless `from_start` forgets it first.
+        `each` is told of every letter once it is published, confirmed and removed.
+        A crash between publish and removal leaves the letter here: to replay it again publishes the same key and round,
+        which the ledger answers from the record of the first, so that the job still runs once.
+        Three kinds of letter are treated apart:
+
+        - one that the *broker* put here while the ledger calls its job unfinished, done or unknown goes back as it was,
+          in the same round, so that a run that is still under way adopts it;
+        - a key conflict gets a key of its own, made of the old one and its body: it is another piece of work, and must
+          not begin at a stranger's checkpoint;
+        - one without any key gets a fresh key (only here may that crash make two jobs of one letter).
+
+        Raises:
+            SteadyWorkerError: A key has no dead letter, or a body is not whole; nothing was replayed.
+            PublishFailed: The work queue did not confirm; this letter and those after it stay.
+            LedgerUnavailable: The ledger was needed and did not answer; likewise.
+        """
+        replayed = []
+        with self._open_letters() as held:
+            chosen = self._chosen(held, keys)
+            for letter, _ in chosen:
+                if not letter.whole:
+                    raise SteadyWorkerError(
+                        f"Expected the whole body of {letter.key}, got {len(letter.body)} of {letter.size} bytes: "
+                        f"it is over the size limit, so drop it and send the job again with a smaller payload."
+                    )
+            for letter, deliveries in chosen:
+                copy, result = self._again(letter)
+                if from_start:
+                    self._ledger.clear_checkpoint(self._id(letter))
+                held.publish(copy)
+                for delivery in deliveries:
+                    held.drop(delivery)
+                each(result)
+                replayed.append(result)
+        return replayed
+
+    def drop(
+        self, keys: Sequence[str] | None = None, *, each: Callable[[DeadLetter], None] = lambda _: None
+    ) -> list[DeadLetter]:
+        """
+        Remove dead letters (all, or those of these keys) for good, and the ledger's record of them.
+
+        `each` is told of every letter once it is removed; afterwards its key is free again.
+
+        Raises:
+            SteadyWorkerError: A key has no dead letter; nothing was dropped.
+            Unsettled: A removal whose fate is unknown; this letter and those after it may still be here.
+            LedgerUnavailable: The letter is gone, its record stays for 30 days.
+        """
+        dropped = []
+        with self._open_letters() as held:
+            for letter, deliveries in self._chosen(held, keys):
+                for delivery in deliveries:
+                    held.drop(delivery)
+                self._forget(letter)
+                each(letter)
+                dropped.append(letter)
+        return dropped
+
+    def _chosen(self, held: DeadLetters, keys: Sequence[str] | None) -> list[tuple[DeadLetter, list[Delivery]]]:
+        every = _folded(held, self._queue, self._key_header)
+        if keys is None:
+            return every
+        wanted = {normal_key(key): key for key in keys}
+        known = {letter.key for letter, _ in every}
+        for key, asked in wanted.items():
+            if key not in known:
+                near = difflib.get_close_matches(key, known, n=1)
+                hint = f"did you mean {near[0]}?" if near else "`steadyworker dead list` shows the keys that are."
+                raise SteadyWorkerError(f"Expected the key of a dead letter of {self._queue}, got {asked!r}: {hint}")
+        return [(letter, deliveries) for letter, deliveries in every if letter.key in wanted]
+
+    def _id(self, letter: DeadLetter) -> JobId:
+        return JobId(self._namespace, self._queue, letter.key, letter.round)
+
+    def _forget(self, letter: DeadLetter) -> None:
+        if letter.reason == KEY_CONFLICT:  # the row under this key is another job's
+            return
+        row = self._ledger.read(self._id(letter))
+        if row is not None and row.state is State.DEAD:
+            self._ledger.clear_checkpoint(row.id)  # else the row is kept for the round after it, and there is none
+            self._ledger.forget(row.id)
+
+    def _again(self, letter: DeadLetter) -> tuple[Copy, Replayed]:
+        """The message that a replay publishes, and what is said of it."""
+        if not letter.keyed:
+            return self._fresh(letter, uuid.uuid4().hex, 0)
+        if letter.reason == KEY_CONFLICT:
+            return self._fresh(letter, normal_key(f"{letter.key}.{_digest(letter.body)}"), 0)
+        if not letter.ours:
+            row = self._ledger.read(self._id(letter))
+            if row is None or row.state is not State.DEAD:
+                copy = Copy(Target.WORK, letter.body, {**letter.headers, KEY: letter.key}, message_id=letter.key)
+                return copy, Replayed(letter, letter.key, letter.round)
+        return self._fresh(letter, letter.key, letter.round + 1)
+
+    def _fresh(self, letter: DeadLetter, key: str, round_: int) -> tuple[Copy, Replayed]:
+        headers = {name: text for name, text in letter.headers.items() if name not in _STRIPPED}
+        headers[KEY] = key
+        if self._key_header is not None:
+            headers[self._key_header] = key
+        if round_:
+            headers[ROUND] = str(round_)
+        return Copy(Target.WORK, letter.body, headers, message_id=key), Replayed(letter, key, round_)
+
+
+_STRIPPED = frozenset(OWN_HEADERS) | frozenset(DEAD_HEADERS)
+
+
+def _folded(
+    held: Iterable[Delivery], queue: str, key_header: str | None
+) -> list[tuple[DeadLetter, list[Delivery]]]:
+    """One letter per job, in the order in which their first copies came, with the deliveries that are its copies."""
+    folded: dict[tuple[str, int, str], tuple[DeadLetter, list[Delivery]]] = {}
+    unkeyed: Counter[str] = Counter()
+    for delivery in held:
+        letter = _letter(delivery, queue, key_header)
+        if not letter.keyed:  # equal bodies without a key are two jobs
+            unkeyed[letter.key] += 1
+            letter = replace(letter, key=f"{letter.key}-{unkeyed[letter.key]}")
+        identity = (letter.key, letter.round, _digest(letter.body))
+        first, deliveries = folded.setdefault(identity, (letter, []))
+        deliveries.append(delivery)
+        # A letter of ours says more than the broker's own copy of the same job.
+        told = letter if letter.ours and not first.ours else first
+        folded[identity] = (replace(told, copies=len(deliveries)), deliveries)
+    return list(folded.values())
+
+
+def _letter(delivery: Delivery, queue: str, key_header: str | None) -> DeadLetter:
+    headers = delivery.headers
+    key = (headers.get(key_header) if key_header else None) or headers.get(KEY) or delivery.message_id
+    return DeadLetter(
+        key=normal_key(key) if key else f"unkeyed-{_digest(delivery.body)}",
+        round=_number(headers.get(ROUND)),
+        queue=queue,
+        body=delivery.body,
+        size=delivery.size,
+        headers=dict(headers),
+        reason=headers.get(REASON, ""),
+        error_class=headers.get(ERROR_CLASS, ""),
+        error=headers.get(ERROR_TEXT, ""),
+        attempts=_number(headers.get(ATTEMPTS)),
+        crashes=_number(headers.get(CRASHES)),
+        losses=_number(headers.get(LOSSES)),
+        first_failed_at=_instant(headers.get(FIRST_FAILED_AT)),
+        sent_at=delivery.sent_at,
+        worker=headers.get(WORKER, ""),
+        uid=headers.get(UID, ""),
+        ours=_is_ours(headers),
+        keyed=bool(key),
+    )
+
+
+def _is_ours(headers: Mapping[str, str]) -> bool:
+    """Whether SteadyWorker decided it; a retry copy that the broker gave up carries a reason too, but no dead header."""
+    if any(name in headers for name in DEAD_HEADERS):
+        return True
+    return headers.get(REASON, "").startswith((KEY_CONFLICT, _BAD_HEADER))
+
+
+def _digest(body: bytes) -> str:
+    return hashlib.sha256(body).hexdigest()[:12]
+
+
+def _number(text: str | None) -> int:
+    """A counter from a header; anyone may have written it, so what is not a sane number counts as none."""
+    if text is None or not text.isascii() or not text.isdigit() or len(text) > len(str(_MAX_NUMBER)):
+        return 0
+    return min(int(text), _MAX_NUMBER)
+
+
+def _instant(text: str | None) -> float | None:
+    try:
+        instant = float(text or "")
+    except ValueError:
+        return None
+    return instant if 0 <= instant < _MAX_INSTANT else None

@@ -1,0 +1,354 @@
+"""What is in a dead-letter queue, and that each way out of it loses nothing and repeats nothing."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import replace
+
+import pytest
+
+from steadyworker.adapter import Copy, DeadLetters, Delivery, QueueSpec, Target
+from steadyworker.clock import Times
+from steadyworker.deadletters import DeadLetterQueue
+from steadyworker.errors import PublishFailed, SteadyWorkerError, Unsettled
+from steadyworker.ledger.base import Claimed, JobId, Moving, Row, State, Verdict
+from steadyworker.ledger.memory import MemoryLedger
+from steadyworker.ledger.rules import Answer, Claim, Who, answer
+from steadyworker.outcome import Counters
+from steadyworker.settle import Origin, hand_over_copy
+from steadyworker.testing.broker import MemoryBroker
+from steadyworker.testing.queues import Message
+from steadyworker.testing.clock import FakeClock
+
+SPEC = QueueSpec("exports", "exports.dead")
+BODY = b'{"merchant": "m-17"}'
+
+
+class Bench:
+    """A broker, a ledger and the dead letters of one queue."""
+
+    def __init__(self) -> None:
+        self.clock = FakeClock()
+        self.broker = MemoryBroker(self.clock)
+        self.adapter = self.broker.adapter(SPEC)
+        self.ledger = MemoryLedger(self.clock, Times())
+        self.queue = self.over(self.adapter.dead_letters)
+
+    def over(
+        self, letters: Callable[[], AbstractContextManager[DeadLetters]], key_header: str | None = None
+    ) -> DeadLetterQueue:
+        return DeadLetterQueue(letters, self.ledger, "test", SPEC.queue, key_header=key_header)
+
+    def job(self, key: str, round_: int = 0) -> JobId:
+        return JobId("test", SPEC.queue, key, round_)
+
+    def row(self, key: str, round_: int = 0) -> Row:
+        row = self.ledger.read(self.job(key, round_))
+        assert row is not None
+        return row
+
+    def run(self, key: str, body: bytes = BODY, round_: int = 0) -> Row:
+        """A run that is under way."""
+        claim = Claimed(self.job(key, round_), None, "owner", 0, hashlib.sha256(body).digest(), Counters())
+        row = self.ledger.claim(claim)
+        assert row is not None
+        return row
+
+    def die(self, key: str, *, copies: int = 1, checkpoint: bytes | None = b"7", body: bytes = BODY) -> None:
+        """A job that failed for good, as the runner hands it over."""
+        row = self.run(key, body)
+        if checkpoint is not None:
+            assert self.ledger.checkpoint(row.token, checkpoint)
+        counters = Counters(attempts=5, crashes=1, losses=2, first_failed_at=1_700_000_000.5)
+        verdict = Verdict(Moving.DEAD, "exhausted", counters, error_class="ValueError", error_text="no such merchant")
+        assert self.ledger.moving(row.token, verdict)
+        origin = Origin(row.id, 4, body, {"tenant": "north"})
+        for _ in range(copies):
+            self.adapter.publish(hand_over_copy(origin, verdict, row.uid, "host-1"))
+        assert self.ledger.moved(row.token)
+
+    @property
+    def work(self) -> list[Message]:
+        return self.broker.messages("exports")
+
+    @property
+    def dead(self) -> list[Message]:
+        return self.broker.dead("exports")
+
+
+@pytest.fixture
+def bench() -> Bench:
+    return Bench()
+
+
+class Wrapped:
+    """Dead letters whose reader can be made to fail at a step, to leave out bodies, or to know no ids."""
+
+    def __init__(self, bench: Bench, *, keyless: bool = False) -> None:
+        self.bench = bench
+        self.fail_at = ""
+        self.leave_out = False
+        self.keyless = keyless
+
+    @contextmanager
+    def letters(self) -> Iterator[DeadLetters]:
+        with self.bench.adapter.dead_letters() as held:
+            yield Reader(held, self)
+
+
+class Reader:
+    def __init__(self, held: DeadLetters, wrapped: Wrapped) -> None:
+        self.held, self.wrapped = held, wrapped
+
+    def __iter__(self) -> Iterator[Delivery]:
+        for delivery in self.held:
+            seen = replace(delivery, body=b"", size=5 << 20) if self.wrapped.leave_out else delivery
+            yield replace(seen, message_id=None) if self.wrapped.keyless else seen
+
+    def publish(self, copy: Copy) -> None:
+        if self.wrapped.fail_at == "publish":
+            raise PublishFailed("no confirm")
+        self.held.publish(copy)
+
+    def drop(self, delivery: Delivery) -> None:
+        if self.wrapped.fail_at == "drop":
+            raise Unsettled("no answer")
+        self.held.drop(delivery)
+
+
+def test_a_letter_says_why_it_is_there(bench: Bench) -> None:
+    bench.die("k-1")
+    (letter,) = bench.queue.letters()
+    assert (letter.key, letter.round, letter.reason) == ("k-1", 0, "exhausted")
+    assert (letter.error_class, letter.error) == ("ValueError", "no such merchant")
+    assert (letter.attempts, letter.crashes, letter.losses) == (5, 1, 2)
+    assert (letter.first_failed_at, letter.worker, letter.uid) == (1_700_000_000.5, "host-1", bench.row("k-1").uid)
+    assert letter.body == BODY
+    assert letter.ours
+
+
+def test_listing_changes_nothing(bench: Bench) -> None:
+    bench.die("k-1")
+    for _ in range(3):
+        assert len(bench.queue.letters()) == 1
+    assert len(bench.dead) == 1
+    assert bench.work == []
+
+
+def test_copies_of_one_job_are_one_letter(bench: Bench) -> None:
+    bench.die("k-1", copies=3)
+    bench.die("k-2")
+    assert [(letter.key, letter.copies) for letter in bench.queue.letters()] == [("k-1", 3), ("k-2", 1)]
+
+
+def test_equal_bodies_without_a_key_are_two_letters(bench: Bench) -> None:
+    """Equal bodies are two jobs (contract §4), so that to replay one of them is not to lose the other."""
+    for _ in range(2):
+        bench.adapter.publish(Copy(Target.DEAD, b"same", {}))
+    queue = bench.over(Wrapped(bench, keyless=True).letters)
+    letters = queue.letters()
+    assert [(letter.copies, letter.keyed) for letter in letters] == [(1, False), (1, False)]
+    assert len({letter.key for letter in letters}) == 2
+    queue.replay()
+    assert len({message.headers["sw-job-key"] for message in bench.work}) == 2
+    assert bench.dead == []
+
+
+def test_replay_is_a_fresh_job_of_the_next_round(bench: Bench) -> None:
+    bench.die("k-1", copies=2)
+    (replayed,) = bench.queue.replay(["k-1"])
+    assert (replayed.key, replayed.round) == ("k-1", 1)
+    assert bench.dead == []
+    (message,) = bench.work
+    assert message.body == BODY
+    assert message.headers == {"tenant": "north", "sw-job-key": "k-1", "sw-round": "1"}
+
+
+def test_the_replayed_round_begins_at_the_checkpoint(bench: Bench) -> None:
+    bench.die("k-1")
+    bench.queue.replay(["k-1"])
+    assert bench.run("k-1", round_=1).checkpoint == b"7"
+
+
+def test_from_start_forgets_the_checkpoint(bench: Bench) -> None:
+    bench.die("k-1")
+    bench.queue.replay(["k-1"], from_start=True)
+    assert bench.run("k-1", round_=1).checkpoint is None
+
+
+def test_replay_publishes_before_it_removes(bench: Bench) -> None:
+    bench.die("k-1", copies=2)
+    wrapped = Wrapped(bench)
+    wrapped.fail_at = "publish"
+    with pytest.raises(PublishFailed):
+        bench.over(wrapped.letters).replay()
+    assert len(bench.dead) == 2
+    assert bench.work == []
+
+
+def test_replaying_again_after_a_crash_runs_the_job_once(bench: Bench) -> None:
+    """A crash between publish and removal: the second replay is the same key, round and body, and answered from the record."""
+    bench.die("k-1")
+    wrapped = Wrapped(bench)
+    wrapped.fail_at = "drop"
+    with pytest.raises(Unsettled):
+        bench.over(wrapped.letters).replay()
+    wrapped.fail_at = ""
+    bench.over(wrapped.letters).replay()
+    first, second = bench.work
+    assert (first.headers, first.body) == (second.headers, second.body)
+    digest = hashlib.sha256(BODY).digest()
+    assert isinstance(answer(None, 0, digest, Who.GONE, Counters(), 5), Claim)
+    assert bench.ledger.done(bench.run("k-1", round_=1).token)
+    assert answer(bench.row("k-1", 1), 0, digest, Who.GONE, Counters(), 5) == Answer(State.DONE)
+
+
+def test_a_letter_cannot_be_replayed_twice(bench: Bench) -> None:
+    bench.die("k-1")
+    bench.queue.replay(["k-1"])
+    with pytest.raises(SteadyWorkerError, match="k-1"):
+        bench.queue.replay(["k-1"])
+    assert len(bench.work) == 1
+
+
+def test_a_dead_second_round_becomes_a_third(bench: Bench) -> None:
+    bench.die("k-1")
+    bench.queue.replay()
+    row = bench.run("k-1", round_=1)
+    verdict = Verdict(Moving.DEAD, "exhausted", Counters(attempts=5))
+    assert bench.ledger.moving(row.token, verdict)
+    bench.adapter.publish(hand_over_copy(Origin(row.id, 0, BODY), verdict, row.uid, "host-1"))
+    assert bench.ledger.moved(row.token)
+    (replayed,) = bench.queue.replay()
+    assert replayed.round == 2
+
+
+def test_a_conflict_becomes_a_job_with_a_key_of_its_own(bench: Bench) -> None:
+    """It must not begin at the checkpoint of the stranger whose key it has."""
+    bench.run("k-1")
+    other = Origin(bench.job("k-1"), 0, b'{"merchant": "m-18"}')
+    bench.adapter.publish(other.dead(Counters(), "key-conflict", {}))
+    (replayed,) = bench.queue.replay()
+    assert replayed.key.startswith("k-1.")
+    assert replayed.round == 0
+    assert bench.work[0].headers == {"sw-job-key": replayed.key}
+
+
+def test_dropping_a_conflict_leaves_the_other_job_alone(bench: Bench) -> None:
+    bench.die("k-1")
+    bench.queue.replay(["k-1"])
+    other = Origin(bench.job("k-1"), 0, b'{"merchant": "m-18"}')
+    bench.adapter.publish(other.dead(Counters(), "key-conflict", {}))
+    bench.queue.drop()
+    assert bench.row("k-1").state is State.DEAD
+
+
+class TestWhatTheBrokerPutThere:
+    """Expired, delivered too often, rejected by an operator: no reason of ours, and the ledger may know better."""
+
+    def foreign(self, bench: Bench, key: str = "k-1", **headers: str) -> None:
+        bench.adapter.publish(Copy(Target.DEAD, BODY, headers, message_id=key))
+
+    def test_is_listed_with_what_is_known(self, bench: Bench) -> None:
+        self.foreign(bench, **{"x-why": "expired"})
+        (letter,) = bench.queue.letters()
+        assert (letter.key, letter.reason, letter.ours) == ("k-1", "", False)
+        assert letter.headers == {"x-why": "expired"}
+
+    def test_goes_back_as_it_was_while_its_job_runs(self, bench: Bench) -> None:
+        """The run that is adrift adopts it: a new round would start the job a second time beside itself."""
+        bench.run("k-1")
+        self.foreign(bench, **{"sw-hop": "0", "sw-attempts": "0"})
+        (replayed,) = bench.queue.replay()
+        assert replayed.round == 0
+        assert bench.work[0].headers == {"sw-hop": "0", "sw-attempts": "0", "sw-job-key": "k-1"}
+        assert bench.dead == []
+
+    def test_goes_back_as_it_was_when_nobody_ever_ran_it(self, bench: Bench) -> None:
+        self.foreign(bench)
+        (replayed,) = bench.queue.replay()
+        assert (replayed.key, replayed.round) == ("k-1", 0)
+
+    def test_is_a_new_round_when_its_job_is_dead(self, bench: Bench) -> None:
+        bench.die("k-1")
+        bench.queue.letters()
+        with bench.adapter.dead_letters() as held:
+            for delivery in held:
+                held.drop(delivery)
+        self.foreign(bench)
+        (replayed,) = bench.queue.replay()
+        assert replayed.round == 1
+
+    def test_a_retry_copy_that_it_gave_up_is_not_ours(self, bench: Bench) -> None:
+        copy = Origin(bench.job("k-1"), 0, BODY).later(Counters(attempts=1), 5.0, "ValueError")
+        bench.adapter.publish(replace(copy, to=Target.DEAD))
+        (letter,) = bench.queue.letters()
+        assert not letter.ours
+        bench.queue.replay()
+        assert bench.work[0].headers["sw-hop"] == "1"
+
+    def test_headers_that_make_no_sense_count_as_none(self, bench: Bench) -> None:
+        self.foreign(bench, **{"sw-round": "-1", "sw-attempts": "9" * 400, "sw-first-failed-at": "nan"})
+        (letter,) = bench.queue.letters()
+        assert (letter.round, letter.attempts, letter.first_failed_at) == (0, 0, None)
+
+
+def test_the_workers_own_key_header_names_the_letter(bench: Bench) -> None:
+    bench.adapter.publish(Copy(Target.DEAD, BODY, {"order-id": "o-9", "sw-reason": "exhausted", "sw-uid": "u"}))
+    queue = bench.over(bench.adapter.dead_letters, key_header="order-id")
+    assert [letter.key for letter in queue.letters()] == ["o-9"]
+    queue.replay(["o-9"])
+    assert bench.work[0].headers == {"order-id": "o-9", "sw-job-key": "o-9", "sw-round": "1"}
+
+
+def test_an_odd_key_is_found_by_the_name_that_the_user_gave_it(bench: Bench) -> None:
+    bench.adapter.publish(Copy(Target.DEAD, BODY, {"sw-job-key": "../etc/passwd"}))
+    (letter,) = bench.queue.letters(["../etc/passwd"])
+    assert letter.key.startswith("h-")
+
+
+def test_a_body_that_was_left_out_is_never_replayed(bench: Bench) -> None:
+    bench.die("k-1")
+    wrapped = Wrapped(bench)
+    wrapped.leave_out = True
+    with pytest.raises(SteadyWorkerError, match="0 of 5242880 bytes"):
+        bench.over(wrapped.letters).replay()
+    assert len(bench.dead) == 1
+    assert bench.work == []
+
+
+def test_drop_removes_every_copy_and_frees_the_key(bench: Bench) -> None:
+    bench.die("k-1", copies=2)
+    bench.die("k-2")
+    dropped = bench.queue.drop(["k-1"])
+    assert [letter.key for letter in dropped] == ["k-1"]
+    assert [message.headers["sw-job-key"] for message in bench.dead] == ["k-2"]
+    assert bench.ledger.read(bench.job("k-1")) is None
+    assert bench.row("k-2").state is State.DEAD
+
+
+def test_a_wrong_key_does_nothing_at_all_and_names_the_near_one(bench: Bench) -> None:
+    bench.die("export-17")
+    for act in (bench.queue.replay, bench.queue.drop):
+        with pytest.raises(SteadyWorkerError, match="did you mean export-17"):
+            act(["export-17", "export-18"])
+    assert len(bench.dead) == 1
+
+
+def test_the_checkpoint_is_the_ledgers_and_may_be_gone(bench: Bench) -> None:
+    bench.die("k-1")
+    (letter,) = bench.queue.letters()
+    assert bench.queue.checkpoint(letter) == b"7"
+    bench.clock.advance(31 * 86400)
+    bench.ledger.purge()
+    assert bench.queue.checkpoint(letter) is None
+
+
+def test_each_letter_is_told_as_soon_as_it_is_safe(bench: Bench) -> None:
+    bench.die("k-1")
+    bench.die("k-2")
+    seen: list[tuple[str, int]] = []
+    bench.queue.replay(each=lambda replayed: seen.append((replayed.key, len(bench.dead))))
+    assert seen == [("k-1", 1), ("k-2", 0)]
