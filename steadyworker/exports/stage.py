@@ -1,0 +1,195 @@
+"""
+Where an export is made before it is published, and what is already there.
+
+::
+
+    OUT/report.csv                      the target: linked when all else is done, or absent
+    OUT/report.csv.manifest.json        linked just after it
+    OUT/.sw-stage/<uid>/<fence>/<SHA-256 of the target's name, first 16 hex digits>/
+        data                            the file
+        manifest.json                   written last: with it the stage is complete
+
+The stage is on the target's file system, so that publishing is one `link`; and it belongs to one run (uid and fence),
+so that two runs of one job never write to the same file.  After the link it shares its bytes with the target.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import re
+import shutil
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from steadyworker.errors import ExportError
+from steadyworker.exports.manifest import Manifest
+
+STAGES = ".sw-stage"
+SUFFIX = ".manifest.json"
+_NAME_BYTES = 255 - len(SUFFIX)
+_SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:/")  # one slash: a Path has folded the second away
+_CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f]")
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """The file that an export makes: an absolute path with a name that any file system and any log line can hold."""
+
+    path: Path
+
+    @classmethod
+    def of(cls, to: str | os.PathLike[str]) -> Target:
+        """
+        Check a path that a user gave; relative ones count from the working directory.
+
+        Raises:
+            ExportError: A URL, no file name, control characters, a name too long or not to be used.
+        """
+        text = os.fspath(to)
+        if _SCHEME.match(text):
+            raise ExportError(
+                f"Expected a local path to export to, got {text!r}: only a local file can be published "
+                "all or nothing so far. Export to a folder, then upload the finished file."
+            )
+        name = Path(text).name
+        if not name or text.endswith(("/", "/.", "/..")) or name == "..":
+            raise ExportError(f"Expected the path of a file to export to, got {text!r}: add the file's name.")
+        if _CONTROL.search(text):
+            raise ExportError(f"Expected a path without control characters to export to, got {text!r}: rename it.")
+        try:
+            size = len(name.encode())
+        except UnicodeEncodeError as error:
+            raise ExportError(f"Expected a path in UTF-8 to export to, got {text!r}: rename it.") from error
+        if size > _NAME_BYTES:
+            raise ExportError(
+                f"Expected a file name of at most {_NAME_BYTES} bytes to export to, got {size} ({name!r}): shorten it."
+            )
+        if name.endswith(SUFFIX) or name == STAGES:
+            raise ExportError(
+                f"Expected a file name other than {STAGES} that does not end in {SUFFIX}, got {name!r}: rename it."
+            )
+        return cls(Path(text).absolute())
+
+    @property
+    def folder(self) -> Path:
+        """The folder that holds target, manifest and stages."""
+        return self.path.parent
+
+    @property
+    def manifest(self) -> Path:
+        """Where the manifest goes."""
+        return manifest_path(self.path)
+
+    @property
+    def digest(self) -> str:
+        """The target's name as its stages' folders carry it."""
+        return hashlib.sha256(self.path.name.encode()).hexdigest()[:16]
+
+
+@dataclass(frozen=True, slots=True)
+class Stage:
+    """One run's private folder for one target."""
+
+    path: Path
+    fence: int
+
+    @property
+    def data(self) -> Path:
+        """The file itself; the run writes it and calls `sync` on it before `complete`."""
+        return self.path / "data"
+
+    @property
+    def manifest(self) -> Path:
+        """The manifest that makes the stage complete."""
+        return self.path / "manifest.json"
+
+    def complete(self, manifest: Manifest) -> None:
+        """
+        Write the manifest, durable: from here on any run of this job can publish the stage without computing anything.
+
+        `data` must have been written and fsynced before.
+        """
+        written = self.path / "manifest.json.new"
+        with written.open("wb") as file:
+            file.write(manifest.dump())
+            file.flush()
+            os.fsync(file.fileno())
+        written.replace(self.manifest)
+        sync_folder(self.path)
+
+    def read(self) -> Manifest | None:
+        """The manifest if the stage is complete and its data has the size that the manifest says, else None."""
+        try:
+            manifest = Manifest.load(self.manifest)
+            return manifest if self.data.stat().st_size == manifest.bytes else None
+        except (ExportError, FileNotFoundError):
+            return None
+
+    def remove(self) -> None:
+        """Remove it with all that is in it; a target that was linked from it stays."""
+        shutil.rmtree(self.path, ignore_errors=True)
+
+
+def stage_of(target: Target, uid: str, fence: int) -> Stage:
+    """Where this run's stage for this target is, whether it is there or not."""
+    return Stage(target.folder / STAGES / uid / str(fence) / target.digest, fence)
+
+
+def new_stage(target: Target, uid: str, fence: int) -> Stage:
+    """Make this run's stage, empty and durable; whatever the same run left there before is removed."""
+    stage = stage_of(target, uid, fence)
+    stage.remove()
+    stage.path.mkdir(parents=True)
+    for folder in (stage.path, *stage.path.parents):
+        sync_folder(folder)
+        if folder == target.folder:
+            break
+    return stage
+
+
+def stages(target: Target, uid: str) -> list[Stage]:
+    """The stages that runs of this job have left for this target, the newest fence first."""
+    paths = (target.folder / STAGES / uid).glob(f"*/{target.digest}")
+    found = [Stage(path, int(path.parent.name)) for path in paths if path.parent.name.isdecimal()]
+    return sorted(found, key=lambda stage: stage.fence, reverse=True)
+
+
+def drop_incomplete(target: Target, uid: str, before: int) -> None:
+    """Remove what runs before this fence left unfinished; one that is frozen in the middle of it has lost its fence."""
+    for stage in stages(target, uid):
+        if stage.fence < before and stage.read() is None:
+            stage.remove()
+
+
+def reap(folder: Path, settled: Callable[[Sequence[str]], Iterable[str]]) -> tuple[str, ...]:
+    """
+    Remove the stages in this folder of jobs that are settled, and answer their uids.
+
+    Args:
+        folder: A folder that exports were made in.
+        settled: Which of these uids the ledger says are done or dead (`Services.settled`); those it does not know stay.
+    """
+    try:
+        there = sorted(entry.name for entry in os.scandir(folder / STAGES) if entry.is_dir(follow_symlinks=False))
+    except FileNotFoundError:
+        return ()
+    gone = tuple(sorted(frozenset(there) & frozenset(settled(there)))) if there else ()
+    for uid in gone:
+        shutil.rmtree(folder / STAGES / uid, ignore_errors=True)
+    return gone
+
+
+def manifest_path(path: Path) -> Path:
+    """Where the manifest of this file is."""
+    return path.with_name(path.name + SUFFIX)
+
+
+def sync_folder(path: Path) -> None:
+    """Make what was created, linked or renamed in this folder durable."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
