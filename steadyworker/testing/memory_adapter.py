@@ -1,0 +1,105 @@
+"""The in-memory broker's adapter: the smallest that keeps every promise, and the first to read."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+
+from steadyworker.adapter import Capabilities, Finding, QueueSpec, Settings, Sink
+from steadyworker.delivery import Copy, Delivery, Settle, Settled, Target
+from steadyworker.errors import PublishFailed
+from steadyworker.testing.queues import Consumer, Queues
+
+
+class MemoryAdapter:
+    """One queue of a MemoryBroker, as `steadyworker.adapter.Adapter` promises it; `consumer` is for the fault verbs."""
+
+    def __init__(self, queues: Queues, identity: str, spec: QueueSpec, settings: Settings) -> None:
+        self.consumer = Consumer(spec.queue)
+        self._queues = queues
+        self._identity = identity
+        self._targets = {Target.WORK: spec.queue, Target.LATER: spec.queue, Target.DEAD: spec.dead_letter_queue}
+        self._max_body = settings.max_body
+        self._started = False
+        self._stopped = False
+
+    @property
+    def capabilities(self) -> Capabilities:
+        """Everything that a broker can do."""
+        return Capabilities(counts_consumers=True, max_body=self._max_body, one_host=True)
+
+    def start(self, sink: Sink) -> None:
+        """Connect at the next pump."""
+        if not self._started and not self._stopped:
+            self._started = True
+            self.consumer.tell = sink
+            self._queues.connect(self.consumer)
+
+    def credits(self, count: int) -> None:
+        """At most so many deliveries more; kept through a reconnect."""
+        self.consumer.credit = count
+
+    def publish(self, copy: Copy) -> None:
+        """Put the copy into its queue; raises ValueError for a new message whose body is over the limit."""
+        if copy.to is Target.WORK and len(copy.body) > self._max_body:
+            raise ValueError(
+                f"Expected a body of at most {self._max_body} bytes, got {len(copy.body)}: send a reference to it."
+            )
+        if self._stopped:
+            raise PublishFailed("Expected an open adapter, got one that was stopped: open another.")
+        self._queues.publish(self.consumer, self._targets[copy.to], copy)
+
+    def settle(self, delivery: Delivery, how: Settle) -> Settled:
+        """Acknowledge or release; always `known`."""
+        self._queues.settle(self.consumer, delivery, how)
+        return Settled.KNOWN
+
+    def identity(self) -> str:
+        """The name that the broker was made with."""
+        self._queues.reach()
+        return self._identity
+
+    def consumers(self) -> int:
+        """How many connected adapters the queue has."""
+        return self._queues.consumers(self.consumer.queue)
+
+    def findings(self, spec: QueueSpec) -> Sequence[Finding]:
+        """Nothing is ever wrong between this broker and a queue."""
+        del spec
+        self._queues.reach()
+        return ()
+
+    @contextmanager
+    def dead_letters(self) -> Iterator[MemoryDeadLetters]:
+        """The dead letters, held while the context is open."""
+        reader = Consumer(self._targets[Target.DEAD], epoch=1, connected=True)
+        try:
+            yield MemoryDeadLetters(self, self._queues, reader)
+        finally:
+            self._queues.close(reader)
+
+    def stop(self, within: float) -> None:
+        """Give everything back, at once."""
+        del within
+        self._stopped = True
+        self._queues.close(self.consumer)
+
+
+class MemoryDeadLetters:
+    """The dead letters of one queue, held for one reader."""
+
+    def __init__(self, adapter: MemoryAdapter, queues: Queues, reader: Consumer) -> None:
+        self._adapter = adapter
+        self._queues = queues
+        self._reader = reader
+
+    def __iter__(self) -> Iterator[Delivery]:
+        return self._queues.read(self._reader)
+
+    def publish(self, copy: Copy) -> None:
+        """As the adapter's."""
+        self._adapter.publish(copy)
+
+    def drop(self, delivery: Delivery) -> None:
+        """Remove this dead letter."""
+        self._queues.settle(self._reader, delivery, Settle.ACK)
