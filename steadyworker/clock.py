@@ -11,7 +11,7 @@ The only module that reads a clock, and which clock is for what.
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Protocol
 
 
@@ -62,6 +62,8 @@ class Times:
         trust: How long after the *start* of the last renewal that landed a run may commit.
         margin: How long after its end a lease may be taken over.
         follow: The delay of a copy that follows another's run.
+        offer: How long after a reconnect a run adrift offers its credit, so that its own job can come home.
+        obey: How long a run that was cancelled may take to end by itself.
     """
 
     lease: float = 60.0
@@ -70,6 +72,8 @@ class Times:
     trust: float = 50.0
     margin: float = 30.0
     follow: float = 30.0
+    offer: float = 10.0
+    obey: float = 10.0
 
     def __post_init__(self) -> None:
         if not self.renew < self.trust < self.lease:
@@ -78,4 +82,4 @@ class Times:
 
     def scaled(self, by: float) -> Times:
         """The same proportions, `by` times faster; for tests."""
-        return Times(self.lease / by, self.renew / by, self.call / by, self.trust / by, self.margin / by, self.follow / by)
+        return Times(**{each.name: getattr(self, each.name) / by for each in fields(self)})

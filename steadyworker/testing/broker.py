@@ -164,7 +164,7 @@ class MemoryBroker:
                 consumer.outbox.append(Connected(consumer.epoch))
             if consumer.outbox:
                 ready.append((consumer, []))
-            elif consumer.credit > 0:
+            elif consumer.credit > len(consumer.held):
                 due = self._queues.due(consumer.queue, self._pump, 1 if choose is None else None)
                 if due:
                     ready.append((consumer, due))
@@ -173,7 +173,6 @@ class MemoryBroker:
         consumer, due = ready[choose(len(ready)) if choose else 0]
         if not due:
             return consumer.tell, consumer.outbox.popleft()
-        consumer.credit -= 1
         self._queues.everyone.remove(consumer)  # to the end of the line: consumers take turns
         self._queues.everyone.append(consumer)
         message = due[choose(len(due)) if choose else 0]

@@ -36,7 +36,7 @@ class MemoryAdapter:
             self._queues.connect(self.consumer)
 
     def credits(self, count: int) -> None:
-        """At most so many deliveries more; kept through a reconnect."""
+        """The window: at most so many un-settled deliveries; kept through a reconnect."""
         self.consumer.credit = count
 
     def publish(self, copy: Copy) -> None:

@@ -1,0 +1,259 @@
+"""
+The one file that knows every concrete part: it opens them, and wires a worker process together.
+
+Everything else is given what it needs; nothing is global.
+"""
+
+from __future__ import annotations
+
+import queue
+import socket
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from urllib.parse import parse_qs
+
+from steadyworker import registry
+from steadyworker.adapter import Adapter, QueueSpec, Settings
+from steadyworker.clock import Clock, SystemClock, Times
+from steadyworker.config import Options
+from steadyworker.errors import ConfigError
+from steadyworker.events import Listener
+from steadyworker.ledger.base import Ledger
+from steadyworker.ledger.lease import Keeper
+from steadyworker.ledger.memory import MemoryLedger
+from steadyworker.ledger.owners import OwnerLock, new_owner_id
+from steadyworker.ledger.sqlite import SqliteLedger
+from steadyworker.logs import log_events
+from steadyworker.runner import Runner
+from steadyworker.slots.base import Service, Slot
+from steadyworker.slots.process import ProcessSlot
+from steadyworker.slots.thread import ThreadSlot
+from steadyworker.table import Parts
+from steadyworker.worker import Worker, WorkerSpec, spec_of
+
+_MOST_HANDS = 32
+_LEDGERS = "sqlite:PATH or memory:"
+
+
+def open_ledger(url: str, clock: Clock | None = None, times: Times | None = None, worker: str = "") -> Ledger:
+    """
+    Open the ledger that a URL names: `sqlite:PATH`, with `?synchronous=full` on request, or `memory:` for tests.
+
+    Raises ConfigError for a URL that names no ledger, or a place where one cannot be.
+    """
+    clock, times = clock or SystemClock(), times or Times()
+    scheme, _, rest = url.partition(":")
+    if scheme == "memory":
+        return MemoryLedger(clock, times, worker)
+    if scheme != "sqlite":
+        msg = f"Expected a ledger of {_LEDGERS}, got one of {scheme!r}: set --ledger."
+        raise ConfigError(msg)
+    place, _, query = rest.partition("?")
+    wanted = parse_qs(query, keep_blank_values=True)
+    synchronous = wanted.pop("synchronous", ["normal"])[-1]
+    if wanted or not place or synchronous not in ("normal", "full"):
+        msg = f"Expected sqlite:PATH or sqlite:PATH?synchronous=full, got {url!r}: set --ledger."
+        raise ConfigError(msg)
+    return SqliteLedger(sqlite_path(place), synchronous=synchronous, clock=clock, times=times, worker=worker)
+
+
+def sqlite_path(place: str) -> Path:
+    """The path in a `sqlite:` URL: `sqlite:a/b`, `sqlite:/a/b` and `sqlite:///a/b` are what they look like."""
+    return Path(place.removeprefix("//")).expanduser()
+
+
+def owners_directory(options: Options) -> Path:
+    """Where the owner locks are: beside a ledger in a file, else in the state directory."""
+    scheme, _, rest = options.ledger.partition(":")
+    if scheme != "sqlite":
+        return options.state_dir / "owners"
+    path = sqlite_path(rest.partition("?")[0])
+    return path.with_name(path.name + ".owners")
+
+
+def queue_spec(spec: WorkerSpec) -> QueueSpec:
+    """What an adapter is told of a Worker."""
+    return QueueSpec(
+        queue=spec.queue,
+        dead_letter_queue=spec.dead_letter_queue,
+        concurrency=spec.concurrency,
+        time_limit=spec.time_limit,
+        max_attempts=spec.retry.max_attempts,
+        key_header=spec.key_header,
+    )
+
+
+def open_adapter_for(spec: WorkerSpec | str, options: Options) -> Adapter:
+    """The adapter that `--broker` names, for a Worker or for a queue by its name."""
+    wanted = QueueSpec(spec, f"{spec}.dead") if isinstance(spec, str) else queue_spec(spec)
+    settings = Settings(topology=options.topology, delays=options.delays, consumer=f"steadyworker@{socket.gethostname()}")
+    return registry.open_adapter(options.broker, wanted, settings)
+
+
+def namespace_of(adapter: Adapter, options: Options, ledger: Ledger, queue_name: str) -> str:
+    """
+    The namespace of a queue's jobs: the one that was set, bound to the first broker that it meets, or the broker's identity.
+
+    Raises ConfigError when the namespace is bound to another broker, BrokerUnavailable when the broker does not answer.
+    """
+    identity = adapter.identity()
+    namespace = options.namespace or identity
+    bound = ledger.bind(namespace, queue_name, identity)
+    if bound != identity:
+        msg = (
+            f"Expected namespace {namespace!r} and queue {queue_name!r} on the broker {bound!r} that they were first used with, "
+            f"got {identity!r}: set another --namespace, or point --broker back."
+        )
+        raise ConfigError(msg)
+    return namespace
+
+
+class Hands:
+    """A few daemon threads that carry hand-overs out; one that hangs in a broker's client cannot keep the process alive."""
+
+    def __init__(self, count: int, name: str) -> None:
+        self._work: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
+        self._threads = [threading.Thread(target=self._run, name=f"{name}-{n}", daemon=True) for n in range(count)]
+        for thread in self._threads:
+            thread.start()
+
+    def submit(self, work: Callable[[], None]) -> None:
+        """Do it, soon."""
+        self._work.put(work)
+
+    def stop(self, within: float) -> None:
+        """End the threads that are free; those that hang are left behind."""
+        for _ in self._threads:
+            self._work.put(None)
+        for thread in self._threads:
+            thread.join(within / len(self._threads))
+
+    def _run(self) -> None:
+        while (work := self._work.get()) is not None:
+            work()
+
+
+@dataclass(slots=True)
+class Assembly:
+    """A worker process, wired: what the service starts, watches and stops."""
+
+    options: Options
+    ledger: Ledger
+    owner: str
+    lock: OwnerLock
+    runners: Sequence[Runner]
+    keeper: Keeper
+    services: Mapping[str, Service]
+    hands: Sequence[Hands]
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """Everything that is decided before a broker is asked: the Workers' specs, and the adapters that are opened for them."""
+
+    options: Options
+    specs: Sequence[WorkerSpec]
+    ledger: Ledger
+    adapters: Sequence[Adapter]
+    clock: Clock = field(default_factory=SystemClock)
+    times: Times = field(default_factory=Times)
+
+
+def specs_of(workers: Sequence[type[Worker]], options: Options) -> list[WorkerSpec]:
+    """
+    The Workers with the file's and the command line's overrides.
+
+    Raises ConfigError when two Workers consume one queue, or --concurrency is given for more than one.
+    """
+    if options.concurrency is not None and len(workers) > 1:
+        names = ", ".join(worker.__name__ for worker in workers)
+        msg = f"Expected one Worker beside --concurrency, got {names}: use [workers.NAME] in steadyworker.toml."
+        raise ConfigError(msg)
+    specs = []
+    for worker in workers:
+        overrides = dict(options.workers.get(worker.__name__, {}))
+        if options.concurrency is not None:
+            overrides["concurrency"] = options.concurrency
+        specs.append(spec_of(worker, overrides))
+    seen: dict[str, WorkerSpec] = {}
+    for spec in specs:
+        other = seen.setdefault(spec.queue, spec)
+        if other is not spec:
+            msg = f"Expected one Worker for each queue, got {other.target} and {spec.target} for {spec.queue!r}: take one out."
+            raise ConfigError(msg)
+    return specs
+
+
+def plan(workers: Sequence[type[Worker]], options: Options, times: Times | None = None) -> Plan:
+    """Open ledger and adapters, connect nothing."""
+    specs = specs_of(workers, options)
+    clock, times = SystemClock(), times or Times()
+    name = f"{socket.gethostname()}"
+    ledger = open_ledger(options.ledger, clock, times, name)
+    return Plan(options, specs, ledger, [open_adapter_for(spec, options) for spec in specs], clock, times)
+
+
+def assemble(plan: Plan, listeners: Sequence[Listener] = (), services: Mapping[str, Service] | None = None) -> Assembly:
+    """
+    Wire a worker process; nothing is started yet.
+
+    Raises ConfigError for a namespace of another broker, BrokerUnavailable when a broker does not answer.
+    """
+    options, clock, times = plan.options, plan.clock, plan.times
+    namespaces = [
+        namespace_of(adapter, options, plan.ledger, spec.queue)
+        for adapter, spec in zip(plan.adapters, plan.specs, strict=True)
+    ]
+    owner = new_owner_id()
+    lock = OwnerLock(owners_directory(options), owner)
+    services = services if services is not None else _services(options)
+    emit = _fan_out([log_events(), *listeners])
+    runners, hands = [], []
+    for spec, adapter, namespace in zip(plan.specs, plan.adapters, namespaces, strict=True):
+        team = Hands(min(_MOST_HANDS, spec.concurrency + 1), f"hands-{spec.queue}")
+        parts = Parts(
+            spec=spec,
+            namespace=namespace,
+            owner=owner,
+            worker=socket.gethostname(),
+            ledger=plan.ledger,
+            adapter=adapter,
+            slots=[_slot(number, spec, lock, options, clock) for number in range(spec.concurrency)],
+            clock=clock,
+            times=times,
+            emit=emit,
+            submit=team.submit,
+            services=services,
+            stop_on_ledger_loss=options.on_ledger_loss == "stop",
+        )
+        runners.append(Runner(parts))
+        hands.append(team)
+    queues = [spec.queue for spec in plan.specs]
+    keeper = Keeper(plan.ledger, owner, socket.gethostname(), queues, runners, clock, times)
+    return Assembly(options, plan.ledger, owner, lock, runners, keeper, services, hands)
+
+
+def _slot(number: int, spec: WorkerSpec, lock: OwnerLock, options: Options, clock: Clock) -> Slot:
+    if spec.isolation == "thread":
+        return ThreadSlot(number, spec, clock=clock)
+    return ProcessSlot(number, spec, clock=clock, pass_fds=(lock.fd,))
+
+
+def _services(options: Options) -> Mapping[str, Service]:
+    return {}
+
+
+def _fan_out(listeners: Sequence[Listener]) -> Listener:
+    """One listener that tells all; one that raises is silenced for good, for a listener never fails a job."""
+    heard = list(listeners)
+
+    def emit(event: object) -> None:
+        for listener in list(heard):
+            try:
+                listener(event)  # type: ignore[arg-type]
+            except Exception:  # noqa: BLE001 - whatever a listener of the user's raises
+                heard.remove(listener)
+
+    return emit

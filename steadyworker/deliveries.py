@@ -1,0 +1,239 @@
+"""
+The front half of the runner: from a delivery to what the ledger says to do with it.
+
+::
+
+    Delivery ── identify ──→ Arrival ── read, answer ──→ claim │ adopt │ follow │ answer │ finish │ dead letter
+                   │                        │
+                   └── no key: stamp        └── ledger away, slot not ready, earlier run not reaped: held
+
+A delivery is *valid* until its epoch ends, the broker takes it back, or it is settled.
+A delivery that is held is looked at again, from the top, whenever something that it may wait for has changed.
+"""
+
+from __future__ import annotations
+
+import uuid
+
+from steadyworker import settle
+from steadyworker.adapter import Delays, Lost
+from steadyworker.delivery import KEY, Copy, Delivery, Settle, Target
+from steadyworker.errors import LedgerUnavailable
+from steadyworker.events import Adopted, Answered, Followed
+from steadyworker.intake import Arrival, Unkeyed, Unreadable, identify
+from steadyworker.ledger.base import Claimed, Moving, Row, State, Verdict
+from steadyworker.ledger.rules import (
+    Action,
+    Adopt,
+    Answer,
+    Claim,
+    Finish,
+    Follow,
+    KeyConflict,
+    LostTooOften,
+    Who,
+    answer,
+)
+from steadyworker.lifecycle import Stage
+from steadyworker.runs import Runs
+from steadyworker.table import Parts, Phase, Timers
+
+_TRIES = 20
+"""A claim that is refused is decided again; that often in a row means that the delivery had better wait a moment."""
+
+
+class Deliveries:
+    """
+    What to do with each delivery.
+
+    1. `arrived`, `lost`, `connected` keep what is valid.
+    2. `consider` takes a delivery through the decision table, and acts.
+    3. `reconsider` does so again with everything that is held.
+    """
+
+    def __init__(self, parts: Parts, runs: Runs, timers: Timers) -> None:
+        self.valid: dict[tuple[int, str], Delivery] = {}
+        self.held: list[Delivery] = []
+        self.stage = Stage.RUNNING
+        self.ledger_away = False
+        self.offers_end = 0.0
+        self._epoch = -1
+        self._parts = parts
+        self._runs = runs
+        self._timers = timers
+
+    # --- what is valid ---------------------------------------------------------------------------------------------
+
+    def connected(self, epoch: int) -> None:
+        """A new epoch begins: every delivery of an older one is lost."""
+        self._lose([key for key in self.valid if key[0] != epoch], "a new connection replaced the old one")
+        self._epoch = epoch
+
+    def lost(self, signal: Lost) -> None:
+        """One delivery, or a whole epoch, is no longer valid."""
+        gone = [key for key in self.valid if key[0] == signal.epoch and signal.id in (None, key[1])]
+        self._lose(gone, signal.cause)
+
+    def arrived(self, delivery: Delivery) -> None:
+        """A message was handed over."""
+        if delivery.epoch != self._epoch:
+            return
+        self.valid[delivery.epoch, delivery.id] = delivery
+        self.consider(delivery)
+
+    def is_valid(self, delivery: Delivery | None) -> bool:
+        """Whether this delivery can still be settled."""
+        return delivery is not None and self.valid.get((delivery.epoch, delivery.id)) is delivery
+
+    def settled(self, delivery: Delivery) -> None:
+        """It is settled, or can no longer be."""
+        if self.is_valid(delivery):
+            del self.valid[delivery.epoch, delivery.id]
+
+    def _lose(self, keys: list[tuple[int, str]], cause: str) -> None:
+        for key in keys:
+            self._runs.adrift(self.valid.pop(key), cause)
+        self.held = [delivery for delivery in self.held if self.is_valid(delivery)]
+        self.offers_end = self._parts.clock.monotonic() + self._parts.times.offer
+
+    # --- the decision ----------------------------------------------------------------------------------------------
+
+    def reconsider(self) -> None:
+        """Look again at everything that is held."""
+        held, self.held = self.held, []
+        for delivery in held:
+            self.consider(delivery)
+
+    def consider(self, delivery: Delivery) -> None:
+        """Take one delivery through the decision table, from the top, and act."""
+        if not self.is_valid(delivery):
+            return
+        if self.ledger_away:
+            self._hold(delivery)
+            return
+        match identify(delivery, self._parts.namespace, self._parts.spec.key_header):
+            case Unreadable(reason=reason):
+                self._dead(delivery, dict(delivery.headers), reason)
+            case Unkeyed():
+                self._stamp(delivery)
+            case Arrival() as arrival:
+                self._decide(arrival)
+
+    def _decide(self, arrival: Arrival) -> None:
+        retry = self._parts.spec.retry
+        for _ in range(_TRIES):
+            try:
+                row = self._parts.ledger.read(arrival.id)
+                action = answer(
+                    row, arrival.origin.hop, arrival.body_sha256, self._who(row), arrival.carried, retry.max_losses
+                )
+                if self._act(arrival, row, action):
+                    return
+            except LedgerUnavailable as error:
+                self._hold(arrival.delivery)
+                self._runs.ledger_lost(str(error))
+                return
+        self._hold(arrival.delivery, self._parts.times.follow)
+
+    def _who(self, row: Row | None) -> Who:
+        if row is None or row.owner is None:
+            return Who.GONE
+        if row.owner != self._parts.owner:
+            return Who.GONE if row.lease_over else Who.ALIVE
+        run = self._runs.by_fence.get(row.fence)
+        if run is None or run.phase is Phase.DROPPED:
+            return Who.LOST
+        return Who.ADRIFT if run.delivery is None and self._parts.adoption else Who.MINE
+
+    def _act(self, arrival: Arrival, row: Row | None, action: Action) -> bool:
+        """Carry the action out; False when the ledger refused, so that it must be decided again."""
+        match action:
+            case Claim():
+                return self._claim(arrival, row, action)
+            case Adopt():
+                assert row is not None, "what is adopted has a row"
+                run = self._runs.by_fence[row.fence]
+                self._runs.adopt(run, arrival.delivery)
+                self._parts.emit(Adopted(**self._runs.about(run.token)))
+            case Follow(delay=delay):
+                self._follow(arrival, row, self._parts.times.follow if delay is None else delay)
+            case Answer(state=state):
+                if row is not None:
+                    self._parts.emit(Answered(**self._runs.about(row.token), state=state.value))
+                self._runs.pass_on(settle.answer(arrival.delivery))
+            case KeyConflict():
+                self._dead(arrival.delivery, dict(arrival.origin.headers), "key-conflict")
+            case Finish():
+                assert row is not None, "what is finished has a row"
+                return self._finish(arrival, self._parts.ledger.take(row, self._parts.owner))
+            case LostTooOften(counters=counters, reason=reason):
+                assert row is not None, "what was lost has a row"
+                verdict = Verdict(Moving.DEAD, reason, counters)
+                return self._finish(arrival, self._parts.ledger.lose(row, self._parts.owner, verdict))
+        return True
+
+    # --- the actions -----------------------------------------------------------------------------------------------
+
+    def _claim(self, arrival: Arrival, row: Row | None, claim: Claim) -> bool:
+        delivery = arrival.delivery
+        if self.stage is not Stage.RUNNING:
+            self._runs.pass_on(settle.answer(delivery, Settle.RELEASE))
+            return True
+        if self._runs.unreaped(arrival.id):
+            self._hold(delivery)
+            return True
+        slot = self._runs.free_slot()
+        if slot is None:
+            if self._runs.slots_adrift():
+                self.offers_end = 0.0
+                self._parts.adapter.credits(0)
+                self._runs.pass_on(settle.answer(delivery, Settle.RELEASE))
+            else:
+                self._hold(delivery)
+            return True
+        began = self._parts.clock.boottime()
+        claimed = self._parts.ledger.claim(
+            Claimed(arrival.id, row, self._parts.owner, arrival.origin.hop, arrival.body_sha256, claim.counters)
+        )
+        if claimed is None:
+            return False
+        self._runs.start(claimed, arrival, slot, began, lost=claim.lost, before=row)
+        return True
+
+    def _finish(self, arrival: Arrival, row: Row | None) -> bool:
+        if row is None:
+            return False
+        self._runs.finish(row, arrival)
+        return True
+
+    def _follow(self, arrival: Arrival, row: Row | None, delay: float) -> None:
+        if self._parts.adapter.capabilities.delays is Delays.NONE:
+            self._hold(arrival.delivery, self._parts.times.follow)
+            return
+        if row is not None:
+            self._parts.emit(Followed(**self._runs.about(row.token), delay=delay))
+        copy = Copy(Target.LATER, arrival.delivery.body, {**arrival.delivery.headers, KEY: arrival.id.key}, delay)
+        self._runs.pass_on(settle.pass_on(arrival.delivery, copy))
+
+    def _stamp(self, delivery: Delivery) -> None:
+        if self._parts.spec.unkeyed == "reject":
+            self._dead(delivery, dict(delivery.headers), "no-key: expected a message id or the header sw-job-key, got neither")
+            return
+        stamped = Copy(Target.WORK, delivery.body, {**delivery.headers, KEY: uuid.uuid4().hex})
+        self._runs.pass_on(settle.pass_on(delivery, stamped))
+
+    def _dead(self, delivery: Delivery, headers: dict[str, str], reason: str) -> None:
+        """A dead letter of a delivery that has no row of its own."""
+        headers |= {settle.REASON: settle.header_text(reason), settle.WORKER: self._parts.worker}
+        self._runs.pass_on(settle.pass_on(delivery, Copy(Target.DEAD, delivery.body, headers)))
+
+    def _hold(self, delivery: Delivery, ask_again_in: float | None = None) -> None:
+        self.held.append(delivery)
+        if ask_again_in is not None:
+            self._timers.after(ask_again_in, self.reconsider)
+
+    def release_held(self) -> None:
+        """Give back everything that is held: nothing here will run it any more."""
+        held, self.held = self.held, []
+        for delivery in held:
+            self._runs.pass_on(settle.answer(delivery, Settle.RELEASE))

@@ -1,0 +1,94 @@
+"""
+Leases, renewed off the job's path, and how far a run may trust its own.
+
+Trust is counted from the *start* of the last renewal that landed: an answer that was slow to come must not stretch a lease.
+One keeper serves every Worker of the process, so that one transaction renews all.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Sequence
+from typing import Protocol
+
+from steadyworker.clock import Clock, Times
+from steadyworker.errors import LedgerUnavailable
+from steadyworker.ledger.base import Ledger, Renewal, Token
+
+_HURRY_WHEN_AWAY = 15
+"""While the ledger is away it is asked this many times as often: work waits for it."""
+
+
+class Holder(Protocol):
+    """Whoever holds leases: a runner."""
+
+    def tokens(self) -> Sequence[Token]:
+        """The claims to renew; called from the keeper's thread."""
+        ...
+
+    def renewed(self, began: float, answers: Sequence[tuple[Token, Renewal]]) -> None:
+        """The ledger answered a renewal that began then (boot time); called from the keeper's thread."""
+        ...
+
+    def ledger_lost(self, cause: str) -> None:
+        """The ledger did not answer; called from the keeper's thread."""
+        ...
+
+
+class Keeper:
+    """
+    Renews what the holders hold.
+
+    1. `turn` renews once and tells each holder; a ledger that is away is news for them, not an error.
+    2. `run` does so every `times.renew` seconds, and more often while the ledger is away.
+    3. `hurry` makes the next turn come at once; `end` lets `run` return.
+    """
+
+    def __init__(
+        self, ledger: Ledger, owner: str, host: str, queues: Sequence[str], holders: Sequence[Holder], clock: Clock, times: Times
+    ) -> None:
+        self.last_turn = clock.monotonic()
+        self.away = False
+        self._ledger = ledger
+        self._owner = owner
+        self._host = host
+        self._queues = queues
+        self._holders = holders
+        self._clock = clock
+        self._times = times
+        self._wake = threading.Event()
+        self._ended = False
+
+    def turn(self) -> None:
+        """Renew every lease once, say that this owner lives, and tell the holders what the ledger said."""
+        held = [(holder, list(holder.tokens())) for holder in self._holders]
+        tokens = [token for _, theirs in held for token in theirs]
+        began = self._clock.boottime()
+        try:
+            answers = iter(self._ledger.renew(tokens))
+            self._ledger.register(self._owner, self._host, self._queues)
+        except LedgerUnavailable as error:
+            self.away = True
+            for holder, _ in held:
+                holder.ledger_lost(str(error))
+        else:
+            self.away = False
+            for holder, theirs in held:
+                holder.renewed(began, [(token, next(answers)) for token in theirs])
+        self.last_turn = self._clock.monotonic()
+
+    def run(self) -> None:
+        """Turn until `end`; the body of the keeper's thread."""
+        while not self._ended:
+            self.turn()
+            self._wake.wait(self._times.renew / (_HURRY_WHEN_AWAY if self.away else 1))
+            self._wake.clear()
+
+    def hurry(self) -> None:
+        """Turn now: someone waits for the ledger."""
+        self._wake.set()
+
+    def end(self) -> None:
+        """Let `run` return."""
+        self._ended = True
+        self._wake.set()

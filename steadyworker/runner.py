@@ -1,0 +1,306 @@
+"""
+The runner: receive → claim → run → decide → settle, for one Worker in one worker process.
+
+It is a step machine.
+Everything that happens is an event in its inbox; `handle` takes one event to the end and never waits for a job or a broker;
+`tick` does what has become due.  In production one thread does both for ever; the simulation calls them in any order it likes.
+
+::
+
+    adapter's I/O thread ── Connected, Delivered, Lost, Gone ──┐
+    slots ── Ready, Unready, Progressed, Asked, Ended ─────────┤
+    keeper ── Renewed, LedgerLost ─────────────────────────────┼──→ inbox ──→ handle
+    hand-overs ── HandedOver ──────────────────────────────────┤
+    service ── Staged ─────────────────────────────────────────┘
+
+`deliveries.py` is its front half, `runs.py` its back half, `requests.py` what jobs ask for.
+"""
+
+from __future__ import annotations
+
+import queue
+from collections.abc import Mapping, Sequence
+
+from steadyworker.adapter import Blocked, Connected, Delivered, Gone, Lost, Signal, Unblocked
+from steadyworker.deliveries import Deliveries
+from steadyworker.delivery import Delivery
+from steadyworker.ledger.base import Renewal, Token
+from steadyworker.lifecycle import Stage
+from steadyworker.outcome import Interrupted
+from steadyworker.requests import Requests
+from steadyworker.runs import Runs
+from steadyworker.slots.base import Asked, Ended, Progressed, Ready, SlotEvent, Unready
+from steadyworker.table import HandedOver, LedgerLost, Parts, Phase, Renewed, ServiceSaid, Staged, Timers
+
+Happening = Signal | SlotEvent | Renewed | LedgerLost | HandedOver | Staged | ServiceSaid
+
+_BEATS_EVERY = 1.0
+_LONGEST_WAIT = 5.0
+"""The loop turns at least this often, so that the watchdog has evidence of an idle runner too."""
+
+
+class Runner:
+    """
+    Runs one Worker's jobs.
+
+    1. `start` opens slots and adapter; `run` drives the machine until it has come to its end.
+    2. `post` puts an event in the inbox, from any thread.
+    3. `stage` is how a stop is asked for; `finished` says that nothing is left to wait for.
+    4. `snapshot` says how it is, from any thread.
+    """
+
+    def __init__(self, parts: Parts) -> None:
+        self.parts = parts
+        self.timers = Timers(parts.clock)
+        self.runs = Runs(parts, self.timers, self.post, self._again, self._ledger_lost)
+        self.deliveries = Deliveries(parts, self.runs, self.timers)
+        self.requests = Requests(parts, self.runs, self.post)
+        self.stage = Stage.RUNNING
+        self.final: str | None = None
+        self.killed = False
+        self.last_turn = parts.clock.monotonic()
+        self._connection = "connecting"
+        self._blocked: str | None = None
+        self._up: set[int] = set()
+        self._unready: dict[int, str] = {}
+        self._setup_failures: dict[int, int] = {}
+        self._ledger_cause: str | None = None
+        self._window = 0
+        self._tokens: tuple[Token, ...] = ()
+        self._inbox: queue.SimpleQueue[Happening] = queue.SimpleQueue()
+
+    # --- driving ---------------------------------------------------------------------------------------------------
+
+    def start(self) -> None:
+        """Open the slots, then the adapter; messages come once a slot is warm."""
+        for slot in self.parts.slots:
+            slot.start(self.post)
+        self.parts.adapter.start(self.post)
+        self.timers.after(_BEATS_EVERY, self._beats)
+
+    def run(self) -> None:
+        """Drive the machine until it has finished; the body of the runner's thread."""
+        while not self.finished:
+            wait = self.timers.next_in()
+            try:
+                self.handle(self._inbox.get(timeout=_LONGEST_WAIT if wait is None else min(wait, _LONGEST_WAIT)))
+            except queue.Empty:
+                pass
+            self.tick()
+
+    def post(self, happening: Happening) -> None:
+        """Put an event in the inbox."""
+        self._inbox.put(happening)
+
+    def drain_inbox(self) -> int:
+        """Handle what is in the inbox now, and answer how much it was; for those who drive by hand."""
+        handled = 0
+        while not self._inbox.empty():
+            self.handle(self._inbox.get())
+            handled += 1
+        return handled
+
+    def tick(self) -> None:
+        """Do what has become due."""
+        self.timers.fire()
+        self._settle_state()
+
+    def handle(self, happening: Happening) -> None:  # noqa: C901, PLR0912 - one case per event
+        """Take one event to its end."""
+        match happening:
+            case Connected(epoch=epoch):
+                self._connection = ""
+                self.deliveries.connected(epoch)
+            case Delivered(delivery=delivery):
+                self.deliveries.arrived(delivery)
+            case Lost():
+                self.deliveries.lost(happening)
+            case Gone(cause=cause, final=final):
+                self._connection = cause
+                self.final = cause if final else self.final
+            case Blocked(cause=cause):
+                self._blocked = cause
+            case Unblocked():
+                self._blocked = None
+            case Ready(slot=number):
+                self._slot_ready(number)
+            case Unready(slot=number, reason=reason):
+                self._slot_unready(number, reason)
+            case Progressed(fence=fence, done=done, total=total, note=note):
+                if (run := self.runs.by_fence.get(fence)) is not None:
+                    self.runs.remember(run, done, total, note)
+            case Asked():
+                self.requests.asked(happening)
+            case ServiceSaid():
+                self.requests.service_said(happening)
+            case Ended(fence=fence, outcome=outcome, killed=killed):
+                self.killed = self.killed or (killed and self.stage >= Stage.DRAINING)
+                self.runs.slot_ended(fence, outcome)
+                self.deliveries.reconsider()
+            case Renewed():
+                self._renewed(happening)
+            case LedgerLost(cause=cause):
+                self._ledger_lost(cause)
+            case HandedOver():
+                self._handed_over(happening)
+            case Staged(stage=stage, kill=kill):
+                self._staged(stage, kill=kill)
+        self._settle_state()
+
+    def _settle_state(self) -> None:
+        """What depends on everything else: the window, the tokens that the keeper renews."""
+        self._tokens = tuple(run.token for run in self.runs.by_fence.values() if run.phase is not Phase.DROPPED)
+        window = self._wanted_window()
+        if window != self._window:
+            self._window = window
+            self.parts.adapter.credits(window)
+        self.last_turn = self.parts.clock.monotonic()
+
+    # --- credits ---------------------------------------------------------------------------------------------------
+
+    def _wanted_window(self) -> int:
+        """Slots that work, less those whose run holds no valid delivery; a run adrift may offer its credit for a while."""
+        if self.stage is not Stage.RUNNING or self.deliveries.ledger_away:
+            return 0
+        adrift = self.runs.slots_adrift()
+        offered = adrift if self.parts.clock.monotonic() < self.deliveries.offers_end and self.parts.adoption else 0
+        return max(0, len(self._up) - adrift + offered)
+
+    # --- slots -----------------------------------------------------------------------------------------------------
+
+    def _slot_ready(self, number: int) -> None:
+        self._up.add(number)
+        self._unready.pop(number, None)
+        self._setup_failures.pop(number, None)
+        self.deliveries.reconsider()
+
+    def _slot_unready(self, number: int, reason: str) -> None:
+        """`setup` is not the job's fault: nothing is claimed, and after three failures in a row the process gives up."""
+        self._up.discard(number)
+        self._unready[number] = reason
+        failures = self._setup_failures[number] = self._setup_failures.get(number, 0) + 1
+        if not self._up:
+            self.deliveries.release_held()
+        slot = next(each for each in self.parts.slots if each.id == number)
+        if self.stage < Stage.DRAINING:
+            self.timers.after(min(30.0, 2.0 ** (failures - 1)), lambda: slot.start(self.post))
+
+    @property
+    def setup_failures(self) -> int:
+        """How often in a row `setup` failed, in the slot where it failed most."""
+        return max(self._setup_failures.values(), default=0)
+
+    # --- the ledger ------------------------------------------------------------------------------------------------
+
+    def tokens(self) -> Sequence[Token]:
+        """The claims to renew (Holder)."""
+        return self._tokens
+
+    def renewed(self, began: float, answers: Sequence[tuple[Token, Renewal]]) -> None:
+        """The ledger answered a renewal (Holder)."""
+        self.post(Renewed(began, answers))
+
+    def ledger_lost(self, cause: str) -> None:
+        """The ledger did not answer (Holder)."""
+        self.post(LedgerLost(cause))
+
+    def _ledger_lost(self, cause: str) -> None:
+        self.deliveries.ledger_away = True
+        self._ledger_cause = cause
+        if self.parts.stop_on_ledger_loss:
+            self._end_what_has_no_lease()
+
+    def _end_what_has_no_lease(self) -> None:
+        times = self.parts.times
+        for run in self.runs.by_fence.values():
+            over = self.parts.clock.boottime() > run.trusted_until - times.trust + times.lease
+            if over and run.phase is Phase.RUNNING and run.slot is not None:
+                run.slot.kill(run.token.fence, Interrupted())
+
+    def _renewed(self, told: Renewed) -> None:
+        self.deliveries.ledger_away = False
+        self._ledger_cause = None
+        for token, renewal in told.answers:
+            run = self.runs.by_fence.get(token.fence)
+            if run is None:
+                continue
+            if renewal.granted:
+                run.trusted_until = max(run.trusted_until, told.began + self.parts.times.trust)
+                if renewal.cancel_reason is not None and run.phase is Phase.RUNNING and run.cancel_reason is None:
+                    self.runs.cancel(run, renewal.cancel_reason)
+            elif run.phase in (Phase.RUNNING, Phase.ENDED):
+                self.runs.drop(run, "renew")
+        self._go_on()
+
+    def _go_on(self) -> None:
+        """The ledger is back, or trust is: everything that waited for it goes on."""
+        for run in list(self.runs.by_fence.values()):
+            if run.phase is Phase.ENDED:
+                self.runs.hand(run)
+            elif run.phase is Phase.HANDING and run.hand_over is not None and run.stopped:
+                self.runs.retry(run.hand_over, run)
+            self.requests.go_on(run)
+        self.deliveries.reconsider()
+
+    # --- hand-overs ------------------------------------------------------------------------------------------------
+
+    def _handed_over(self, told: HandedOver) -> None:
+        self.runs.handed_over(told)
+        settled = told.hand_over.settled_with
+        if told.error is None and settled is not None:
+            self.deliveries.settled(settled)
+        self.deliveries.reconsider()
+
+    def _again(self, delivery: Delivery) -> None:
+        self.deliveries.consider(delivery)
+
+    # --- stopping --------------------------------------------------------------------------------------------------
+
+    def _staged(self, stage: Stage, *, kill: bool) -> None:
+        self.stage = self.deliveries.stage = stage
+        for slot in self.parts.slots:
+            if stage >= Stage.DRAINING:
+                slot.stopping()
+        for run in list(self.runs.by_fence.values()):
+            if run.slot is None or run.phase is not Phase.RUNNING:
+                continue
+            if kill:
+                run.slot.kill(run.token.fence, Interrupted())
+            elif stage >= Stage.DRAINING:
+                run.slot.interrupt(run.token.fence, "shutdown", hard=stage >= Stage.CANCELLING)
+        if stage >= Stage.CANCELLING:
+            self.deliveries.release_held()
+        else:
+            self.deliveries.reconsider()
+
+    @property
+    def finished(self) -> bool:
+        """Nothing is left to wait for: no run, no hand-over, nothing held."""
+        return self.stage >= Stage.DRAINING and not (self.runs.by_fence or self.runs.passing or self.deliveries.held)
+
+    @property
+    def idle(self) -> bool:
+        """Nothing is under way here."""
+        return not (self.runs.by_fence or self.runs.passing or self.deliveries.valid)
+
+    def _beats(self) -> None:
+        if not self.deliveries.ledger_away:
+            self.runs.write_beats()
+        self.timers.after(_BEATS_EVERY, self._beats)
+
+    # --- for people ------------------------------------------------------------------------------------------------
+
+    def not_ready(self) -> Mapping[str, str]:
+        """Why no message is taken, by the name of the part; empty when all is well."""
+        causes = {f"{target} queue": why for target, why in self.runs.missing.items()}
+        if self._connection:
+            causes["broker"] = self._connection
+        if self._blocked is not None:
+            causes["broker alarm"] = self._blocked
+        if self._ledger_cause is not None:
+            causes["ledger"] = self._ledger_cause
+        if self._unready:
+            causes["setup"] = next(iter(self._unready.values()))
+        if self.stage is not Stage.RUNNING:
+            causes["stage"] = self.stage.name.lower()
+        return causes

@@ -1,0 +1,381 @@
+"""
+The back half of the runner: from a claim to the last word on it.
+
+::
+
+    start ──→ asked, progressed … ──→ ended ──→ decide ──→ hand over ──→ settled
+                     │                   │                     │
+                     └── refused: the run is dropped, and its delivery goes back through the table
+
+What a job asks for waits while the ledger is away or the run has no trust; nothing is refused for that.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from tenacity import wait_random_exponential
+
+from steadyworker import settle
+from steadyworker.delivery import Delivery
+from steadyworker.errors import LedgerUnavailable, PublishFailed
+from steadyworker.events import Adrift, Fenced, JobEnded, JobSettled, JobStarted, TakenOver
+from steadyworker.intake import Arrival
+from steadyworker.ledger.base import Beat, JobId, Moving, Row, Token, Verdict
+from steadyworker.names import file_name
+from steadyworker.outcome import Ack, Crashed, DeadLetter, Done, Failed, Interrupted, Later, Outcome, Rejected, Release, Snoozed
+from steadyworker.retry import RetryPolicy, count, decide, drawn_delay
+from steadyworker.settle import HandOver, Origin, Refused, Settler, Step
+from steadyworker.slots.base import Slot, Task
+from steadyworker.table import HandedOver, Parts, Phase, Run, Timers
+
+_BACK_OFF = RetryPolicy(wait=wait_random_exponential(multiplier=0.5, max=30))
+"""The waits between tries of a hand-over that cannot publish: full jitter, at most 30 s."""
+
+MANY_INTERRUPTIONS = 10
+"""So many interruptions of one job draw a warning (contract §3)."""
+
+
+class Runs:
+    """
+    The runs of one Worker in this process.
+
+    1. `start` begins a run, `ended` takes its outcome, `hand` gives it to the ledger and the broker.
+    2. `adrift` and `adopt` change what a run will settle, and nothing else.
+    3. `drop` ends a run that the ledger refused.
+    4. `pass_on` hands over what never was a run.
+    """
+
+    def __init__(
+        self,
+        parts: Parts,
+        timers: Timers,
+        post: Callable[[HandedOver], None],
+        again: Callable[[Delivery], None],
+        ledger_lost: Callable[[str], None],
+    ) -> None:
+        self.by_fence: dict[int, Run] = {}
+        self.passing: list[HandOver] = []
+        self.missing: dict[str, str] = {}
+        self.settled_jobs = 0
+        self.ledger_lost = ledger_lost
+        self._parts = parts
+        self._timers = timers
+        self._post = post
+        self._again = again
+        self._settler = Settler(parts.ledger, parts.adapter)
+
+    # --- what there is ---------------------------------------------------------------------------------------------
+
+    def free_slot(self) -> Slot | None:
+        """A slot that can begin a run now."""
+        busy = {run.slot.id for run in self.by_fence.values() if run.slot is not None}
+        return next((slot for slot in self._parts.slots if slot.warm and slot.id not in busy), None)
+
+    def slots_adrift(self) -> int:
+        """How many slots are busy with runs that hold no valid delivery."""
+        return sum(1 for run in self.by_fence.values() if run.slot is not None and run.delivery is None)
+
+    def unreaped(self, id: JobId) -> bool:
+        """Whether an earlier run of this job is still in a slot here."""
+        return any(run.token.id == id and run.slot is not None for run in self.by_fence.values())
+
+    def trusted(self, run: Run) -> bool:
+        """Whether the ledger's last word on this run is young enough to commit on."""
+        return self._parts.clock.boottime() < run.trusted_until
+
+    def about(self, token: Token) -> dict[str, Any]:
+        """What every event says."""
+        return {"key": token.id.key, "queue": token.id.queue, "fence": token.fence, "at": self._parts.clock.wall()}
+
+    # --- from claim to outcome -------------------------------------------------------------------------------------
+
+    def start(self, row: Row, arrival: Arrival, slot: Slot, began: float, *, lost: bool, before: Row | None) -> None:
+        """Begin the run that was claimed; one that was cancelled, or whose body is too large, ends before it begins."""
+        trusted_until = began + self._parts.times.trust
+        run = Run(row.token, row, arrival, arrival.delivery, trusted_until, self._parts.clock.monotonic(), slot)
+        self.by_fence[row.fence] = run
+        about = self.about(row.token)
+        if lost:
+            self._parts.emit(TakenOver(**about, losses=row.counters.losses))
+        if row.cancel_reason is not None:
+            run.slot = None
+            self.ended(run, Rejected(f"cancelled: {row.cancel_reason}"))
+            return
+        if arrival.delivery.size > self._parts.max_body:
+            run.slot = None
+            limit, got = self._parts.max_body, arrival.delivery.size
+            self.ended(run, Rejected(f"bad-payload: expected at most {limit} bytes, got {got}"))
+            return
+        self._parts.emit(JobStarted(**about, attempt=row.counters.attempts + 1, why=_why(before, lost=lost)))
+        slot.run(self._task(row, arrival))
+
+    def _task(self, row: Row, arrival: Arrival) -> Task:
+        spec = self._parts.spec
+        return Task(
+            key=row.id.key,
+            queue=row.id.queue,
+            name=file_name(row.id.key, row.id.round),
+            uid=row.uid,
+            fence=row.fence,
+            attempt=row.counters.attempts + 1,
+            body=arrival.delivery.body,
+            headers=arrival.delivery.headers,
+            last_checkpoint=row.checkpoint,
+            handle=row.handle,
+            sent_at=arrival.delivery.sent_at,
+            time_limit=spec.time_limit,
+            stall_limit=spec.stall_limit,
+        )
+
+    def finish(self, row: Row, arrival: Arrival) -> None:
+        """Finish a hand-over that its owner left at `moving`, under the fence that was drawn for it; nothing runs."""
+        target = Moving.DEAD if row.target is None else row.target
+        verdict = Verdict(target, row.reason, row.counters, row.due_in, row.error_class, row.error_text)
+        origin = Origin(row.id, row.hop, arrival.delivery.body, arrival.origin.headers)
+        copy = settle.hand_over_copy(origin, verdict, row.uid, self._parts.worker)
+        clock, times = self._parts.clock, self._parts.times
+        run = Run(row.token, row, arrival, arrival.delivery, clock.boottime() + times.trust, clock.monotonic())
+        run.outcome = Failed(row.reason, row.error_class)
+        run.phase = Phase.HANDING
+        run.hand_over = settle.finish(row.token, arrival.delivery, copy)
+        self.by_fence[row.fence] = run
+        self._submit(run.hand_over, run)
+
+    def cancel(self, run: Run, reason: str) -> None:
+        """The job was cancelled: its calls raise, and it is killed if it does not end by itself."""
+        run.cancel_reason = reason
+        if run.slot is None:
+            return
+        slot, fence = run.slot, run.token.fence
+        slot.interrupt(fence, "cancelled", hard=True)
+        self._timers.after(self._parts.times.obey, lambda: slot.kill(fence, Rejected(f"cancelled: {reason}")))
+
+    def slot_ended(self, fence: int, outcome: Outcome) -> None:
+        """A slot says that this run is over and reaped."""
+        run = self.by_fence.get(fence)
+        if run is None:
+            return
+        run.slot = None
+        run.waiting.clear()
+        for call in run.calls.values():
+            call.cancel()
+        run.calls.clear()
+        if run.phase is Phase.DROPPED:
+            del self.by_fence[fence]
+        else:
+            self.ended(run, outcome)
+
+    def ended(self, run: Run, outcome: Outcome) -> None:
+        """The run has its outcome; what follows is up to the policy and the ledger."""
+        if isinstance(outcome, Interrupted) and run.cancel_reason is not None:
+            outcome = Rejected(f"cancelled: {run.cancel_reason}")
+        run.outcome = outcome
+        run.phase = Phase.ENDED
+        seconds = self._parts.clock.monotonic() - run.started
+        self._parts.emit(
+            JobEnded(**self.about(run.token), outcome=_name(outcome), reason=_reason(outcome), seconds=seconds)
+        )
+        self.hand(run)
+
+    # --- from outcome to settlement --------------------------------------------------------------------------------
+
+    def hand(self, run: Run) -> None:
+        """Decide, and hand over; waits, untouched, for a renewal to restore trust."""
+        if run.outcome is None or not self.trusted(run):
+            return
+        run.phase = Phase.HANDING
+        run.hand_over = self._hand_over(run, run.outcome)
+        self._submit(run.hand_over, run)
+
+    def _hand_over(self, run: Run, outcome: Outcome) -> HandOver:
+        policy = self._parts.spec.retry
+        counters = count(outcome, run.row.counters, self._parts.clock.wall())
+        settlement = decide(outcome, counters, policy, drawn_delay(outcome, counters, policy))
+        match settlement:
+            case Ack():
+                return settle.done(run.token, run.delivery)
+            case Release():
+                return settle.interrupted(run.token, run.delivery, counters)
+            case Later(delay=delay):
+                verdict = Verdict(
+                    Moving.RETRY,
+                    _reason(outcome),
+                    counters,
+                    delay,
+                    getattr(outcome, "error_class", ""),
+                    _reason(outcome),
+                    keep_checkpoint=not (isinstance(outcome, Failed) and outcome.fresh),
+                )
+            case DeadLetter(reason=reason):
+                error_class = getattr(outcome, "error_class", "")
+                verdict = Verdict(Moving.DEAD, reason, counters, 0.0, error_class, _reason(outcome))
+        origin = Origin(run.token.id, run.row.hop, run.arrival.delivery.body, run.arrival.origin.headers)
+        copy = settle.hand_over_copy(origin, verdict, run.token.uid, self._parts.worker)
+        return settle.moving(run.token, run.delivery, verdict, copy)
+
+    def pass_on(self, hand_over: HandOver) -> None:
+        """Hand over what is not a run: a copy, an answer, a release."""
+        self.passing.append(hand_over)
+        self._submit(hand_over, None)
+
+    def _submit(self, hand_over: HandOver, run: Run | None) -> None:
+        def work() -> None:
+            try:
+                self._settler.advance(hand_over)
+            except (Refused, LedgerUnavailable, PublishFailed) as error:
+                self._post(HandedOver(hand_over, run, error))
+            else:
+                self._post(HandedOver(hand_over, run, None))
+
+        self._parts.submit(work)
+
+    def handed_over(self, told: HandedOver) -> None:
+        """A hand-over came to its end, or to what stopped it."""
+        hand_over, run, error = told.hand_over, told.run, told.error
+        match error:
+            case Refused():
+                if run is not None:
+                    self.drop(run, str(error))
+            case LedgerUnavailable():
+                if run is not None:
+                    run.stopped = True
+                self.ledger_lost(str(error))
+            case PublishFailed():
+                self._publish_later(hand_over, run, error)
+            case _:
+                self._over(hand_over, run)
+
+    def _publish_later(self, hand_over: HandOver, run: Run | None, error: PublishFailed) -> None:
+        """It keeps lease and delivery, and tries again; the process is not ready, by name of the target."""
+        hand_over.failures += 1
+        assert hand_over.copy is not None, "what could not be published has a copy"
+        self.missing[hand_over.copy.to.value] = str(error)
+        self._timers.after(_BACK_OFF.delay(min(hand_over.failures, 10)), lambda: self.retry(hand_over, run))
+
+    def retry(self, hand_over: HandOver, run: Run | None) -> None:
+        """Go on with a hand-over that was stopped, unless it was dropped meanwhile."""
+        if run is None:
+            if hand_over not in self.passing:
+                return
+            if hand_over.delivery is None:
+                self.passing.remove(hand_over)
+                return
+        elif self.by_fence.get(run.token.fence) is not run or run.phase is not Phase.HANDING:
+            return
+        elif hand_over.step is Step.RECORD and not self.trusted(run):
+            return
+        else:
+            run.stopped = False
+        self._submit(hand_over, run)
+
+    def _over(self, hand_over: HandOver, run: Run | None) -> None:
+        if hand_over.copy is not None:
+            self.missing.pop(hand_over.copy.to.value, None)
+        if run is None:
+            self.passing.remove(hand_over)
+            return
+        self.by_fence.pop(run.token.fence, None)
+        if not isinstance(hand_over.record, settle.RecordInterrupted):
+            self.settled_jobs += 1
+        self._parts.emit(self._canonical(run, hand_over))
+        late = run.delivery
+        if late is not None and late is not hand_over.settled_with:
+            self._again(late)
+
+    def _canonical(self, run: Run, hand_over: HandOver) -> JobSettled:
+        outcome = run.outcome or Interrupted()
+        counters = run.row.counters
+        match hand_over.record:
+            case Verdict(target=target, counters=counters):
+                settlement = "later" if target is Moving.RETRY else "dead-letter"
+            case settle.RecordInterrupted(counters=counters):
+                settlement = "release"
+            case None:
+                settlement = "later" if run.row.target is Moving.RETRY else "dead-letter"
+            case _:
+                settlement = "ack"
+        reason = hand_over.record.reason if isinstance(hand_over.record, Verdict) else _reason(outcome)
+        return JobSettled(
+            **self.about(run.token),
+            settlement=settlement,
+            outcome=_name(outcome),
+            reason=reason,
+            attempts=counters.attempts,
+            crashes=counters.crashes,
+            losses=counters.losses,
+            interruptions=counters.interruptions,
+            settled=hand_over.settled.value if hand_over.settled is not None else "unknown",
+            seconds=self._parts.clock.monotonic() - run.started,
+        )
+
+    # --- what happens to a run -------------------------------------------------------------------------------------
+
+    def adrift(self, delivery: Delivery, cause: str) -> None:
+        """This delivery can no longer be settled; whoever meant to settle it goes on without."""
+        for hand_over in self.passing:
+            if hand_over.delivery is delivery:
+                hand_over.delivery = None
+        for run in self.by_fence.values():
+            if run.delivery is delivery:
+                run.delivery = None
+                if run.hand_over is not None:
+                    run.hand_over.delivery = None
+                self._parts.emit(Adrift(**self.about(run.token), cause=cause))
+
+    def adopt(self, run: Run, delivery: Delivery) -> None:
+        """Bind a redelivery to the run that is under way; nothing restarts, and the job is not told."""
+        run.delivery = delivery
+        if run.hand_over is not None:
+            run.hand_over.delivery = delivery
+
+    def drop(self, run: Run, write: str) -> None:
+        """The ledger refused a write: the run ends, and its delivery goes back through the table as if it had just arrived."""
+        self._parts.emit(Fenced(**self.about(run.token), write=write))
+        delivery, run.delivery = run.delivery, None
+        if run.slot is not None:
+            run.phase = Phase.DROPPED
+            run.slot.kill(run.token.fence, Interrupted())
+        else:
+            self.by_fence.pop(run.token.fence, None)
+        if delivery is not None:
+            self._again(delivery)
+
+    def remember(self, run: Run, done: float | None, total: float | None, note: str) -> None:
+        """Progress, to be written with the next beats."""
+        run.beat = Beat(done, total, note, self._parts.clock.wall())
+
+    def write_beats(self) -> None:
+        """Write what moved since the last time; lossy."""
+        for run in self.by_fence.values():
+            if run.beat is not None:
+                beat, run.beat = run.beat, None
+                try:
+                    self._parts.ledger.beat(run.token, beat)
+                except LedgerUnavailable as error:
+                    self.ledger_lost(str(error))
+                    return
+
+
+def _why(before: Row | None, *, lost: bool) -> str:
+    """Why a run begins, in the contract's words."""
+    if before is None:
+        return "new"
+    return "taken over" if lost else f"after {before.state.value}"
+
+
+def _name(outcome: Outcome) -> str:
+    return type(outcome).__name__.lower()
+
+
+def _reason(outcome: Outcome) -> str:
+    match outcome:
+        case Failed(reason=reason) | Rejected(reason=reason) | Crashed(cause=reason):
+            return reason
+        case Snoozed(delay=delay):
+            return f"snoozed for {delay:g} s"
+        case Interrupted():
+            return "interrupted"
+        case Done():
+            return ""
