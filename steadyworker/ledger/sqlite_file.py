@@ -1,0 +1,270 @@
+"""
+The file that a SQLite ledger lives in: opening it, being sure that it is still the same one, and what its errors mean.
+
+One connection, one thread at a time: a claim takes some tens of microseconds, and SQLite has one writer anyway.
+"""
+
+from __future__ import annotations
+
+import re
+import secrets
+import sqlite3
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from threading import Lock
+from urllib.parse import quote
+
+from steadyworker.clock import Clock
+from steadyworker.errors import ConfigError, LedgerUnavailable
+from steadyworker.ledger import sqlite_schema as sql
+
+_OLDEST_SQLITE = (3, 37, 0)  # the first with STRICT tables
+_PAUSE = 0.01
+_FINAL = {
+    sqlite3.SQLITE_NOTADB,
+    sqlite3.SQLITE_CORRUPT,
+    sqlite3.SQLITE_CANTOPEN,
+    sqlite3.SQLITE_READONLY,
+    sqlite3.SQLITE_PERM,
+}
+_BROKEN = {
+    sqlite3.SQLITE_NOTADB,
+    sqlite3.SQLITE_CORRUPT,
+    sqlite3.SQLITE_CANTOPEN,
+    sqlite3.SQLITE_IOERR,
+    sqlite3.SQLITE_READONLY,
+}
+_OUR_BUGS = (sqlite3.ProgrammingError, sqlite3.IntegrityError, sqlite3.DataError, sqlite3.NotSupportedError)
+_REMEDIES = {
+    sqlite3.SQLITE_BUSY: "another process holds it for long; find that process with `fuser` and end its transaction.",
+    sqlite3.SQLITE_FULL: "its file system is full; make room.",
+    sqlite3.SQLITE_IOERR: "its disk failed, or a size limit was reached; look at the kernel's log and `ulimit -f`.",
+    sqlite3.SQLITE_READONLY: "it is read-only; make the file and its directory writable for this user.",
+    sqlite3.SQLITE_CANTOPEN: "it cannot be opened; its directory must exist and be writable for this user.",
+    sqlite3.SQLITE_CORRUPT: "it is damaged; move it away, or restore a copy.",
+    sqlite3.SQLITE_NOTADB: "it is not a SQLite database; move it away, or name another file.",
+}
+_NETWORK = re.compile(
+    r"nfs\d?|cifs|smb\w*|9p|afs|ceph|lustre|gpfs|beegfs|davfs|ncpfs|"
+    r"fuse\.(sshfs|s3fs|gcsfuse|rclone|davfs2?|ceph\S*|glusterfs|nfs\S*|smb\S*|juicefs|blobfuse2?)|glusterfs"
+)
+
+
+class LedgerFile:
+    """
+    A SQLite database that is a ledger, opened when it is first needed.
+
+    Args:
+        path: The file; made at the first call, and never again: a ledger that went missing must come back itself.
+        synchronous: `normal` or `full`, SQLite's levels; what a commit survives.
+        call: Seconds that one call may wait for another process, or thread.
+        clock: Bounds the waits.
+
+    Raises:
+        ConfigError: At the first call: what no retry can heal (not a ledger, a newer one, not writable).
+        LedgerUnavailable: Everything else that goes wrong, and all of it once the ledger was open.
+    """
+
+    def __init__(self, path: Path, synchronous: str, call: float, clock: Clock) -> None:
+        self.path = path.absolute()
+        self._synchronous = synchronous
+        self._call = call
+        self._clock = clock
+        self._lock = Lock()
+        self._connection: sqlite3.Connection | None = None
+        self._level = ""
+        self._inode: tuple[int, int] | None = None
+        self._was_open = False
+        self._closed = False
+
+    @contextmanager
+    def connection(self, synchronous: str | None = None) -> Iterator[sqlite3.Connection]:
+        """
+        The connection, for this thread alone: each statement is a transaction of its own.
+
+        `synchronous` is the level for this once, instead of the ledger's own.
+        """
+        if not self._lock.acquire(timeout=self._call):
+            raise LedgerUnavailable(
+                f"Expected the ledger {self.path} to be free within {self._call:g} s, but a call hangs."
+            )
+        try:
+            connection = self._open()
+            self._set_level(connection, synchronous or self._synchronous)
+            yield connection
+        except _OUR_BUGS:
+            self._roll_back()
+            raise
+        except sqlite3.DatabaseError as error:
+            self._roll_back()
+            raise self._translated(error) from error
+        except BaseException:
+            self._roll_back()
+            raise
+        finally:
+            self._lock.release()
+
+    @contextmanager
+    def transaction(self) -> Iterator[sqlite3.Connection]:
+        """One write transaction: committed at the end of the block, rolled back when the block raises."""
+        with self.connection() as connection:
+            connection.execute("BEGIN IMMEDIATE")
+            yield connection
+            connection.execute("COMMIT")
+
+    def close(self) -> None:
+        """Close for good; safe twice."""
+        with self._lock:
+            self._closed = True
+            self._drop()
+
+    def _open(self) -> sqlite3.Connection:
+        if self._closed:
+            raise LedgerUnavailable(f"Expected the ledger {self.path} to be open, but it was closed.")
+        if self._connection is not None:
+            if self._inode == _inode(self.path):
+                return self._connection
+            self._drop()
+            raise LedgerUnavailable(
+                f"Expected the ledger {self.path} to stay where it was, but it was removed or replaced: put it back."
+            )
+        before = _inode(self.path)
+        if before is None and self._was_open:
+            raise LedgerUnavailable(
+                f"Expected the ledger {self.path}, but it is gone: put it back, or restart to begin with an empty one."
+            )
+        connection = self._connect()
+        try:
+            self._prepare(connection)
+            self._inode = _inode(self.path)
+        except BaseException:
+            connection.close()
+            raise
+        if before not in {None, self._inode}:
+            connection.close()
+            raise LedgerUnavailable(
+                f"Expected the ledger {self.path} to stay in place, but it was replaced while it was opened."
+            )
+        self._connection = connection
+        self._level = ""
+        self._was_open = True
+        return connection
+
+    def _connect(self) -> sqlite3.Connection:
+        if sqlite3.sqlite_version_info < _OLDEST_SQLITE:
+            raise ConfigError(
+                f"Expected SQLite 3.37 or newer, got {sqlite3.sqlite_version}: use a Python that has a newer one."
+            )
+        mode = "rw" if self._was_open else "rwc"
+        if not self._was_open:
+            try:
+                self.path.parent.mkdir(parents=True, exist_ok=True)
+            except OSError as error:
+                raise ConfigError(
+                    f"Expected to make the directory {self.path.parent} of the ledger, got {error.strerror}: "
+                    "make its parent writable for this user, or name another file."
+                ) from error
+        return sqlite3.connect(
+            f"file:{quote(str(self.path))}?mode={mode}",
+            uri=True,
+            timeout=self._call,
+            isolation_level=None,  # transactions begin and end where this file says so
+            check_same_thread=False,  # guarded by the lock
+        )
+
+    def _prepare(self, connection: sqlite3.Connection) -> None:
+        """Make the tables in an empty file; refuse what is not a ledger, a newer one, or what cannot be written."""
+        if connection.execute("PRAGMA application_id").fetchone()[0] != sql.APPLICATION_ID:
+            self._create(connection)
+        schema = connection.execute("SELECT schema FROM meta").fetchone()[0]
+        if schema > sql.SCHEMA_VERSION:
+            raise self._unfit(
+                f"Expected a ledger of schema {sql.SCHEMA_VERSION} at {self.path}, got {schema}: "
+                "a newer SteadyWorker made it; upgrade this one, or name another file."
+            )
+        connection.execute("BEGIN IMMEDIATE")
+        connection.execute("ROLLBACK")
+
+    def _create(self, connection: sqlite3.Connection) -> None:
+        self._into_wal(connection)
+        connection.execute("BEGIN IMMEDIATE")
+        if connection.execute("PRAGMA application_id").fetchone()[0] != sql.APPLICATION_ID:  # else another was first
+            if connection.execute("SELECT count(*) FROM sqlite_schema").fetchone()[0]:
+                raise self._unfit(
+                    f"Expected a ledger at {self.path}, got another program's SQLite database: name another file."
+                )
+            for statement in sql.CREATE:
+                connection.execute(statement)
+            connection.execute("INSERT INTO meta VALUES (1, ?, ?, 1)", (secrets.token_hex(16), sql.SCHEMA_VERSION))
+            connection.execute(f"PRAGMA application_id = {sql.APPLICATION_ID}")
+        connection.execute("COMMIT")
+
+    def _into_wal(self, connection: sqlite3.Connection) -> None:
+        """Switch to a write-ahead log; SQLite does not wait here for others that do the same, so this does."""
+        if connection.execute("SELECT count(*) FROM sqlite_schema").fetchone()[0]:
+            return  # made already, or not ours: leave it as it is
+        deadline = self._clock.monotonic() + self._call
+        while True:
+            try:
+                connection.execute("PRAGMA journal_mode = WAL").fetchone()
+            except sqlite3.OperationalError as error:
+                if error.sqlite_errorcode & 0xFF != sqlite3.SQLITE_BUSY or self._clock.monotonic() > deadline:
+                    raise
+                time.sleep(_PAUSE)
+            else:
+                return
+
+    def _set_level(self, connection: sqlite3.Connection, level: str) -> None:
+        if level != self._level:
+            connection.execute(f"PRAGMA synchronous = {level}")
+            self._level = level
+
+    def _roll_back(self) -> None:
+        if self._connection is not None and self._connection.in_transaction:
+            try:
+                self._connection.execute("ROLLBACK")
+            except sqlite3.Error:
+                self._drop()  # closing rolls back as well
+
+    def _drop(self) -> None:
+        if self._connection is not None:
+            self._connection.close()
+            self._connection = None
+
+    def _unfit(self, message: str) -> ConfigError | LedgerUnavailable:
+        return LedgerUnavailable(message) if self._was_open else ConfigError(message)
+
+    def _translated(self, error: sqlite3.DatabaseError) -> ConfigError | LedgerUnavailable:
+        code = getattr(error, "sqlite_errorcode", 0) & 0xFF  # none, when it is Python's own (text that is not UTF-8)
+        if code in _BROKEN:
+            self._drop()
+        remedy = _REMEDIES.get(code, "see SQLite's result codes.")
+        message = f"Expected an answer from the ledger {self.path}, got {str(error)!r}: {remedy}"
+        return self._unfit(message) if code in _FINAL else LedgerUnavailable(message)
+
+
+def network_file_system(path: Path, mounts: str) -> str | None:
+    """The type of the network file system that holds this path, or None; `mounts` is what /proc/self/mountinfo says."""
+    best, kind = "", ""
+    where = str(path)
+    for line in mounts.splitlines():
+        fields, _, source = line.partition(" - ")
+        point = re.sub(r"\\(\d{3})", lambda found: chr(int(found[1], 8)), fields.split()[4])
+        inside = where == point or where.startswith(point.rstrip("/") + "/")
+        if inside and len(point) >= len(best):  # of two mounts on one point, the later one is seen
+            best, kind = point, source.split()[0]
+    return kind if _NETWORK.fullmatch(kind) else None
+
+
+def _inode(path: Path) -> tuple[int, int] | None:
+    try:
+        seen = path.stat()
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        raise LedgerUnavailable(
+            f"Expected to find the ledger {path}, got {error.strerror}: make its directory readable for this user."
+        ) from error
+    return seen.st_dev, seen.st_ino

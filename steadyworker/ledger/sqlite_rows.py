@@ -1,0 +1,110 @@
+"""What goes into the SQLite ledger's statements, and what comes out of its tables."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from steadyworker.clock import Clock, Times
+from steadyworker.ledger.base import Beat, JobId, Moving, Row, State, Token, Verdict
+from steadyworker.outcome import Counters
+
+Values = dict[str, Any]
+
+
+def pk_values(id: JobId) -> Values:
+    """The row that a job has."""
+    return {"namespace": id.namespace, "queue": id.queue, "key": id.key, "round": id.round}
+
+
+def mine_values(token: Token) -> Values:
+    """The row that a token names, for as long as it does."""
+    return pk_values(token.id) | {"uid": token.uid, "fence": token.fence, "owner": token.owner}
+
+
+def seen_values(row: Row) -> Values:
+    """The row that was seen, for as long as nobody claims it or changes its state."""
+    return pk_values(row.id) | {"uid": row.uid, "fence": row.fence, "state": row.state.value}
+
+
+def counters_values(counters: Counters) -> Values:
+    """The four counters, and the first failure."""
+    return {
+        "attempts": counters.attempts,
+        "crashes": counters.crashes,
+        "losses": counters.losses,
+        "interruptions": counters.interruptions,
+        "first_failed_at": counters.first_failed_at,
+    }
+
+
+def verdict_values(verdict: Verdict, clock: Clock, boot: str) -> Values:
+    """A hand-over that is decided now."""
+    return counters_values(verdict.counters) | {
+        "target": verdict.target.value,
+        "boot": boot,
+        "due": clock.boottime() + verdict.delay,
+        "not_before": clock.wall() + verdict.delay,
+        "delay": verdict.delay,
+        "reason": storable(verdict.reason),
+        "error_class": storable(verdict.error_class),
+        "error_text": storable(verdict.error_text),
+        "keep_checkpoint": verdict.keep_checkpoint,
+    }
+
+
+def row_of(found: Sequence[Any], clock: Clock, times: Times, boot: str, is_dead: Callable[[str], bool]) -> Row:
+    """The row as it stands now: its lease judged by the clock of this boot, and by the proof of its owner's death."""
+    # By position: to look 34 columns up by name takes longer than to read them from the file.
+    (
+        namespace, queue, key, round_, uid, state, body_sha256, hop, fence, owner, lease_boot, lease_until,
+        attempts, crashes, losses, interruptions, first_failed_at, target, due_boot, due, not_before, delay,
+        reason, error_class, error_text, checkpoint, checkpoint_fence, handle, cancel_reason, settled,
+        created_at, started_at, ended_at, worker,
+    ) = found  # fmt: skip
+    now = clock.boottime()
+    # A lease of another boot ended, at the latest, with that boot; a copy of another boot is due.
+    lease_end = lease_until if lease_boot == boot else 0.0
+    due_in = due - now if due_boot == boot and due is not None else 0.0
+    late_by = 0.0
+    if owner is not None:
+        late_by = now - lease_end
+    elif state == State.MOVED:
+        late_by = clock.wall() - not_before
+    return Row(
+        id=JobId(namespace, queue, key, round_),
+        uid=uid,
+        state=State(state),
+        body_sha256=body_sha256,
+        hop=hop,
+        fence=fence,
+        owner=owner,
+        lease_over=owner is None or lease_boot != boot or now > lease_end + times.margin or is_dead(owner),
+        counters=Counters(attempts, crashes, losses, interruptions, first_failed_at),
+        target=None if target is None else Moving(target),
+        due_in=max(0.0, due_in),
+        late_by=max(0.0, late_by),
+        delay=delay,
+        reason=reason,
+        error_class=error_class,
+        error_text=error_text,
+        checkpoint=checkpoint,
+        checkpoint_fence=checkpoint_fence,
+        handle=handle,
+        cancel_reason=cancel_reason,
+        settled=settled,
+        created_at=created_at,
+        started_at=started_at,
+        ended_at=ended_at,
+        worker=worker,
+    )
+
+
+def beat_of(found: Sequence[Any] | None) -> Beat | None:
+    """The last progress of a job."""
+    return None if found is None else Beat(*found)
+
+
+def storable(text: str) -> str:
+    """Text that SQLite can keep: what is not Unicode (undecodable bytes of a file name) is spelled out."""
+    return text.encode("utf-8", "backslashreplace").decode("utf-8")

@@ -1,0 +1,233 @@
+"""
+The SQLite ledger's tables, and every statement that is sent to them.
+
+Times come in two kinds.
+What decides who runs a job (`lease_until`, `due`) is a reading of CLOCK_BOOTTIME, beside the id of its boot.
+What is told to people or ages rows (`…_at`, `not_before`, `keep_until`) is the wall clock.
+"""
+# ruff: noqa: S608 - the statements are put together from this file's own constants, once, at import
+
+from __future__ import annotations
+
+SCHEMA_VERSION = 1
+"""Raised with every change of the tables; a ledger of a newer version is refused."""
+
+APPLICATION_ID = 0x53574C47
+"""`SWLG` in the file's header: tells a ledger from any other SQLite database."""
+
+CREATE = (
+    """
+    CREATE TABLE meta (
+        one INTEGER PRIMARY KEY CHECK (one = 1),
+        ledger_id TEXT NOT NULL,
+        schema INTEGER NOT NULL,
+        next_fence INTEGER NOT NULL
+    ) STRICT
+    """,
+    """
+    CREATE TABLE jobs (
+        namespace TEXT NOT NULL,
+        queue TEXT NOT NULL,
+        key TEXT NOT NULL,
+        round INTEGER NOT NULL,
+        uid TEXT NOT NULL,
+        body_sha256 BLOB,
+        state TEXT NOT NULL CHECK (state IN ('running', 'interrupted', 'moving', 'moved', 'done', 'dead')),
+        hop INTEGER NOT NULL DEFAULT 0,
+        fence INTEGER NOT NULL DEFAULT 0,
+        owner TEXT,
+        lease_boot TEXT,
+        lease_until REAL,
+        attempts INTEGER NOT NULL DEFAULT 0,
+        crashes INTEGER NOT NULL DEFAULT 0,
+        losses INTEGER NOT NULL DEFAULT 0,
+        interruptions INTEGER NOT NULL DEFAULT 0,
+        target TEXT CHECK (target IN ('retry', 'dead')),
+        due_boot TEXT,
+        due REAL,
+        not_before REAL,
+        delay REAL NOT NULL DEFAULT 0,
+        reason TEXT NOT NULL DEFAULT '',
+        error_class TEXT NOT NULL DEFAULT '',
+        error_text TEXT NOT NULL DEFAULT '',
+        checkpoint BLOB,
+        checkpoint_fence INTEGER,
+        handle BLOB,
+        cancel_reason TEXT,
+        settled TEXT NOT NULL DEFAULT 'unknown' CHECK (settled IN ('unknown', 'written', 'known')),
+        keep_until REAL,
+        created_at REAL NOT NULL,
+        started_at REAL,
+        first_failed_at REAL,
+        ended_at REAL,
+        worker TEXT NOT NULL DEFAULT '',
+        PRIMARY KEY (namespace, queue, key, round)
+    ) STRICT
+    """,
+    "CREATE INDEX jobs_to_purge ON jobs (keep_until) WHERE keep_until IS NOT NULL",
+    "CREATE INDEX jobs_held ON jobs (owner) WHERE owner IS NOT NULL",
+    """
+    CREATE TABLE beats (
+        namespace TEXT NOT NULL,
+        queue TEXT NOT NULL,
+        key TEXT NOT NULL,
+        round INTEGER NOT NULL,
+        fence INTEGER NOT NULL,
+        done REAL,
+        total REAL,
+        note TEXT NOT NULL,
+        at REAL NOT NULL,
+        PRIMARY KEY (namespace, queue, key, round)
+    ) STRICT, WITHOUT ROWID
+    """,
+    """
+    CREATE TRIGGER beat_goes_with_its_job AFTER DELETE ON jobs BEGIN
+        DELETE FROM beats
+        WHERE namespace = old.namespace AND queue = old.queue AND key = old.key AND round = old.round;
+    END
+    """,
+    """
+    CREATE TABLE owners (
+        owner TEXT PRIMARY KEY,
+        host TEXT NOT NULL,
+        boot_id TEXT NOT NULL,
+        lock_path TEXT NOT NULL,
+        queues TEXT NOT NULL,
+        seen_at REAL NOT NULL
+    ) STRICT, WITHOUT ROWID
+    """,
+    """
+    CREATE TABLE bindings (
+        namespace TEXT NOT NULL,
+        queue TEXT NOT NULL,
+        broker_identity TEXT NOT NULL,
+        PRIMARY KEY (namespace, queue)
+    ) STRICT, WITHOUT ROWID
+    """,
+)
+
+_JOB = "namespace = :namespace AND queue = :queue AND key = :key AND round = :round"
+_SEEN = f"{_JOB} AND uid = :uid AND fence = :fence AND state = :state"
+_MINE = f"{_JOB} AND uid = :uid AND fence = :fence AND owner = :owner"
+# The order in which `sqlite_rows.row_of` unpacks them.
+_COLUMNS = """
+    namespace, queue, key, round, uid, state, body_sha256, hop, fence, owner, lease_boot, lease_until,
+    attempts, crashes, losses, interruptions, first_failed_at, target, due_boot, due, not_before, delay,
+    reason, error_class, error_text, checkpoint, checkpoint_fence, handle, cancel_reason, settled,
+    created_at, started_at, ended_at, worker
+"""
+_CHECKPOINT_OF_ROUND_BEFORE = """(
+    SELECT earlier.checkpoint FROM jobs AS earlier
+    WHERE earlier.namespace = :namespace AND earlier.queue = :queue AND earlier.key = :key
+        AND earlier.round = :round - 1
+)"""
+_OWN = "fence = :new_fence, owner = :owner, lease_boot = :boot, lease_until = :lease_until"
+_NOBODY = "owner = NULL, lease_boot = NULL, lease_until = NULL"
+_COUNTERS = """
+    attempts = :attempts, crashes = :crashes, losses = :losses, interruptions = :interruptions,
+    first_failed_at = :first_failed_at
+"""
+_HAND_OVER = f"""
+    state = 'moving', target = :target, due_boot = :boot, due = :due, not_before = :not_before, delay = :delay,
+    reason = :reason, error_class = :error_class, error_text = :error_text, {_COUNTERS},
+    checkpoint = iif(:keep_checkpoint, checkpoint, NULL),
+    checkpoint_fence = iif(:keep_checkpoint, checkpoint_fence, NULL)
+"""
+
+DRAW_FENCE = "UPDATE meta SET next_fence = max(next_fence, :wall_ms) + 1 RETURNING next_fence - 1"
+READ = f"SELECT {_COLUMNS} FROM jobs WHERE {_JOB}"
+CLAIM_NEW = f"""
+    INSERT INTO jobs (
+        namespace, queue, key, round, uid, body_sha256, state, hop, fence, owner, lease_boot, lease_until,
+        attempts, crashes, losses, interruptions, first_failed_at, checkpoint, created_at, started_at, worker
+    ) VALUES (
+        :namespace, :queue, :key, :round, :uid, :body_sha256, 'running', :hop, :new_fence, :owner, :boot, :lease_until,
+        :attempts, :crashes, :losses, :interruptions, :first_failed_at, {_CHECKPOINT_OF_ROUND_BEFORE},
+        :now, :now, :worker
+    ) ON CONFLICT DO NOTHING RETURNING {_COLUMNS}
+"""
+CLAIM_SEEN = f"""
+    UPDATE jobs SET
+        state = 'running', hop = max(hop, :hop), {_OWN}, {_COUNTERS},
+        body_sha256 = coalesce(body_sha256, :body_sha256),
+        checkpoint = iif(fence = 0, {_CHECKPOINT_OF_ROUND_BEFORE}, checkpoint),
+        target = NULL, due_boot = NULL, due = NULL, not_before = NULL, delay = 0,
+        settled = 'unknown', keep_until = NULL, started_at = :now, worker = :worker
+    WHERE {_SEEN} AND state NOT IN ('done', 'dead') RETURNING {_COLUMNS}
+"""
+TAKE = f"UPDATE jobs SET {_OWN} WHERE {_SEEN} AND state = 'moving' RETURNING {_COLUMNS}"
+LOSE = f"UPDATE jobs SET {_OWN}, {_HAND_OVER} WHERE {_SEEN} AND state = 'running' RETURNING {_COLUMNS}"
+RENEW = f"""
+    UPDATE jobs SET lease_boot = :boot, lease_until = :lease_until
+    WHERE {_MINE} AND state IN ('running', 'moving') RETURNING cancel_reason
+"""
+MAY_COMMIT = f"UPDATE jobs SET lease_boot = :boot, lease_until = :lease_until WHERE {_MINE} AND state = 'running'"
+CHECKPOINT = f"""
+    UPDATE jobs SET checkpoint = :value, checkpoint_fence = iif(:value IS NULL, NULL, fence)
+    WHERE {_MINE} AND state = 'running'
+"""
+HANDLE = f"UPDATE jobs SET handle = :value WHERE {_MINE} AND state = 'running'"
+DONE = f"""
+    UPDATE jobs SET
+        state = 'done', {_NOBODY}, reason = '', error_class = '', error_text = '',
+        ended_at = :now, keep_until = :now + :keep_done
+    WHERE {_MINE} AND state = 'running'
+"""
+INTERRUPTED = f"UPDATE jobs SET state = 'interrupted', {_NOBODY}, {_COUNTERS} WHERE {_MINE} AND state = 'running'"
+MOVING = f"UPDATE jobs SET {_HAND_OVER} WHERE {_MINE} AND state = 'running'"
+MOVED = f"""
+    UPDATE jobs SET
+        state = iif(target = 'dead', 'dead', 'moved'), {_NOBODY},
+        ended_at = iif(target = 'dead', :now, NULL),
+        keep_until = iif(target = 'dead', :now + :keep_dead, max(:now, not_before) + :keep_moved)
+    WHERE {_MINE} AND state = 'moving'
+"""
+SETTLED_KNOWN = f"""
+    UPDATE jobs SET settled = 'known', keep_until = iif(state = 'done', :now + :keep_known, keep_until)
+    WHERE {_JOB} AND uid = :uid AND fence = :fence AND state NOT IN ('running', 'moving')
+"""
+SETTLED_WRITTEN = f"""
+    UPDATE jobs SET settled = 'written'
+    WHERE {_JOB} AND uid = :uid AND fence = :fence AND state NOT IN ('running', 'moving') AND settled = 'unknown'
+"""
+STATE_OF = f"SELECT state FROM jobs WHERE {_JOB}"
+CANCEL = f"UPDATE jobs SET cancel_reason = :reason WHERE {_JOB} AND state NOT IN ('done', 'dead')"
+CANCEL_UNSEEN = """
+    INSERT INTO jobs (namespace, queue, key, round, uid, state, cancel_reason, created_at)
+    VALUES (:namespace, :queue, :key, :round, :uid, 'interrupted', :reason, :now)
+"""
+CLEAR_CHECKPOINT = f"""
+    UPDATE jobs SET checkpoint = NULL, checkpoint_fence = NULL WHERE {_JOB} AND state NOT IN ('running', 'moving')
+"""
+BEAT = f"""
+    INSERT INTO beats
+    SELECT namespace, queue, key, round, fence, :done, :total, :note, :at FROM jobs
+    WHERE {_JOB} AND uid = :uid AND fence = :fence
+    ON CONFLICT DO UPDATE
+    SET fence = excluded.fence, done = excluded.done, total = excluded.total, note = excluded.note, at = excluded.at
+"""
+LAST_BEAT = f"SELECT done, total, note, at FROM beats WHERE {_JOB}"
+LAST_ROUND = "SELECT max(round) FROM jobs WHERE namespace = :namespace AND queue = :queue AND key = :key"
+PAGE = f"""
+    SELECT {_COLUMNS}, jobs.rowid FROM jobs
+    WHERE jobs.rowid < :below AND (:namespace IS NULL OR namespace = :namespace) AND (:queue IS NULL OR queue = :queue)
+    ORDER BY jobs.rowid DESC LIMIT :rows
+"""
+FORGET = f"""
+    DELETE FROM jobs WHERE {_JOB} AND state = 'dead' AND (checkpoint IS NULL OR EXISTS (
+        SELECT 1 FROM jobs AS later
+        WHERE later.namespace = :namespace AND later.queue = :queue AND later.key = :key AND later.round = :round + 1
+    ))
+"""
+PURGE = "DELETE FROM jobs WHERE rowid IN (SELECT rowid FROM jobs WHERE keep_until <= :now LIMIT :rows)"
+PURGE_OWNERS = "DELETE FROM owners WHERE seen_at <= :now - :keep_owners"
+OWNERS_OF_ROWS = "SELECT DISTINCT owner FROM jobs WHERE owner IS NOT NULL"
+REGISTER = """
+    INSERT INTO owners VALUES (:owner, :host, :boot, :lock_path, :queues, :now)
+    ON CONFLICT DO UPDATE SET host = excluded.host, queues = excluded.queues, seen_at = excluded.seen_at
+"""
+UNREGISTER = "DELETE FROM owners WHERE owner = :owner"
+OWNERS = "SELECT owner, host, queues, seen_at FROM owners WHERE seen_at > :now - :keep_owners"
+BIND = "INSERT INTO bindings VALUES (:namespace, :queue, :identity) ON CONFLICT DO NOTHING"
+BOUND = "SELECT broker_identity FROM bindings WHERE namespace = :namespace AND queue = :queue"
+LEDGER_ID = "SELECT ledger_id FROM meta"
