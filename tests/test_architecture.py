@@ -42,6 +42,8 @@ FLOORS: dict[str, int] = {
     "exports/base.py": 2,
     # 3. Parts.
     "ledger/": 3,
+    "attributes.py": 3,
+    "memory.py": 3,
     "payload.py": 3,
     "config.py": 3,
     "registry.py": 3,
@@ -50,6 +52,7 @@ FLOORS: dict[str, int] = {
     "notify.py": 3,
     # 4. A job.
     "job.py": 4,
+    "link.py": 4,
     "worker.py": 4,
     "settle.py": 4,
     "checks.py": 4,

@@ -1,0 +1,268 @@
+"""
+What a handler is given: one job, and all that it may ask of the worker process.
+
+Every method is thread-safe, and each may raise Interrupt: that is how the plainest handler hears that its run must end.
+
+| call | raises Interrupt |
+|---|---|
+| `check()` | from draining on |
+| `progress()`, `checkpoint()` (after the save), `export()` | from cancelling on |
+| any that the ledger refuses | at once: this run is no longer the one (`fenced`) |
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any, Generic
+
+from structlog.stdlib import BoundLogger
+from typing_extensions import TypeVar
+
+from steadyworker.clock import Clock
+from steadyworker.errors import BadPayload, ExportError
+from steadyworker.exports.base import Export
+from steadyworker.ledger.base import CHECKPOINT_BYTES
+from steadyworker.link import Link
+from steadyworker.logs import get_logger
+from steadyworker.payload import Decode, plain_encode
+
+P = TypeVar("P")
+C = TypeVar("C", default=Any)
+
+_NOTE = 500
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobFacts:
+    """
+    What is known of a job when its run begins.
+
+    `last_checkpoint` is JSON text; `deadline` is monotonic time, or None without a time limit.
+    """
+
+    key: str
+    queue: str
+    name: str
+    uid: str
+    fence: int
+    attempt: int
+    body: bytes
+    headers: Mapping[str, str]
+    sent_at: float | None
+    last_checkpoint: bytes | None
+    handle: bytes | None
+    deadline: float | None
+
+    def context(self) -> dict[str, object]:
+        """What every log line of the job carries."""
+        facts: dict[str, object] = {"queue": self.queue, "key": self.key, "attempt": self.attempt, "fence": self.fence}
+        trace = self.headers.get("traceparent", "").split("-")
+        return facts | ({"trace_id": trace[1]} if len(trace) > 1 else {})
+
+
+class Job(Generic[P, C]):
+    """
+    One job, as its handler sees it.
+
+    Attributes:
+        payload: The message's body, decoded to the Worker's payload type.
+    """
+
+    def __init__(self, payload: P, facts: JobFacts, *, link: Link, clock: Clock, decode_checkpoint: Decode) -> None:
+        self.payload = payload
+        self._facts = facts
+        self._link = link
+        self._clock = clock
+        self._decode_checkpoint = decode_checkpoint
+        self._checkpoint = facts.last_checkpoint
+        self._services = _JobServices(facts, link)
+
+    @property
+    def body(self) -> bytes:
+        """The message's body, as it came."""
+        return self._facts.body
+
+    @property
+    def headers(self) -> Mapping[str, str]:
+        """The message's headers, ours among them (`sw-…`)."""
+        return self._facts.headers
+
+    @property
+    def queue(self) -> str:
+        """The queue that the message came from."""
+        return self._facts.queue
+
+    @property
+    def key(self) -> str:
+        """The job's key, the same in every run: an idempotency key for your own effects."""
+        return self._facts.key
+
+    @property
+    def name(self) -> str:
+        """The key made safe for a file name; `.r1` after a replay."""
+        return self._facts.name
+
+    @property
+    def attempt(self) -> int:
+        """Which attempt this is, from 1; runs that a deploy or a lost host ended are not counted."""
+        return self._facts.attempt
+
+    @property
+    def fence(self) -> int:
+        """This run's number: greater than that of every run before it, never reused; a guard for your own writes."""
+        return self._facts.fence
+
+    @property
+    def sent_at(self) -> float | None:
+        """When the message was sent (seconds since 1970, by the sender's or the broker's clock), if anybody said so."""
+        return self._facts.sent_at
+
+    @property
+    def time_left(self) -> float | None:
+        """Seconds until the time limit, or None without one."""
+        return None if self._facts.deadline is None else max(0.0, self._facts.deadline - self._clock.monotonic())
+
+    @property
+    def last_checkpoint(self) -> C | None:
+        """
+        The last position that was saved, by this run or one before it; None at the very beginning.
+
+        Raises:
+            ValueError: It does not decode to the Worker's checkpoint type, which has changed since.
+        """
+        if self._checkpoint is None:
+            return None
+        try:
+            value: C = self._decode_checkpoint(self._checkpoint)
+        except BadPayload as error:
+            raise ValueError(
+                f"Expected a last checkpoint of the Worker's checkpoint type, got another ({error}): "
+                "let the new type decode the old one, or replay the job with --from-start."
+            ) from None
+        return value
+
+    @cached_property
+    def log(self) -> BoundLogger:
+        """A structlog logger that carries queue, key, attempt, fence and trace id."""
+        return get_logger("steadyworker.job").bind(**self._facts.context())
+
+    def progress(self, done: float | None = None, total: float | None = None, note: str = "") -> None:
+        """
+        Say how far the job is, or without arguments that it moves: feeds `jobs` and the stall watchdog.
+
+        Cheap: call it for every row if you like; at most five a second leave the process.
+        """
+        self._link.check(hard=True)
+        self._services.progress(done, total, note)
+
+    def checkpoint(self, value: C) -> None:
+        """
+        Save a position that the next run of this job may start from; durable before it returns.
+
+        Raises:
+            ValueError: It is no JSON, not of the checkpoint type, or over 64 KiB: a position, not a result.
+            Interrupt: After the save, when the run must end now; at once when another run has the job.
+        """
+        try:
+            text = plain_encode(value)
+            self._decode_checkpoint(text)
+        except BadPayload as error:
+            raise ValueError(
+                f"Expected a checkpoint of the Worker's checkpoint type, got {type(value).__name__}: {error}."
+            ) from None
+        if len(text) > CHECKPOINT_BYTES:
+            raise ValueError(
+                f"Expected a checkpoint of at most {CHECKPOINT_BYTES} bytes, got {len(text)}: "
+                "save a position, and keep results elsewhere."
+            )
+        self._link.ask("checkpoint", text)
+        self._checkpoint = text
+        self._link.check(hard=True)
+
+    def check(self) -> None:
+        """Raise Interrupt when the worker process is on its way out, or this run must end; otherwise do nothing."""
+        self._link.check(hard=False)
+
+    def export(
+        self,
+        export: Export,
+        to: str | os.PathLike[str],
+        *,
+        format: Any = None,
+        totals: Mapping[str, str] | None = None,
+        by: Sequence[str] = (),
+    ) -> Any:
+        """
+        Make one file, whole or not at all, and answer its Manifest when it is committed.
+
+        Args:
+            export: `RowExport`, `SparkExport`, or anything with their `write`.
+            to: A local path; relative ones are of the working directory.
+            format: `Csv()`, `JsonLines()` or `Parquet()`; by default what the file's name says.
+            totals: What is summed while it is written: column to "sum".
+            by: The columns that totals are grouped by.
+
+        Raises:
+            ExportError: It cannot be made as it is asked for.
+            TargetExists: Another job's file is there; unless you catch it the job becomes a dead letter.
+        """
+        target = os.fspath(to)
+        if "://" in target:
+            raise ExportError(
+                f"Expected a local path, got {target!r}: only a local file can be put in place all or nothing; "
+                "export to one, then copy it."
+            )
+        self._link.check(hard=True)
+        manifest = export.write(self._services, Path(target), format=format, totals=dict(totals or {}), by=tuple(by))
+        self._link.exports.append(manifest)
+        return manifest
+
+
+class _JobServices:
+    """What an export may ask of its job: `exports.base.Services` over the link."""
+
+    def __init__(self, facts: JobFacts, link: Link) -> None:
+        self._facts = facts
+        self._link = link
+        self._handle = facts.handle
+
+    @property
+    def uid(self) -> str:
+        return self._facts.uid
+
+    @property
+    def fence(self) -> int:
+        return self._facts.fence
+
+    @property
+    def key(self) -> str:
+        return self._facts.key
+
+    def progress(self, done: float | None, total: float | None, note: str = "") -> None:
+        self._link.progressed(done, total, note[:_NOTE])
+        self._link.check(hard=True)
+
+    def check(self) -> None:
+        self._link.check(hard=True)
+
+    def handle(self) -> bytes | None:
+        return self._handle
+
+    def save_handle(self, value: bytes | None) -> None:
+        if value is not None and len(value) > CHECKPOINT_BYTES:
+            raise ValueError(f"Expected a handle of at most {CHECKPOINT_BYTES} bytes, got {len(value)}.")
+        self._link.ask("handle", value)
+        self._handle = value
+
+    def leave(self) -> None:
+        self._link.ask("leave")
+
+    def settled(self, uids: Sequence[str]) -> frozenset[str]:
+        return frozenset(self._link.ask("settled", list(uids)))
+
+    def call(self, service: str, request: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
+        return self._link.call(service, request)

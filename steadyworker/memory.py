@@ -1,0 +1,93 @@
+"""
+Memory, read from where the kernel tells it: what we may use, and what a process and its descendants do use.
+
+Linux tells both in `/proc` and in the cgroup file system; elsewhere the answers are None and 0: nothing is enforced.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from contextlib import suppress
+from pathlib import Path
+
+_DECIMAL = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "t": 10**12}
+_UNITS = _DECIMAL | {"ki": 1 << 10, "mi": 1 << 20, "gi": 1 << 30, "ti": 1 << 40}
+_SIZE = re.compile(r"\s*(\d+(?:\.\d+)?)\s*([kmgt]i?)?b?\s*", re.IGNORECASE)
+_UNLIMITED = 1 << 60  # cgroup v1 says "no limit" with a number near 2**63
+
+
+def parse_size(text: str) -> int:
+    """Bytes from `2 GiB`, `512MB`, `1.5g` or plain digits; raises ValueError for anything else."""
+    match = _SIZE.fullmatch(text)
+    if match is None:
+        raise ValueError(f"Expected a size such as '2 GiB' or '512 MB', got {text!r}.")
+    return int(float(match[1]) * _UNITS[(match[2] or "").lower()])
+
+
+def size_text(size: int) -> str:
+    """Bytes for people: `2.1 GiB`."""
+    value = float(size)
+    for unit in ("bytes", "KiB", "MiB"):
+        if value < 1024:  # noqa: PLR2004 - the next unit begins there
+            return f"{value:.0f} bytes" if unit == "bytes" else f"{value:.1f} {unit}"
+        value /= 1024
+    return f"{value:.1f} GiB"
+
+
+def cgroup_limit(proc: Path = Path("/proc/self/cgroup"), root: Path = Path("/sys/fs/cgroup")) -> int | None:
+    """
+    The smallest memory limit in bytes of the cgroups that this process is in, or None when there is none.
+
+    A limit of any ancestor counts; inside a container the own cgroup is the mounted root.
+    """
+    limits = []
+    with suppress(OSError):
+        for line in proc.read_text(encoding="utf-8").splitlines():
+            _, controllers, path = line.split(":", 2)
+            if controllers == "":
+                base, name = root, "memory.max"
+            elif "memory" in controllers.split(","):
+                base, name = root / "memory", "memory.limit_in_bytes"
+            else:
+                continue
+            own = base / path.lstrip("/")
+            for folder in (own, *own.parents):
+                if folder.is_relative_to(base):
+                    with suppress(OSError, ValueError):  # "max" is no number: no limit there
+                        limits.append(int((folder / name).read_text(encoding="ascii")))
+    return min((limit for limit in limits if limit < _UNLIMITED), default=None)
+
+
+def tree_rss(pid: int) -> int:
+    """
+    Resident bytes of this process and all its descendants; a page that two of them share counts twice.
+
+    Costs a few file reads for each process of the tree, whatever else runs on the machine.
+    """
+    page = os.sysconf("SC_PAGE_SIZE")
+    total = 0
+    todo = [pid]
+    while todo:
+        folder = Path("/proc", str(todo.pop()))
+        with suppress(OSError, IndexError, ValueError):  # it ended while we looked
+            total += int((folder / "statm").read_text(encoding="ascii").split()[1]) * page
+        with suppress(OSError):
+            for task in (folder / "task").iterdir():
+                with suppress(OSError):
+                    todo += map(int, (task / "children").read_text(encoding="ascii").split())
+    return total
+
+
+def session_members(session: int) -> list[int]:
+    """The processes of this session, zombies left out; reads one file for each process of the machine."""
+    found = []
+    with suppress(OSError):
+        for folder in Path("/proc").iterdir():
+            if folder.name.isdigit():
+                with suppress(OSError, IndexError, ValueError):
+                    # The command's name, in parentheses, may hold anything: the fields begin after the last one.
+                    fields = (folder / "stat").read_bytes().rpartition(b")")[2].split()
+                    if int(fields[3]) == session and fields[0] != b"Z":
+                        found.append(int(folder.name))
+    return found

@@ -1,0 +1,290 @@
+"""
+From a message's body to the declared type, and back: limits first, then strict JSON, then the type.
+
+| limit | why |
+|---|---|
+| bytes, before anything is parsed | a parser's memory is a multiple of its input |
+| depth, before anything is parsed | recursion |
+| UTF-8, no byte-order mark, no lone surrogate | what cannot be written again cannot be trusted |
+| no NaN, Infinity, or number that becomes one | JSON has none; each reader makes something else of them |
+| no duplicate key | two readers, two values |
+| integers of at most 64 digits | converting text to a huge integer takes quadratic time |
+
+Types are msgspec's (dataclass, Struct, TypedDict, tagged unions …), a pydantic model by its own `model_validate_json`,
+and `bytes` for the raw body.
+Every failure is a BadPayload whose text begins with the field: `$.merchant: expected str, got int`.
+Decoding runs in the slot, because a user's types may run code.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from itertools import accumulate
+from typing import Any
+
+import msgspec
+
+from steadyworker.errors import BadPayload, ConfigError
+
+DEPTH = 32
+DIGITS = 64
+MAX_BYTES = 1 << 20
+
+_STRING = re.compile(rb'"(?:[^"\\]|\\.)*+"?', re.DOTALL)
+_STEP = {ord("["): 1, ord("{"): 1, ord("]"): -1, ord("}"): -1}
+_NO_BRACKETS = bytes(byte for byte in range(256) if byte not in _STEP)
+_SURROGATE = re.compile(rb"\\u[dD][89a-fA-F]")
+_REASON = 500
+
+Decode = Callable[[bytes], Any]
+
+
+def decoder(type_: Any, max_bytes: int = MAX_BYTES) -> Decode:
+    """
+    A function from a body to a value of this type, to be made once and used for each message.
+
+    It raises BadPayload for a body that breaks a limit or is no such value, in time and memory bounded by `max_bytes`.
+
+    Raises:
+        ConfigError: The type is none that JSON can be decoded to.
+    """
+    if type_ is bytes:
+        return lambda body: _sized(body, max_bytes)
+    decode = plain_decoder(type_)
+
+    def checked(body: bytes) -> Any:
+        _parse(_sized(body, max_bytes))
+        return decode(body)
+
+    return checked
+
+
+def plain_decoder(type_: Any) -> Decode:
+    """As `decoder`, for JSON that we wrote ourselves: no limits, and `bytes` are base64 text as anywhere."""
+    return _model_decoder(type_) if hasattr(type_, "model_validate_json") else _typed_decoder(type_)
+
+
+def plain_encode(value: Any) -> bytes:
+    """The value as JSON; raises BadPayload when it cannot be written as such."""
+    try:
+        return value.model_dump_json().encode() if hasattr(value, "model_dump_json") else msgspec.json.encode(value)
+    except (TypeError, ValueError, OverflowError, RecursionError) as error:
+        raise BadPayload(f"$: cannot be written as JSON: {error}") from error
+
+
+def encode(value: Any, type_: Any, max_bytes: int = MAX_BYTES) -> bytes:
+    """
+    The body for a value that is to be sent to a Worker with this payload type.
+
+    `value` may be of that type, or plain JSON data (a mapping for a dataclass).
+    Fields that the type does not have are refused.
+
+    Raises:
+        BadPayload: The value does not decode to the type, has unknown fields, or is too large.
+        ConfigError: The type is none that JSON can be decoded to.
+    """
+    if type_ is bytes:
+        if not isinstance(value, bytes):
+            raise BadPayload(f"$: expected bytes, got {type(value).__name__}")
+        return _sized(value, max_bytes)
+    body = plain_encode(value)
+    decoder(type_, max_bytes)(body)
+    fields = set(getattr(type_, "model_fields", ()))
+    unknown = (
+        _unknown_model_field(body, type_) if fields else _unknown(msgspec.json.decode(body), _described(type_), "$")
+    )
+    if unknown is not None:
+        raise BadPayload(f"{unknown}: unknown field; the payload type has none of that name")
+    return body
+
+
+def _sized(body: bytes, max_bytes: int) -> bytes:
+    if len(body) > max_bytes:
+        raise BadPayload(
+            f"$: expected at most {max_bytes} bytes, got {len(body)}: send a reference to large data, not the data"
+        )
+    return body
+
+
+@dataclass(frozen=True, slots=True)
+class _Flaw:
+    """Stands where a value cannot be accepted, so that the path to it can be told."""
+
+    what: str
+
+
+def _parse(body: bytes) -> None:  # noqa: C901 - a hook for each kind of flaw
+    """Refuse what strict JSON does not allow but common parsers do."""
+    _check_depth(body)
+    flaws: list[_Flaw] = []
+
+    def flaw(what: str) -> _Flaw:
+        flaws.append(_Flaw(what))
+        return flaws[-1]
+
+    def members(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+        found = dict(pairs)
+        if len(found) < len(pairs):
+            seen: set[str] = set()
+            for name, _ in pairs:
+                if name in seen:
+                    found[name] = flaw("duplicate key")
+                seen.add(name)
+        return found
+
+    def integer(text: str) -> Any:
+        return 0 if len(text) <= DIGITS else flaw(f"expected an integer of at most {DIGITS} digits, got {len(text)}")
+
+    def real(text: str) -> Any:
+        return 0.0 if math.isfinite(float(text)) else flaw("expected a number that is finite")
+
+    def constant(text: str) -> Any:
+        return flaw(f"expected JSON, got {text}")
+
+    try:
+        root = json.loads(
+            body.decode("utf-8"),
+            object_pairs_hook=members,
+            parse_int=integer,
+            parse_float=real,
+            parse_constant=constant,
+        )
+    except UnicodeDecodeError as error:
+        raise BadPayload(f"$: expected UTF-8, got byte 0x{body[error.start]:02x} at {error.start}") from None
+    except ValueError as error:
+        raise BadPayload(f"$: expected JSON: {error}") from None
+    if flaws or _SURROGATE.search(body):
+        _tell_flaw(root, "$")
+
+
+def _check_depth(body: bytes) -> None:
+    if body.count(b"[") + body.count(b"{") <= DEPTH:
+        return
+    brackets = _STRING.sub(b"", body).translate(None, _NO_BRACKETS)
+    if max(accumulate(map(_STEP.__getitem__, brackets))) > DEPTH:
+        raise BadPayload(f"$: expected at most {DEPTH} levels of nesting, got more")
+
+
+def _tell_flaw(value: Any, path: str) -> None:
+    """Raise for the first flaw or lone surrogate below `value`; the depth is bounded already."""
+    if isinstance(value, _Flaw):
+        raise BadPayload(f"{path}: {value.what}")
+    if isinstance(value, str):
+        try:
+            value.encode()
+        except UnicodeEncodeError:
+            raise BadPayload(f"{path}: expected text, got a lone surrogate") from None
+    elif isinstance(value, dict):
+        for name, inner in value.items():
+            _tell_flaw(name, path)
+            _tell_flaw(inner, f"{path}.{name}")
+    elif isinstance(value, list):
+        for index, inner in enumerate(value):
+            _tell_flaw(inner, f"{path}[{index}]")
+
+
+def _described(type_: Any) -> msgspec.inspect.Type:
+    try:
+        described = msgspec.inspect.type_info(type_)
+    except (TypeError, NameError) as error:
+        raise ConfigError(f"Expected a payload type that JSON can be decoded to, got {type_!r}: {error}") from error
+    if isinstance(described, msgspec.inspect.CustomType):
+        raise ConfigError(
+            f"Expected a payload type that JSON can be decoded to, got {type_!r}: "
+            "use a dataclass, msgspec.Struct, TypedDict, pydantic model, plain JSON types, or bytes for the raw body."
+        )
+    return described
+
+
+def _typed_decoder(type_: Any) -> Decode:
+    _described(type_)
+    typed = msgspec.json.Decoder(type_)
+
+    def decode(body: bytes) -> Any:
+        try:
+            return typed.decode(body)
+        except (msgspec.DecodeError, ValueError, RecursionError) as error:
+            raise BadPayload(_field_first(str(error))) from None
+
+    return decode
+
+
+_MISSING = re.compile(r"Object missing required field `([^`]*)`")
+
+
+def _field_first(text: str) -> str:
+    """Turn msgspec's "Expected `str`, got `int` - at `$.merchant`" into "$.merchant: expected str, got int"."""
+    what, _, where = text.partition(" - at `")
+    path = where.rstrip("`") or "$"
+    if missing := _MISSING.fullmatch(what):
+        return f"{path}.{missing[1]}: missing"[:_REASON]
+    return f"{path}: {what[:1].lower()}{what[1:].replace('`', '')}"[:_REASON]
+
+
+def _model_decoder(model: Any) -> Decode:
+    def decode(body: bytes) -> Any:
+        try:
+            return model.model_validate_json(body)
+        except ValueError as error:
+            raise BadPayload(_model_reason(error)) from None
+
+    return decode
+
+
+def _model_reason(error: Any) -> str:
+    """The first of a pydantic ValidationError's errors, without the input: it may hold what must not be logged."""
+    if not hasattr(error, "errors"):
+        return f"$: {error}"[:_REASON]
+    first = error.errors(include_url=False, include_input=False, include_context=False)[0]
+    path = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in first["loc"])
+    return f"${path}: {first['msg'][:1].lower()}{first['msg'][1:]}"[:_REASON]
+
+
+def _unknown_model_field(body: bytes, model: Any) -> str | None:
+    """The first member that the pydantic model has no field or alias for; deeper ones are its own `extra` policy."""
+    names = set(model.model_fields)
+    names |= {field.alias for field in model.model_fields.values() if field.alias}
+    sent = msgspec.json.decode(body)
+    return next((f"$.{name}" for name in sent if name not in names), None) if isinstance(sent, dict) else None
+
+
+def _unknown(value: Any, kind: msgspec.inspect.Type, path: str) -> str | None:  # noqa: PLR0911 - one per kind
+    """The path of the first field that the type does not have, or None; the value is known to fit the type."""
+    info = msgspec.inspect
+    if isinstance(kind, info.Metadata):
+        return _unknown(value, kind.type, path)
+    if isinstance(kind, info.UnionType):
+        answers = [_unknown(value, member, path) for member in kind.types if _may_be(value, member)]
+        return None if None in answers or not answers else answers[0]
+    if isinstance(value, dict):
+        if isinstance(kind, info.StructType | info.DataclassType | info.TypedDictType):
+            inner = {field.encode_name: field.type for field in kind.fields}
+            tag = getattr(kind, "tag_field", None)
+            for name, member in value.items():
+                if name != tag and name not in inner:
+                    return f"{path}.{name}"
+                if name in inner and (found := _unknown(member, inner[name], f"{path}.{name}")):
+                    return found
+        elif isinstance(kind, info.DictType):
+            members = (_unknown(member, kind.value_type, f"{path}.{name}") for name, member in value.items())
+            return next(filter(None, members), None)
+    elif isinstance(value, list) and isinstance(
+        kind, info.ListType | info.SetType | info.FrozenSetType | info.VarTupleType
+    ):
+        items = (_unknown(item, kind.item_type, f"{path}[{index}]") for index, item in enumerate(value))
+        return next(filter(None, items), None)
+    return None
+
+
+def _may_be(value: Any, kind: msgspec.inspect.Type) -> bool:
+    """Whether a union's member is the one that this value stands for, as far as its tag says."""
+    info = msgspec.inspect
+    if isinstance(kind, info.StructType) and kind.tag_field is not None and isinstance(value, dict):
+        return bool(value.get(kind.tag_field) == kind.tag)
+    if isinstance(kind, info.StructType | info.DataclassType | info.TypedDictType | info.DictType):
+        return isinstance(value, dict)
+    return not isinstance(value, dict)
