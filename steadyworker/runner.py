@@ -205,6 +205,8 @@ class Runner:
         self.post(LedgerLost(cause))
 
     def _ledger_lost(self, cause: str) -> None:
+        if not self.deliveries.ledger_away:
+            self.parts.hurry()
         self.deliveries.ledger_away = True
         self._ledger_cause = cause
         if self.parts.stop_on_ledger_loss:

@@ -26,6 +26,10 @@ from steadyworker.slots.base import Asked, Service, ServiceCall, Slot
 from steadyworker.worker import WorkerSpec
 
 
+def _nothing() -> None:
+    """Nobody has to hurry."""
+
+
 @dataclass(frozen=True, slots=True)
 class Parts:
     """
@@ -33,6 +37,7 @@ class Parts:
 
     `submit` runs a callable off the runner's thread (a hand-over may wait for a broker); the simulation runs it at once.
     `worker` names this process for people.
+    `hurry` asks the keeper to try the ledger now, because someone waits for it.
     `adoption` off sends every redelivery of our own runs on its way (R3): an optimisation that correctness does not rest on.
     `stop_on_ledger_loss` ends a run whose lease has run out unrenewed.
     """
@@ -48,6 +53,7 @@ class Parts:
     times: Times
     emit: Listener
     submit: Callable[[Callable[[], None]], object]
+    hurry: Callable[[], None] = _nothing
     services: Mapping[str, Service] = field(default_factory=dict)
     max_body: int = 1 << 20
     adoption: bool = True

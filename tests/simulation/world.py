@@ -18,7 +18,7 @@ from steadyworker.adapter import QueueSpec
 from steadyworker.clock import Times
 from steadyworker.delivery import KEY, Copy, Delivery, Settle, Settled, Target
 from steadyworker.errors import LedgerUnavailable, PublishFailed
-from steadyworker.events import Event, JobStarted
+from steadyworker.events import Event, Fenced
 from steadyworker.ledger.base import JobId, Ledger, Moving, Row, State, Token, Verdict
 from steadyworker.ledger.lease import Keeper
 from steadyworker.ledger.memory import MemoryLedger
@@ -109,6 +109,12 @@ class SimSlot:
         self.task, self.warm, self._asking, self._reason, self._killed = task, False, False, None, None
         self._world.began(task)
 
+    @property
+    def can_step(self) -> bool:
+        """The job is not waiting for an answer, or it is to end."""
+        ends = self._killed is not None or self._reason is not None
+        return self.task is not None and (ends or not self._asking)
+
     def step(self, rng: random.Random) -> None:
         """The job goes on: it saves a checkpoint, or ends."""
         task = self.task
@@ -117,10 +123,10 @@ class SimSlot:
             self._end(self._killed)
         elif self._reason is not None:
             self._end(Interrupted())
-        elif not self._asking and rng.random() < 0.4:
+        elif rng.random() < 0.4:
             self._asking, self._asked = True, self._asked + 1
             self._sink(Asked(0, task.fence, self._asked, "checkpoint", b"%d" % self._asked))
-        elif not self._asking:
+        else:
             self._end(self._world.outcome())
 
     def _end(self, outcome: Outcome) -> None:
@@ -238,7 +244,7 @@ class SimWorker:
             possible.append(self._one_event)
         if self.pending:
             possible.append(self._one_hand_over)
-        if self.slot.task is not None:
+        if self.slot.can_step:
             possible.append(self._one_slot_step)
         if self.world.clock.monotonic() >= self.next_turn:
             possible.append(self._keep)
@@ -286,6 +292,7 @@ class World:
         self.accepted: list[str] = []
         self.final: list[str] = []
         self.kills = 0
+        self.fenced = 0
         self.pauses = 0
         self.depth = 0
         self.id = JobId(NAMESPACE, QUEUE, "job", 0)
@@ -303,7 +310,8 @@ class World:
         self.starts += 1
 
     def heard(self, event: Event) -> None:
-        pass
+        if isinstance(event, Fenced):
+            self.fenced += 1
 
     def outcome(self) -> Outcome:
         """How a job's run ends by itself."""
@@ -448,8 +456,6 @@ class World:
             worker.frozen_until = 0.0
             if worker.runner.stage is not Stage.RUNNING:
                 self.kill(worker)
-        for worker in self.workers:
-            self.broker.lose_settlement(worker.adapter.real, landed=True) if False else None
         for _ in range(4000):
             if self.settled():
                 return
@@ -477,6 +483,8 @@ class World:
             raise Violation(f"lost: no message is left and the job is {row.state}: " + self.describe())
         if (row.state is State.DEAD) != (dead > 0):
             raise Violation(f"lost: the job is {row.state} and there are {dead} dead letters: " + self.describe())
+        if self.starts > len(self.accepted) + self.kills + self.fenced:
+            raise Violation(f"{self.starts} starts, {self.accepted}, {self.kills} kills, {self.fenced} fenced: {self.describe()}")
         if len(self.final) != 1:
             raise Violation(f"{len(self.final)} final outcomes {self.final}: " + self.describe())
 

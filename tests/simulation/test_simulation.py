@@ -1,0 +1,174 @@
+"""
+Random histories, with everything that can go wrong, against the guarantees of contract §10; and mutants that must fail.
+
+A violation names its seed: `history(seed)` in a debugger plays the same history again.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from steadyworker import settle
+from steadyworker.clock import Times
+from steadyworker.delivery import HOP
+from steadyworker.deliveries import Deliveries
+from steadyworker.ledger.memory import MemoryLedger
+from steadyworker.ledger.rules import Who
+from steadyworker.ledger.sqlite import SqliteLedger
+from steadyworker.outcome import Interrupted
+from steadyworker.runs import Runs
+from steadyworker.settle import HandOver, Origin, Step
+from steadyworker.table import Phase, Run
+from tests.simulation.world import CALM, CONNECTIONS_ONLY, Faults, Violation, World, history
+
+CHUNKS = 20
+EACH = 5_000
+
+
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("chunk", range(CHUNKS))
+def test_every_guarantee_holds_in_every_history(chunk: int) -> None:
+    """100,000 histories on `memory:`, a tenth of them with adoption switched off."""
+    for seed in range(chunk * EACH, (chunk + 1) * EACH):
+        history(seed, adoption=seed % 10 != 0)
+
+
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("chunk", range(4))
+def test_every_guarantee_holds_on_sqlite(chunk: int, tmp_path: Path) -> None:
+    """2,000 histories on `sqlite:`, with its real locks replaced by the world's word on who is dead."""
+    for seed in range(chunk * 500, (chunk + 1) * 500):
+
+        def on_sqlite(clock: Any, times: Times, is_dead: Callable[[str], bool], seed: int = seed) -> SqliteLedger:
+            return SqliteLedger(tmp_path / f"{seed}.db", clock=clock, times=times, is_dead=is_dead)
+
+        world = history(seed, adoption=seed % 10 != 0, make_ledger=on_sqlite)
+        world.ledger.close()
+        for file in tmp_path.glob(f"{seed}.db*"):
+            if file.is_file():
+                file.unlink()
+
+
+@pytest.mark.parametrize("adoption", [True, False])
+def test_what_happens_to_a_connection_starts_nothing(adoption: bool) -> None:
+    """Cuts, redeliveries, lost acks and lost confirms alone: each start has its own outcome, and no run is ever dropped."""
+    for seed in range(4_000):
+        world = history(seed, faults=CONNECTIONS_ONLY, adoption=adoption)
+        assert world.starts == len(world.accepted), world.describe()
+        assert world.fenced == 0
+
+
+def test_without_faults_there_is_one_start_for_each_outcome() -> None:
+    """A calm history is the plain one."""
+    for seed in range(1_000):
+        world = history(seed, faults=CALM)
+        assert world.starts == len(world.accepted), world.describe()
+
+
+# --- the mutants of ledger.md: each must be caught --------------------------------------------------------------------
+
+
+@contextmanager
+def replaced(owner: Any, name: str, mutant: Any) -> Iterator[None]:
+    """Swap one function for its mutant."""
+    original = getattr(owner, name)
+    setattr(owner, name, mutant)
+    try:
+        yield
+    finally:
+        setattr(owner, name, original)
+
+
+def without_the_fence_check() -> Any:
+    def held(self: MemoryLedger, token: Any, *states: Any) -> Any:
+        job = self._jobs.get(token.id)
+        return job if job is not None and job.state in (states[0] if isinstance(states[0], tuple) else states) else None
+
+    return replaced(MemoryLedger, "_held", held)
+
+
+def a_refused_run_leaves_its_delivery_alone() -> Any:
+    def drop(self: Runs, run: Run, write: str) -> None:
+        run.delivery = None
+        if run.slot is not None:
+            run.phase = Phase.DROPPED
+            run.slot.kill(run.token.fence, Interrupted())
+        else:
+            self.by_fence.pop(run.token.fence, None)
+
+    return replaced(Runs, "drop", drop)
+
+
+def my_name_without_my_run_means_wait() -> Any:
+    original = Deliveries._who
+
+    def who(self: Deliveries, row: Any) -> Who:
+        answer = original(self, row)
+        return Who.MINE if answer is Who.LOST else answer
+
+    return replaced(Deliveries, "_who", who)
+
+
+def moved_is_written_before_the_confirm() -> Any:
+    original = settle.moving
+
+    def moving(*arguments: Any) -> HandOver:
+        hand_over = original(*arguments)
+        hand_over.steps = (Step.RECORD, Step.CONFIRM, Step.PUBLISH, Step.SETTLE, Step.NOTE)
+        return hand_over
+
+    return replaced(settle, "moving", moving)
+
+
+def the_retry_keeps_the_hop() -> Any:
+    original = Origin.later
+
+    def later(self: Origin, *arguments: Any) -> Any:
+        copy = original(self, *arguments)
+        return dataclasses.replace(copy, headers={**copy.headers, HOP: str(self.hop)})
+
+    return replaced(Origin, "later", later)
+
+
+@pytest.mark.parametrize(
+    ("mutant", "caught_within"),
+    [
+        (without_the_fence_check, 2_000),
+        (a_refused_run_leaves_its_delivery_alone, 2_000),
+        (my_name_without_my_run_means_wait, 4_000),
+        (moved_is_written_before_the_confirm, 1_000),
+        (the_retry_keeps_the_hop, 200),
+    ],
+)
+def test_the_simulation_catches_the_mutant(mutant: Callable[[], Any], caught_within: int) -> None:
+    """A simulation that a wrong rule survives proves nothing."""
+    with mutant():
+        for seed in range(caught_within):
+            try:
+                history(seed, adoption=seed % 2 == 0)
+            except (Violation, AssertionError):
+                return
+    pytest.fail(f"{mutant.__name__} survived {caught_within} histories")
+
+
+def test_a_seed_plays_the_same_history_again() -> None:
+    """What a violation's seed is good for."""
+    first, second = history(7), history(7)
+    assert (first.starts, first.accepted, first.clock.monotonic()) == (second.starts, second.accepted, second.clock.monotonic())
+
+
+def test_histories_do_meet_the_faults_that_they_are_about() -> None:
+    """Kills, freezes, refusals, take-overs, retries and dead letters all occur, so that nothing above is vacuous."""
+    worlds: list[World] = [history(seed, faults=Faults()) for seed in range(600)]
+    assert sum(world.kills for world in worlds) > 50
+    assert sum(world.pauses for world in worlds) > 50
+    assert sum(world.fenced for world in worlds) > 5
+    assert {"done", "dead"} <= {final for world in worlds for final in world.final}
+    assert any("retry" in world.accepted for world in worlds)
+    assert any("interrupted" in world.accepted for world in worlds)
