@@ -1,0 +1,62 @@
+"""When a run has to be told to end, and when it has to be ended: its time limit and its stall limit, as arithmetic."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+
+NOTICE = 10.0
+"""Seconds between Interrupt and KILL at the time limit."""
+
+_SHORT = 2 * NOTICE
+_SHARE = 0.8
+
+
+class Due(Enum):
+    """What a limit asks for now."""
+
+    WARN = "warn"
+    TIME_LIMIT = "time-limit"
+    STALLED = "stalled"
+
+
+@dataclass(slots=True)
+class Limits:
+    """
+    The limits of one run; every time is monotonic, in seconds.
+
+    The warning comes 10 s before the time limit, or after 80 % of one that is not longer than 20 s.
+    """
+
+    began: float
+    time_limit: float | None
+    stall_limit: float | None
+    moved: float = 0.0
+    warned: bool = False
+
+    def __post_init__(self) -> None:
+        self.moved = self.began
+
+    def due(self, now: float) -> Due | None:
+        """What has to happen now; the warning is told once."""
+        if self.time_limit is not None:
+            if now >= self.began + self.time_limit:
+                return Due.TIME_LIMIT
+            if not self.warned and now >= self._warning(self.time_limit):
+                self.warned = True
+                return Due.WARN
+        if self.stall_limit is not None and now >= self.moved + self.stall_limit:
+            return Due.STALLED
+        return None
+
+    def next(self) -> float:
+        """When `due` has to be asked again, at the latest."""
+        times = [float("inf")]
+        if self.time_limit is not None:
+            times.append(self.began + self.time_limit if self.warned else self._warning(self.time_limit))
+        if self.stall_limit is not None:
+            times.append(self.moved + self.stall_limit)
+        return min(times)
+
+    def _warning(self, limit: float) -> float:
+        return self.began + (limit - NOTICE if limit > _SHORT else limit * _SHARE)

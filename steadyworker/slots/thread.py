@@ -1,0 +1,292 @@
+"""
+A slot that is a thread of the worker process: for light jobs, for debugging, and for tests.
+
+What it gives up, next to a child process: a handler that holds the GIL, crashes or leaks takes the worker process
+with it, memory is not limited, and nothing can end a handler that makes no Job call.
+Such a thread is abandoned when its run must end; the slot says so with `stuck`, and the worker process has to go.
+
+Each slot has two threads: one runs the handler, the keeper watches its limits.
+"""
+
+from __future__ import annotations
+
+import threading
+from dataclasses import dataclass
+from queue import SimpleQueue
+from typing import Any
+
+from steadyworker.clock import Clock
+from steadyworker.errors import InterruptReason
+from steadyworker.link import Answer, Link
+from steadyworker.logs import get_logger
+from steadyworker.outcome import Failed, Interrupted, Outcome
+from steadyworker.slots.base import Asked, Ended, Progressed, Ready, SlotEvent, SlotSink, Task, Unready
+from steadyworker.slots.execute import Executor, error_text
+from steadyworker.slots.limits import Due, Limits
+from steadyworker.worker import WorkerSpec
+
+_TICK = 0.5  # a test's clock may move while the keeper waits in real time
+_NEVER = float("inf")
+
+
+class ThreadSlot:
+    """
+    One thread that runs one handler at a time.
+
+    `setup_limit` is how long `setup` may take; `grace` how long a killed run has to end before its thread is abandoned.
+    """
+
+    def __init__(
+        self, id: int, spec: WorkerSpec, *, clock: Clock, setup_limit: float = 60.0, grace: float = 1.0
+    ) -> None:
+        self._id = id
+        self._spec = spec
+        self._clock = clock
+        self._setup_limit = setup_limit
+        self._grace = grace
+        self._changed = threading.Condition()
+        self._sink: SlotSink = _nobody
+        self._bench: _Bench | None = None
+        self._run: _Run | None = None
+        self._abandoned: list[threading.Thread] = []
+        self._keeper: threading.Thread | None = None
+        self._keeper_wakes = _NEVER
+        self._closing = False
+        self._last_beat = clock.monotonic()
+
+    @property
+    def id(self) -> int:
+        """The number of this slot within its Worker, from 0."""
+        return self._id
+
+    @property
+    def warm(self) -> bool:
+        """Warm and idle."""
+        bench = self._bench
+        return bench is not None and bench.warm and self._run is None and not self._closing
+
+    @property
+    def stuck(self) -> bool:
+        """A thread was abandoned, and runs on."""
+        return any(thread.is_alive() for thread in self._abandoned)
+
+    @property
+    def last_beat(self) -> float:
+        """When (monotonic) the thread was last heard of."""
+        return self._last_beat
+
+    def start(self, sink: SlotSink) -> None:
+        """Begin to warm up, in a new thread; ignored while there is one."""
+        with self._changed:
+            if self._bench is not None or self._closing:
+                return
+            self._sink = sink
+            self._bench = bench = _Bench(SimpleQueue(), self._clock.monotonic() + self._setup_limit)
+            bench.thread = threading.Thread(
+                target=self._work, args=(bench,), name=f"{self._spec.queue}-{self._id}", daemon=True
+            )
+            bench.thread.start()
+            if self._keeper is None:
+                self._keeper = threading.Thread(
+                    target=self._keep, name=f"{self._spec.queue}-{self._id}-keeper", daemon=True
+                )
+                self._keeper.start()
+            self._changed.notify_all()
+
+    def run(self, task: Task) -> None:
+        """Begin a run; before `Ready` it waits for it."""
+        with self._changed:
+            if self._bench is None or self._run is not None:
+                raise RuntimeError(f"Expected slot {self._id} to be started and idle; a run needs a slot of its own.")
+            self._run = run = _Run(self, task, self._clock)
+            if min(run.limits.next(), self._clock.monotonic() + _TICK) < self._keeper_wakes:
+                self._changed.notify_all()
+            self._bench.inbox.put(run)
+
+    def reply(
+        self, fence: int, id: int, answer: Any, *, refused: InterruptReason | None = None, end: bool = True
+    ) -> None:
+        """Answer what the job asked."""
+        run = self._run
+        if run is not None and run.task.fence == fence:
+            run.link.answer(id, Answer(answer, refused, end))
+
+    def interrupt(self, fence: int, reason: InterruptReason, *, hard: bool) -> None:
+        """Tell the job; an `async` handler's task is cancelled when hard, any other hears it at its next Job call."""
+        run = self._run
+        if run is not None and run.task.fence == fence:
+            run.link.interrupt(reason, hard=hard)
+
+    def kill(self, fence: int, outcome: Outcome) -> None:
+        """End the run with this outcome: it is told to, and its thread abandoned if it does not."""
+        with self._changed:
+            run = self._run
+            if run is None or run.task.fence != fence or run.verdict is not None:
+                return
+            run.verdict = outcome
+            run.abandon_at = self._clock.monotonic() + self._grace
+            self._changed.notify_all()
+        run.link.interrupt("fenced", hard=True)
+
+    def stopping(self) -> None:
+        """Nothing to do: no signal reaches a thread."""
+
+    def close(self, within: float) -> None:
+        """`teardown` and the end of both threads, within that many seconds; a thread that does not end is abandoned."""
+        with self._changed:
+            self._closing = True
+            bench = self._bench
+        if bench is not None and bench.thread is not None:
+            bench.inbox.put(None)
+            if bench.thread is not threading.current_thread():
+                bench.thread.join(within)
+        with self._changed:
+            run, self._run, self._bench = self._run, None, None
+            if bench is not None and bench.thread is not None and bench.thread.is_alive():
+                self._abandoned.append(bench.thread)
+            self._changed.notify_all()
+        if run is not None:
+            self._say(self._ended(run, run.verdict or Interrupted(), killed=True))
+        if self._keeper is not None and self._keeper is not threading.current_thread():
+            self._keeper.join()
+
+    def _work(self, bench: _Bench) -> None:
+        """The thread that runs the handler."""
+        try:
+            executor = Executor(self._spec.cls(), self._clock)
+            executor.setup()
+        except BaseException as error:  # noqa: BLE001 - whatever a setup raises, SystemExit too, makes the slot unready
+            get_logger("steadyworker.slots").error("setup_failed", slot=self._id, exc_info=error)
+            self._not_ready(bench, f"setup raised {error_text(error)}")
+            return
+        with self._changed:
+            if self._bench is not bench:  # it took too long, and was given up
+                return
+            bench.warm = True
+        self._say(Ready(self._id))
+        while (run := bench.inbox.get()) is not None:
+            outcome = executor.run(run.task, run.link).outcome
+            with self._changed:
+                if self._run is not run:  # abandoned; `Ended` was sent
+                    return
+                self._run = None
+            self._say(self._ended(run, run.verdict or outcome, killed=run.verdict is not None))
+        try:
+            executor.teardown()
+        except BaseException as error:  # noqa: BLE001 - the slot ends anyway
+            get_logger("steadyworker.slots").error("teardown_failed", slot=self._id, exc_info=error)
+
+    def _keep(self) -> None:
+        """The thread that watches limits; it sleeps until the earliest time that any of them can be due."""
+        while True:
+            with self._changed:
+                if self._closing and self._bench is None:
+                    return
+                now = self._clock.monotonic()
+                self._keeper_wakes = min(self._next(), now + _TICK) if self._watching() else _NEVER
+                if now < self._keeper_wakes:
+                    self._changed.wait(None if self._keeper_wakes == _NEVER else self._keeper_wakes - now)
+            self._enforce(self._clock.monotonic())
+
+    def _watching(self) -> bool:
+        return self._next() < _NEVER
+
+    def _next(self) -> float:
+        run, bench = self._run, self._bench
+        if bench is not None and not bench.warm:
+            return bench.warm_by
+        if run is None:
+            return _NEVER
+        return min(run.limits.next(), run.abandon_at)
+
+    def _enforce(self, now: float) -> None:
+        with self._changed:
+            run, bench = self._run, self._bench
+        if bench is not None and not bench.warm and now >= bench.warm_by:
+            self._not_ready(bench, f"setup took more than {self._setup_limit:g} s")
+        elif run is not None and now >= run.abandon_at:
+            self._abandon(run)
+        elif run is not None:
+            match run.limits.due(now):
+                case Due.WARN:
+                    run.link.interrupt("time-limit", hard=True)
+                case Due.TIME_LIMIT | Due.STALLED as due:
+                    self.kill(run.task.fence, Failed(due.value))
+                case None:
+                    pass
+
+    def _abandon(self, run: _Run) -> None:
+        with self._changed:
+            if self._run is not run:
+                return
+            bench, self._run, self._bench = self._bench, None, None
+            if bench is not None and bench.thread is not None:
+                self._abandoned.append(bench.thread)
+                bench.inbox.put(None)
+        self._say(self._ended(run, run.verdict or Interrupted(), killed=True))
+
+    def _not_ready(self, bench: _Bench, reason: str) -> None:
+        with self._changed:
+            if self._bench is not bench:
+                return
+            run, self._run, self._bench = self._run, None, None
+            if bench.thread is not None and bench.thread is not threading.current_thread():
+                self._abandoned.append(bench.thread)
+            closing = self._closing
+        if run is not None:
+            self._say(self._ended(run, Interrupted(), killed=False))
+        if not closing:
+            self._say(Unready(self._id, reason))
+
+    def _ended(self, run: _Run, outcome: Outcome, *, killed: bool) -> Ended:
+        return Ended(self._id, run.task.fence, outcome, self._clock.monotonic() - run.limits.began, killed)
+
+    def _say(self, event: SlotEvent) -> None:
+        self._last_beat = self._clock.monotonic()
+        self._sink(event)
+
+    def say_progressed(self, fence: int, done: float | None, total: float | None, note: str) -> None:
+        """A run's way up; ignored when it is not the present run."""
+        self._say_of(fence, Progressed(self._id, fence, done, total, note))
+
+    def say_asked(self, fence: int, id: int, what: str, data: Any) -> None:
+        """A run's way up; ignored when it is not the present run."""
+        self._say_of(fence, Asked(self._id, fence, id, what, data))
+
+    def _say_of(self, fence: int, event: SlotEvent) -> None:
+        run = self._run
+        if run is not None and run.task.fence == fence:
+            run.limits.moved = self._clock.monotonic()
+            self._say(event)
+
+
+@dataclass(slots=True, eq=False)
+class _Bench:
+    """One thread and what it takes its runs from; `warm_by` is when its `setup` must have returned."""
+
+    inbox: SimpleQueue[_Run | None]
+    warm_by: float
+    thread: threading.Thread | None = None
+    warm: bool = False
+
+
+class _Run:
+    """One run in this slot: its link's way up, its limits, and the outcome that was decided for it from outside."""
+
+    def __init__(self, slot: ThreadSlot, task: Task, clock: Clock) -> None:
+        self.task = task
+        self.link = Link(self, clock)
+        self.limits = Limits(clock.monotonic(), task.time_limit, task.stall_limit)
+        self.verdict: Outcome | None = None
+        self.abandon_at = _NEVER
+        self._slot = slot
+
+    def progressed(self, done: float | None, total: float | None, note: str) -> None:
+        self._slot.say_progressed(self.task.fence, done, total, note)
+
+    def asked(self, id: int, what: str, data: Any) -> None:
+        self._slot.say_asked(self.task.fence, id, what, data)
+
+
+def _nobody(_event: SlotEvent) -> None:
+    """Before `start` nobody listens."""
