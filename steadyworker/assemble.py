@@ -10,7 +10,8 @@ import queue
 import socket
 import threading
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from contextlib import suppress
+from dataclasses import dataclass, field
 from pathlib import Path
 from urllib.parse import parse_qs
 
@@ -18,7 +19,7 @@ from steadyworker import registry
 from steadyworker.adapter import Adapter, QueueSpec, Settings
 from steadyworker.clock import Clock, SystemClock, Times
 from steadyworker.config import Options
-from steadyworker.errors import ConfigError
+from steadyworker.errors import ConfigError, LedgerUnavailable
 from steadyworker.events import Listener
 from steadyworker.ledger.base import Ledger
 from steadyworker.ledger.lease import Keeper
@@ -147,6 +148,18 @@ class Assembly:
     keeper: Keeper
     services: Mapping[str, Service]
     hands: Sequence[Hands]
+
+    def purge(self) -> None:
+        """Forget what need not be kept; a ledger that is away is asked again another time."""
+        with suppress(LedgerUnavailable):
+            self.ledger.purge()
+
+    def close(self) -> None:
+        """Say goodbye to the ledger, and free the owner lock: whatever is still ours may be taken over at once."""
+        with suppress(LedgerUnavailable):
+            self.ledger.unregister(self.owner)
+        self.ledger.close()
+        self.lock.release()
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,6 +12,7 @@ from typing import Any
 
 from steadyworker.errors import LedgerUnavailable
 from steadyworker.events import Checkpointed
+from steadyworker.link import CANCEL
 from steadyworker.runs import Runs
 from steadyworker.slots.base import Asked
 from steadyworker.table import Parts, Phase, Run, ServiceSaid
@@ -32,7 +33,7 @@ class Requests:
             return
         if asked.what in self._parts.services:
             self._call(run, asked)
-        elif asked.what == "cancel-call":
+        elif asked.what == CANCEL:
             self._cancel_call(run, asked)
         elif self._runs.trusted(run):
             self._write(run, asked)
@@ -63,7 +64,7 @@ class Requests:
                     granted, answer = True, sorted(ledger.ended(asked.data))
                 case other:
                     msg = f"Expected a request that this worker process knows, got {other!r}: a service that was not wired?"
-                    run.slot.reply(asked.fence, asked.id, {"error": msg})
+                    run.slot.reply(asked.fence, asked.id, {"kind": "error", "text": msg, "end": True})
                     return
         except LedgerUnavailable as error:
             run.waiting.append(asked)

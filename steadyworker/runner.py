@@ -43,7 +43,7 @@ class Runner:
     """
     Runs one Worker's jobs.
 
-    1. `start` opens slots and adapter; `run` drives the machine until it has come to its end.
+    1. `start` opens slots and adapter; `run` drives the machine until `end`.
     2. `post` puts an event in the inbox, from any thread.
     3. `stage` is how a stop is asked for; `finished` says that nothing is left to wait for.
     4. `snapshot` says how it is, from any thread.
@@ -58,6 +58,7 @@ class Runner:
         self.stage = Stage.RUNNING
         self.final: str | None = None
         self.killed = False
+        self._ended = False
         self.last_turn = parts.clock.monotonic()
         self._connection = "connecting"
         self._blocked: str | None = None
@@ -79,14 +80,19 @@ class Runner:
         self.timers.after(_BEATS_EVERY, self._beats)
 
     def run(self) -> None:
-        """Drive the machine until it has finished; the body of the runner's thread."""
-        while not self.finished:
+        """Drive the machine until `end`; the body of the runner's thread."""
+        while not self._ended:
             wait = self.timers.next_in()
             try:
                 self.handle(self._inbox.get(timeout=_LONGEST_WAIT if wait is None else min(wait, _LONGEST_WAIT)))
             except queue.Empty:
                 pass
             self.tick()
+
+    def end(self) -> None:
+        """Let `run` return, whatever is left; from any thread."""
+        self._ended = True
+        self.post(Staged(self.stage))
 
     def post(self, happening: Happening) -> None:
         """Put an event in the inbox."""
@@ -230,7 +236,7 @@ class Runner:
                 run.trusted_until = max(run.trusted_until, told.began + self.parts.times.trust)
                 if renewal.cancel_reason is not None and run.phase is Phase.RUNNING and run.cancel_reason is None:
                     self.runs.cancel(run, renewal.cancel_reason)
-            elif run.phase in (Phase.RUNNING, Phase.ENDED):
+            elif run.phase in (Phase.RUNNING, Phase.ENDED) or run.stopped:
                 self.runs.drop(run, "renew")
         self._go_on()
 

@@ -1,0 +1,259 @@
+"""
+A worker process from its start to its exit code: signals, the one stop budget, health, systemd.
+
+::
+
+    SIGUSR1 ──→ quiet ⇄ running ←── SIGUSR2
+    SIGTERM, SIGINT, SIGHUP ──→ draining; a second one ──→ cancelling; a third one kills
+    stop_within: │←── draining ──→│ 13 s before the end: cancelling │ 3 s before the end: kill │ the end: gone
+
+| exit code | why |
+|---|---|
+| 0 | every job ended or gave back by itself, or --max-jobs or --idle-exit was reached |
+| 143 | a job had to be killed, or a second signal came |
+| 69 | the broker was away for longer than --give-up-after |
+| 70 | a part of ours is broken: `setup` failed three times in a row, a thread that must end won't |
+| 75 | --max-rss was reached |
+| 78 | configuration, or a login, virtual host, certificate or protocol that was refused |
+"""
+
+from __future__ import annotations
+
+import queue
+import signal
+import threading
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from types import FrameType
+from typing import Any
+
+from steadyworker.assemble import Assembly
+from steadyworker.clock import Clock
+from steadyworker.errors import ConfigError
+from steadyworker.lifecycle import Stage, advance
+from steadyworker.logs import get_logger
+from steadyworker.memory import resident
+from steadyworker.table import Staged
+
+EX_OK = 0
+EX_UNAVAILABLE = 69
+EX_SOFTWARE = 70
+EX_TEMPFAIL = 75
+EX_CONFIG = 78
+EX_TERMINATED = 143
+
+CANCEL_BEFORE_END = 13.0
+KILL_BEFORE_END = 3.0
+_LOOK_EVERY = 1.0
+_SETUP_FAILURES = 3
+_PURGE_EVERY = 3600.0
+
+STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
+
+
+@dataclass(slots=True)
+class Budget:
+    """The one stop budget: when each stage begins, by the monotonic clock, counted from the first stop signal."""
+
+    began: float
+    within: float
+
+    @property
+    def end(self) -> float:
+        """When everything must be gone."""
+        return self.began + self.within
+
+    def stage(self, now: float) -> tuple[Stage, bool]:
+        """The stage that the budget has reached, and whether what still runs is to be killed."""
+        if now >= self.end - KILL_BEFORE_END:
+            return Stage.CANCELLING, True
+        if now >= self.end - CANCEL_BEFORE_END:
+            return Stage.CANCELLING, False
+        return Stage.DRAINING, False
+
+
+class Service:
+    """
+    One worker process.
+
+    1. `run` starts every part, watches them, and stops them in order; it answers the exit code.
+    2. Signals only put a word into a queue; everything is done by the main thread.
+    3. Heartbeats, leases and the watchdog run until the last stage ends.
+    """
+
+    def __init__(self, assembly: Assembly, clock: Clock, watch: Callable[[Service], None]) -> None:
+        self.assembly = assembly
+        self.clock = clock
+        self.stage = Stage.RUNNING
+        self.started = clock.monotonic()
+        self.reasons: list[str] = []
+        self._watch = watch
+        self._log = get_logger("steadyworker.service")
+        self._words: queue.SimpleQueue[int] = queue.SimpleQueue()
+        self._budget: Budget | None = None
+        self._killing = False
+        self._signals = 0
+        self._code = EX_OK
+        self._busy_at = clock.monotonic()
+        self._away_since: float | None = None
+        self._purged_at = clock.monotonic()
+        self._threads: list[threading.Thread] = []
+
+    # --- from start to exit code -----------------------------------------------------------------------------------
+
+    def run(self) -> int:
+        """Run until it is time to stop, and stop; answers the exit code."""
+        before = self._catch_signals()
+        try:
+            self._start()
+            while not self._over():
+                self._hear()
+                self._look()
+                self._watch(self)
+        finally:
+            self._stop()
+            for number, handler in before.items():
+                signal.signal(number, handler)
+        return self._exit_code()
+
+    def _start(self) -> None:
+        keeper = self.assembly.keeper
+        keeper.turn()
+        self._threads.append(threading.Thread(target=keeper.run, name="keeper", daemon=True))
+        for runner in self.assembly.runners:
+            runner.start()
+            self._threads.append(threading.Thread(target=runner.run, name=f"runner-{runner.parts.spec.queue}", daemon=True))
+        for thread in self._threads:
+            thread.start()
+        queues = [runner.parts.spec.queue for runner in self.assembly.runners]
+        self._log.info("worker_started", queues=queues, owner=self.assembly.owner, ledger=self.assembly.ledger.url)
+
+    def _catch_signals(self) -> dict[int, Any]:
+        """Signals become words in a queue; only the main thread of a process can catch them."""
+
+        def heard(number: int, frame: FrameType | None) -> None:
+            del frame
+            self._words.put(number)
+
+        caught = (*STOP_SIGNALS, signal.SIGUSR1, signal.SIGUSR2)
+        return {number: signal.signal(number, heard) for number in caught}
+
+    def _over(self) -> bool:
+        """Every runner has finished, or the budget is spent."""
+        if self._budget is None:
+            return False
+        return all(runner.finished for runner in self.assembly.runners) or self.clock.monotonic() >= self._budget.end
+
+    def _stop(self) -> None:
+        """Stop every part, in order: jobs first, connections and the ledger last."""
+        within = self._budget.end - self.clock.monotonic() if self._budget is not None else KILL_BEFORE_END
+        within = max(1.0, within)
+        unfinished = [runner for runner in self.assembly.runners if not runner.finished]
+        for runner in self.assembly.runners:
+            for slot in runner.parts.slots:
+                slot.close(1.0 if unfinished else within)
+        for service in self.assembly.services.values():
+            service.stop(within)
+        for runner in self.assembly.runners:
+            runner.end()
+        for team in self.assembly.hands:
+            team.stop(0.5)
+        for runner in self.assembly.runners:
+            runner.parts.adapter.stop(within)
+        self.assembly.keeper.end()
+        for thread in self._threads:
+            thread.join(1.0)
+        self.stage = advance(self.stage, Stage.STOPPED)
+        self.assembly.close()
+        self._log.info("worker_stopped", reasons=self.reasons, exit_code=self._exit_code())
+
+    def _exit_code(self) -> int:
+        if self._code != EX_OK:
+            return self._code
+        killed = any(runner.killed or not runner.finished for runner in self.assembly.runners)
+        return EX_TERMINATED if killed or self._signals > 1 else EX_OK
+
+    # --- what is heard and seen ------------------------------------------------------------------------------------
+
+    def _hear(self) -> None:
+        """Wait for a signal, or until it is time to look again."""
+        try:
+            number = self._words.get(timeout=self._patience())
+        except queue.Empty:
+            return
+        if number == signal.SIGUSR1:
+            self.enter(Stage.QUIET, "SIGUSR1")
+        elif number == signal.SIGUSR2:
+            self.enter(Stage.RUNNING, "SIGUSR2")
+        else:
+            self._signals += 1
+            name = signal.Signals(number).name
+            self.drain(name)
+            if self._signals > 1:
+                self.enter(Stage.CANCELLING, name, kill=self._signals > 2)  # noqa: PLR2004 - the third signal
+
+    def _patience(self) -> float:
+        """While something stops, look often: the exit waits for nothing but the jobs."""
+        return _LOOK_EVERY if self._budget is None else 0.02
+
+    def _look(self) -> None:
+        now = self.clock.monotonic()
+        if self._budget is not None:
+            stage, kill = self._budget.stage(now)
+            if stage > self.stage or (kill and not self._killing):
+                self.enter(stage, "the stop budget", kill=kill)
+            return
+        for reason, code in self._reasons_to_stop(now):
+            self._code = code
+            self.drain(reason)
+            return
+        if now - self._purged_at > _PURGE_EVERY:
+            self._purged_at = now
+            threading.Thread(target=self.assembly.purge, name="purge", daemon=True).start()
+
+    def _reasons_to_stop(self, now: float) -> list[tuple[str, int]]:
+        """Why this process should end by itself, with the exit code, the gravest first."""
+        options, runners = self.assembly.options, self.assembly.runners
+        found: list[tuple[str, int]] = []
+        for runner in runners:
+            if runner.final is not None:
+                found.append((f"refused by the broker: {runner.final}", EX_CONFIG))
+            if runner.setup_failures >= _SETUP_FAILURES:
+                found.append((f"setup failed {_SETUP_FAILURES} times in a row: {runner.not_ready().get('setup')}", EX_SOFTWARE))
+            if any(slot.stuck for slot in runner.parts.slots):
+                found.append(("a handler's thread must end and won't", EX_SOFTWARE))
+        if any(not thread.is_alive() for thread in self._threads):
+            found.append(("a thread of ours has died", EX_SOFTWARE))
+        if options.max_rss is not None and (rss := resident()) > options.max_rss:
+            found.append((f"--max-rss: {rss} of {options.max_rss} bytes", EX_TEMPFAIL))
+        away = any("broker" in runner.not_ready() for runner in runners)
+        self._away_since = (self._away_since or now) if away else None
+        if options.give_up_after is not None and self._away_since is not None and now - self._away_since > options.give_up_after:
+            found.append((f"--give-up-after: no broker for {options.give_up_after:g} s", EX_UNAVAILABLE))
+        if options.max_jobs is not None and sum(runner.runs.settled_jobs for runner in runners) >= options.max_jobs:
+            found.append((f"--max-jobs: {options.max_jobs}", EX_OK))
+        if not all(runner.idle and not away for runner in runners):
+            self._busy_at = now
+        if options.idle_exit is not None and now - self._busy_at > options.idle_exit:
+            found.append((f"--idle-exit: idle for {options.idle_exit:g} s", EX_OK))
+        return found
+
+    # --- stages ----------------------------------------------------------------------------------------------------
+
+    def drain(self, reason: str) -> None:
+        """Begin to stop; the first call starts the budget."""
+        if self._budget is None:
+            self._budget = Budget(self.clock.monotonic(), self.assembly.options.stop_within)
+            self.enter(Stage.DRAINING, reason)
+
+    def enter(self, stage: Stage, reason: str, *, kill: bool = False) -> None:
+        """Enter a stage, if there is a way to it, and tell the runners; `kill` ends what still runs."""
+        reached = advance(self.stage, stage)
+        if reached is self.stage and not (kill and not self._killing):
+            return
+        self.stage = reached
+        self._killing = self._killing or kill
+        self.reasons.append(reason)
+        self._log.info("stage", stage=reached.name.lower(), reason=reason, kill=kill)
+        for runner in self.assembly.runners:
+            runner.post(Staged(reached, kill=self._killing))
