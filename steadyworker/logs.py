@@ -1,0 +1,217 @@
+"""
+Logs: one formatter for our lines, the user's and the libraries', with no secret in any of them.
+
+A line is JSON off a terminal and pretty on one.
+Its keys are `timestamp` (ISO 8601 UTC, milliseconds), `level`, `event` (a stable snake_case id in our own lines) and
+`logger`, then the rest.
+`job_settled` is the canonical line, one for each settled message; the names in `LINES` are frozen like an API.
+
+Everything is done in the handler, and the handler fails no one: a line that cannot be formatted or written is replaced
+by one that says so, or dropped.
+A logger from `get_logger` needs no `configure`: in somebody else's program it is a plain stdlib logger.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import math
+import os
+import re
+import sys
+from collections.abc import Mapping, MutableMapping
+from contextlib import suppress
+from dataclasses import fields
+from datetime import UTC, datetime
+from typing import Any, Literal, TextIO
+
+import structlog
+from structlog.contextvars import merge_contextvars
+from structlog.stdlib import BoundLogger, ProcessorFormatter
+
+from steadyworker.events import (
+    Adopted,
+    Adrift,
+    Answered,
+    Checkpointed,
+    Event,
+    Fenced,
+    Followed,
+    JobEnded,
+    JobSettled,
+    JobStarted,
+    Listener,
+    TakenOver,
+)
+from steadyworker.redaction import REDACTED, is_secret_name, redact
+
+__all__ = ["LINES", "configure", "get_logger", "log_events", "redact"]
+
+LogFormat = Literal["auto", "json", "pretty"]
+
+LINES: Mapping[type[Event], tuple[str, int]] = {
+    JobStarted: ("job_started", logging.INFO),
+    JobEnded: ("job_ended", logging.DEBUG),
+    JobSettled: ("job_settled", logging.INFO),
+    Adrift: ("adrift", logging.WARNING),
+    Adopted: ("adopted", logging.INFO),
+    Followed: ("followed", logging.INFO),
+    Answered: ("answered", logging.INFO),
+    TakenOver: ("taken_over", logging.WARNING),
+    Fenced: ("fenced", logging.WARNING),
+    Checkpointed: ("checkpointed", logging.DEBUG),
+}
+"""The `event` and the level of each kind of Event."""
+
+_DEPTH = 6
+_CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
+
+
+def configure(format: LogFormat, level: str, stream: TextIO | None = None) -> None:
+    """
+    Send every logger of this process through our formatter to `stream` (default: standard error).
+
+    `auto` is pretty on a terminal and JSON elsewhere; NO_COLOR is respected.
+    `level` is a name in any case (`debug info warning error`).
+    Called again, it replaces what it set before and leaves handlers of others alone.
+    """
+    target = sys.stderr if stream is None else stream
+    terminal = target.isatty()
+    pretty = format == "pretty" or (format == "auto" and terminal)
+    handler = _Handler(target)
+    handler.setFormatter(_formatter(colors=terminal and not os.environ.get("NO_COLOR")) if pretty else _formatter())
+    root = logging.getLogger()
+    for old in [known for known in root.handlers if isinstance(known, _Handler)]:
+        root.removeHandler(old)
+    root.addHandler(handler)
+    root.setLevel(level.upper())
+
+
+def get_logger(name: str) -> BoundLogger:
+    """
+    A structlog logger over the stdlib logger of that name: `log.info("event_id", key=value)`.
+
+    A line that cannot be written raises nothing.
+    """
+    logger: BoundLogger = structlog.wrap_logger(
+        logging.getLogger(name),
+        processors=[structlog.stdlib.filter_by_level, ProcessorFormatter.wrap_for_formatter],
+        wrapper_class=BoundLogger,
+        context_class=dict,
+        cache_logger_on_first_use=True,
+    )
+    return logger
+
+
+def log_events() -> Listener:
+    """
+    A listener that writes one line for each event, at its kind's level.
+
+    A settlement that makes a dead letter is an error: somebody has to look at it.
+    """
+    log = get_logger("steadyworker")
+
+    def listen(event: Event) -> None:
+        name, level = LINES[type(event)]
+        if isinstance(event, JobSettled) and event.settlement == "dead-letter":
+            level = logging.ERROR
+        # `at` is left out: the line has its own time.
+        said = {field.name: getattr(event, field.name) for field in fields(event) if field.name != "at"}
+        log.log(level, name, **said)
+
+    return listen
+
+
+class _Handler(logging.StreamHandler[TextIO]):
+    """Writes lines, and never lets a line that cannot be written fail or flood who logged it."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        with suppress(RecursionError):  # the one Exception that StreamHandler passes on
+            super().emit(record)
+
+    def handleError(self, record: logging.LogRecord) -> None:  # noqa: N802 - stdlib's name
+        """
+        Say in one line that a line was lost.
+
+        The stdlib's own way prints a traceback with the record's arguments: secrets, and a flood.
+        """
+        lost = {
+            "level": "error",
+            "event": "log_line_lost",
+            "logger": record.name,
+            "error": type(sys.exception()).__name__,
+        }
+        with suppress(Exception):
+            self.stream.write(json.dumps(lost) + self.terminator)
+            self.flush()
+
+
+def _formatter(*, colors: bool | None = None) -> ProcessorFormatter:
+    """JSON when `colors` is None, else pretty."""
+    chain: list[structlog.typing.Processor] = [
+        merge_contextvars,
+        structlog.stdlib.PositionalArgumentsFormatter(),
+        structlog.processors.StackInfoRenderer(),
+        structlog.processors.format_exc_info,
+        _head,
+        _clean,
+    ]
+    if colors is None:
+        chain.append(structlog.processors.JSONRenderer(json.dumps, ensure_ascii=False, separators=(",", ":")))
+    else:
+        chain += [
+            _visible,
+            structlog.dev.ConsoleRenderer(
+                colors=colors, sort_keys=False, pad_event_to=20, exception_formatter=structlog.dev.plain_traceback
+            ),
+        ]
+    return ProcessorFormatter(processors=chain, foreign_pre_chain=[structlog.stdlib.ExtraAdder()])
+
+
+def _head(_logger: Any, _method: str, line: MutableMapping[str, Any]) -> MutableMapping[str, Any]:
+    """The four keys of every line first; the time is the record's own."""
+    record: logging.LogRecord = line.pop("_record")
+    line.pop("_from_structlog", None)
+    time = datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds")
+    head = {
+        "timestamp": time.replace("+00:00", "Z"),
+        "level": record.levelname.lower(),
+        "event": line.pop("event", ""),
+        "logger": record.name,
+    }
+    return head | {key: value for key, value in line.items() if key not in head}
+
+
+def _clean(_logger: Any, _method: str, line: MutableMapping[str, Any]) -> MutableMapping[str, Any]:
+    """Plain JSON values without secrets."""
+    return {str(key): _plain(value, str(key), _DEPTH) for key, value in line.items()}
+
+
+def _plain(value: Any, name: str, depth: int) -> Any:
+    if isinstance(value, bytes):
+        value = value.decode("utf-8", "backslashreplace")
+    if isinstance(value, str):
+        # A lone surrogate cannot be written as UTF-8.
+        return REDACTED if is_secret_name(name) else redact(value.encode("utf-8", "backslashreplace").decode())
+    if value is None or isinstance(value, int):
+        return value
+    if isinstance(value, float):
+        return value if math.isfinite(value) else str(value)
+    if isinstance(value, Mapping) and depth:
+        return {str(key): _plain(inner, str(key), depth - 1) for key, inner in value.items()}
+    if isinstance(value, list | tuple | set | frozenset) and depth:
+        return [_plain(inner, name, depth - 1) for inner in value]
+    try:
+        text = repr(value) if isinstance(value, BaseException) else str(value)
+    except Exception as error:  # noqa: BLE001 - whatever a user's `__str__` raises
+        text = f"<{type(value).__name__} that cannot be shown: {type(error).__name__}>"
+    return _plain(text, name, depth)
+
+
+def _visible(_logger: Any, _method: str, line: MutableMapping[str, Any]) -> MutableMapping[str, Any]:
+    """No control character of a message reaches the terminal."""
+    return {key: _CONTROL.sub(_escape, value) if isinstance(value, str) else value for key, value in line.items()}
+
+
+def _escape(match: re.Match[str]) -> str:
+    return f"\\x{ord(match[0]):02x}"
