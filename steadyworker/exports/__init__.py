@@ -11,9 +11,10 @@ Either way the file is written to a *stage* beside its target and published by `
 | `stage.py` | where a file is made; names; reaping |
 | `commit.py` | stage → leave → link → manifest; rolling forward what a dead run left |
 | `manifest.py` | what a file is |
-| `values.py`, `formats.py`, `totals.py` | how a value becomes text, rows become bytes, and columns are summed |
-| `rows.py` | `RowExport` |
-| `verify.py` | reads a file back, with another reader, against its manifest |
+| `values.py`, `formats.py`, `parquet.py` | how a value becomes text, and rows become bytes |
+| `totals.py`, `hashed.py` | what is counted, summed and hashed in the same pass |
+| `rows.py`, `sources.py` | `RowExport`, and how rows are taken out of what a user gives |
+| `verify.py`, `readers.py` | reads a file back, with another reader, against its manifest |
 | `spark/` | `SparkExport` and the Spark host |
 """
 
@@ -23,8 +24,9 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from steadyworker.exports.formats import Csv, JsonLines, Parquet
+    from steadyworker.exports.formats import Csv, JsonLines
     from steadyworker.exports.manifest import Manifest
+    from steadyworker.exports.parquet import Parquet
     from steadyworker.exports.rows import RowExport
     from steadyworker.exports.spark import SparkExport
     from steadyworker.exports.verify import verify
@@ -35,7 +37,7 @@ _HOMES = {
     "Csv": "formats",
     "JsonLines": "formats",
     "Manifest": "manifest",
-    "Parquet": "formats",
+    "Parquet": "parquet",
     "RowExport": "rows",
     "SparkExport": "spark",
     "verify": "verify",

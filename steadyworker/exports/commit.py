@@ -32,8 +32,9 @@ import msgspec
 from steadyworker.errors import ExportError, TargetExists
 from steadyworker.exports.base import Services
 from steadyworker.exports.manifest import Manifest
-from steadyworker.exports.stage import Stage, Target, new_stage, reap, stages, sync_folder
+from steadyworker.exports.stage import Stage, Target, drop_incomplete, new_stage, reap, stages, sync_folder
 
+_FULL = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
 _NO_LINKS = frozenset({errno.EPERM, errno.ENOSYS, errno.ENOTSUP, errno.EOPNOTSUPP, errno.EXDEV})
 
 
@@ -51,7 +52,7 @@ def publish(services: Services, to: str | os.PathLike[str], write: Callable[[Tar
 
     Raises:
         TargetExists: Something that this job did not make is at the target.
-        ExportError: `to` cannot be an export's target, or its file system has no hard links.
+        ExportError: `to` cannot be an export's target, its file system has no hard links, or the disk is full.
         Interrupt: From `services`; nothing was published.
     """
     target = Target.of(to)
@@ -65,9 +66,24 @@ def publish(services: Services, to: str | os.PathLike[str], write: Callable[[Tar
     made = look(target, services)
     if made is not None:
         return made
-    stage = new_stage(target, services.uid, services.fence)
-    stage.complete(write(target, stage))
+    try:
+        stage = new_stage(target, services.uid, services.fence)
+        stage.complete(write(target, stage))
+    except OSError as error:
+        if error.errno not in _FULL:
+            raise
+        _give_back(target, services)
+        raise ExportError(
+            f"Expected room for the export under {target.folder}, got {error.strerror!r}: free some; "
+            "what was written was removed, and the next run starts from the first row."
+        ) from error
     return commit(target, services, stage)
+
+
+def _give_back(target: Target, services: Services) -> None:
+    """Leave nothing unfinished on a full disk: to resume would need the room twice."""
+    services.save_handle(None)
+    drop_incomplete(target, services.uid, services.fence + 1)
 
 
 def look(target: Target, services: Services) -> Manifest | None:

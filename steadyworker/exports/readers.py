@@ -1,0 +1,124 @@
+"""
+Readers of exported files that share nothing with what wrote them; `verify.py` says which reads what.
+
+Each answers, row by row, the cells of the columns that are asked for, in that order: text, or what the format has.
+"""
+
+from __future__ import annotations
+
+import csv
+import json
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from decimal import Decimal
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any
+
+from steadyworker.errors import ExportError
+from steadyworker.exports.formats import Csv
+from steadyworker.exports.manifest import Manifest
+
+Cells = Sequence[Any]
+Reader = Callable[[Path, Manifest, Sequence[str]], Iterator[Cells]]
+
+_BLOCK = 16 << 20  # bytes; no row may be longer
+_BATCH = 10_000
+
+
+def read_csv(file: Path, manifest: Manifest, columns: Sequence[str]) -> Iterator[Cells]:
+    """By pyarrow if it is there, else by Python's csv."""
+    try:
+        import pyarrow.csv
+    except ImportError:
+        return csv_by_python(file, manifest, columns)
+    return csv_by_arrow(pyarrow.csv, file, manifest, columns)
+
+
+def csv_by_arrow(arrow_csv: Any, file: Path, manifest: Manifest, columns: Sequence[str]) -> Iterator[Cells]:
+    """Every column is text; what is quoted is never NULL."""
+    options = _csv_options(file, manifest)
+    wanted = list(columns) or [manifest.columns[0]]
+    reader = arrow_csv.open_csv(
+        file,
+        read_options=arrow_csv.ReadOptions(
+            column_names=list(manifest.columns), skip_rows_after_names=int(options.header), block_size=_BLOCK
+        ),
+        parse_options=arrow_csv.ParseOptions(
+            delimiter=options.delimiter, newlines_in_values=True, ignore_empty_lines=False
+        ),
+        convert_options=arrow_csv.ConvertOptions(
+            column_types=dict.fromkeys(manifest.columns, "string"),
+            include_columns=wanted,
+            strings_can_be_null=True,
+            quoted_strings_can_be_null=False,
+            null_values=[options.null],
+        ),
+    )
+    with reader:
+        for batch in reader:
+            yield from zip(*(column.to_pylist() for column in batch.columns), strict=True)
+
+
+def csv_by_python(file: Path, manifest: Manifest, columns: Sequence[str]) -> Iterator[Cells]:
+    """Every column is text; NULL and "" are both ""."""
+    options = _csv_options(file, manifest)
+    csv.field_size_limit(_BLOCK)
+    places = [manifest.columns.index(column) for column in columns]
+    with file.open(encoding="utf-8-sig" if options.bom else "utf-8", newline="") as lines:
+        rows = csv.reader(lines, delimiter=options.delimiter, strict=True)
+        if options.header:
+            next(rows)
+        for row in rows:
+            if len(row) != len(manifest.columns):
+                raise ExportError(
+                    f"Expected {len(manifest.columns)} values in line {rows.line_num} of {file}, got {len(row)}."
+                )
+            yield [row[place] for place in places]
+
+
+def read_jsonl(file: Path, manifest: Manifest, columns: Sequence[str]) -> Iterator[Cells]:
+    """By Python's json; numbers with a point stay exact."""
+    with file.open(encoding="utf-8", newline="\n") as lines:
+        for number, line in enumerate(lines, 1):
+            row = json.loads(line, parse_float=Decimal)
+            if tuple(row) != manifest.columns:
+                raise ExportError(
+                    f"Expected the columns {manifest.columns} in line {number} of {file}, got {tuple(row)}."
+                )
+            yield [row[column] for column in columns]
+
+
+def read_parquet(file: Path, manifest: Manifest, columns: Sequence[str]) -> Iterator[Cells]:
+    """By DuckDB if it is there, else by pyarrow, which wrote it."""
+    wanted = list(columns) or [manifest.columns[0]]
+    try:
+        import duckdb
+    except ImportError:
+        import pyarrow.parquet
+
+        with pyarrow.parquet.ParquetFile(file) as source:
+            for batch in source.iter_batches(_BATCH, columns=wanted):
+                yield from zip(*(batch.column(name).to_pylist() for name in wanted), strict=True)
+        return
+    names = ", ".join('"' + name.replace('"', '""') + '"' for name in wanted)
+    with duckdb.connect() as connection:
+        found = connection.execute(f"SELECT {names} FROM read_parquet(?)", [str(file)])  # noqa: S608 - names are quoted
+        while rows := found.fetchmany(_BATCH):
+            yield from rows
+
+
+def _csv_options(file: Path, manifest: Manifest) -> Csv:
+    """The options that the file was written with; its first bytes have to agree."""
+    options = Csv(**{name: value for name, value in manifest.format.items() if name != "name"})
+    head = options.head(manifest.columns)
+    with file.open("rb") as source:
+        first = source.read(len(head))
+    if first != head:
+        raise ExportError(
+            f"Expected {file} to begin with {head!r:.200}, got {first!r:.200}: its columns are not its manifest's."
+        )
+    return options
+
+
+READERS: Mapping[str, Reader] = MappingProxyType({"csv": read_csv, "jsonl": read_jsonl, "parquet": read_parquet})
+"""Format's name to its reader."""

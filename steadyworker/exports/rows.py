@@ -1,0 +1,269 @@
+"""
+`RowExport`: rows streamed into a file in the job's own process, resumable at a saved position.
+
+A position is (rows, bytes, their SHA-256, totals so far), kept in the job's handle and never in the user's checkpoint.
+It is saved when the bytes are on the disk.
+The next run copies those bytes from the stage that they are in into its own, hashing them on the way, and goes on at
+that row; if they are gone or differ, it starts from the first one.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import KW_ONLY, dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from steadyworker.clock import Clock, SystemClock
+from steadyworker.errors import ExportError, Interrupt, SteadyWorkerError
+from steadyworker.exports.base import Services
+from steadyworker.exports.commit import publish
+from steadyworker.exports.formats import Format, Writer, format_of
+from steadyworker.exports.hashed import HashedFile
+from steadyworker.exports.manifest import Manifest, Total, timestamp, versions
+from steadyworker.exports.sources import Row, Source
+from steadyworker.exports.stage import Stage, Target, drop_incomplete, stage_of, sync_folder
+from steadyworker.exports.totals import Totals
+
+_CHUNK_ROWS = 1_000
+_CHUNK_SECONDS = 0.2  # a slow source is checked, and shows its progress, as often as this
+_HANDLE_BYTES = 60_000  # of the ledger's 64 KiB; totals of more groups than fit (some 500) are not resumed
+
+
+class Position(msgspec.Struct, frozen=True, kw_only=True, tag="rows"):
+    """
+    How far a `RowExport` got: in the handle.
+
+    Attributes:
+        target: `Target.digest`: a job may export several files, and has one handle.
+        asked: Hash of what was asked for; a changed request starts from the first row.
+        fence: The run in whose stage the bytes are.
+        rows: Rows in them.
+        bytes: How many of that stage's bytes are meant.
+        sha256: Of those bytes.
+        totals: Of those rows.
+    """
+
+    target: str
+    asked: str
+    fence: int
+    rows: int
+    bytes: int
+    sha256: str
+    totals: tuple[Total, ...] = ()
+
+
+@dataclass(frozen=True)
+class RowExport:
+    """
+    An export of rows from any Python source: a cursor, a generator, Arrow batches.
+
+    Args:
+        rows: An iterable of rows (a tuple or list of one value per column; or Arrow record batches),
+            or a callable that answers one for the number of the row to start at: `rows(start)`.
+            Only a callable can resume; it has to give the same rows in the same order each time: sort by a unique key.
+        columns: The names of the columns, in order.
+        description: What the rows are, for the manifest; by default the callable's name.
+        parameters: What they were asked for with, for the manifest: never a credential.
+        expected: How many rows will come, if known: for the progress bar only.
+        save_rows: Save a position after so many rows,
+        save_seconds: or after so many seconds, whichever comes first.
+
+    Raises:
+        ExportError: No columns, or two of the same name.
+    """
+
+    rows: Iterable[Any] | Callable[[int], Iterable[Any]]
+    _: KW_ONLY
+    columns: Sequence[str]
+    description: str = ""
+    parameters: Mapping[str, Any] = field(default_factory=dict)
+    expected: int | None = None
+    save_rows: int = 50_000
+    save_seconds: float = 5.0
+
+    def __post_init__(self) -> None:
+        names = tuple(self.columns)
+        if isinstance(self.columns, str) or not names or len(set(names)) < len(names):
+            raise ExportError(f"Expected columns with different names, got {self.columns!r}: name each column once.")
+
+    def write(
+        self,
+        services: Services,
+        to: Path,
+        *,
+        format: Any = None,
+        totals: Mapping[str, str] | None = None,
+        by: Sequence[str] = (),
+    ) -> Manifest:
+        """
+        Make the file, whole or not at all, and answer its manifest.
+
+        Raises:
+            TargetExists: Another job's file is there.
+            ExportError: A value, path, format or total that cannot be.
+            Interrupt: The run must end; the position is saved.
+        """
+        chosen = format_of(Target.of(to), format)
+        sums = Totals(self.columns, totals, by, chosen.text)
+        asked = msgspec.json.encode(
+            [self.columns, chosen.options(), totals, by, self.description, self.parameters],
+            enc_hook=str,
+            order="sorted",
+        )
+        digest = hashlib.sha256(asked).hexdigest()[:16]
+        run = partial(
+            _Run, export=self, services=services, chosen=chosen, totals=sums, asked=digest, clock=SystemClock()
+        )
+        return publish(services, to, lambda target, stage: run(target, stage).write())
+
+    def source(self, start: int) -> Iterable[Any]:
+        """The rows from this number on, as the user gives them."""
+        return self.rows(start) if callable(self.rows) else self.rows
+
+
+class _Run:
+    """One run of one export, in its stage."""
+
+    def __init__(
+        self,
+        target: Target,
+        stage: Stage,
+        *,
+        export: RowExport,
+        services: Services,
+        chosen: Format,
+        totals: Totals,
+        asked: str,
+        clock: Clock,
+    ) -> None:
+        self._export, self._services, self._format, self._totals = export, services, chosen, totals
+        self._asked, self._clock, self._target, self._stage = asked, clock, target, stage
+        self._resumable = chosen.resumable and callable(export.rows)
+        self._rows = self._saved_rows = 0
+        self._saved_at = clock.monotonic()
+        self._whole = True  # False while a chunk is half written: TERM may raise Interrupt between any two lines
+
+    def write(self) -> Manifest:
+        """Write `stage.data`, durable, and answer what it is."""
+        began = self._clock.monotonic()
+        with self._begin() as out:
+            try:
+                self._stream(out)
+            except Interrupt:
+                if self._whole:
+                    with suppress(OSError, SteadyWorkerError):  # the position that was saved before is good, too
+                        self._save(out)
+                raise
+            out.sync()
+            return self._manifest(out, self._clock.monotonic() - began)
+
+    def _begin(self) -> HashedFile:
+        """The stage's file with all that an earlier run wrote of it, else with what stands before the first row."""
+        position = self._position()
+        if position is not None:
+            out = HashedFile(self._stage.data)
+            try:
+                with stage_of(self._target, self._services.uid, position.fence).data.open("rb") as earlier:
+                    out.copy(
+                        earlier, position.bytes, lambda: self._beat(position.rows, "copying the rows that are done")
+                    )
+            except (FileNotFoundError, ExportError):
+                pass  # gone, or cut short
+            if out.sha256 == position.sha256:
+                self._totals.restore(position.totals)
+                self._rows = self._saved_rows = position.rows
+                return out
+            out.close()
+            self._stage.data.unlink()
+        drop_incomplete(self._target, self._services.uid, self._services.fence)
+        out = HashedFile(self._stage.data)
+        out.write(self._format.head(self._export.columns))
+        return out
+
+    def _position(self) -> Position | None:
+        """What an earlier run saved of this very export."""
+        handle = self._services.handle()
+        if not self._resumable or not handle:
+            return None
+        try:
+            position = msgspec.json.decode(handle, type=Position)
+        except msgspec.MsgspecError:
+            return None  # another export's handle
+        return position if (position.target, position.asked) == (self._target.digest, self._asked) else None
+
+    def _stream(self, out: HashedFile) -> None:
+        source = Source(self._export.source(self._rows), len(self._export.columns))
+        writer = self._format.writer(out, self._export.columns, source.schema)
+        chunk: list[Row] = []
+        due = self._clock.monotonic() + _CHUNK_SECONDS
+        for row in source:
+            chunk.append(row)
+            if len(chunk) >= _CHUNK_ROWS or self._clock.monotonic() >= due:
+                self._put(out, writer, chunk)
+                chunk = []
+                due = self._clock.monotonic() + _CHUNK_SECONDS
+        self._put(out, writer, chunk)
+        writer.finish()
+
+    def _put(self, out: HashedFile, writer: Writer, chunk: list[Row]) -> None:
+        self._whole = False
+        writer.write(chunk, self._rows)
+        self._totals.add(chunk)
+        self._rows += len(chunk)
+        self._whole = True
+        self._beat(self._rows)
+        now = self._clock.monotonic()
+        if self._rows - self._saved_rows >= self._export.save_rows or now - self._saved_at >= self._export.save_seconds:
+            self._save(out)
+
+    def _beat(self, rows: int, note: str = "") -> None:
+        self._services.progress(rows, self._export.expected, note)
+        self._services.check()
+
+    def _save(self, out: HashedFile) -> None:
+        """Save the position: bytes on the disk first, then the handle, then what it replaces may go."""
+        if not self._resumable or self._rows == self._saved_rows:
+            return
+        out.sync()
+        sync_folder(self._stage.path)
+        position = msgspec.json.encode(
+            Position(
+                target=self._target.digest,
+                asked=self._asked,
+                fence=self._stage.fence,
+                rows=self._rows,
+                bytes=out.bytes,
+                sha256=out.sha256,
+                totals=self._totals.result(),
+            )
+        )
+        if len(position) <= _HANDLE_BYTES:
+            self._services.save_handle(position)
+            drop_incomplete(self._target, self._services.uid, self._stage.fence)
+        self._saved_rows, self._saved_at = self._rows, self._clock.monotonic()
+
+    def _manifest(self, out: HashedFile, seconds: float) -> Manifest:
+        export = self._export
+        return Manifest(
+            uid=self._services.uid,
+            key=self._services.key,
+            fence=self._stage.fence,
+            name=self._target.path.name,
+            query=export.description or getattr(export.rows, "__qualname__", type(export.rows).__name__),
+            parameters=dict(export.parameters),
+            columns=tuple(export.columns),
+            rows=self._rows,
+            totals=self._totals.result(),
+            bytes=out.bytes,
+            sha256=out.sha256,
+            format=self._format.options(),
+            versions=versions(*(["pyarrow"] if self._format.name == "parquet" else [])),
+            timings={"write": round(seconds, 3)},
+            created_at=timestamp(self._clock),
+        )

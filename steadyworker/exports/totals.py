@@ -1,0 +1,121 @@
+"""Exact totals in the same pass as the writing: counts and sums per group, kept as integers and decimals."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from decimal import Context, Decimal, Inexact, InvalidOperation, Overflow, localcontext
+
+from steadyworker.errors import ExportError
+from steadyworker.exports.manifest import Total, in_order
+from steadyworker.exports.values import decimal_text
+
+_DIGITS = 200  # of a sum; numbers of 38 digits, however many and wherever their point is, have far fewer
+_EXACT = (int, Decimal)
+
+
+class Totals:
+    """
+    Adds rows up.
+
+    Args:
+        columns: The rows' columns.
+        totals: Column to "sum".
+        by: Columns whose values make the groups.
+        text: How the file shows a value that is not None (`Format.text`).
+
+    Raises:
+        ExportError: A column that is not there, another function than "sum".
+    """
+
+    def __init__(
+        self, columns: Sequence[str], totals: Mapping[str, str] | None, by: Sequence[str], text: Callable[[object], str]
+    ) -> None:
+        wanted = dict(totals or {})
+        for column in (*wanted, *by):
+            if column not in columns:
+                raise ExportError(
+                    f"Expected totals of, and by, columns out of {', '.join(columns)}, got {column!r}: correct it."
+                )
+        for column, function in wanted.items():
+            if function != "sum":
+                raise ExportError(f'Expected "sum" as total of {column!r}, got {function!r}: leave it out, or sum it.')
+        self._text = text
+        self._names, self._by = tuple(wanted), tuple(by)
+        self._summed = [columns.index(column) for column in wanted]
+        self._grouped = [columns.index(column) for column in by]
+        self._context = Context(prec=_DIGITS, traps=[Inexact, InvalidOperation, Overflow])
+        self._groups: dict[tuple[object, ...], list[int | Decimal]] = {}
+
+    def add(self, rows: Sequence[Sequence[object]]) -> None:
+        """
+        Count and sum these rows.
+
+        Raises:
+            ExportError: A sum over what is neither an integer nor a decimal; a sum of more than 200 digits.
+        """
+        if not self._names and not self._by:
+            return
+        with localcontext(self._context):
+            try:
+                for row in rows:
+                    self._add(row)
+            except (Inexact, InvalidOperation, Overflow) as error:
+                raise ExportError(
+                    f"Expected sums of at most {_DIGITS} digits, got more: round in the query."
+                ) from error
+
+    def _add(self, row: Sequence[object]) -> None:
+        group = tuple([row[index] for index in self._grouped])
+        sums = self._groups.get(group)
+        if sums is None:
+            sums = self._new(group)
+        sums[0] += 1
+        for place, index in enumerate(self._summed, 1):
+            value = row[index]
+            if isinstance(value, _EXACT) and value is not True and value is not False:
+                sums[place] += value
+            elif value is not None:
+                raise ExportError(
+                    f"Expected integers or decimals in {self._names[place - 1]!r}, got {type(value).__name__}: "
+                    "totals are exact; cast the column to a decimal in the query."
+                )
+
+    def _new(self, group: tuple[object, ...]) -> list[int | Decimal]:
+        for column, value in zip(self._by, group, strict=True):
+            if isinstance(value, (float, Decimal)):  # 1, 1.0 and 1.00 are equal, and three texts
+                raise ExportError(
+                    f"Expected text, integers or dates in {column!r} to group by, got {type(value).__name__}: "
+                    "cast the column to text in the query."
+                )
+        sums = self._groups[group] = [0] * (1 + len(self._summed))
+        return sums
+
+    def result(self) -> tuple[Total, ...]:
+        """The totals so far; none were asked for: none."""
+        merged: dict[tuple[str | None, ...], list[int | Decimal]] = {}
+        with localcontext(self._context):
+            for group, sums in self._groups.items():
+                shown = tuple(None if value is None else self._text(value) for value in group)
+                merged[shown] = [
+                    one + other for one, other in zip(merged.get(shown, [0] * len(sums)), sums, strict=True)
+                ]
+        if not merged and self._names and not self._by:
+            merged[()] = [0] * (1 + len(self._names))
+        return in_order(
+            Total(
+                by=dict(zip(self._by, shown, strict=True)),
+                rows=int(count),
+                sums=dict(zip(self._names, map(_shown, sums), strict=True)),
+            )
+            for shown, (count, *sums) in merged.items()
+        )
+
+    def restore(self, totals: Sequence[Total]) -> None:
+        """Begin with what `result` answered for earlier rows."""
+        for total in totals:
+            sums = [Decimal(total.sums[name]) for name in self._names]
+            self._groups[tuple(total.by[column] for column in self._by)] = [total.rows, *sums]
+
+
+def _shown(value: int | Decimal) -> str:
+    return decimal_text(value) if isinstance(value, Decimal) else str(value)

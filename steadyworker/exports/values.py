@@ -1,0 +1,102 @@
+"""
+How one value becomes text: the same text whether a row was streamed by `RowExport` or written by Spark.
+
+| Python | text | Spark's expression for the same |
+|---|---|---|
+| str | itself | itself |
+| bool | `true`, `false` | `cast(x as string)` |
+| int | digits | `cast(x as string)` |
+| Decimal | plain, all its digits, never an exponent, no negative zero | `cast(x as string)` with ANSI on |
+| float | the shortest digits that read back equal, in Java's layout: `1.5`, `1.0E-8`, `NaN` | `cast(x as string)` |
+| date | `2024-03-31`, year 1 is `0001` | `cast(x as string)` |
+| datetime, naive | `2024-03-31T02:30:00.123456`, always six digits | `date_format(x, "yyyy-MM-dd'T'HH:mm:ss.SSSSSS")` |
+| datetime, aware | in UTC, `2024-03-31T00:30:00.123456Z` | the same pattern with `XXX`, session zone UTC |
+| time | `02:30:00.123456` | – |
+| UUID | with hyphens, lower case | – |
+
+Anything else is refused: a list, a mapping and bytes have no one text, so the query has to choose it.
+(Java before 19 writes a few floats with one digit more than the shortest: money is decimal.)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from datetime import UTC, date, datetime, time
+from decimal import Decimal
+from math import isfinite
+from types import MappingProxyType
+from uuid import UUID
+
+from steadyworker.errors import ExportError
+
+_PLAIN_FROM, _PLAIN_BELOW = 1e-3, 1e7  # where Java, like Python, writes a float without an exponent
+
+
+def text(value: object) -> str:
+    """
+    The text of one value that is not None.
+
+    Raises:
+        ExportError: A type without one text; a moment that is not in the years 1 to 9999 of UTC.
+    """
+    kind = type(value)
+    try:
+        convert = TEXTS.get(kind) or next(TEXTS[base] for base in kind.__mro__ if base in TEXTS)
+    except StopIteration:
+        raise ExportError(
+            f"Expected text, a number, a date, a time or None, got {kind.__name__}: "
+            "turn it into one of these in the query (bytes into base64 or hex, lists and mappings into JSON)."
+        ) from None
+    return convert(value)
+
+
+def decimal_text(value: Decimal) -> str:
+    """Plain digits: `0.00000001`, never `1E-8`; zero has no sign."""
+    return format(value or value.copy_abs(), "f")
+
+
+def float_text(value: float) -> str:
+    """The shortest digits that read back equal, in the layout of Java's `Double.toString`."""
+    if not isfinite(value):
+        return repr(value).replace("nan", "NaN").replace("inf", "Infinity")
+    if value == 0 or _PLAIN_FROM <= abs(value) < _PLAIN_BELOW:
+        return repr(value)
+    sign, digits, exponent = Decimal(repr(value)).as_tuple()
+    shown = "".join(map(str, digits)).rstrip("0")
+    return f"{'-' if sign else ''}{shown[0]}.{shown[1:] or '0'}E{len(digits) + int(exponent) - 1}"
+
+
+def datetime_text(value: datetime) -> str:
+    """ISO 8601 to the microsecond; a moment with a zone is told in UTC."""
+    if value.tzinfo is None:
+        return value.isoformat(timespec="microseconds")
+    try:
+        return value.astimezone(UTC).replace(tzinfo=None).isoformat(timespec="microseconds") + "Z"
+    except OverflowError:
+        raise ExportError(
+            f"Expected a moment between year 1 and 9999 in UTC, got {value!r}: correct it in the query."
+        ) from None
+
+
+def _time_text(value: time) -> str:
+    return value.isoformat(timespec="microseconds")
+
+
+def _bool_text(value: bool) -> str:  # noqa: FBT001 - the value itself, no switch
+    return "true" if value else "false"
+
+
+TEXTS: Mapping[type, Callable[..., str]] = MappingProxyType(
+    {
+        str: str,
+        bool: _bool_text,
+        int: int.__repr__,  # an IntEnum's number, not its name
+        Decimal: decimal_text,
+        float: float_text,
+        datetime: datetime_text,
+        date: date.isoformat,
+        time: _time_text,
+        UUID: str,
+    }
+)
+"""Type to converter; for loops that look the type up themselves."""
