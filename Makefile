@@ -7,7 +7,7 @@ READY  := $(VENV)/.ready
 # The first interpreter that is new enough, the locked one first; `make PYTHON=/path/to/python3` overrides it.
 PYTHON ?= $(firstword $(foreach p,python3.11 python3 python3.12 python3.13 python3.14,\
             $(shell $(p) -c 'import sys; sys.exit(sys.version_info < (3, 11))' >/dev/null 2>&1 && echo $(p))))
-# More arguments for pytest: `make test ARGS="-k adoption -x"`.
+# More arguments for pytest: `make test ARGS="tests/test_client.py -k adoption -x"`.
 ARGS   ?=
 
 # The Java that Spark would start, if it is new enough.
@@ -48,11 +48,11 @@ demo: $(READY) java ## Payment exports from message to file, with crashes on the
 
 test: $(READY) java ## The tests, but those marked slow
 	@echo "==> tests, two at a time"
-	@$(BIN)/python -m pytest -n 2 --dist loadgroup -m "not slow" tests $(ARGS)
+	@$(BIN)/python -m pytest -n 2 --dist loadgroup -m "not slow" $(ARGS)
 
 test-all: $(READY) java ## All tests, the slow ones too
 	@echo "==> all tests, two at a time"
-	@$(BIN)/python -m pytest -n 2 --dist loadgroup tests $(ARGS)
+	@$(BIN)/python -m pytest -n 2 --dist loadgroup $(ARGS)
 
 check: $(READY) ## Format, lint and types, as CI judges them
 	@echo "==> ruff format --check"

@@ -101,7 +101,7 @@ STRANGERS: dict[str, tuple[str, ...]] = {"slots/child.py": ("adapter.py", "deliv
 
 ADAPTERS_MAY_IMPORT = {"adapter.py", "errors.py", "names.py"}
 ADAPTER_FILES = {"__init__.py", "adapter.py", "connection.py", "topology.py", "errors.py"}
-OPTIONAL_LIBRARIES = {"pika", "psycopg", "pyarrow", "py4j", "pydantic", "pyspark", "rocketmq", "stomp"}
+OPTIONAL_LIBRARIES = {"duckdb", "pika", "psycopg", "pyarrow", "py4j", "pydantic", "pyspark", "rocketmq", "stomp"}
 BROKERS = re.compile("rabbit|amqp|pika|stomp|activemq|artemis|rocketmq", re.IGNORECASE)
 LONGEST_FILE = 320
 CLOCKS = {
