@@ -381,6 +381,12 @@ class MemoryLedger(Ledger):
             ]
 
     @override
+    def ended(self, uids: Sequence[str]) -> frozenset[str]:
+        asked = set(uids)
+        with self._lock:
+            return frozenset(job.uid for job in self._jobs.values() if job.state in _ENDED and job.uid in asked)
+
+    @override
     def last_beat(self, id: JobId) -> Beat | None:
         with self._lock:
             job = self._jobs.get(id)

@@ -11,7 +11,7 @@ import json
 import os
 import secrets
 import sys
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -53,13 +53,21 @@ class SqliteLedger(Ledger):
         clock: Judges leases and delays (boot clock), numbers fences and ages rows (wall clock).
         times: Lease, margin, and how long one call may take.
         worker: Who claims through this ledger, for people.
+        is_dead: Proof of an owner's death; by default, that its lock in `owners_dir` is free.
 
     Raises:
         ConfigError: An unknown `synchronous`; at the first call: not a ledger, a newer one, not writable.
     """
 
     def __init__(
-        self, path: Path, *, synchronous: str = "normal", clock: Clock, times: Times, worker: str = ""
+        self,
+        path: Path,
+        *,
+        synchronous: str = "normal",
+        clock: Clock,
+        times: Times,
+        worker: str = "",
+        is_dead: Callable[[str], bool] | None = None,
     ) -> None:
         if synchronous not in {"normal", "full"}:
             raise ConfigError(
@@ -71,6 +79,7 @@ class SqliteLedger(Ledger):
         self._times = times
         self._worker = storable(worker)
         self._boot = proof.boot_id()
+        self._is_dead = is_dead or self._lock_is_free
 
     @property
     @override
@@ -249,6 +258,12 @@ class SqliteLedger(Ledger):
         return self._pages({"namespace": namespace, "queue": queue, "rows": _PAGE_ROWS})
 
     @override
+    def ended(self, uids: Sequence[str]) -> frozenset[str]:
+        with self._file.connection() as db:
+            found = db.execute(sql.ENDED, {"uids": json.dumps(list(uids))}).fetchall()
+        return frozenset(uid for (uid,) in found)
+
+    @override
     def last_beat(self, id: JobId) -> Beat | None:
         with self._file.connection() as db:
             return beat_of(db.execute(sql.LAST_BEAT, pk_values(id)).fetchone())
@@ -299,7 +314,7 @@ class SqliteLedger(Ledger):
     def _row(self, found: Sequence[Any]) -> Row:
         return row_of(found, self._clock, self._times, self._boot, self._is_dead)
 
-    def _is_dead(self, owner: str) -> bool:
+    def _lock_is_free(self, owner: str) -> bool:
         return proof.is_dead(self.owners_dir, owner)
 
     def _pages(self, values: Values) -> Iterator[tuple[Row, Beat | None]]:

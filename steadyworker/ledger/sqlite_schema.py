@@ -64,6 +64,7 @@ CREATE = (
         PRIMARY KEY (namespace, queue, key, round)
     ) STRICT
     """,
+    "CREATE UNIQUE INDEX jobs_by_uid ON jobs (uid)",
     "CREATE INDEX jobs_to_purge ON jobs (keep_until) WHERE keep_until IS NOT NULL",
     "CREATE INDEX jobs_held ON jobs (owner) WHERE owner IS NOT NULL",
     """
@@ -206,6 +207,7 @@ BEAT = f"""
     ON CONFLICT DO UPDATE
     SET fence = excluded.fence, done = excluded.done, total = excluded.total, note = excluded.note, at = excluded.at
 """
+ENDED = "SELECT uid FROM jobs WHERE uid IN (SELECT value FROM json_each(:uids)) AND state IN ('done', 'dead')"
 LAST_BEAT = f"SELECT done, total, note, at FROM beats WHERE {_JOB}"
 LAST_ROUND = "SELECT max(round) FROM jobs WHERE namespace = :namespace AND queue = :queue AND key = :key"
 PAGE = f"""

@@ -1,0 +1,11 @@
+"""
+The suites that define what an adapter and a ledger are: one test for each sentence of their Protocols.
+
+An author subclasses a suite in a test module, says how one is made, and runs pytest.
+"""
+
+from __future__ import annotations
+
+from steadyworker.testing.conformance.ledger import LedgerSuite
+
+__all__ = ["LedgerSuite"]

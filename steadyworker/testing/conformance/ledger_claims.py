@@ -1,0 +1,328 @@
+"""Promises about who holds a job: claims, fences, leases, take-overs."""
+# ruff: noqa: S101, PLR2004 - assertions are what a suite is made of
+
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from pathlib import Path
+from threading import Barrier
+
+import pytest
+
+from steadyworker.ledger.base import Claimed, JobId, Ledger, Moving, Row, State, Verdict
+from steadyworker.outcome import Counters
+from steadyworker.testing.clock import FakeClock
+from steadyworker.testing.conformance.ledger_bench import (
+    AGAIN,
+    BODY,
+    DEAD_END,
+    JOB,
+    ME,
+    OTHER,
+    OTHER_BODY,
+    LedgerBench,
+    claimed,
+    in_state,
+    seen,
+)
+
+ROUND_1 = replace(JOB, round=1)
+
+
+class ClaimPromises(LedgerBench):
+    """Who holds a job."""
+
+    def test_a_job_that_was_never_seen_has_no_row(self, ledger: Ledger) -> None:
+        """`read` answers None."""
+        assert ledger.read(JOB) is None
+
+    def test_a_first_claim_makes_the_row(self, ledger: Ledger) -> None:
+        """A claim of a job without a row writes all that it was given."""
+        counters = Counters(attempts=2, crashes=1, losses=3, interruptions=4, first_failed_at=12.5)
+        row = ledger.claim(Claimed(JOB, None, ME, 3, BODY, counters))
+        assert row is not None
+        assert row == seen(ledger)
+        assert (row.id, row.state, row.owner, row.hop, row.body_sha256) == (JOB, State.RUNNING, ME, 3, BODY)
+        assert row.counters == counters
+        assert row.uid
+        assert row.fence > 0
+        assert not row.lease_over
+        assert (row.checkpoint, row.handle, row.cancel_reason, row.target, row.settled) == (
+            None,
+            None,
+            None,
+            None,
+            "unknown",
+        )
+        assert row.started_at is not None
+
+    def test_jobs_are_told_apart_by_namespace_queue_key_and_round(self, ledger: Ledger) -> None:
+        """All four make the primary key."""
+        ids = [
+            JOB,
+            replace(JOB, namespace="other"),
+            replace(JOB, queue="other"),
+            replace(JOB, key="other"),
+            replace(JOB, round=1),
+        ]
+        assert len({claimed(ledger, id).uid for id in ids}) == len(ids)
+
+    def test_a_first_claim_is_refused_when_there_is_a_row_by_now(self, ledger: Ledger) -> None:
+        """`seen` None means: only when nobody was quicker."""
+        first = claimed(ledger)
+        assert ledger.claim(Claimed(JOB, None, OTHER, 0, BODY, Counters())) is None
+        assert seen(ledger) == first
+
+    @pytest.mark.parametrize("state", [State.RUNNING, State.INTERRUPTED, State.MOVING, State.MOVED])
+    def test_a_claim_keeps_uid_checkpoint_handle_and_cancel_mark(self, ledger: Ledger, state: State) -> None:
+        """A claim begins a run and forgets nothing of the job."""
+        token = claimed(ledger).token
+        assert ledger.checkpoint(token, b"17")
+        assert ledger.handle(token, b"spark-1")
+        ledger.cancel(JOB, "wrong month")
+        if state is State.INTERRUPTED:
+            ledger.interrupted(token, Counters())
+        elif state is not State.RUNNING:
+            ledger.moving(token, AGAIN)
+            if state is State.MOVED:
+                ledger.moved(token)
+        before = seen(ledger)
+        row = claimed(ledger, owner=OTHER, seen=before, hop=2)
+        assert (row.state, row.owner, row.hop) == (State.RUNNING, OTHER, 2)
+        assert row.fence > before.fence
+        kept = (row.uid, row.checkpoint, row.checkpoint_fence, row.handle, row.cancel_reason, row.counters)
+        assert kept == (before.uid, b"17", token.fence, b"spark-1", "wrong month", before.counters)
+        assert (row.target, row.due_in, row.delay, row.settled) == (None, 0.0, 0.0, "unknown")
+
+    def test_a_claim_never_lowers_the_hop(self, ledger: Ledger) -> None:
+        """The row keeps the highest hop that claimed."""
+        first = claimed(ledger, hop=4)
+        assert claimed(ledger, seen=first, hop=2).hop == 4
+
+    def test_a_claim_writes_its_counters(self, ledger: Ledger) -> None:
+        """What a take-over counts is written by the claim."""
+        row = ledger.claim(Claimed(JOB, claimed(ledger), OTHER, 0, BODY, Counters(losses=1)))
+        assert row is not None
+        assert row.counters == Counters(losses=1)
+
+    def test_a_claim_is_refused_when_the_row_was_claimed_since(self, ledger: Ledger) -> None:
+        """Of two that saw the same row, one wins."""
+        before = in_state(ledger, State.INTERRUPTED)[0]
+        winner = claimed(ledger, owner=OTHER, seen=before)
+        assert ledger.claim(Claimed(JOB, before, ME, 0, BODY, Counters())) is None
+        assert seen(ledger) == winner
+
+    def test_a_claim_is_refused_when_the_state_changed_since(self, ledger: Ledger) -> None:
+        """The fence alone does not tell: a run may have ended under it."""
+        before = claimed(ledger)
+        assert ledger.done(before.token)
+        assert ledger.claim(Claimed(JOB, before, OTHER, 0, BODY, Counters())) is None
+        assert seen(ledger).state is State.DONE
+
+    def test_a_claim_is_refused_when_the_row_is_gone(self, ledger: Ledger) -> None:
+        """A row that was removed since it was seen cannot be claimed as it was."""
+        dead = in_state(ledger, State.DEAD)[0]
+        ledger.forget(JOB)
+        assert ledger.claim(Claimed(JOB, dead, OTHER, 0, BODY, Counters())) is None
+
+    @pytest.mark.parametrize("state", [State.DONE, State.DEAD])
+    def test_what_has_ended_is_never_claimed(self, ledger: Ledger, state: State) -> None:
+        """At most one of `done` and `dead`, and nothing after it."""
+        row, _ = in_state(ledger, state)
+        assert ledger.claim(Claimed(JOB, row, OTHER, 0, BODY, Counters())) is None
+        assert seen(ledger) == row
+
+    def test_a_row_made_by_a_cancel_takes_the_body_of_its_first_claim(self, ledger: Ledger) -> None:
+        """A cancelled job that has no row matches any body, and the first one stays."""
+        ledger.cancel(JOB, "not needed")
+        row = claimed(ledger, seen=seen(ledger))
+        assert (row.body_sha256, row.cancel_reason) == (BODY, "not needed")
+        again = ledger.claim(Claimed(JOB, row, OTHER, 0, OTHER_BODY, Counters()))
+        assert again is not None
+        assert again.body_sha256 == BODY
+
+    def test_the_first_claim_of_a_round_begins_at_the_checkpoint_of_the_round_before(self, ledger: Ledger) -> None:
+        """A replay goes on where the dead letter stopped."""
+        first = claimed(ledger).token
+        assert ledger.checkpoint(first, b"400")
+        assert ledger.moving(first, DEAD_END)
+        assert ledger.moved(first)
+        row = claimed(ledger, ROUND_1)
+        assert (row.checkpoint, row.checkpoint_fence) == (b"400", None)
+        assert row.uid != first.uid
+        ledger.checkpoint(row.token, b"500")
+        assert claimed(ledger, ROUND_1, seen=seen(ledger, ROUND_1)).checkpoint == b"500", "only the first claim copies"
+        assert claimed(ledger, replace(JOB, round=3)).checkpoint is None, "only from the round just before"
+
+    def test_a_round_that_was_cancelled_before_it_came_keeps_the_checkpoint_too(self, ledger: Ledger) -> None:
+        """A cancel mark makes the row; the first claim is still the first."""
+        first = claimed(ledger).token
+        assert ledger.checkpoint(first, b"400")
+        ledger.cancel(ROUND_1, "wrong month")
+        assert claimed(ledger, ROUND_1, seen=seen(ledger, ROUND_1)).checkpoint == b"400"
+
+    def test_every_fence_is_greater_than_every_fence_before(self, ledger: Ledger, clock: FakeClock) -> None:
+        """One counter for the whole ledger, for claims and take-overs; a wall clock set back changes nothing."""
+        fences = [claimed(ledger).fence, claimed(ledger, replace(JOB, key="b")).fence]
+        clock.step_wall(-3600)
+        lost = ledger.lose(seen(ledger), OTHER, DEAD_END)
+        assert lost is not None
+        taken = ledger.take(lost, ME)
+        assert taken is not None
+        fences += [lost.fence, taken.fence]
+        assert ledger.moved(taken.token)
+        ledger.forget(JOB)
+        fences.append(claimed(ledger).fence)
+        assert fences == sorted(set(fences))
+
+    def test_a_fence_is_at_least_the_wall_clock_in_milliseconds(self, ledger: Ledger, clock: FakeClock) -> None:
+        """So a ledger that was lost and made again goes on above the fences of the old one."""
+        if self.own_clock:
+            pytest.skip("reads a clock of its own")
+        assert claimed(ledger).fence >= int(clock.wall() * 1000)
+        clock.advance(3600)
+        assert claimed(ledger, replace(JOB, key="b")).fence >= int(clock.wall() * 1000)
+
+    def test_of_many_that_claim_at_once_one_wins(self, ledger: Ledger) -> None:
+        """A claim is one compare-and-set, from any thread."""
+        together = Barrier(8)
+
+        def claim(number: int) -> Row | None:
+            together.wait(10)
+            return ledger.claim(Claimed(JOB, before, f"host/boot/{number}", 0, BODY, Counters()))
+
+        before: Row | None = None
+        with ThreadPoolExecutor(8) as pool:
+            for _ in range(20):
+                winners = [row for row in pool.map(claim, range(8)) if row is not None]
+                assert len(winners) == 1
+                before = seen(ledger)
+                assert before == winners[0]
+
+    def test_a_lease_is_over_a_margin_after_its_end(self, ledger: Ledger, clock: FakeClock) -> None:
+        """Until then the owner may renew it in peace."""
+        claimed(ledger)
+        self.let_pass(clock, self.times.lease + self.times.margin * 0.5)
+        assert not seen(ledger).lease_over
+        assert seen(ledger).late_by > 0
+        self.let_pass(clock, self.times.margin * 0.6)
+        assert seen(ledger).lease_over
+
+    def test_a_wall_clock_that_jumps_ends_no_lease(self, ledger: Ledger, clock: FakeClock) -> None:
+        """Who runs a job is never decided by the wall clock."""
+        claimed(ledger)
+        clock.step_wall(86_400)
+        assert not seen(ledger).lease_over
+
+    def test_a_lease_runs_out_while_its_machine_sleeps(self, ledger: Ledger, clock: FakeClock) -> None:
+        """The rest of the world goes on through a suspend."""
+        if self.own_clock:
+            pytest.skip("reads a clock of its own")
+        claimed(ledger)
+        clock.sleep(self.times.lease + self.times.margin + 1)
+        assert seen(ledger).lease_over
+
+    @pytest.mark.parametrize("state", [State.INTERRUPTED, State.MOVED, State.DONE, State.DEAD])
+    def test_nobody_holds_what_does_not_run(self, ledger: Ledger, state: State) -> None:
+        """Owner and lease are only of `running` and `moving`."""
+        row, _ = in_state(ledger, state)
+        assert (row.owner, row.lease_over) == (None, True)
+
+    def test_a_renewal_begins_the_lease_anew(self, ledger: Ledger, clock: FakeClock) -> None:
+        """Running and moving alike."""
+        running = claimed(ledger).token
+        moving = claimed(ledger, replace(JOB, key="b")).token
+        assert ledger.moving(moving, AGAIN)
+        self.let_pass(clock, self.times.lease * 0.8)
+        assert [answer.granted for answer in ledger.renew([running, moving])] == [True, True]
+        self.let_pass(clock, self.times.lease * 0.8)
+        assert [seen(ledger, token.id).lease_over for token in (running, moving)] == [False, False]
+        assert [seen(ledger, token.id).late_by for token in (running, moving)] == [0.0, 0.0]
+
+    def test_renewals_are_answered_one_each_and_in_order(self, ledger: Ledger) -> None:
+        """A refused one changes nothing for the others, and a cancel mark comes with its own."""
+        tokens = [claimed(ledger, replace(JOB, key=key)).token for key in "abc"]
+        ledger.cancel(tokens[2].id, "wrong month")
+        assert claimed(ledger, tokens[1].id, OTHER, seen(ledger, tokens[1].id))
+        answers = ledger.renew(tokens)
+        assert [(answer.granted, answer.cancel_reason) for answer in answers] == [
+            (True, None),
+            (False, None),
+            (True, "wrong month"),
+        ]
+        assert list(ledger.renew([])) == []
+
+    def test_a_lease_that_ran_out_and_was_not_taken_is_renewed(self, ledger: Ledger, clock: FakeClock) -> None:
+        """The fence, not the clock, says whose job it is."""
+        token = claimed(ledger).token
+        self.lease_ends(clock)
+        assert seen(ledger).lease_over
+        assert ledger.renew([token])[0].granted
+        assert not seen(ledger).lease_over
+
+    def test_a_hand_over_is_taken_as_it_is(self, ledger: Ledger) -> None:
+        """`take` changes fence, owner and lease, and nothing else."""
+        before, token = in_state(ledger, State.MOVING)
+        taken = ledger.take(before, OTHER)
+        assert taken is not None
+        assert taken.fence > before.fence
+        assert replace(taken, fence=before.fence, owner=before.owner, due_in=0.0) == replace(before, due_in=0.0)
+        assert taken == seen(ledger)
+        assert not ledger.moved(token)
+        assert ledger.moved(taken.token)
+
+    @pytest.mark.parametrize("state", [state for state in State if state is not State.MOVING])
+    def test_only_a_hand_over_is_taken(self, ledger: Ledger, state: State) -> None:
+        """`take` of any other state is refused."""
+        row, _ = in_state(ledger, state)
+        assert ledger.take(row, OTHER) is None
+        assert seen(ledger) == row
+
+    def test_of_two_that_take_one_hand_over_one_wins(self, ledger: Ledger) -> None:
+        """`take` is a compare-and-set on what was seen."""
+        before, _ = in_state(ledger, State.MOVING)
+        assert ledger.take(before, OTHER) is not None
+        assert ledger.take(before, ME) is None
+
+    def test_a_run_that_was_lost_too_often_goes_to_moving(self, ledger: Ledger) -> None:
+        """`lose` draws a fence, owns the row and writes the verdict; the old owner is refused."""
+        before = claimed(ledger)
+        verdict = Verdict(Moving.DEAD, "owner lost ×5", Counters(losses=5))
+        lost = ledger.lose(before, OTHER, verdict)
+        assert lost is not None
+        assert lost == seen(ledger)
+        assert (lost.state, lost.target, lost.owner, lost.reason) == (State.MOVING, Moving.DEAD, OTHER, "owner lost ×5")
+        assert lost.counters == Counters(losses=5)
+        assert lost.fence > before.fence
+        assert not lost.lease_over
+        assert not ledger.done(before.token)
+        assert ledger.lose(before, ME, verdict) is None
+        assert ledger.moved(lost.token)
+        assert seen(ledger).state is State.DEAD
+
+    @pytest.mark.parametrize("state", [state for state in State if state is not State.RUNNING])
+    def test_only_a_run_is_lost(self, ledger: Ledger, state: State) -> None:
+        """`lose` of any other state is refused."""
+        row, _ = in_state(ledger, state)
+        assert ledger.lose(row, OTHER, DEAD_END) is None
+        assert seen(ledger) == row
+
+    def test_what_one_worker_writes_the_next_reads(self, ledger: Ledger, tmp_path: Path, clock: FakeClock) -> None:
+        """Two worker processes that open one ledger see one record."""
+        second = self.make_ledger(tmp_path, clock, self.times)
+        assert second.ledger_id() == ledger.ledger_id()
+        row = claimed(ledger)
+        assert second.read(JOB) == row
+        taken = claimed(second, owner=OTHER, seen=row)
+        assert taken.fence > row.fence
+        assert not ledger.done(row.token)
+        assert second.done(taken.token)
+        assert seen(ledger).state is State.DONE
+        second.close()
+
+    def test_keys_are_kept_as_they_are(self, ledger: Ledger) -> None:
+        """Upper and lower case, `:` and `.` make different jobs."""
+        keys = ["a", "A", "a:", "a.", "a:b"]
+        uids = {claimed(ledger, JobId("shop", "exports", key)).uid for key in keys}
+        assert len(uids) == len(keys)

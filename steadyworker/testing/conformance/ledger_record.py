@@ -1,0 +1,243 @@
+"""Promises about the record: who consumes, what is remembered and for how long, cancel marks, progress."""
+# ruff: noqa: S101, PLR2004 - assertions are what a suite is made of
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from steadyworker.ledger.base import Beat, Ledger, State
+from steadyworker.ledger.retention import DAY
+from steadyworker.testing.clock import FakeClock
+from steadyworker.testing.conformance.ledger_bench import DEAD_END, JOB, ME, OTHER, LedgerBench, claimed, in_state, seen
+
+OLD = {
+    (State.MOVED, None): 14 * DAY + 20,  # counted from when the copy is due
+    (State.MOVED, True): 14 * DAY + 20,
+    (State.DONE, None): 14 * DAY,
+    (State.DONE, False): 14 * DAY,
+    (State.DONE, True): DAY,
+    (State.DEAD, None): 30 * DAY,
+    (State.DEAD, True): 30 * DAY,
+}
+
+
+class RecordPromises(LedgerBench):
+    """What the ledger keeps."""
+
+    def test_a_ledger_has_an_id_of_its_own(self, ledger: Ledger, tmp_path: Path, clock: FakeClock) -> None:
+        """The same as long as it lives; another ledger's is another."""
+        (tmp_path / "elsewhere").mkdir()
+        other = self.make_ledger(tmp_path / "elsewhere", clock, self.times)
+        assert ledger.ledger_id() == ledger.ledger_id()
+        assert other.ledger_id() != ledger.ledger_id()
+        other.close()
+
+    def test_a_good_ledger_has_nothing_wrong(self, ledger: Ledger) -> None:
+        """`findings` names errors only where there are some."""
+        assert [finding for finding in ledger.findings() if finding.level == "error"] == []
+
+    def test_its_url_says_which_kind_it_is(self, ledger: Ledger) -> None:
+        """A scheme, and no password."""
+        assert ":" in ledger.url
+        assert "secret" not in ledger.url
+
+    def test_the_first_broker_is_the_one_that_is_bound(self, ledger: Ledger) -> None:
+        """`bind` answers what the queue is bound to, ours or another's."""
+        assert ledger.bind("shop", "exports", "broker-1") == "broker-1"
+        assert ledger.bind("shop", "exports", "broker-2") == "broker-1"
+        assert ledger.bind("shop", "exports", "broker-1") == "broker-1"
+        assert ledger.bind("shop", "refunds", "broker-2") == "broker-2"
+        assert ledger.bind("other", "exports", "broker-3") == "broker-3"
+
+    def test_owners_are_known_while_they_are_seen(self, ledger: Ledger, clock: FakeClock) -> None:
+        """Registered again at each renewal, forgotten when they leave, no longer listed after a day."""
+        ledger.register(ME, "host", ["exports", "refunds"])
+        self.let_pass(clock, self.times.renew)
+        ledger.register(OTHER, "other-host", [])
+        found = {seen.owner: seen for seen in ledger.owners()}
+        assert set(found) == {ME, OTHER}
+        assert (found[ME].host, found[ME].queues, found[ME].dead) == ("host", ("exports", "refunds"), False)
+        assert found[ME].seen_ago >= self.times.renew * 0.9
+        assert found[OTHER].queues == ()
+        ledger.register(ME, "host", ["exports"])
+        again = {seen.owner: seen for seen in ledger.owners()}[ME]
+        assert (again.queues, again.seen_ago < self.times.renew) == (("exports",), True)
+        ledger.unregister(OTHER)
+        ledger.unregister("never seen")
+        assert [seen.owner for seen in ledger.owners()] == [ME]
+        if not self.own_clock:
+            clock.advance(DAY + 1)
+            assert list(ledger.owners()) == []
+
+    @pytest.mark.parametrize("state", [State.RUNNING, State.INTERRUPTED, State.MOVING, State.MOVED])
+    def test_a_cancel_leaves_a_mark(self, ledger: Ledger, state: State) -> None:
+        """It answers the state that the job was in, and changes nothing else; a second reason replaces the first."""
+        before, _ = in_state(ledger, state)
+        assert ledger.cancel(JOB, "first") is state
+        assert ledger.cancel(JOB, "wrong month") is state
+        after = seen(ledger)
+        assert after.cancel_reason == "wrong month"
+        assert replace(after, cancel_reason=None, due_in=0.0) == replace(before, due_in=0.0)
+
+    @pytest.mark.parametrize("state", [State.DONE, State.DEAD])
+    def test_what_has_ended_cannot_be_cancelled(self, ledger: Ledger, state: State) -> None:
+        """It stays as it is."""
+        before, _ = in_state(ledger, state)
+        assert ledger.cancel(JOB, "too late") is state
+        assert seen(ledger) == before
+
+    def test_a_cancel_that_is_quicker_than_its_job_makes_the_row(self, ledger: Ledger) -> None:
+        """`interrupted`, nobody's, and of any body."""
+        assert ledger.cancel(JOB, "not needed") is None
+        row = seen(ledger)
+        assert (row.state, row.cancel_reason, row.body_sha256) == (State.INTERRUPTED, "not needed", None)
+        assert (row.owner, row.lease_over, row.hop) == (None, True, 0)
+        assert row.uid
+        assert ledger.cancel(JOB, "really") is State.INTERRUPTED
+
+    @pytest.mark.parametrize("state", State)
+    def test_a_checkpoint_is_cleared_when_nobody_runs_the_job(self, ledger: Ledger, state: State) -> None:
+        """`replay --from-start`; a job that is held keeps its own."""
+        in_state(ledger, state, checkpoint=b"17")
+        assert seen(ledger).checkpoint == b"17"
+        ledger.clear_checkpoint(JOB)
+        kept = b"17" if state in {State.RUNNING, State.MOVING} else None
+        assert seen(ledger).checkpoint == kept
+
+    def test_progress_is_kept_for_people(self, ledger: Ledger) -> None:
+        """The last beat of the run that holds the job; one of a run that was taken over is not kept."""
+        row = claimed(ledger)
+        assert ledger.last_beat(JOB) is None
+        ledger.beat(row.token, Beat(1, 100, "page", 12.5))
+        ledger.beat(row.token, Beat(2.5, None, "", 13.5))
+        assert ledger.last_beat(JOB) == Beat(2.5, None, "", 13.5)
+        later = claimed(ledger, owner=OTHER, seen=row)
+        ledger.beat(row.token, Beat(99, 100, "stale", 14.5))
+        assert ledger.last_beat(JOB) == Beat(2.5, None, "", 13.5)
+        ledger.beat(later.token, Beat(3, 100, "page", 15.5))
+        assert ledger.last_beat(JOB) == Beat(3, 100, "page", 15.5)
+
+    def test_the_highest_round_of_a_key_is_known(self, ledger: Ledger) -> None:
+        """`send(again=True)` asks for it."""
+        assert ledger.last_round(JOB.namespace, JOB.queue, JOB.key) is None
+        for number in (0, 2, 1):
+            claimed(ledger, replace(JOB, round=number))
+        claimed(ledger, replace(JOB, key="other", round=7))
+        assert ledger.last_round(JOB.namespace, JOB.queue, JOB.key) == 2
+
+    def test_jobs_are_listed_newest_first_with_their_progress(self, ledger: Ledger) -> None:
+        """All of them, or a namespace's, or a queue's."""
+        rows = [claimed(ledger, replace(JOB, key=f"m-{number}")) for number in range(450)]
+        ledger.beat(rows[3].token, Beat(1, 2, "x", 3.5))
+        elsewhere = claimed(ledger, replace(JOB, namespace="other", queue="refunds"))
+        listed = list(ledger.jobs())
+        assert [row for row, _ in listed] == [elsewhere, *reversed(rows)]
+        assert [beat for _, beat in listed if beat] == [Beat(1, 2, "x", 3.5)]
+        assert [row for row, _ in ledger.jobs(namespace="other")] == [elsewhere]
+        assert [row for row, _ in ledger.jobs(queue="refunds")] == [elsewhere]
+        assert list(ledger.jobs("shop", "refunds")) == []
+
+    @pytest.mark.parametrize("state", State)
+    def test_only_a_dead_job_is_forgotten(self, ledger: Ledger, state: State) -> None:
+        """A dead letter that was dropped: its row goes, with its progress, and nobody else's does."""
+        _, token = in_state(ledger, state)
+        ledger.beat(token, Beat(1, 2, "", 3.5))
+        ledger.forget(JOB)
+        dead = state is State.DEAD
+        assert (ledger.read(JOB) is None) is dead
+        assert (ledger.last_beat(JOB) is None) is dead
+
+    def test_which_jobs_have_ended_is_known_by_their_uids(self, ledger: Ledger) -> None:
+        """Their export stages may be reaped; of a uid that it does not know, the ledger says nothing."""
+        uids = {}
+        for state in State:
+            row, _ = in_state(ledger, state, id=replace(JOB, key=state.value))
+            uids[state] = row.uid
+        assert ledger.ended([*uids.values(), "unknown"]) == {uids[State.DONE], uids[State.DEAD]}
+        assert ledger.ended([uids[State.RUNNING], uids[State.DEAD]]) == {uids[State.DEAD]}
+        assert ledger.ended([]) == frozenset()
+
+    def test_a_checkpoint_outlives_the_replay_until_the_next_round_has_it(self, ledger: Ledger) -> None:
+        """A dead letter that is replayed is forgotten before its next round is claimed; the position must not be."""
+        token = claimed(ledger).token
+        ledger.checkpoint(token, b"400")
+        ledger.moving(token, DEAD_END)
+        ledger.moved(token)
+        ledger.forget(JOB)
+        assert claimed(ledger, replace(JOB, round=1)).checkpoint == b"400"
+        ledger.forget(JOB)
+        assert ledger.read(JOB) is None
+
+    @pytest.mark.parametrize(("state", "known"), OLD)
+    def test_a_row_is_kept_for_its_time(
+        self, ledger: Ledger, clock: FakeClock, state: State, *, known: bool | None
+    ) -> None:
+        """`moved` until due + 14 days; `done` 24 h when its message is known to be gone, else 14 days; `dead` 30."""
+        if self.own_clock:
+            pytest.skip("reads a clock of its own")
+        _, token = in_state(ledger, state)
+        if known is not None:
+            ledger.settled(token, known)
+        assert seen(ledger).settled == {None: "unknown", False: "written", True: "known"}[known]
+        clock.advance(OLD[state, known] - 1)
+        assert ledger.purge() == 0
+        assert seen(ledger).state is state
+        clock.advance(2)
+        assert ledger.purge() == 1
+        assert ledger.read(JOB) is None
+
+    @pytest.mark.parametrize("state", [State.RUNNING, State.INTERRUPTED, State.MOVING])
+    def test_what_is_not_ended_is_never_removed(self, ledger: Ledger, clock: FakeClock, state: State) -> None:
+        """Nor does settling it change anything: it is not settled."""
+        _, token = in_state(ledger, state)
+        if state is not State.INTERRUPTED:
+            ledger.settled(token, known=True)
+            assert seen(ledger).settled == "unknown"
+        clock.advance(400 * DAY)
+        assert ledger.purge() == 0
+        assert seen(ledger).state is state
+
+    def test_a_purge_removes_many(self, ledger: Ledger, clock: FakeClock) -> None:
+        """It answers how many."""
+        if self.own_clock:
+            pytest.skip("reads a clock of its own")
+        for number in range(1200):
+            ledger.done(claimed(ledger, replace(JOB, key=f"old-{number}")).token)
+        kept = claimed(ledger)
+        clock.advance(15 * DAY)
+        assert ledger.purge() == 1200
+        assert [row.id for row, _ in ledger.jobs()] == [kept.id]
+
+    def test_only_the_last_run_says_what_is_known_of_its_message(self, ledger: Ledger) -> None:
+        """A late word of an earlier run is not about this row; `known` is never taken back."""
+        row, stale = in_state(ledger, State.MOVED)
+        token = claimed(ledger, seen=row, hop=1).token
+        ledger.done(token)
+        ledger.settled(stale, known=True)
+        assert seen(ledger).settled == "unknown"
+        ledger.settled(token, known=True)
+        ledger.settled(token, known=False)
+        assert seen(ledger).settled == "known"
+
+    def test_the_record_outlives_the_process(self, ledger: Ledger, tmp_path: Path, clock: FakeClock) -> None:
+        """Closed, twice, and opened again: everything is there, and fences go on."""
+        if not self.durable:
+            pytest.skip("is not durable")
+        token = claimed(ledger).token
+        ledger.checkpoint(token, b"17")
+        ledger.cancel(JOB, "wrong month")
+        ledger.bind("shop", "exports", "broker-1")
+        ledger.beat(token, Beat(1, 2, "", 3.5))
+        before, id_ = seen(ledger), ledger.ledger_id()
+        ledger.close()
+        ledger.close()
+        second = self.make_ledger(tmp_path, clock, self.times)
+        assert seen(second) == before
+        assert second.ledger_id() == id_
+        assert second.bind("shop", "exports", "broker-2") == "broker-1"
+        assert second.last_beat(JOB) == Beat(1, 2, "", 3.5)
+        assert claimed(second, replace(JOB, key="b")).fence > before.fence
+        second.close()

@@ -1,0 +1,198 @@
+"""Promises about an owner's writes: what each does, and that nobody else's lands."""
+# ruff: noqa: S101, PLR2004 - assertions are what a suite is made of
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import pytest
+
+from steadyworker.ledger.base import Ledger, Moving, State, Token, Verdict
+from steadyworker.outcome import Counters
+from steadyworker.testing.clock import FakeClock
+from steadyworker.testing.conformance.ledger_bench import (
+    AGAIN,
+    DEAD_END,
+    JOB,
+    OTHER,
+    LedgerBench,
+    claimed,
+    in_state,
+    seen,
+)
+
+Write = Callable[[Ledger, Token], bool]
+
+WRITES: dict[str, Write] = {
+    "renew": lambda ledger, token: ledger.renew([token])[0].granted,
+    "checkpoint": lambda ledger, token: ledger.checkpoint(token, b"new"),
+    "clear": lambda ledger, token: ledger.checkpoint(token, None),
+    "handle": lambda ledger, token: ledger.handle(token, b"new"),
+    "may_commit": lambda ledger, token: ledger.may_commit(token),
+    "done": lambda ledger, token: ledger.done(token),
+    "interrupted": lambda ledger, token: ledger.interrupted(token, Counters(interruptions=9)),
+    "moving": lambda ledger, token: ledger.moving(token, DEAD_END),
+    "moved": lambda ledger, token: ledger.moved(token),
+}
+ALLOWED = {"renew": {State.RUNNING, State.MOVING}, "moved": {State.MOVING}}
+
+
+class WritePromises(LedgerBench):
+    """What the owner of a run may write."""
+
+    @pytest.mark.parametrize("write", WRITES)
+    @pytest.mark.parametrize("state", State)
+    def test_each_write_lands_in_its_states_only(self, ledger: Ledger, write: str, state: State) -> None:
+        """A refused write answers False and changes nothing."""
+        before, token = in_state(ledger, state)
+        allowed = state in ALLOWED.get(write, {State.RUNNING})
+        assert WRITES[write](ledger, token) is allowed
+        if not allowed:
+            assert replace(seen(ledger), due_in=0.0) == replace(before, due_in=0.0)
+
+    @pytest.mark.parametrize("write", WRITES)
+    def test_no_write_lands_after_another_claimed(self, ledger: Ledger, write: str) -> None:
+        """A thawed owner is refused, whatever it tries; the row is as its new owner left it."""
+        stale = claimed(ledger)
+        row = claimed(ledger, owner=OTHER, seen=stale)
+        if write == "moved":
+            assert ledger.moving(row.token, AGAIN)
+        before = seen(ledger)
+        assert WRITES[write](ledger, stale.token) is False
+        assert replace(seen(ledger), due_in=0.0) == replace(before, due_in=0.0)
+
+    @pytest.mark.parametrize("write", WRITES)
+    @pytest.mark.parametrize("forged", ["uid", "fence", "owner"])
+    def test_a_write_names_the_run_in_full(self, ledger: Ledger, write: str, forged: str) -> None:
+        """Uid, fence and owner must all be the row's."""
+        state = State.MOVING if write == "moved" else State.RUNNING
+        before, token = in_state(ledger, state)
+        others = {
+            "uid": replace(token, uid="another"),
+            "fence": replace(token, fence=token.fence + 1),
+            "owner": replace(token, owner="another"),
+        }
+        assert WRITES[write](ledger, others[forged]) is False
+        assert replace(seen(ledger), due_in=0.0) == replace(before, due_in=0.0)
+
+    @pytest.mark.parametrize("write", WRITES)
+    def test_a_write_to_a_row_that_is_gone_is_refused(self, ledger: Ledger, write: str) -> None:
+        """So is one of a run whose row was removed and made again."""
+        token = in_state(ledger, State.DEAD)[1]
+        ledger.forget(JOB)
+        assert WRITES[write](ledger, token) is False
+        assert ledger.read(JOB) is None
+        in_state(ledger, State.MOVING if write == "moved" else State.RUNNING)
+        assert WRITES[write](ledger, token) is False
+
+    def test_a_checkpoint_is_kept_with_the_fence_that_saved_it(self, ledger: Ledger) -> None:
+        """`checkpoint_fence` tells a run that saved from one that did not; None clears both."""
+        token = claimed(ledger).token
+        big = bytes(range(256)) * 256
+        assert ledger.checkpoint(token, big)
+        assert (seen(ledger).checkpoint, seen(ledger).checkpoint_fence) == (big, token.fence)
+        assert ledger.checkpoint(token, None)
+        assert (seen(ledger).checkpoint, seen(ledger).checkpoint_fence) == (None, None)
+
+    def test_an_empty_checkpoint_is_a_checkpoint(self, ledger: Ledger) -> None:
+        """No bytes are not None."""
+        token = claimed(ledger).token
+        assert ledger.checkpoint(token, b"")
+        assert (seen(ledger).checkpoint, seen(ledger).checkpoint_fence) == (b"", token.fence)
+
+    def test_a_handle_is_kept_until_it_is_replaced(self, ledger: Ledger) -> None:
+        """None clears it."""
+        token = claimed(ledger).token
+        assert ledger.handle(token, b"\x00app-1")
+        assert seen(ledger).handle == b"\x00app-1"
+        assert ledger.handle(token, None)
+        assert seen(ledger).handle is None
+
+    def test_leave_to_commit_renews_the_lease(self, ledger: Ledger, clock: FakeClock) -> None:
+        """Whoever has leave has a whole lease to use it in."""
+        token = claimed(ledger).token
+        self.let_pass(clock, self.times.lease * 0.8)
+        assert ledger.may_commit(token)
+        self.let_pass(clock, self.times.lease * 0.8)
+        assert seen(ledger).late_by == 0.0
+
+    def test_done_ends_the_job(self, ledger: Ledger) -> None:
+        """It is nobody's, and what an earlier attempt failed of is no longer its reason."""
+        row, token = in_state(ledger, State.MOVED)
+        token = claimed(ledger, seen=row, hop=1).token
+        assert seen(ledger).reason == AGAIN.reason
+        assert ledger.done(token)
+        after = seen(ledger)
+        assert (after.state, after.owner, after.reason, after.error_class) == (State.DONE, None, "", "")
+        assert (after.hop, after.fence, after.uid) == (1, token.fence, row.uid)
+        assert after.ended_at is not None
+
+    def test_interrupted_is_nobodys_and_keeps_its_position(self, ledger: Ledger) -> None:
+        """Checkpoint and handle stay for whoever claims next."""
+        token = claimed(ledger).token
+        ledger.checkpoint(token, b"17")
+        ledger.handle(token, b"app-1")
+        assert ledger.interrupted(token, Counters(attempts=1, interruptions=2))
+        row = seen(ledger)
+        assert (row.state, row.owner, row.checkpoint, row.handle) == (State.INTERRUPTED, None, b"17", b"app-1")
+        assert row.counters == Counters(attempts=1, interruptions=2)
+
+    def test_moving_keeps_the_verdict_and_the_owner(self, ledger: Ledger) -> None:
+        """Target, reason, counters and delay are on record before anything is published."""
+        token = claimed(ledger, hop=3).token
+        ledger.checkpoint(token, b"17")
+        counters = Counters(attempts=2, first_failed_at=99.5)
+        assert ledger.moving(token, Verdict(Moving.RETRY, "no", counters, 20.0, "ValueError", "no: 1"))
+        row = seen(ledger)
+        assert (row.state, row.target, row.reason, row.counters) == (State.MOVING, Moving.RETRY, "no", counters)
+        assert (row.error_class, row.error_text, row.delay) == ("ValueError", "no: 1", 20.0)
+        assert (row.owner, row.fence, row.hop, row.checkpoint) == (token.owner, token.fence, 3, b"17")
+        assert not row.lease_over
+        assert 19.0 < row.due_in <= 20.0
+
+    def test_a_verdict_may_clear_the_checkpoint(self, ledger: Ledger) -> None:
+        """`Retry(fresh=True)`: the next attempt starts from the beginning."""
+        token = claimed(ledger).token
+        ledger.checkpoint(token, b"17")
+        assert ledger.moving(token, replace(AGAIN, keep_checkpoint=False))
+        assert (seen(ledger).checkpoint, seen(ledger).checkpoint_fence) == (None, None)
+
+    def test_moved_goes_where_the_verdict_said(self, ledger: Ledger) -> None:
+        """A retry is `moved`, and a dead letter is `dead`, with why."""
+        assert in_state(ledger, State.MOVED)[0].state is State.MOVED
+        again = claimed(ledger, seen=seen(ledger), hop=1).token
+        assert ledger.moving(again, DEAD_END)
+        assert ledger.moved(again)
+        row = seen(ledger)
+        assert (row.state, row.target, row.reason, row.counters) == (
+            State.DEAD,
+            Moving.DEAD,
+            "exhausted",
+            DEAD_END.counters,
+        )
+        assert row.ended_at is not None
+
+    def test_a_copy_is_due_after_its_delay(self, ledger: Ledger, clock: FakeClock) -> None:
+        """`due_in` counts down on the ledger's clock, through `moved`; `late_by` counts up from there."""
+        delay = self.times.lease
+        token = claimed(ledger).token
+        assert ledger.moving(token, replace(AGAIN, delay=delay))
+        assert ledger.moved(token)
+        clock.step_wall(-3600)
+        self.let_pass(clock, delay * 0.5)
+        assert 0 < seen(ledger).due_in <= delay * 0.5
+        clock.step_wall(3600)
+        assert seen(ledger).late_by == 0.0
+        self.let_pass(clock, delay)
+        assert seen(ledger).due_in == 0.0
+        assert seen(ledger).late_by > 0
+
+    def test_odd_text_is_kept_readable(self, ledger: Ledger) -> None:
+        """Reasons come from exceptions: NUL, undecodable bytes of file names and long texts are no reason to fail."""
+        token = claimed(ledger).token
+        odd = "no \udcff \x00 ü 𝄞 " + "x" * 100_000
+        assert ledger.moving(token, replace(AGAIN, reason=odd, error_class=odd, error_text=odd))
+        assert "ü 𝄞 xxx" in seen(ledger).reason
+        ledger.cancel(JOB, odd)
+        assert "ü 𝄞 xxx" in (seen(ledger).cancel_reason or "")
