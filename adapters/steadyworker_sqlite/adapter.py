@@ -1,0 +1,183 @@
+"""The embedded broker's adapter: `steadyworker.adapter.Adapter` over one file."""
+
+from __future__ import annotations
+
+import json
+import uuid
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, closing, contextmanager, suppress
+from pathlib import Path
+
+from steadyworker.adapter import (
+    Capabilities,
+    Copy,
+    Delivery,
+    Finding,
+    QueueSpec,
+    Settings,
+    Settle,
+    Settled,
+    Sink,
+    Target,
+)
+from steadyworker.errors import BrokerUnavailable, Unsettled
+from steadyworker_sqlite.connection import Connection, delivery_of, numbers_of
+from steadyworker_sqlite.errors import Unusable, translated
+from steadyworker_sqlite.presence import Presence, is_gone
+from steadyworker_sqlite.publisher import Publisher
+from steadyworker_sqlite.session import SILENCE, evict_the_gone
+from steadyworker_sqlite.store import Entry, Store
+from steadyworker_sqlite.topology import HEADER_BYTES, place_findings
+
+
+class SqliteAdapter:
+    """
+    One queue of one broker file, consumed by one worker process.
+
+    Args:
+        path: The broker file.
+        spec: The queue, and its dead-letter queue.
+        settings: The operator's; `topology` other than "declare" makes neither file nor queues.
+        silence: Seconds after which a consumer that is frozen loses its messages.
+    """
+
+    def __init__(self, path: Path, spec: QueueSpec, settings: Settings, silence: float = SILENCE) -> None:
+        self.path = path
+        self._spec = spec
+        self._settings = settings
+        self._silence = silence
+        self._declares = settings.topology == "declare"
+        self._publisher = Publisher(path, settings.clock, declare=self._declares)
+        self._connection = Connection(path, spec, settings, silence)
+
+    @property
+    def capabilities(self) -> Capabilities:
+        """Everything, on one host; bodies up to the operator's limit."""
+        return Capabilities(counts_consumers=True, max_body=self._settings.max_body, one_host=True)
+
+    def start(self, sink: Sink) -> None:
+        """Begin to consume."""
+        self._connection.start(sink)
+
+    def credits(self, count: int) -> None:
+        """At most so many deliveries more."""
+        self._connection.credits(count)
+
+    def publish(self, copy: Copy) -> None:
+        """
+        Return when the copy is on disk.
+
+        Raises PublishFailed, TargetMissing, and ValueError for a *new* message (`Target.WORK`) over the limits.
+        A copy of a message that is in already is always taken: headers that grew on the way must not hold it up.
+        """
+        headers = json.dumps(dict(copy.headers))
+        if copy.to is Target.WORK:
+            _refuse("a body", len(copy.body), self._settings.max_body)
+            _refuse("headers", len(headers), HEADER_BYTES)
+        queue = self._spec.dead_letter_queue if copy.to is Target.DEAD else self._spec.queue
+        delay = max(0.0, copy.delay) if copy.to is Target.LATER else 0.0
+        self._publisher.publish(Entry(queue, copy.message_id or str(uuid.uuid4()), headers, copy.body, delay))
+
+    def settle(self, delivery: Delivery, how: Settle) -> Settled:
+        """Return when it is committed: an ack is on disk, a release is there for every process."""
+        self._connection.settle(delivery, how)
+        return Settled.KNOWN
+
+    def identity(self) -> str:
+        """The random id that the file was given when it was made."""
+        return self._publisher.ask(Store.identity)
+
+    def consumers(self) -> int:
+        """How many consumers of the queue live."""
+        silent_since = self._settings.clock.boottime() - self._silence
+        alive = self._publisher.ask(
+            lambda store: [p for p in store.peers() if not is_gone(store.folder, p.presence, silent_since)]
+        )
+        return sum(1 for peer in alive if peer.queue == self._spec.queue and not peer.reads)
+
+    def findings(self, spec: QueueSpec) -> Sequence[Finding]:
+        """What is wrong with the file's place, the file, and its queues."""
+        found = list(place_findings(self.path, _mounts()))
+        if found or (self._declares and not self.path.exists()):
+            return found
+        remedy = "Name another path, or run once with --topology declare to make the file and its queues."
+        try:
+            store = Store(self.path, self._settings.clock, create=False)
+        except Unusable as error:
+            return [Finding("error", str(error), remedy)]
+        with closing(store):
+            if self._declares:
+                return found
+            for queue in (spec.queue, spec.dead_letter_queue):
+                if not store.has_queue(queue):
+                    found.append(Finding("error", f"Expected the queue {queue!r} in {self.path}, got none.", remedy))
+        return found
+
+    @contextmanager
+    def dead_letters(self) -> Iterator[SqliteDeadLetters]:
+        """The dead letters, held by a presence of their own: a reader that is killed gives them back too."""
+        queue = self._spec.dead_letter_queue
+        with ExitStack() as stack:
+            store = Store(self.path, self._settings.clock, create=self._declares)
+            stack.callback(store.close)
+            with translated(self.path):
+                presence = Presence(store.folder, stamp=None)  # whoever reads may take all day over one of them
+            stack.callback(presence.close)
+            evict_the_gone(store, presence, float("-inf"))
+            with store.transaction(durable=False):
+                reader = store.register(queue, presence.name, self._settings.consumer, reads=True)
+            try:
+                yield SqliteDeadLetters(self, store, queue, reader)
+            finally:
+                # Nobody is left to be told, and a lock that is free says as much.
+                with suppress(BrokerUnavailable), store.transaction(durable=False):
+                    store.evict((reader,))
+
+    def stop(self, within: float) -> None:
+        """Give everything back and close."""
+        self._connection.stop(within)
+        self._publisher.close()
+
+
+class SqliteDeadLetters:
+    """The dead letters of one queue, held by one reader; used by one thread."""
+
+    def __init__(self, adapter: SqliteAdapter, store: Store, queue: str, reader: int) -> None:
+        self._adapter = adapter
+        self._store = store
+        self._queue = queue
+        self._reader = reader
+
+    def __iter__(self) -> Iterator[Delivery]:
+        newest = self._store.last(self._queue)  # what comes while we read is the next reader's
+        while True:
+            with self._store.transaction(durable=False):
+                taken = self._store.take(self._reader, self._queue, limit=1, upto=newest)
+            if not taken:
+                return
+            yield delivery_of(0, taken[0])
+
+    def publish(self, copy: Copy) -> None:
+        """As the adapter's."""
+        self._adapter.publish(copy)
+
+    def drop(self, delivery: Delivery) -> None:
+        """Remove this dead letter, on disk."""
+        seq, count = numbers_of(delivery)
+        with translated(self._adapter.path, Unsettled), self._store.transaction(durable=True):
+            self._store.assert_registered(self._reader)
+            self._store.settle(self._reader, seq, count, remove=True)
+
+
+def _refuse(what: str, got: int, limit: int) -> None:
+    if got > limit:
+        raise ValueError(
+            f"Expected {what} of at most {limit} bytes, got {got}: send a reference to the data, not the data."
+        )
+
+
+def _mounts() -> str:
+    try:
+        return Path("/proc/self/mountinfo").read_text(encoding="utf-8", errors="surrogateescape")
+    except FileNotFoundError:
+        return ""

@@ -1,0 +1,213 @@
+"""
+The I/O thread: the one that consumes, and the only one that touches the connection that does.
+
+It holds one `Session` after another, opening the next for as long as that takes.
+Settlements that wait at the same time are committed together, with what is taken in the same turn.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+
+from tenacity import (
+    RetryCallState,
+    RetryError,
+    Retrying,
+    retry_if_exception_type,
+    stop_when_event_set,
+    wait_exponential_jitter,
+)
+from tenacity.nap import sleep_using_event
+
+from steadyworker.adapter import (
+    Connected,
+    Delivered,
+    Delivery,
+    Gone,
+    Lost,
+    QueueSpec,
+    Redelivered,
+    Settings,
+    Settle,
+    Settled,
+    Sink,
+)
+from steadyworker.errors import BrokerUnavailable, StaleDelivery, Unsettled
+from steadyworker_sqlite.errors import Evicted, Unusable
+from steadyworker_sqlite.session import Session, Settlement
+from steadyworker_sqlite.store import Taken
+
+
+class Connection:
+    """
+    The I/O thread and what other threads ask of it; thread-safe.
+
+    Args:
+        path: The broker file.
+        spec: The queue to consume.
+        settings: The operator's.
+        silence: See SILENCE.
+    """
+
+    def __init__(self, path: Path, spec: QueueSpec, settings: Settings, silence: float) -> None:
+        self._path = path
+        self._spec = spec
+        self._settings = settings
+        self._silence = silence
+        self._lock = threading.Lock()
+        self._session: Session | None = None
+        self._epoch = 0
+        self._settlements: list[Settlement] = []
+        self._credit = 0
+        self._stopping = threading.Event()
+        self._thread: threading.Thread | None = None
+
+    def start(self, sink: Sink) -> None:
+        """Start the thread; nothing when it was started, or stopped, before."""
+        with self._lock:
+            if self._thread is None and not self._stopping.is_set():
+                name = f"sqlite-broker {self._spec.queue}"
+                self._thread = threading.Thread(target=self._run, args=(sink,), name=name, daemon=True)
+                self._thread.start()
+
+    def credits(self, count: int) -> None:
+        """Take at most so many messages more."""
+        with self._lock:
+            self._credit = count
+            if self._session is not None:
+                self._session.wake()
+
+    def settle(self, delivery: Delivery, how: Settle) -> None:
+        """Return when it is committed; raises StaleDelivery or Unsettled."""
+        if threading.current_thread() is self._thread:
+            raise RuntimeError(
+                "Expected settle on another thread than the sink's: the I/O thread would wait for itself."
+            )
+        settlement = Settlement(*numbers_of(delivery), how)
+        with self._lock:
+            if self._session is None or delivery.epoch != self._epoch:
+                raise _stale(delivery.epoch, self._epoch)
+            self._settlements.append(settlement)
+            self._session.wake()
+        settlement.answer.result()
+
+    def stop(self, within: float) -> None:
+        """Give everything back and end the thread within that many seconds, or at least free our lock by then."""
+        self._stopping.set()
+        with self._lock:
+            if self._session is not None:
+                self._session.wake()
+        if self._thread is not None:
+            self._thread.join(within)
+            with self._lock:
+                if self._session is not None:
+                    self._session.vanish()
+
+    def _run(self, sink: Sink) -> None:
+        said = ""
+
+        def say_gone(state: RetryCallState) -> None:
+            nonlocal said
+            error = state.outcome.exception() if state.outcome else None
+            if str(error) != said:  # once for each cause, not for each try
+                said = str(error)
+                sink(Gone(said, final=isinstance(error, Unusable) and self._epoch == 0))
+
+        retrying = Retrying(
+            retry=retry_if_exception_type(BrokerUnavailable),
+            wait=wait_exponential_jitter(initial=0.05, max=2.0, jitter=0.05),
+            stop=stop_when_event_set(self._stopping),
+            sleep=sleep_using_event(self._stopping),
+            before_sleep=say_gone,
+        )
+        while not self._stopping.is_set():
+            try:
+                session = retrying(Session, self._path, self._spec, self._settings, self._silence)
+            except RetryError:
+                return  # stopped while the file was away
+            said = ""
+            self._serve(session, sink)
+
+    def _serve(self, session: Session, sink: Sink) -> None:
+        """One epoch."""
+        with self._lock:
+            self._epoch += 1
+            self._session = session
+        epoch = self._epoch
+        try:
+            sink(Connected(epoch))
+            self._turn_until_stopped(session, epoch, sink)
+        except BrokerUnavailable as error:
+            self._end(session.abandon)
+            sink(Lost(epoch, str(error)))
+        else:
+            # Nobody is left to be told, and a lock that is free says as much as leaving does.
+            with suppress(BrokerUnavailable):
+                self._end(session.leave)
+        finally:
+            self._end(session.abandon)  # a sink that raised ends the thread; nobody shall wait for it
+
+    def _end(self, how: Callable[[], None]) -> None:
+        with self._lock:
+            self._session = None
+            waiting, self._settlements = self._settlements, []
+        for settlement in waiting:
+            settlement.answer.set_exception(_stale(self._epoch, None))
+        how()
+
+    def _turn_until_stopped(self, session: Session, epoch: int, sink: Sink) -> None:
+        while True:
+            with self._lock:
+                settlements, self._settlements = self._settlements, []
+                credit = self._credit
+            if self._stopping.is_set():
+                credit = 0
+                if not settlements:
+                    return
+            try:
+                taken = session.turn(settlements, credit)
+            except BrokerUnavailable as error:
+                with self._lock:
+                    self._session = None  # before anyone hears of it: this epoch is over
+                answer: Exception = _stale(epoch, None) if isinstance(error, Evicted) else Unsettled(str(error))
+                for settlement in settlements:
+                    settlement.answer.set_exception(answer)
+                raise
+            with self._lock:
+                self._credit = max(0, self._credit - len(taken))
+                credit = self._credit
+            for settlement in settlements:
+                settlement.answer.set_result(Settled.KNOWN)
+            for message in taken:
+                sink(Delivered(delivery_of(epoch, message)))
+            if not taken and not settlements:
+                session.wait(credit)
+
+
+def delivery_of(epoch: int, taken: Taken) -> Delivery:
+    """What the store took, in our words; its id names this one hand-over, so that settling it twice is harmless."""
+    first = Redelivered.NO if taken.certain else Redelivered.UNKNOWN
+    return Delivery(
+        epoch=epoch,
+        id=f"{taken.seq}.{taken.count}",
+        queue=taken.queue,
+        body=taken.body,
+        headers=taken.headers,
+        message_id=taken.message_id,
+        redelivered=Redelivered.YES if taken.count > 1 else first,
+        sent_at=taken.sent_at,
+    )
+
+
+def numbers_of(delivery: Delivery) -> tuple[int, int]:
+    """The message and the hand-over that a delivery's id names."""
+    seq, _, count = delivery.id.partition(".")
+    return int(seq), int(count)
+
+
+def _stale(epoch: int, now: int | None) -> StaleDelivery:
+    present = f"of epoch {now}" if now else "of a connection that is open"
+    return StaleDelivery(f"Expected a delivery {present}, got one of epoch {epoch}: its message comes again.")

@@ -1,0 +1,120 @@
+"""The connection that publishes: whoever comes first commits for all who wait, so that one fsync confirms many."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from concurrent.futures import Future
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TypeVar
+
+from steadyworker.adapter import Clock
+from steadyworker.errors import BrokerUnavailable, PublishFailed, TargetMissing
+from steadyworker_sqlite.errors import translated
+from steadyworker_sqlite.presence import ring
+from steadyworker_sqlite.store import Entry, Store
+
+Answer = TypeVar("Answer")
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Waiting:
+    entry: Entry
+    confirmed: Future[None] = field(default_factory=Future)
+
+
+class Publisher:
+    """
+    Publishes into one broker file, opened on first use and opened anew after an error; thread-safe.
+
+    Args:
+        path: The broker file.
+        clock: The clock of due times.
+        declare: Make the file and the queues that are not there.
+    """
+
+    def __init__(self, path: Path, clock: Clock, *, declare: bool) -> None:
+        self._path = path
+        self._clock = clock
+        self._declare = declare
+        self._store: Store | None = None
+        self._waiting: list[_Waiting] = []
+        self._adding = threading.Lock()
+        self._using = threading.Lock()
+        self._closed = False
+
+    def publish(self, entry: Entry) -> None:
+        """Return when the message is on disk; raises PublishFailed or TargetMissing."""
+        waiting = _Waiting(entry)
+        with self._adding:
+            self._waiting.append(waiting)
+        with self._using:
+            if not waiting.confirmed.done():  # else who was here before us has committed it
+                self._commit()
+        waiting.confirmed.result()
+
+    def ask(self, question: Callable[[Store], Answer]) -> Answer:
+        """The answer of the broker file to a question; raises BrokerUnavailable."""
+        with self._using:
+            try:
+                store = self._open()
+                store.check_place()
+                return question(store)
+            except BrokerUnavailable:
+                self._drop()
+                raise
+
+    def close(self) -> None:
+        """Close the connection; what is published from now on fails."""
+        with self._using:
+            self._closed = True
+            self._drop()
+
+    def _commit(self) -> None:
+        with self._adding:
+            batch, self._waiting = self._waiting, []
+        try:
+            with translated(self._path, PublishFailed):
+                store = self._open()
+                wanted = self._known(store, batch)
+                queues = {waiting.entry.queue for waiting in wanted}
+                with store.transaction(durable=True):
+                    if self._declare:
+                        store.declare(queue for queue in queues if not store.has_queue(queue))
+                    store.put(waiting.entry for waiting in wanted)
+                bells = [peer.presence for peer in store.peers() if peer.queue in queues and not peer.reads]
+        except PublishFailed as error:
+            self._drop()
+            for waiting in batch:
+                if not waiting.confirmed.done():
+                    waiting.confirmed.set_exception(error)
+            return
+        for waiting in wanted:
+            waiting.confirmed.set_result(None)
+        for bell in bells:
+            ring(store.folder, bell)
+
+    def _known(self, store: Store, batch: list[_Waiting]) -> list[_Waiting]:
+        """Those whose queue is there or may be made; the others are refused."""
+        wanted: list[_Waiting] = []
+        for waiting in batch:
+            queue = waiting.entry.queue
+            if self._declare or store.has_queue(queue):
+                wanted.append(waiting)
+            else:
+                missing = f"Expected the queue {queue!r} in {self._path}, but it was never declared: "
+                waiting.confirmed.set_exception(TargetMissing(missing + "run once with --topology declare."))
+        return wanted
+
+    def _open(self) -> Store:
+        if self._closed:
+            raise BrokerUnavailable("Expected an open adapter, got one that was stopped: open another.")
+        if self._store is None:
+            self._store = Store(self._path, self._clock, create=self._declare)
+        return self._store
+
+    def _drop(self) -> None:
+        if self._store is not None:
+            self._store.close()
+            self._store = None

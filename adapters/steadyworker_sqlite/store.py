@@ -1,0 +1,318 @@
+"""
+The broker file: its tables, and every statement that is ever run on it.
+
+A message is written once and never again: who holds it is a row beside it (`handovers`), so that taking a message with a
+body of a megabyte writes one small page.  Times in `due` are CLOCK_BOOTTIME, which no one sets; the wall clock beside
+them is only for the next boot, when the first to open the file translates one into the other.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sqlite3
+import uuid
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+from steadyworker.adapter import Clock, Headers
+from steadyworker_sqlite.errors import Evicted, Replaced, Unusable, translated
+
+APPLICATION_ID = 0x53744277
+SCHEMA = 1
+BUSY_SECONDS = 5.0
+_NO_LIMIT = (1 << 63) - 1
+
+_TABLES = """
+CREATE TABLE meta (name TEXT PRIMARY KEY, value ANY) STRICT, WITHOUT ROWID;
+CREATE TABLE queues (name TEXT PRIMARY KEY) STRICT, WITHOUT ROWID;
+CREATE TABLE messages (
+    seq INTEGER PRIMARY KEY AUTOINCREMENT, -- never used twice: a delivery is named by it
+    queue TEXT NOT NULL,
+    message_id TEXT NOT NULL,
+    headers TEXT NOT NULL,
+    due REAL NOT NULL,
+    due_wall REAL NOT NULL,
+    sent_at REAL NOT NULL,
+    body BLOB NOT NULL
+) STRICT;
+CREATE INDEX messages_due ON messages (queue, due, seq);
+CREATE TABLE handovers (
+    seq INTEGER PRIMARY KEY,
+    consumer INTEGER, -- who holds the message; NULL when it was given back
+    count INTEGER NOT NULL
+) STRICT;
+CREATE INDEX handovers_held ON handovers (consumer) WHERE consumer IS NOT NULL;
+CREATE TABLE consumers (
+    id INTEGER PRIMARY KEY AUTOINCREMENT, -- never used twice: an evicted consumer must find itself missing
+    queue TEXT NOT NULL,
+    presence TEXT NOT NULL,
+    name TEXT NOT NULL,
+    reads INTEGER NOT NULL -- 1: reads dead letters, and is no consumer to be counted
+) STRICT;
+"""
+
+_READY = """
+FROM messages AS m LEFT JOIN handovers AS h ON h.seq = m.seq
+WHERE m.queue = :queue AND h.consumer IS NULL
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """A message to put into a queue, due after `delay` seconds."""
+
+    queue: str
+    message_id: str
+    headers: str
+    body: bytes
+    delay: float
+
+
+@dataclass(frozen=True, slots=True)
+class Taken:
+    """A message that was taken: `count` is how often it was handed over, this time included."""
+
+    seq: int
+    count: int
+    queue: str
+    message_id: str
+    headers: Headers
+    body: bytes
+    sent_at: float
+    certain: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Peer:
+    """Who else is registered in the file."""
+
+    id: int
+    queue: str
+    presence: str
+    reads: bool
+
+
+class Store:
+    """
+    One connection to the broker file.
+
+    Not thread-safe: its owner sees to it that one thread at a time uses it.
+    Every method raises `BrokerUnavailable` (or its kinds in `errors.py`) and nothing of SQLite's.
+    """
+
+    def __init__(self, path: Path, clock: Clock, *, create: bool) -> None:
+        self.path = path
+        self.folder = path.with_name(path.name + ".consumers")
+        self._clock = clock
+        self._queues: set[str] = set()
+        with translated(path):
+            if create:
+                path.parent.mkdir(parents=True, exist_ok=True)
+            elif not path.exists():
+                raise FileNotFoundError(None, "no such file: start a worker, or send to it, to make it")
+            self._db = sqlite3.connect(path, timeout=BUSY_SECONDS, isolation_level=None, check_same_thread=False)
+        try:
+            self._open()
+            self._inode = _inode(path)
+        except BaseException:
+            self._db.close()
+            raise
+
+    def close(self) -> None:
+        """Close the connection."""
+        with suppress(sqlite3.Error):  # on the way out; what was committed is committed
+            self._db.close()
+
+    @contextmanager
+    def transaction(self, *, durable: bool) -> Iterator[None]:
+        """
+        All or nothing; when `durable`, on disk before this ends, else safe from the death of any process.
+
+        Raises Replaced, after the commit, when the file at the path is no longer the one that was written.
+        """
+        with translated(self.path):
+            # A changed level takes effect with the next transaction: one connection can have both.
+            self._db.execute(f"PRAGMA synchronous = {'FULL' if durable else 'NORMAL'}")
+            self._db.execute("BEGIN IMMEDIATE")
+            try:
+                yield
+                self._db.execute("COMMIT")
+            except BaseException:
+                with suppress(sqlite3.Error):  # SQLite has rolled back by itself after some errors
+                    self._db.execute("ROLLBACK")
+                raise
+        self.check_place()
+
+    def check_place(self) -> None:
+        """Raise Replaced when another file, or none, stands at the path."""
+        if _inode(self.path) != self._inode:
+            raise Replaced(
+                f"Expected the broker file {self.path} to stay in its place, but it was removed or replaced: put it back."
+            )
+
+    def identity(self) -> str:
+        """The random id that the file was given when it was made."""
+        with translated(self.path):
+            return str(self._meta("id"))
+
+    def has_queue(self, name: str) -> bool:
+        """Whether the queue was declared."""
+        if name not in self._queues:
+            with translated(self.path):
+                self._queues.update(row[0] for row in self._db.execute("SELECT name FROM queues"))
+        return name in self._queues
+
+    def declare(self, names: Iterable[str]) -> None:
+        """Make queues that are not there; within a transaction."""
+        self._db.executemany("INSERT OR IGNORE INTO queues VALUES (?)", ((name,) for name in names))
+
+    def put(self, entries: Iterable[Entry]) -> None:
+        """Add messages; within a transaction."""
+        now, wall = self._clock.boottime(), self._clock.wall()
+        self._db.executemany(
+            "INSERT INTO messages (queue, message_id, headers, due, due_wall, sent_at, body) VALUES (?, ?, ?, ?, ?, ?, ?)",
+            ((e.queue, e.message_id, e.headers, now + e.delay, wall + e.delay, wall, e.body) for e in entries),
+        )
+
+    def register(self, queue: str, presence: str, name: str, *, reads: bool) -> int:
+        """Make a consumer known, and answer its id; within a transaction."""
+        cursor = self._db.execute(
+            "INSERT INTO consumers (queue, presence, name, reads) VALUES (?, ?, ?, ?)", (queue, presence, name, reads)
+        )
+        assert cursor.lastrowid is not None  # noqa: S101 - an INSERT has one
+        return cursor.lastrowid
+
+    def peers(self) -> Sequence[Peer]:
+        """Every consumer that is registered, dead ones too until somebody evicts them."""
+        with translated(self.path):
+            rows = self._db.execute("SELECT id, queue, presence, reads FROM consumers").fetchall()
+        return [Peer(id_, queue, presence, bool(reads)) for id_, queue, presence, reads in rows]
+
+    def evict(self, consumers: Iterable[int]) -> None:
+        """Forget consumers, and give back what they held; within a transaction."""
+        ids = [(id_,) for id_ in consumers]
+        self._db.executemany("UPDATE handovers SET consumer = NULL WHERE consumer = ?", ids)
+        self._db.executemany("DELETE FROM consumers WHERE id = ?", ids)
+
+    def assert_registered(self, consumer: int) -> None:
+        """Raise Evicted when somebody evicted this consumer."""
+        with translated(self.path):
+            if self._db.execute("SELECT 1 FROM consumers WHERE id = ?", (consumer,)).fetchone() is None:
+                raise Evicted(
+                    "Expected this consumer to be registered, but it was silent too long: another has its messages."
+                )
+
+    def due_in(self, queue: str) -> float | None:
+        """Seconds until the first message that nobody holds is due, 0 or less when one is; None when there is none."""
+        with translated(self.path):
+            row = self._db.execute(f"SELECT m.due {_READY} ORDER BY m.due LIMIT 1", {"queue": queue}).fetchone()
+        return None if row is None else float(row[0]) - self._clock.boottime()
+
+    def last(self, queue: str) -> int:
+        """The number of the newest message in a queue, 0 when there is none."""
+        with translated(self.path):
+            row = self._db.execute("SELECT coalesce(max(seq), 0) FROM messages WHERE queue = ?", (queue,)).fetchone()
+        return int(row[0])
+
+    def take(self, consumer: int, queue: str, limit: int, upto: int = _NO_LIMIT) -> list[Taken]:
+        """Hold messages that are due and nobody holds, first due first, none newer than `upto`; within a transaction."""
+        taken = [
+            Taken(seq, count + 1, queue, id_, json.loads(headers), body, sent_at, certain=seq > self._uncertain)
+            for seq, count, id_, headers, body, sent_at in self._db.execute(
+                f"SELECT m.seq, coalesce(h.count, 0), m.message_id, m.headers, m.body, m.sent_at {_READY}"
+                " AND m.due <= :now AND m.seq <= :upto ORDER BY m.due, m.seq LIMIT :limit",
+                {"queue": queue, "now": self._clock.boottime(), "upto": upto, "limit": limit},
+            )
+        ]
+        self._db.executemany(
+            "INSERT INTO handovers VALUES (?, ?, ?)"
+            " ON CONFLICT (seq) DO UPDATE SET consumer = excluded.consumer, count = excluded.count",
+            ((message.seq, consumer, message.count) for message in taken),
+        )
+        return taken
+
+    def settle(self, consumer: int, seq: int, count: int, *, remove: bool) -> None:
+        """Remove or give back what this hand-over holds; nothing when that was done before; within a transaction."""
+        held = (seq, consumer, count)
+        if not remove:
+            self._db.execute("UPDATE handovers SET consumer = NULL WHERE seq = ? AND consumer = ? AND count = ?", held)
+        elif self._db.execute("DELETE FROM handovers WHERE seq = ? AND consumer = ? AND count = ?", held).rowcount:
+            self._db.execute("DELETE FROM messages WHERE seq = ?", (seq,))
+
+    def _open(self) -> None:
+        with translated(self.path):
+            application, version = (
+                self._db.execute(f"PRAGMA {name}").fetchone()[0] for name in ("application_id", "user_version")
+            )
+            if application == 0 and version == 0:
+                self._create()
+            elif application != APPLICATION_ID:
+                raise Unusable(
+                    f"Expected a broker file at {self.path}, got another program's database: name another path."
+                )
+            elif version > SCHEMA:
+                raise Unusable(
+                    f"Expected a broker file of schema {SCHEMA} at {self.path}, got {version}: run the newer SteadyWorker."
+                )
+            self._db.execute(f"PRAGMA journal_size_limit = {64 << 20}")
+            if self._meta("boot") != boot_id():
+                self._translate_times()
+            self._uncertain = int(str(self._meta("uncertain")))
+
+    def _create(self) -> None:
+        if self._db.execute("PRAGMA journal_mode = WAL").fetchone()[0] != "wal":
+            raise Unusable(
+                f"Expected a file system that can share a write-ahead log at {self.path}: name a local path."
+            )
+        self._db.execute("PRAGMA synchronous = FULL")
+        self._db.execute("BEGIN IMMEDIATE")
+        if self._db.execute("PRAGMA user_version").fetchone()[0] == 0:  # else another process was faster
+            if self._db.execute("SELECT 1 FROM sqlite_schema").fetchone():
+                raise Unusable(
+                    f"Expected a broker file at {self.path}, got another program's database: name another path."
+                )
+            for statement in _TABLES.split(";\n"):
+                self._db.execute(statement)
+            values = (("id", str(uuid.uuid4())), ("boot", boot_id()), ("uncertain", 0))
+            self._db.executemany("INSERT INTO meta VALUES (?, ?)", values)
+            self._db.execute(f"PRAGMA application_id = {APPLICATION_ID}")
+            self._db.execute(f"PRAGMA user_version = {SCHEMA}")
+        self._db.execute("COMMIT")
+
+    def _translate_times(self) -> None:
+        """
+        Another boot wrote this file: its boot times mean nothing now, and its last hand-overs may not have reached the disk.
+
+        What was in the file by then is marked as uncertain: whether it was ever handed over is no longer known.
+        """
+        self._db.execute("BEGIN IMMEDIATE")
+        if self._meta("boot") != boot_id():
+            shift = self._clock.boottime() - self._clock.wall()
+            self._db.execute("UPDATE messages SET due = due_wall + ?", (shift,))
+            self._db.execute(
+                "UPDATE meta SET value = (SELECT coalesce(max(seq), 0) FROM messages) WHERE name = 'uncertain'"
+            )
+            self._db.execute("UPDATE meta SET value = ? WHERE name = 'boot'", (boot_id(),))
+        self._db.execute("COMMIT")
+
+    def _meta(self, name: str) -> object:
+        return self._db.execute("SELECT value FROM meta WHERE name = ?", (name,)).fetchone()[0]
+
+
+def boot_id() -> str:
+    """What the kernel calls this boot; the same word on every boot where it has no name for one (macOS, for development)."""
+    try:
+        return Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
+    except FileNotFoundError:
+        return "unknown"
+
+
+def _inode(path: Path) -> tuple[int, int] | None:
+    try:
+        status = os.stat(path)
+    except FileNotFoundError:
+        return None
+    return status.st_dev, status.st_ino
