@@ -151,7 +151,7 @@ def test_the_simulation_catches_the_mutant(mutant: Callable[[], Any], caught_wit
     with mutant():
         for seed in range(caught_within):
             try:
-                history(seed, adoption=seed % 2 == 0)
+                history(seed, adoption=seed % 2 == 0, faults=Faults(lost_answer=0.05))
             except (Violation, AssertionError):
                 return
     pytest.fail(f"{mutant.__name__} survived {caught_within} histories")

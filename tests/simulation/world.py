@@ -211,6 +211,7 @@ class SimWorker:
     frozen_until: float = 0.0
     ledger_away: bool = False
     busy: bool = False
+    stopping: bool = False
     pending: list[Callable[[], None]] = field(default_factory=list)
 
     def __post_init__(self) -> None:
@@ -430,6 +431,7 @@ class World:
         if faults.cancel and rng.random() < faults.cancel:
             self.ledger.cancel(self.id, "not needed")
         if faults.stop and rng.random() < faults.stop:
+            worker.stopping = True
             worker.runner.post(Staged(Stage.CANCELLING))
         if worker.runner.finished and not worker.busy:
             worker.adapter.real.stop(0)
@@ -449,13 +451,19 @@ class World:
             self.step()
 
     def heal(self) -> None:
-        """Every fault ends; whoever was stopping is replaced; all goes on until nothing is left to do."""
+        """Every fault ends; whoever was stopping is replaced; at times one worker is left; all goes on until nothing is to do."""
         self.faults = CALM
         for worker in list(self.workers):
             worker.ledger_away = False
             worker.frozen_until = 0.0
-            if worker.runner.stage is not Stage.RUNNING:
+            if worker.stopping:
                 self.kill(worker)
+        if self.rng.random() < 0.3:
+            # Only one is left: what it forgot of its own, nobody else will put right.
+            for worker in self.workers[1:]:
+                worker.adapter.real.stop(0)
+                self.kills += 1
+            del self.workers[1:]
         for _ in range(4000):
             if self.settled():
                 return
