@@ -46,6 +46,7 @@ FLOORS: dict[str, int] = {
     "memory.py": 3,
     "payload.py": 3,
     "config.py": 3,
+    "options.py": 3,
     "registry.py": 3,
     "watchdog.py": 3,
     "logs.py": 3,
