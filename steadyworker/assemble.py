@@ -1,5 +1,5 @@
 """
-The one file that knows every concrete part: it opens them, and wires a worker process together.
+The one file that knows every part: it wires a worker process together.
 
 Everything else is given what it needs; nothing is global.
 """
@@ -12,21 +12,17 @@ import threading
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
-from pathlib import Path
-from urllib.parse import parse_qs
 
-from steadyworker import registry
-from steadyworker.adapter import Adapter, QueueSpec, Settings
+from steadyworker.adapter import Adapter
 from steadyworker.clock import Clock, SystemClock, Times
 from steadyworker.config import Options
 from steadyworker.errors import ConfigError, LedgerUnavailable
 from steadyworker.events import Listener
 from steadyworker.ledger.base import Ledger
 from steadyworker.ledger.lease import Keeper
-from steadyworker.ledger.memory import MemoryLedger
 from steadyworker.ledger.owners import OwnerLock, new_owner_id
-from steadyworker.ledger.sqlite import SqliteLedger
 from steadyworker.logs import log_events
+from steadyworker.opening import namespace_of, open_adapter_for, open_ledger, owners_directory
 from steadyworker.runner import Runner
 from steadyworker.slots.base import Service, Slot
 from steadyworker.slots.process import ProcessSlot
@@ -35,80 +31,6 @@ from steadyworker.table import Parts
 from steadyworker.worker import Worker, WorkerSpec, spec_of
 
 _MOST_HANDS = 32
-_LEDGERS = "sqlite:PATH or memory:"
-
-
-def open_ledger(url: str, clock: Clock | None = None, times: Times | None = None, worker: str = "") -> Ledger:
-    """
-    Open the ledger that a URL names: `sqlite:PATH`, with `?synchronous=full` on request, or `memory:` for tests.
-
-    Raises ConfigError for a URL that names no ledger, or a place where one cannot be.
-    """
-    clock, times = clock or SystemClock(), times or Times()
-    scheme, _, rest = url.partition(":")
-    if scheme == "memory":
-        return MemoryLedger(clock, times, worker)
-    if scheme != "sqlite":
-        msg = f"Expected a ledger of {_LEDGERS}, got one of {scheme!r}: set --ledger."
-        raise ConfigError(msg)
-    place, _, query = rest.partition("?")
-    wanted = parse_qs(query, keep_blank_values=True)
-    synchronous = wanted.pop("synchronous", ["normal"])[-1]
-    if wanted or not place or synchronous not in ("normal", "full"):
-        msg = f"Expected sqlite:PATH or sqlite:PATH?synchronous=full, got {url!r}: set --ledger."
-        raise ConfigError(msg)
-    return SqliteLedger(sqlite_path(place), synchronous=synchronous, clock=clock, times=times, worker=worker)
-
-
-def sqlite_path(place: str) -> Path:
-    """The path in a `sqlite:` URL: `sqlite:a/b`, `sqlite:/a/b` and `sqlite:///a/b` are what they look like."""
-    return Path(place.removeprefix("//")).expanduser()
-
-
-def owners_directory(options: Options) -> Path:
-    """Where the owner locks are: beside a ledger in a file, else in the state directory."""
-    scheme, _, rest = options.ledger.partition(":")
-    if scheme != "sqlite":
-        return options.state_dir / "owners"
-    path = sqlite_path(rest.partition("?")[0])
-    return path.with_name(path.name + ".owners")
-
-
-def queue_spec(spec: WorkerSpec) -> QueueSpec:
-    """What an adapter is told of a Worker."""
-    return QueueSpec(
-        queue=spec.queue,
-        dead_letter_queue=spec.dead_letter_queue,
-        concurrency=spec.concurrency,
-        time_limit=spec.time_limit,
-        max_attempts=spec.retry.max_attempts,
-        key_header=spec.key_header,
-    )
-
-
-def open_adapter_for(spec: WorkerSpec | str, options: Options) -> Adapter:
-    """The adapter that `--broker` names, for a Worker or for a queue by its name."""
-    wanted = QueueSpec(spec, f"{spec}.dead") if isinstance(spec, str) else queue_spec(spec)
-    settings = Settings(topology=options.topology, delays=options.delays, consumer=f"steadyworker@{socket.gethostname()}")
-    return registry.open_adapter(options.broker, wanted, settings)
-
-
-def namespace_of(adapter: Adapter, options: Options, ledger: Ledger, queue_name: str) -> str:
-    """
-    The namespace of a queue's jobs: the one that was set, bound to the first broker that it meets, or the broker's identity.
-
-    Raises ConfigError when the namespace is bound to another broker, BrokerUnavailable when the broker does not answer.
-    """
-    identity = adapter.identity()
-    namespace = options.namespace or identity
-    bound = ledger.bind(namespace, queue_name, identity)
-    if bound != identity:
-        msg = (
-            f"Expected namespace {namespace!r} and queue {queue_name!r} on the broker {bound!r} that they were first used with, "
-            f"got {identity!r}: set another --namespace, or point --broker back."
-        )
-        raise ConfigError(msg)
-    return namespace
 
 
 class Hands:
@@ -203,8 +125,7 @@ def plan(workers: Sequence[type[Worker]], options: Options, times: Times | None 
     """Open ledger and adapters, connect nothing."""
     specs = specs_of(workers, options)
     clock, times = SystemClock(), times or Times()
-    name = f"{socket.gethostname()}"
-    ledger = open_ledger(options.ledger, clock, times, name)
+    ledger = open_ledger(options.ledger, clock, times, socket.gethostname())
     return Plan(options, specs, ledger, [open_adapter_for(spec, options) for spec in specs], clock, times)
 
 

@@ -23,7 +23,6 @@ import queue
 import signal
 import threading
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from types import FrameType
 from typing import Any
 
@@ -33,43 +32,14 @@ from steadyworker.errors import ConfigError
 from steadyworker.lifecycle import Stage, advance
 from steadyworker.logs import get_logger
 from steadyworker.memory import resident
+from steadyworker.stopping import EX_CONFIG, EX_OK, EX_SOFTWARE, EX_TEMPFAIL, EX_TERMINATED, EX_UNAVAILABLE, Budget
 from steadyworker.table import Staged
 
-EX_OK = 0
-EX_UNAVAILABLE = 69
-EX_SOFTWARE = 70
-EX_TEMPFAIL = 75
-EX_CONFIG = 78
-EX_TERMINATED = 143
-
-CANCEL_BEFORE_END = 13.0
-KILL_BEFORE_END = 3.0
 _LOOK_EVERY = 1.0
 _SETUP_FAILURES = 3
 _PURGE_EVERY = 3600.0
 
 STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
-
-
-@dataclass(slots=True)
-class Budget:
-    """The one stop budget: when each stage begins, by the monotonic clock, counted from the first stop signal."""
-
-    began: float
-    within: float
-
-    @property
-    def end(self) -> float:
-        """When everything must be gone."""
-        return self.began + self.within
-
-    def stage(self, now: float) -> tuple[Stage, bool]:
-        """The stage that the budget has reached, and whether what still runs is to be killed."""
-        if now >= self.end - KILL_BEFORE_END:
-            return Stage.CANCELLING, True
-        if now >= self.end - CANCEL_BEFORE_END:
-            return Stage.CANCELLING, False
-        return Stage.DRAINING, False
 
 
 class Service:
