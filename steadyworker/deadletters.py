@@ -7,7 +7,7 @@ copies of one job are folded into one `DeadLetter`, and whatever is done to it i
 
 | way out | order | a crash between the steps |
 |---|---|---|
-| replay | publish to the work queue, confirmed → remove every copy | replay again: same key and round, so it runs once |
+| replay | publish to the work queue, confirmed → remove every copy | replay again: same key and round, runs once |
 | drop | remove every copy → forget the ledger's row | drop again |
 """
 
@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import difflib
 import hashlib
+import re
 import uuid
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -45,8 +46,9 @@ KEY_CONFLICT = "key-conflict"
 """The reason of a letter whose key belongs to a job with another body."""
 
 _BAD_HEADER = "bad-header"
+_STRIPPED = frozenset((*OWN_HEADERS, *DEAD_HEADERS))
 
-_MAX_NUMBER = 1_000_000
+_DIGITS = re.compile("[0-9]{1,7}")
 _MAX_INSTANT = 1e11
 
 
@@ -136,8 +138,7 @@ class DeadLetterQueue:
 
     def checkpoint(self, letter: DeadLetter) -> bytes | None:
         """The position that the job had reached, as JSON text, or None when the ledger has none (any more)."""
-        row = self._ledger.read(self._id(letter))
-        return row.checkpoint if row is not None else None
+        return row.checkpoint if (row := self._ledger.read(self._id(letter))) else None
 
     def replay(
         self,
@@ -152,7 +153,7 @@ class DeadLetterQueue:
         The new round begins at the checkpoint of the old one, unless `from_start` forgets it first.
         `each` is told of every letter once it is published, confirmed and removed.
         A crash between publish and removal leaves the letter here: to replay it again publishes the same key and round,
-        which the ledger answers from the record of the first, so that the job still runs once.
+        which is answered from the record, so that the job still runs once.
         Three kinds of letter are treated apart:
 
         - one that the *broker* put here while the ledger calls its job unfinished, done or unknown goes back as it was,
@@ -171,13 +172,12 @@ class DeadLetterQueue:
             chosen = self._chosen(held, keys)
             for letter, _ in chosen:
                 if not letter.whole:
-                    raise SteadyWorkerError(
-                        f"Expected the whole body of {letter.key}, got {len(letter.body)} of {letter.size} bytes: "
-                        f"it is over the size limit, so drop it and send the job again with a smaller payload."
-                    )
+                    got = f"{len(letter.body)} of {letter.size} bytes"
+                    remedy = "it is over the size limit, so drop it and send the job again with a smaller payload."
+                    raise SteadyWorkerError(f"Expected the whole body of {letter.key}, got {got}: {remedy}")
             for letter, deliveries in chosen:
                 copy, result = self._again(letter)
-                if from_start:
+                if from_start and result.round > letter.round:  # else the row is another job's, or its run may go on
                     self._ledger.clear_checkpoint(self._id(letter))
                 held.publish(copy)
                 for delivery in deliveries:
@@ -199,15 +199,14 @@ class DeadLetterQueue:
             Unsettled: A removal whose fate is unknown; this letter and those after it may still be here.
             LedgerUnavailable: The letter is gone, its record stays for 30 days.
         """
-        dropped = []
         with self._open_letters() as held:
-            for letter, deliveries in self._chosen(held, keys):
+            chosen = self._chosen(held, keys)
+            for letter, deliveries in chosen:
                 for delivery in deliveries:
                     held.drop(delivery)
                 self._forget(letter)
                 each(letter)
-                dropped.append(letter)
-        return dropped
+        return [letter for letter, _ in chosen]
 
     def _chosen(self, held: DeadLetters, keys: Sequence[str] | None) -> list[tuple[DeadLetter, list[Delivery]]]:
         every = _folded(held, self._queue, self._key_header)
@@ -256,12 +255,7 @@ class DeadLetterQueue:
         return Copy(Target.WORK, letter.body, headers, message_id=key), Replayed(letter, key, round_)
 
 
-_STRIPPED = frozenset(OWN_HEADERS) | frozenset(DEAD_HEADERS)
-
-
-def _folded(
-    held: Iterable[Delivery], queue: str, key_header: str | None
-) -> list[tuple[DeadLetter, list[Delivery]]]:
+def _folded(held: Iterable[Delivery], queue: str, key_header: str | None) -> list[tuple[DeadLetter, list[Delivery]]]:
     """One letter per job, in the order in which their first copies came, with the deliveries that are its copies."""
     folded: dict[tuple[str, int, str], tuple[DeadLetter, list[Delivery]]] = {}
     unkeyed: Counter[str] = Counter()
@@ -305,10 +299,9 @@ def _letter(delivery: Delivery, queue: str, key_header: str | None) -> DeadLette
 
 
 def _is_ours(headers: Mapping[str, str]) -> bool:
-    """Whether SteadyWorker decided it; a retry copy that the broker gave up carries a reason too, but no dead header."""
-    if any(name in headers for name in DEAD_HEADERS):
-        return True
-    return headers.get(REASON, "").startswith((KEY_CONFLICT, _BAD_HEADER))
+    """Whether SteadyWorker decided it; a retry copy that the broker gave up has a reason too, but no dead header."""
+    decided = headers.get(REASON, "").startswith((KEY_CONFLICT, _BAD_HEADER))
+    return decided or not headers.keys().isdisjoint(DEAD_HEADERS)
 
 
 def _digest(body: bytes) -> str:
@@ -317,9 +310,7 @@ def _digest(body: bytes) -> str:
 
 def _number(text: str | None) -> int:
     """A counter from a header; anyone may have written it, so what is not a sane number counts as none."""
-    if text is None or not text.isascii() or not text.isdigit() or len(text) > len(str(_MAX_NUMBER)):
-        return 0
-    return min(int(text), _MAX_NUMBER)
+    return int(text) if text is not None and _DIGITS.fullmatch(text) else 0
 
 
 def _instant(text: str | None) -> float | None:

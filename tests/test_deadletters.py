@@ -19,8 +19,8 @@ from steadyworker.ledger.rules import Answer, Claim, Who, answer
 from steadyworker.outcome import Counters
 from steadyworker.settle import Origin, hand_over_copy
 from steadyworker.testing.broker import MemoryBroker
-from steadyworker.testing.queues import Message
 from steadyworker.testing.clock import FakeClock
+from steadyworker.testing.queues import Message
 
 SPEC = QueueSpec("exports", "exports.dead")
 BODY = b'{"merchant": "m-17"}'
@@ -189,7 +189,7 @@ def test_replay_publishes_before_it_removes(bench: Bench) -> None:
 
 
 def test_replaying_again_after_a_crash_runs_the_job_once(bench: Bench) -> None:
-    """A crash between publish and removal: the second replay is the same key, round and body, and answered from the record."""
+    """A crash between publish and removal: the second replay is the same key, round and body, so the record answers."""
     bench.die("k-1")
     wrapped = Wrapped(bench)
     wrapped.fail_at = "drop"
@@ -234,6 +234,18 @@ def test_a_conflict_becomes_a_job_with_a_key_of_its_own(bench: Bench) -> None:
     assert replayed.key.startswith("k-1.")
     assert replayed.round == 0
     assert bench.work[0].headers == {"sw-job-key": replayed.key}
+
+
+def test_replaying_a_conflict_from_the_start_leaves_the_other_jobs_checkpoint(bench: Bench) -> None:
+    bench.die("k-1")
+    bench.queue.drop(["k-1"])
+    row = bench.run("k-1")
+    assert bench.ledger.checkpoint(row.token, b"9")
+    assert bench.ledger.interrupted(row.token, Counters(interruptions=1))
+    other = Origin(bench.job("k-1"), 0, b'{"merchant": "m-18"}')
+    bench.adapter.publish(other.dead(Counters(), "key-conflict", {}))
+    bench.queue.replay(from_start=True)
+    assert bench.row("k-1").checkpoint == b"9"
 
 
 def test_dropping_a_conflict_leaves_the_other_job_alone(bench: Bench) -> None:
