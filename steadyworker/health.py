@@ -1,7 +1,7 @@
 """
 `/livez` and `/readyz` over HTTP, from a snapshot that somebody else takes.
 
-`/livez` says whether the process should be restarted, `/readyz` whether it takes messages: 200, or 503 with the reasons.
+`/livez` says whether the process is to be restarted, `/readyz` whether it takes messages: 200, or 503 with reasons.
 The body is text, or JSON where the request accepts only that.
 A prober gets few seconds and few kilobytes, and a few of them are served at a time: probing cannot wear the worker out.
 """
