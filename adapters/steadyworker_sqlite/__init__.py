@@ -14,7 +14,7 @@ It needs no server, and it is the reference adapter: whoever writes one for anot
 | publish confirmed | the commit is on disk (`synchronous=FULL`) |
 | settle `known` | the commit is on disk (ack), or is there for every process (release) |
 | delay | `due`, exact, by CLOCK_BOOTTIME; across a reboot by the wall clock |
-| credits | the LIMIT of the statement that takes messages |
+| credits | how many hand-overs we may hold: the LIMIT of the statement that takes messages |
 
 How to write an adapter, in eight points:
 

@@ -60,7 +60,7 @@ class SqliteAdapter:
         self._connection.start(sink)
 
     def credits(self, count: int) -> None:
-        """At most so many deliveries more."""
+        """At most so many un-settled deliveries."""
         self._connection.credits(count)
 
     def publish(self, copy: Copy) -> None:

@@ -61,7 +61,7 @@ class Connection:
         self._session: Session | None = None
         self._epoch = 0
         self._settlements: list[Settlement] = []
-        self._credit = 0
+        self._window = 0
         self._stopping = threading.Event()
         self._thread: threading.Thread | None = None
 
@@ -74,9 +74,9 @@ class Connection:
                 self._thread.start()
 
     def credits(self, count: int) -> None:
-        """Take at most so many messages more."""
+        """Hold at most so many messages."""
         with self._lock:
-            self._credit = count
+            self._window = count
             if self._session is not None:
                 self._session.wake()
 
@@ -162,13 +162,13 @@ class Connection:
         while True:
             with self._lock:
                 settlements, self._settlements = self._settlements, []
-                credit = self._credit
+                window = self._window
             if self._stopping.is_set():
-                credit = 0
+                window = 0
                 if not settlements:
                     return
             try:
-                taken = session.turn(settlements, credit)
+                taken = session.turn(settlements, window)
             except BrokerUnavailable as error:
                 with self._lock:
                     self._session = None  # before anyone hears of it: this epoch is over
@@ -176,15 +176,12 @@ class Connection:
                 for settlement in settlements:
                     settlement.answer.set_exception(answer)
                 raise
-            with self._lock:
-                self._credit = max(0, self._credit - len(taken))
-                credit = self._credit
             for settlement in settlements:
                 settlement.answer.set_result(Settled.KNOWN)
             for message in taken:
                 sink(Delivered(delivery_of(epoch, message)))
             if not taken and not settlements:
-                session.wait(credit)
+                session.wait(window)
 
 
 def delivery_of(epoch: int, taken: Taken) -> Delivery:

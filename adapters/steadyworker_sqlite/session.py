@@ -47,6 +47,7 @@ class Session:
         self._silence = silence
         now = self._turned = self._stamped = self._looked = self._clock.boottime()
         self._awake_since = float("-inf")
+        self._held: set[tuple[int, int]] = set()
         declare = settings.topology == "declare"
         with ExitStack() as stack:
             self._store = Store(path, settings.clock, create=declare)
@@ -61,25 +62,33 @@ class Session:
                 self._id = self._store.register(spec.queue, self._presence.name, settings.consumer, reads=False)
             self._open = stack.pop_all()
 
-    def turn(self, settlements: Sequence[Settlement], credit: int) -> list[Taken]:
-        """Settle, and take at most `credit` messages, in one transaction; nothing is written when there is nothing to do."""
-        self._tend(credit)
-        if not settlements and (credit == 0 or self._idle_for(credit) > 0):
+    def turn(self, settlements: Sequence[Settlement], window: int) -> list[Taken]:
+        """
+        Settle, and take what the window has room for, in one transaction: the ack of one job brings the next.
+
+        Nothing is written when there is nothing to do.
+        """
+        settled = {(each.seq, each.count) for each in settlements}
+        room = max(0, window - len(self._held - settled))
+        self._tend(room)
+        if not settlements and (room == 0 or self._idle_for(room) > 0):
             return []
-        durable = any(settlement.how is Settle.ACK for settlement in settlements)
+        durable = any(each.how is Settle.ACK for each in settlements)
         with self._store.transaction(durable=durable):
             self._store.assert_registered(self._id)
             for each in settlements:
                 self._store.settle(self._id, each.seq, each.count, remove=each.how is Settle.ACK)
-            taken = self._store.take(self._id, self._queue, credit) if credit else []
-        if any(settlement.how is Settle.RELEASE for settlement in settlements):
+            taken = self._store.take(self._id, self._queue, room) if room else []
+        self._held -= settled
+        self._held.update((each.seq, each.count) for each in taken)
+        if any(each.how is Settle.RELEASE for each in settlements):
             ring_others(self._store, self._presence)
         return taken
 
-    def wait(self, credit: int) -> None:
-        """Wait until there may be something to do: the bell rings, a message is due, or it is time to look after things."""
+    def wait(self, window: int) -> None:
+        """Wait until there may be something to do: the bell, a message that comes due, the time to look after things."""
         with translated(self._store.path):
-            self._presence.wait(self._idle_for(credit))
+            self._presence.wait(self._idle_for(window - len(self._held)))
 
     def wake(self) -> None:
         """End a `wait` from another thread."""
@@ -102,13 +111,13 @@ class Session:
         """Free the lock from another thread, because the I/O thread does not come back in time."""
         self._presence.close()
 
-    def _idle_for(self, credit: int) -> float:
-        if credit == 0:
+    def _idle_for(self, room: int) -> float:
+        if room <= 0:
             return self._silence / 6
         due = self._store.due_in(self._queue)
         return LOOK if due is None else min(due, LOOK)
 
-    def _tend(self, credit: int) -> None:
+    def _tend(self, room: int) -> None:
         """Stamp, see that the file and we are still there, and evict the dead, each at its time."""
         now = self._clock.boottime()
         if now - self._turned > self._silence / 2:
@@ -120,7 +129,7 @@ class Session:
             with translated(self._store.path):
                 self._presence.stamp(now)
             self._check()
-        if credit and now - self._looked >= LOOK:
+        if room and now - self._looked >= LOOK:
             self._looked = now
             self._check()
             self._evict_the_gone(now)

@@ -37,7 +37,7 @@ class MemoryAdapter:
 
     def credits(self, count: int) -> None:
         """The window: at most so many un-settled deliveries; kept through a reconnect."""
-        self.consumer.credit = count
+        self.consumer.window = count
 
     def publish(self, copy: Copy) -> None:
         """Put the copy into its queue; raises ValueError for a new message whose body is over the limit."""

@@ -38,7 +38,7 @@ class Consumer:
     tell: Sink = field(default=lambda _: None)
     epoch: int = 0
     connected: bool = False
-    credit: int = 0
+    window: int = 0
     next_id: int = 0
     outbox: deque[Signal] = field(default_factory=deque)
     held: dict[str, Message] = field(default_factory=dict)
