@@ -28,117 +28,10 @@ from steadyworker.ledger.base import (
     Token,
     Verdict,
 )
+from steadyworker.ledger.memory_job import HELD, MemoryJob
 from steadyworker.outcome import Counters
 
 _ENDED = (State.DONE, State.DEAD)
-_HELD = (State.RUNNING, State.MOVING)
-
-
-class _Job:
-    """One row, changed in place under the ledger's lock; `lease_until` and `due` are readings of the boot clock."""
-
-    __slots__ = (
-        "beat",
-        "body_sha256",
-        "cancel_reason",
-        "checkpoint",
-        "checkpoint_fence",
-        "counters",
-        "created_at",
-        "delay",
-        "due",
-        "ended_at",
-        "error_class",
-        "error_text",
-        "fence",
-        "handle",
-        "hop",
-        "id",
-        "keep_until",
-        "lease_until",
-        "owner",
-        "reason",
-        "settled",
-        "started_at",
-        "state",
-        "target",
-        "uid",
-        "worker",
-    )
-
-    def __init__(self, job_id: JobId, created_at: float) -> None:
-        self.id = job_id
-        self.uid = secrets.token_hex(16)
-        self.state = State.INTERRUPTED
-        self.body_sha256: bytes | None = None
-        self.hop = 0
-        self.fence = 0
-        self.owner: str | None = None
-        self.lease_until = 0.0
-        self.counters = Counters()
-        self.target: Moving | None = None
-        self.due = 0.0
-        self.delay = 0.0
-        self.reason = ""
-        self.error_class = ""
-        self.error_text = ""
-        self.checkpoint: bytes | None = None
-        self.checkpoint_fence: int | None = None
-        self.handle: bytes | None = None
-        self.cancel_reason: str | None = None
-        self.settled = "unknown"
-        self.keep_until: float | None = None
-        self.created_at = created_at
-        self.started_at: float | None = None
-        self.ended_at: float | None = None
-        self.worker = ""
-        self.beat: Beat | None = None
-
-    def hand_over(self, verdict: Verdict, now: float) -> None:
-        self.state = State.MOVING
-        self.target = verdict.target
-        self.reason = verdict.reason
-        self.counters = verdict.counters
-        self.delay = verdict.delay
-        self.due = now + verdict.delay
-        self.error_class = verdict.error_class
-        self.error_text = verdict.error_text
-        if not verdict.keep_checkpoint:
-            self.checkpoint = self.checkpoint_fence = None
-
-    def row(self, now: float, *, lease_over: bool) -> Row:
-        late = 0.0
-        if self.state in _HELD:
-            late = now - self.lease_until
-        elif self.state is State.MOVED:
-            late = now - self.due
-        return Row(
-            id=self.id,
-            uid=self.uid,
-            state=self.state,
-            body_sha256=self.body_sha256,
-            hop=self.hop,
-            fence=self.fence,
-            owner=self.owner,
-            lease_over=lease_over,
-            counters=self.counters,
-            target=self.target,
-            due_in=self.due - now if self.due > now else 0.0,
-            late_by=max(0.0, late),
-            delay=self.delay,
-            reason=self.reason,
-            error_class=self.error_class,
-            error_text=self.error_text,
-            checkpoint=self.checkpoint,
-            checkpoint_fence=self.checkpoint_fence,
-            handle=self.handle,
-            cancel_reason=self.cancel_reason,
-            settled=self.settled,
-            created_at=self.created_at,
-            started_at=self.started_at,
-            ended_at=self.ended_at,
-            worker=self.worker,
-        )
 
 
 class MemoryLedger(Ledger):
@@ -161,7 +54,7 @@ class MemoryLedger(Ledger):
         self._is_dead = is_dead
         self._lock = Lock()
         self._id = secrets.token_hex(16)
-        self._jobs: dict[JobId, _Job] = {}
+        self._jobs: dict[JobId, MemoryJob] = {}
         self._fence = 0
         self._bindings: dict[tuple[str, str], str] = {}
         self._owners: dict[str, tuple[str, tuple[str, ...], float]] = {}
@@ -217,8 +110,8 @@ class MemoryLedger(Ledger):
             if claim.seen is None:
                 if job is not None:
                     return None
-                job = self._jobs[claim.id] = _Job(claim.id, self._clock.wall())
-            elif job is None or not _unchanged(job, claim.seen) or job.state in _ENDED:
+                job = self._jobs[claim.id] = MemoryJob(claim.id, self._clock.wall())
+            elif job is None or not job.unchanged(claim.seen) or job.state in _ENDED:
                 return None
             if job.fence == 0 and claim.id.round > 0:
                 before = self._jobs.get(JobId(claim.id.namespace, claim.id.queue, claim.id.key, claim.id.round - 1))
@@ -240,7 +133,7 @@ class MemoryLedger(Ledger):
     def take(self, seen: Row, owner: str) -> Row | None:
         with self._lock:
             job = self._jobs.get(seen.id)
-            if job is None or not _unchanged(job, seen) or job.state is not State.MOVING:
+            if job is None or not job.unchanged(seen) or job.state is not State.MOVING:
                 return None
             return self._own(job, owner)
 
@@ -248,7 +141,7 @@ class MemoryLedger(Ledger):
     def lose(self, seen: Row, owner: str, verdict: Verdict) -> Row | None:
         with self._lock:
             job = self._jobs.get(seen.id)
-            if job is None or not _unchanged(job, seen) or job.state is not State.RUNNING:
+            if job is None or not job.unchanged(seen) or job.state is not State.RUNNING:
                 return None
             job.hand_over(verdict, self._clock.boottime())
             return self._own(job, owner)
@@ -256,7 +149,7 @@ class MemoryLedger(Ledger):
     @override
     def renew(self, tokens: Sequence[Token]) -> Sequence[Renewal]:
         with self._lock:
-            return [self._renew(token, _HELD) for token in tokens]
+            return [self._renew(token, HELD) for token in tokens]
 
     @override
     def checkpoint(self, token: Token, value: bytes | None) -> bool:
@@ -330,7 +223,7 @@ class MemoryLedger(Ledger):
     def settled(self, token: Token, known: bool) -> None:
         with self._lock:
             job = self._jobs.get(token.id)
-            if job is None or job.uid != token.uid or job.fence != token.fence or job.state in _HELD:
+            if job is None or job.uid != token.uid or job.fence != token.fence or job.state in HELD:
                 return
             if known:
                 job.settled = "known"
@@ -344,7 +237,7 @@ class MemoryLedger(Ledger):
         with self._lock:
             job = self._jobs.get(id)
             if job is None:
-                job = self._jobs[id] = _Job(id, self._clock.wall())
+                job = self._jobs[id] = MemoryJob(id, self._clock.wall())
                 job.cancel_reason = reason
                 return None
             if job.state not in _ENDED:
@@ -355,7 +248,7 @@ class MemoryLedger(Ledger):
     def clear_checkpoint(self, id: JobId) -> None:
         with self._lock:
             job = self._jobs.get(id)
-            if job is not None and job.state not in _HELD:
+            if job is not None and job.state not in HELD:
                 job.checkpoint = job.checkpoint_fence = None
 
     @override
@@ -414,12 +307,12 @@ class MemoryLedger(Ledger):
     def close(self) -> None:
         """Keep everything: the next worker process of a test opens the same object again."""
 
-    def _row(self, job: _Job) -> Row:
+    def _row(self, job: MemoryJob) -> Row:
         now = self._clock.boottime()
         over = job.owner is None or now > job.lease_until + self._times.margin or self._is_dead(job.owner)
         return job.row(now, lease_over=over)
 
-    def _own(self, job: _Job, owner: str) -> Row:
+    def _own(self, job: MemoryJob, owner: str) -> Row:
         """Give the job to this owner under a fence that was never given before, and answer its row."""
         now = self._clock.boottime()
         self._fence = job.fence = max(self._fence + 1, int(self._clock.wall() * 1000))
@@ -427,12 +320,9 @@ class MemoryLedger(Ledger):
         job.lease_until = now + self._times.lease
         return job.row(now, lease_over=False)
 
-    def _held(self, token: Token, *states: State) -> _Job | None:
-        """The job, when this token still holds it in one of these states; None refuses the write."""
+    def _held(self, token: Token, *states: State) -> MemoryJob | None:
         job = self._jobs.get(token.id)
-        if job is None or job.fence != token.fence or job.uid != token.uid or job.owner != token.owner:
-            return None
-        return job if job.state in states else None
+        return job if job is not None and job.held_by(token, states) else None
 
     def _renew(self, token: Token, states: Sequence[State]) -> Renewal:
         job = self._held(token, *states)
@@ -441,12 +331,8 @@ class MemoryLedger(Ledger):
         job.lease_until = self._clock.boottime() + self._times.lease
         return Renewal(granted=True, cancel_reason=job.cancel_reason)
 
-    def _end(self, job: _Job, state: State, keep: float) -> None:
+    def _end(self, job: MemoryJob, state: State, keep: float) -> None:
         job.state = state
         job.owner = None
         job.ended_at = self._clock.wall()
         job.keep_until = job.ended_at + keep
-
-
-def _unchanged(job: _Job, seen: Row) -> bool:
-    return job.fence == seen.fence and job.uid == seen.uid and job.state is seen.state

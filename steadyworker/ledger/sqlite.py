@@ -18,7 +18,7 @@ from typing import Any
 from typing_extensions import override
 
 from steadyworker.clock import Clock, Times
-from steadyworker.errors import ConfigError, Finding, LedgerUnavailable
+from steadyworker.errors import ConfigError, Finding
 from steadyworker.ledger import owners as proof
 from steadyworker.ledger import retention
 from steadyworker.ledger import sqlite_schema as sql
@@ -101,8 +101,8 @@ class SqliteLedger(Ledger):
         found = []
         try:
             self.ledger_id()
-        except (ConfigError, LedgerUnavailable) as error:
-            found.append(Finding("error", str(error), "run the checks again when that is done."))
+        except ConfigError as error:
+            found.append(Finding("error", str(error), "do as it says, then run `steadyworker check` again."))
         where = self._path.resolve()
         kind = network_file_system(where, _MOUNTS.read_text()) if _MOUNTS.exists() else None
         if kind:

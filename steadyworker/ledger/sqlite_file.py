@@ -124,13 +124,13 @@ class LedgerFile:
         if self._closed:
             raise LedgerUnavailable(f"Expected the ledger {self.path} to be open, but it was closed.")
         if self._connection is not None:
-            if self._inode == _inode(self.path):
+            if self._inode == self._inode_now():
                 return self._connection
             self._drop()
             raise LedgerUnavailable(
                 f"Expected the ledger {self.path} to stay where it was, but it was removed or replaced: put it back."
             )
-        before = _inode(self.path)
+        before = self._inode_now()
         if before is None and self._was_open:
             raise LedgerUnavailable(
                 f"Expected the ledger {self.path}, but it is gone: put it back, or restart to begin with an empty one."
@@ -138,7 +138,7 @@ class LedgerFile:
         connection = self._connect()
         try:
             self._prepare(connection)
-            self._inode = _inode(self.path)
+            self._inode = self._inode_now()
         except BaseException:
             connection.close()
             raise
@@ -152,6 +152,18 @@ class LedgerFile:
         self._was_open = True
         return connection
 
+    def _inode_now(self) -> tuple[int, int] | None:
+        """Which file the path names now; None when it names none."""
+        try:
+            seen = self.path.stat()
+        except (FileNotFoundError, NotADirectoryError):
+            return None
+        except OSError as error:
+            raise self._unfit(
+                f"Expected to find the ledger {self.path}, got {error.strerror}: make its directory readable."
+            ) from error
+        return seen.st_dev, seen.st_ino
+
     def _connect(self) -> sqlite3.Connection:
         if sqlite3.sqlite_version_info < _OLDEST_SQLITE:
             raise ConfigError(
@@ -163,7 +175,7 @@ class LedgerFile:
                 self.path.parent.mkdir(parents=True, exist_ok=True)
             except OSError as error:
                 raise ConfigError(
-                    f"Expected to make the directory {self.path.parent} of the ledger, got {error.strerror}: "
+                    f"Expected to make the directory of the ledger {self.path}, got {error.strerror}: "
                     "make its parent writable for this user, or name another file."
                 ) from error
         return sqlite3.connect(
@@ -256,15 +268,3 @@ def network_file_system(path: Path, mounts: str) -> str | None:
         if inside and len(point) >= len(best):  # of two mounts on one point, the later one is seen
             best, kind = point, source.split()[0]
     return kind if _NETWORK.fullmatch(kind) else None
-
-
-def _inode(path: Path) -> tuple[int, int] | None:
-    try:
-        seen = path.stat()
-    except FileNotFoundError:
-        return None
-    except OSError as error:
-        raise LedgerUnavailable(
-            f"Expected to find the ledger {path}, got {error.strerror}: make its directory readable for this user."
-        ) from error
-    return seen.st_dev, seen.st_ino

@@ -86,16 +86,20 @@ def test_of_two_processes_that_claim_a_row_a_thousand_times_one_wins_each_time(
 def test_a_sigkill_at_any_instant_loses_nothing_that_was_said(actor: Actor, path: Path, ledger: SqliteLedger) -> None:
     """What a call has answered is in the ledger, whichever instruction the kill hits, and the next process goes on."""
     said: dict[str, tuple[str, int]] = {}
+
+    def note(words: str) -> None:
+        key, state, fence = words.split()
+        said[key] = (state, int(fence))
+
     order = list(State)
     for lines in (1, 2, 3, 5, 8, 13, 21, 34, 55, 4, 6, 7):
         process = actor("live", path)
         for _ in range(lines):
-            key, state, fence = line(process).split()
-            said[key] = (state, int(fence))
+            note(line(process))
         process.send_signal(signal.SIGKILL)
         rest, _ = process.communicate(timeout=30)
-        for key, state, fence in map(str.split, rest.splitlines()):
-            said[key] = (state, int(fence))
+        for words in rest.splitlines():
+            note(words)
         for key, (state, fence) in said.items():
             row = ledger.read(replace(JOB, key=key))
             assert row is not None

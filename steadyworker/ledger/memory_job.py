@@ -1,0 +1,130 @@
+"""One row of the ledger in memory."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Collection
+
+from steadyworker.ledger.base import Beat, JobId, Moving, Row, State, Token, Verdict
+from steadyworker.outcome import Counters
+
+HELD = (State.RUNNING, State.MOVING)
+"""The states in which a job has an owner."""
+
+
+class MemoryJob:
+    """One row, changed in place under the ledger's lock; `lease_until` and `due` are readings of the boot clock."""
+
+    __slots__ = (
+        "beat",
+        "body_sha256",
+        "cancel_reason",
+        "checkpoint",
+        "checkpoint_fence",
+        "counters",
+        "created_at",
+        "delay",
+        "due",
+        "ended_at",
+        "error_class",
+        "error_text",
+        "fence",
+        "handle",
+        "hop",
+        "id",
+        "keep_until",
+        "lease_until",
+        "owner",
+        "reason",
+        "settled",
+        "started_at",
+        "state",
+        "target",
+        "uid",
+        "worker",
+    )
+
+    def __init__(self, job_id: JobId, created_at: float) -> None:
+        self.id = job_id
+        self.uid = secrets.token_hex(16)
+        self.state = State.INTERRUPTED
+        self.body_sha256: bytes | None = None
+        self.hop = 0
+        self.fence = 0
+        self.owner: str | None = None
+        self.lease_until = 0.0
+        self.counters = Counters()
+        self.target: Moving | None = None
+        self.due = 0.0
+        self.delay = 0.0
+        self.reason = ""
+        self.error_class = ""
+        self.error_text = ""
+        self.checkpoint: bytes | None = None
+        self.checkpoint_fence: int | None = None
+        self.handle: bytes | None = None
+        self.cancel_reason: str | None = None
+        self.settled = "unknown"
+        self.keep_until: float | None = None
+        self.created_at = created_at
+        self.started_at: float | None = None
+        self.ended_at: float | None = None
+        self.worker = ""
+        self.beat: Beat | None = None
+
+    def held_by(self, token: Token, states: Collection[State]) -> bool:
+        """Whether this token still holds the job, in one of these states; else its write is refused."""
+        named = self.fence == token.fence and self.uid == token.uid and self.owner == token.owner
+        return named and self.state in states
+
+    def unchanged(self, seen: Row) -> bool:
+        """Whether nobody claimed the job, and nobody changed its state, since the row was seen."""
+        return self.fence == seen.fence and self.uid == seen.uid and self.state is seen.state
+
+    def hand_over(self, verdict: Verdict, now: float) -> None:
+        """Decide the hand-over at this instant of the boot clock."""
+        self.state = State.MOVING
+        self.target = verdict.target
+        self.reason = verdict.reason
+        self.counters = verdict.counters
+        self.delay = verdict.delay
+        self.due = now + verdict.delay
+        self.error_class = verdict.error_class
+        self.error_text = verdict.error_text
+        if not verdict.keep_checkpoint:
+            self.checkpoint = self.checkpoint_fence = None
+
+    def row(self, now: float, *, lease_over: bool) -> Row:
+        """The row as it stands at this instant of the boot clock."""
+        late = 0.0
+        if self.state in HELD:
+            late = now - self.lease_until
+        elif self.state is State.MOVED:
+            late = now - self.due
+        return Row(
+            id=self.id,
+            uid=self.uid,
+            state=self.state,
+            body_sha256=self.body_sha256,
+            hop=self.hop,
+            fence=self.fence,
+            owner=self.owner,
+            lease_over=lease_over,
+            counters=self.counters,
+            target=self.target,
+            due_in=self.due - now if self.due > now else 0.0,
+            late_by=max(0.0, late),
+            delay=self.delay,
+            reason=self.reason,
+            error_class=self.error_class,
+            error_text=self.error_text,
+            checkpoint=self.checkpoint,
+            checkpoint_fence=self.checkpoint_fence,
+            handle=self.handle,
+            cancel_reason=self.cancel_reason,
+            settled=self.settled,
+            created_at=self.created_at,
+            started_at=self.started_at,
+            ended_at=self.ended_at,
+            worker=self.worker,
+        )
