@@ -48,6 +48,7 @@ FLOORS: dict[str, int] = {
     "payload.py": 3,
     "config.py": 3,
     "options.py": 3,
+    "host.py": 3,
     "registry.py": 3,
     "watchdog.py": 3,
     "logs.py": 3,
@@ -73,6 +74,7 @@ FLOORS: dict[str, int] = {
     "client.py": 6,
     # 7-9. Shell.
     "assemble.py": 7,
+    "vigil.py": 8,
     "service.py": 8,
     "cli/": 9,
     "__main__.py": 9,
@@ -105,6 +107,7 @@ STRANGERS: dict[str, tuple[str, ...]] = {"slots/child.py": ("adapter.py", "deliv
 ADAPTERS_MAY_IMPORT = {"adapter.py", "errors.py", "names.py"}
 ADAPTER_FILES = {"__init__.py", "adapter.py", "connection.py", "topology.py", "errors.py"}
 OPTIONAL_LIBRARIES = {"duckdb", "pika", "psycopg", "pyarrow", "py4j", "pydantic", "pyspark", "rocketmq", "stomp"}
+LATE = {"steadyworker/testing/plugin.py"}  # pytest imports it at every start, in every project of a user's
 BROKERS = re.compile("rabbit|amqp|pika|stomp|activemq|artemis|rocketmq", re.IGNORECASE)
 LONGEST_FILE = 320
 CLOCKS = {
@@ -338,13 +341,13 @@ def adapters_look_alike(house: House) -> Iterator[str]:
 
 
 def imports_stand_at_the_top(house: House) -> Iterator[str]:
-    """Exceptions: an optional library, a CLI verb's own file, and a face's lazy `__getattr__`."""
+    """Exceptions: an optional library, a CLI verb's own file, pytest's plugin, and a face's lazy `__getattr__`."""
     for file in house.all.values():
         functions = [node for node in ast.walk(file.tree) if isinstance(node, FUNCTIONS[:2])]
         for function in functions if not file.is_face else ():
             for node, dotted in file.imports(function):
                 verb = file.name == "steadyworker/cli/__init__.py" and dotted.startswith("steadyworker.cli.")
-                if not verb and dotted.split(".")[0] not in OPTIONAL_LIBRARIES:
+                if not (verb or file.name in LATE) and dotted.split(".")[0] not in OPTIONAL_LIBRARIES:
                     yield file.at(node, f"{function.name}() imports {dotted}; imports stand at the top of the file")
 
 
