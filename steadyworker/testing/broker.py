@@ -164,7 +164,7 @@ class MemoryBroker:
                 consumer.outbox.append(Connected(consumer.epoch))
             if consumer.outbox:
                 ready.append((consumer, []))
-            elif consumer.window > len(consumer.held):
+            elif consumer.connected and consumer.window > len(consumer.held):
                 due = self._queues.due(consumer.queue, self._pump, 1 if choose is None else None)
                 if due:
                     ready.append((consumer, due))

@@ -6,6 +6,7 @@ An author subclasses a suite in a test module, says how one is made, and runs py
 
 from __future__ import annotations
 
+from steadyworker.testing.conformance.adapter import AdapterSuite
 from steadyworker.testing.conformance.ledger import LedgerSuite
 
-__all__ = ["LedgerSuite"]
+__all__ = ["AdapterSuite", "LedgerSuite"]

@@ -1,0 +1,177 @@
+"""Promises about signals: connections, deliveries, credits, and the end of an epoch."""
+
+from __future__ import annotations
+
+import threading
+from collections import Counter
+from collections.abc import Callable
+
+import pytest
+
+from steadyworker.adapter import Adapter, Connected, Delivered, Lost, QueueSpec, Redelivered, Signal
+from steadyworker.delivery import KEY, Copy, Settle, Target
+from steadyworker.errors import PublishFailed, StaleDelivery
+from steadyworker.testing.conformance.adapter_bench import AdapterBench, message, messages
+
+Open = Callable[[], Adapter]
+
+
+class ConsumePromises(AdapterBench):
+    """What the sink hears."""
+
+    def test_the_first_signal_is_a_connection(self, adapter: Adapter) -> None:
+        """`start` returns at once; Connected comes before any delivery."""
+        adapter.publish(message())
+        adapter.credits(1)
+        tape = self.started(adapter, 1)
+        tape.delivery()
+        assert isinstance(tape.signals[0], Connected)
+
+    def test_no_delivery_comes_without_credits(self, adapter: Adapter) -> None:
+        """The window begins at 0."""
+        adapter.publish(message())
+        self.started(adapter).stays(deliveries=0)
+
+    def test_credits_are_a_window(self, adapter: Adapter) -> None:
+        """Never more un-settled deliveries than credits; settling one makes room for one."""
+        for copy in messages(5):
+            adapter.publish(copy)
+        tape = self.started(adapter, 2)
+        first = tape.delivery(2)
+        tape.stays(deliveries=2)
+        adapter.settle(first, Settle.ACK)
+        tape.delivery(3)
+        tape.stays(deliveries=3)
+        adapter.credits(3)
+        tape.delivery(4)
+        tape.stays(deliveries=4)
+
+    def test_zero_credits_stop_deliveries_and_nothing_else(self, adapter: Adapter) -> None:
+        """With 0 no new delivery comes; what is un-settled stays valid, and credits bring the next."""
+        tape = self.started(adapter, 1)
+        adapter.publish(message("k-1"))
+        held = tape.delivery()
+        adapter.credits(0)
+        adapter.publish(message("k-2"))
+        adapter.settle(held, Settle.ACK)
+        tape.stays(deliveries=1)
+        adapter.credits(1)
+        assert tape.delivery(2).headers[KEY] == "k-2"
+        assert not any(isinstance(signal, Lost) for signal in tape.signals)
+
+    def test_a_delivery_is_what_was_published(self, adapter: Adapter, spec: QueueSpec) -> None:
+        """Body and headers arrive as they were sent, every byte and letter of them."""
+        body, headers = bytes(range(256)), {KEY: "k-1", "shop": "Café №7", "empty": ""}
+        adapter.publish(Copy(Target.WORK, body, headers))
+        delivery = self.started(adapter, 1).delivery()
+        assert delivery.body == body
+        assert delivery.size == len(body)
+        assert {name: delivery.headers.get(name) for name in headers} == headers
+        assert delivery.queue == spec.queue
+
+    def test_an_empty_body_is_a_body(self, adapter: Adapter) -> None:
+        """Nothing, too, arrives as it was sent."""
+        adapter.publish(message(body=b""))
+        assert self.started(adapter, 1).delivery().body == b""
+
+    def test_a_message_is_handed_to_one_consumer(self, open_adapter: Open) -> None:
+        """Two clients share a queue; each message comes once."""
+        one, two = open_adapter(), open_adapter()
+        tapes = self.started(one, 5), self.started(two, 5)
+        for copy in messages(10):
+            one.publish(copy)
+        tapes[0].until(lambda: sum(len(tape.deliveries) for tape in tapes) >= 10, "10 deliveries")
+        keys = Counter(delivery.headers[KEY] for tape in tapes for delivery in tape.deliveries)
+        assert keys == Counter({f"k-{n}": 1 for n in range(1, 11)})
+
+    def test_signals_come_one_at_a_time_from_one_thread(self, adapter: Adapter) -> None:
+        """The sink need not be thread-safe."""
+        threads: set[int] = set()
+        inside = threading.Semaphore(1)
+
+        def watch(_: Signal) -> None:
+            assert inside.acquire(blocking=False), "two signals at a time"
+            threads.add(threading.get_ident())
+            inside.release()
+
+        tape = self.started(adapter, 5, then=watch)
+        for copy in messages(5):
+            adapter.publish(copy)
+        tape.delivery(5)
+        assert len(threads) == 1
+
+    def test_a_cut_ends_the_epoch_and_a_new_one_follows(self, adapter: Adapter) -> None:
+        """Lost names the old epoch; Connected a new one, which is greater."""
+        tape = self.started(adapter)
+        old = tape.connected()
+        self.cut(adapter)
+        lost, new = tape.lost(), tape.connected(2)
+        assert lost.epoch == old.epoch
+        assert lost.id is None
+        assert lost.cause
+        assert new.epoch > old.epoch
+
+    def test_what_a_cut_took_comes_again(self, adapter: Adapter) -> None:
+        """The un-acked message is delivered in the new epoch, with the same stable id, and the window is still open."""
+        tape = self.started(adapter, 1)
+        adapter.publish(message())
+        old = tape.delivery()
+        self.cut(adapter)
+        new = tape.delivery(2)
+        assert new.epoch == tape.connected(2).epoch > old.epoch
+        assert new.headers[KEY] == old.headers[KEY]
+        assert new.redelivered is not Redelivered.NO
+        if adapter.capabilities.stable_ids:
+            assert new.message_id == old.message_id
+            assert new.message_id
+        with pytest.raises(StaleDelivery):
+            adapter.settle(old, Settle.ACK)
+
+    def test_capabilities_are_the_same_before_and_after_start(self, adapter: Adapter) -> None:
+        """They are data about the broker, not about a connection."""
+        before = adapter.capabilities
+        self.started(adapter)
+        assert adapter.capabilities == before
+
+    def test_consumers_are_counted(self, open_adapter: Open) -> None:
+        """Who consumes is counted, who only publishes is not, who stopped is not."""
+        one, two, three = open_adapter(), open_adapter(), open_adapter()
+        if not one.capabilities.counts_consumers:
+            assert one.consumers() is None
+            pytest.skip("this broker does not count consumers")
+        tape = self.started(one)
+        self.started(two)
+        three.publish(message())
+        assert tape.until(lambda: three.consumers() == 2, "2 consumers")
+        two.stop(self.within)
+        assert tape.until(lambda: three.consumers() == 1, "1 consumer")
+
+    def test_what_is_un_settled_at_stop_is_the_next_ones(self, open_adapter: Open) -> None:
+        """`stop` gives back at once; a delivery of the stopped adapter is stale, and it hears nothing more."""
+        one, two = open_adapter(), open_adapter()
+        tape = self.started(one, 1)
+        one.publish(message())
+        held = tape.delivery()
+        one.stop(self.within)
+        assert self.started(two, 1).delivery().headers[KEY] == "k-1"
+        with pytest.raises(StaleDelivery):
+            one.settle(held, Settle.ACK)
+        assert [type(signal) for signal in tape.signals] == [Connected, Delivered]
+
+    def test_stop_is_safe_in_any_order(self, open_adapter: Open) -> None:
+        """Before start, twice, from another thread; what is published afterwards fails, and start does nothing."""
+        never, started = open_adapter(), open_adapter()
+        never.stop(self.within)
+        never.stop(self.within)
+        heard: list[Signal] = []
+        never.start(heard.append)
+        with pytest.raises(PublishFailed):
+            never.publish(message())
+        tape = self.started(started)
+        stopper = threading.Thread(target=started.stop, args=(self.within,))
+        stopper.start()
+        stopper.join(self.within)
+        assert not stopper.is_alive()
+        started.stop(self.within)
+        tape.stays(deliveries=0)
+        assert heard == []

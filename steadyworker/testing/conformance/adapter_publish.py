@@ -1,0 +1,150 @@
+"""Promises about what is published: now, later, dead; and about the broker that it is published to."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+
+from steadyworker.adapter import Adapter, Delays, QueueSpec
+from steadyworker.delivery import KEY, Copy, Settle, Target
+from steadyworker.testing.conformance.adapter_bench import AdapterBench, message, messages
+
+Open = Callable[[], Adapter]
+
+
+class PublishPromises(AdapterBench):
+    """Where copies go."""
+
+    def test_publish_works_before_start_and_for_other_clients(self, open_adapter: Open) -> None:
+        """A sender never starts its adapter."""
+        sender, worker = open_adapter(), open_adapter()
+        sender.publish(message())
+        assert self.started(worker, 1).delivery().headers[KEY] == "k-1"
+
+    def test_publish_is_thread_safe(self, adapter: Adapter) -> None:
+        """Eight threads publish at once, and each message arrives once."""
+        with ThreadPoolExecutor(8) as threads:
+            list(threads.map(adapter.publish, messages(80)))
+        tape = self.started(adapter, 200)
+        tape.delivery(80)
+        tape.stays(deliveries=80)
+        assert Counter(d.headers[KEY] for d in tape.deliveries) == Counter({f"k-{n}": 1 for n in range(1, 81)})
+
+    def test_a_message_that_is_sent_twice_comes_twice(self, adapter: Adapter) -> None:
+        """The broker does not judge keys: that is the ledger's work."""
+        tape = self.started(adapter, 5)
+        adapter.publish(message())
+        adapter.publish(message())
+        tape.delivery(2)
+        tape.stays(deliveries=2)
+
+    def test_a_copy_for_later_comes_later(self, adapter: Adapter) -> None:
+        """Not before its delay is over, and then once; work that is due goes before it."""
+        if adapter.capabilities.delays is Delays.NONE:
+            pytest.skip("this broker does not delay")
+        tape = self.started(adapter, 5)
+        adapter.publish(message("later", to=Target.LATER, delay=self.delay))
+        adapter.publish(message("now"))
+        assert tape.delivery().headers[KEY] == "now"
+        tape.stays(deliveries=1)
+        self.let_pass(self.delay)
+        assert tape.delivery(2).headers[KEY] == "later"
+        tape.stays(deliveries=2)
+
+    def test_a_delay_survives_its_sender(self, open_adapter: Open) -> None:
+        """The broker keeps the copy, not the process that published it."""
+        sender, worker = open_adapter(), open_adapter()
+        if sender.capabilities.delays is Delays.NONE:
+            pytest.skip("this broker does not delay")
+        sender.publish(message(to=Target.LATER, delay=self.delay))
+        sender.stop(self.within)
+        tape = self.started(worker, 1)
+        self.let_pass(self.delay)
+        assert tape.delivery().headers[KEY] == "k-1"
+
+    def test_a_dead_letter_is_no_work(self, adapter: Adapter) -> None:
+        """It goes to the dead-letter queue, as it is, and nobody is handed it as a job."""
+        adapter.publish(message(body=b"broken", to=Target.DEAD))
+        self.started(adapter, 5).stays(deliveries=0)
+        if adapter.capabilities.reads_dead_letters:
+            with adapter.dead_letters() as dead:
+                assert [(letter.headers[KEY], letter.body) for letter in dead] == [("k-1", b"broken")]
+
+    def test_dead_letters_are_held_while_they_are_read(self, open_adapter: Open) -> None:
+        """Oldest first, each once, to one reader at a time; they go back when the context ends."""
+        one, two = open_adapter(), open_adapter()
+        self._needs_dead_letters(one)
+        for n in range(1, 4):
+            one.publish(message(f"k-{n}", to=Target.DEAD))
+        with one.dead_letters() as mine:
+            letters = iter(mine)
+            assert [next(letters).headers[KEY] for _ in range(2)] == ["k-1", "k-2"]
+            with two.dead_letters() as theirs:
+                assert [letter.headers[KEY] for letter in theirs] == ["k-3"]
+        with two.dead_letters() as theirs:
+            assert [letter.headers[KEY] for letter in theirs] == ["k-1", "k-2", "k-3"]
+
+    def test_a_dropped_dead_letter_is_gone(self, adapter: Adapter) -> None:
+        """The others stay."""
+        self._needs_dead_letters(adapter)
+        for n in range(1, 4):
+            adapter.publish(message(f"k-{n}", to=Target.DEAD))
+        with adapter.dead_letters() as dead:
+            for letter in dead:
+                if letter.headers[KEY] == "k-2":
+                    dead.drop(letter)
+        with adapter.dead_letters() as dead:
+            assert [letter.headers[KEY] for letter in dead] == ["k-1", "k-3"]
+
+    def test_a_dead_letter_is_replayed_by_publishing_and_dropping(self, adapter: Adapter) -> None:
+        """It comes as work; one that is dead again meanwhile is not read again by the same reader."""
+        self._needs_dead_letters(adapter)
+        adapter.publish(message("k-1", to=Target.DEAD))
+        with adapter.dead_letters() as dead:
+            for letter in dead:
+                dead.publish(Copy(Target.WORK, letter.body, letter.headers))
+                dead.publish(Copy(Target.DEAD, letter.body, {KEY: "k-2"}))
+                dead.drop(letter)
+        tape = self.started(adapter, 5)
+        assert tape.delivery().headers[KEY] == "k-1"
+        tape.stays(deliveries=1)
+
+    def test_the_largest_body_is_taken_whole_and_a_larger_one_is_refused(self, adapter: Adapter) -> None:
+        """`max_body` says what a new message may have; a dead letter may be larger, for nothing else is left of it."""
+        largest = adapter.capabilities.max_body
+        if largest is None:
+            pytest.skip("this broker takes any body")
+        adapter.publish(message("k-1", b"x" * largest))
+        with pytest.raises(ValueError, match=str(largest)):
+            adapter.publish(message("k-2", b"x" * (largest + 1)))
+        tape = self.started(adapter, 5)
+        delivery = tape.delivery()
+        assert (delivery.headers[KEY], len(delivery.body)) == ("k-1", largest)
+        adapter.settle(delivery, Settle.ACK)
+        tape.stays(deliveries=1)
+
+    def test_the_broker_is_the_same_for_every_client_and_for_ever(self, open_adapter: Open) -> None:
+        """`identity` is what a namespace is bound to."""
+        one, two = open_adapter(), open_adapter()
+        before = one.identity()
+        assert before
+        self.started(one)
+        assert one.identity() == two.identity() == before
+        one.stop(self.within)
+        assert open_adapter().identity() == before
+
+    def test_a_healthy_queue_has_no_errors_and_looking_changes_nothing(self, adapter: Adapter, spec: QueueSpec) -> None:
+        """`findings` looks only."""
+        adapter.publish(message())
+        assert [finding for finding in adapter.findings(spec) if finding.level == "error"] == []
+        tape = self.started(adapter, 5)
+        tape.delivery()
+        tape.stays(deliveries=1)
+
+    @staticmethod
+    def _needs_dead_letters(adapter: Adapter) -> None:
+        if not adapter.capabilities.reads_dead_letters:
+            pytest.skip("this broker's dead letters cannot be read")

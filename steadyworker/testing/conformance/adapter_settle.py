@@ -1,0 +1,126 @@
+"""Promises about settling: an ack is final, a release comes again, and an old epoch cannot be settled."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+
+import pytest
+
+from steadyworker.adapter import Adapter, Redelivered
+from steadyworker.delivery import KEY, Settle, Settled
+from steadyworker.errors import StaleDelivery
+from steadyworker.testing.conformance.adapter_bench import AdapterBench, message, messages
+
+Open = Callable[[], Adapter]
+
+
+class SettlePromises(AdapterBench):
+    """What becomes of a message."""
+
+    @pytest.mark.parametrize("how", list(Settle))
+    def test_settling_says_how_much_is_known(self, adapter: Adapter, how: Settle) -> None:
+        """`known` or `written`, never nothing."""
+        tape = self.started(adapter, 1)
+        adapter.publish(message())
+        assert adapter.settle(tape.delivery(), how) in Settled
+
+    def test_an_acknowledged_message_never_comes_again(self, open_adapter: Open) -> None:
+        """Not after a cut, and not to the next consumer."""
+        one, two = open_adapter(), open_adapter()
+        tape = self.started(one, 1)
+        one.publish(message())
+        one.settle(tape.delivery(), Settle.ACK)
+        self.cut(one)
+        tape.connected(2)
+        tape.stays(deliveries=1)
+        one.stop(self.within)
+        self.started(two, 1).stays(deliveries=0)
+
+    def test_a_released_message_comes_again_as_it_was(self, adapter: Adapter) -> None:
+        """Same key, same body, same stable id; the broker no longer says that it is new."""
+        tape = self.started(adapter, 1)
+        adapter.publish(message(body=b"payload"))
+        first = tape.delivery()
+        assert first.redelivered is not Redelivered.YES
+        adapter.settle(first, Settle.RELEASE)
+        second = tape.delivery(2)
+        assert (second.headers[KEY], second.body) == (first.headers[KEY], first.body)
+        assert second.id != first.id
+        assert second.redelivered is not Redelivered.NO
+        if adapter.capabilities.stable_ids:
+            assert second.message_id == first.message_id
+
+    def test_a_released_message_may_go_to_another(self, open_adapter: Open) -> None:
+        """Whoever has credits gets it."""
+        one, two = open_adapter(), open_adapter()
+        tape = self.started(one, 1)
+        one.publish(message())
+        held = tape.delivery()
+        other = self.started(two, 1)
+        one.credits(0)
+        one.settle(held, Settle.RELEASE)
+        assert other.delivery().headers[KEY] == "k-1"
+
+    def test_settling_is_idempotent_within_its_epoch(self, adapter: Adapter) -> None:
+        """The second time changes nothing: not even for the same message, which was handed over again since."""
+        tape = self.started(adapter, 1)
+        adapter.publish(message())
+        first = tape.delivery()
+        adapter.settle(first, Settle.RELEASE)
+        second = tape.delivery(2)
+        adapter.settle(first, Settle.ACK)
+        adapter.settle(first, Settle.RELEASE)
+        tape.stays(deliveries=2)
+        adapter.settle(second, Settle.ACK)
+        adapter.settle(second, Settle.RELEASE)
+        tape.stays(deliveries=2)
+
+    def test_settling_takes_one_delivery_and_no_other(self, adapter: Adapter) -> None:
+        """An acknowledgement is never for all before it."""
+        tape = self.started(adapter, 3)
+        for copy in messages(3):
+            adapter.publish(copy)
+        tape.delivery(3)
+        kept, acked = tape.deliveries[0], tape.deliveries[2]
+        adapter.settle(acked, Settle.ACK)
+        self.cut(adapter)
+        tape.delivery(5)
+        tape.stays(deliveries=5)
+        again = {delivery.headers[KEY] for delivery in tape.deliveries[3:]}
+        assert kept.headers[KEY] in again
+        assert acked.headers[KEY] not in again
+
+    def test_a_delivery_of_an_old_epoch_cannot_be_settled(self, adapter: Adapter) -> None:
+        """It is refused, and the message that came again is untouched by the attempt."""
+        tape = self.started(adapter, 1)
+        adapter.publish(message())
+        old = tape.delivery()
+        self.cut(adapter)
+        new = tape.delivery(2)
+        for how in Settle:
+            with pytest.raises(StaleDelivery):
+                adapter.settle(old, how)
+        adapter.settle(new, Settle.RELEASE)
+        assert tape.delivery(3).headers[KEY] == "k-1"
+
+    def test_nothing_can_be_settled_before_start(self, open_adapter: Open) -> None:
+        """A delivery belongs to the adapter that was handed it."""
+        one, two = open_adapter(), open_adapter()
+        tape = self.started(one, 1)
+        one.publish(message())
+        with pytest.raises(StaleDelivery):
+            two.settle(replace(tape.delivery(), epoch=1), Settle.ACK)
+
+    def test_settling_is_thread_safe(self, open_adapter: Open) -> None:
+        """Many slots settle at once, and each message is gone once."""
+        one, two = open_adapter(), open_adapter()
+        tape = self.started(one, 40)
+        for copy in messages(40):
+            one.publish(copy)
+        tape.delivery(40)
+        with ThreadPoolExecutor(8) as threads:
+            list(threads.map(lambda delivery: one.settle(delivery, Settle.ACK), tape.deliveries))
+        one.stop(self.within)
+        self.started(two, 40).stays(deliveries=0)
