@@ -1,0 +1,302 @@
+"""
+What a sender uses: send a job, ask how it is, cancel it.
+
+A key names one piece of work: a second message with it is answered from the record, so that sending twice is harmless.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import uuid
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import timedelta
+from functools import partial
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self, TypeVar, overload
+
+from steadyworker import payload as payloads
+from steadyworker.adapter import Copy, Target
+from steadyworker.config import Options, load
+from steadyworker.connections import Connections, Line, line_of
+from steadyworker.delivery import KEY, ROUND
+from steadyworker.errors import BadPayload, BrokerUnavailable, PublishFailed, SendError, seconds
+from steadyworker.ledger.base import JobId, State
+from steadyworker.names import normal_key
+from steadyworker.worker import Worker
+
+P = TypeVar("P")
+
+_OURS = "sw-"
+
+
+@dataclass(frozen=True, slots=True)
+class JobStatus:
+    """
+    A job, as its ledger knows it at this moment.
+
+    Attributes:
+        attempts, crashes, losses, interruptions: The four counters.
+        done, total, note: The last progress of its last run, or None and "".
+        reason: Why it is where it is: the last failure, or the dead letter's reason.
+        started_at, ended_at, last_beat: Seconds since 1970 in UTC.
+    """
+
+    key: str
+    state: State
+    attempts: int
+    crashes: int
+    losses: int
+    interruptions: int
+    done: float | None
+    total: float | None
+    note: str
+    reason: str
+    started_at: float | None
+    ended_at: float | None
+    last_beat: float | None
+
+
+class Client:
+    """
+    Sends jobs; thread-safe, and safe to fork: each process connects for itself, on first use.
+
+    Args:
+        broker: URL of the broker; by default what environment and `steadyworker.toml` say.
+        ledger: URL of the ledger, likewise; only `status`, `cancel` and `send(again=True)` ask it.
+
+    Raises:
+        ConfigError: A setting that makes no sense.
+    """
+
+    def __init__(self, broker: str | None = None, *, ledger: str | None = None) -> None:
+        self._begin(load({"broker": broker, "ledger": ledger}, os.environ, Path.cwd()))
+
+    @classmethod
+    def configured(cls, options: Options) -> Self:
+        """A client of settings that were loaded already, as a command has them."""
+        client = cls.__new__(cls)
+        client._begin(options)  # noqa: SLF001 - this is a constructor
+        return client
+
+    def _begin(self, options: Options) -> None:
+        self._options = options
+        self._links: dict[int, Connections] = {}
+        self._closed = False
+
+    @overload
+    def send(
+        self,
+        to: type[Worker[P, Any]],
+        payload: P,
+        *,
+        key: str | None = None,
+        delay: float | timedelta = 0,
+        headers: Mapping[str, str] | None = None,
+        again: bool = False,
+    ) -> str: ...
+    @overload
+    def send(
+        self,
+        to: str,
+        payload: object,
+        *,
+        key: str | None = None,
+        delay: float | timedelta = 0,
+        headers: Mapping[str, str] | None = None,
+        again: bool = False,
+    ) -> str: ...
+    def send(
+        self,
+        to: type[Worker[Any, Any]] | str,
+        payload: object,
+        *,
+        key: str | None = None,
+        delay: float | timedelta = 0,
+        headers: Mapping[str, str] | None = None,
+        again: bool = False,
+    ) -> str:
+        """
+        Send one job; returns its key once the broker has confirmed the message.
+
+        Args:
+            to: A Worker class, whose payload type is checked here, or the name of a queue.
+            payload: The job's payload; `bytes` are sent as they are.
+            key: What this piece of work is called; a fresh one when none is given.
+                A key that is no plain name is replaced by `h-` and its SHA-256, which is what is returned.
+            delay: Seconds, at least, until the job may start.
+            headers: The sender's own, passed on to the handler; those beginning with `sw-` are SteadyWorker's.
+            again: Run it even if the ledger has seen this key: one round further than the last.
+
+        Raises:
+            SendError: Not confirmed: it may or may not have arrived; send again with the same key.
+            BadPayload: The payload is not what the Worker declares, or too large.
+            ConfigError: The Worker, the queue's name, or a setting makes no sense.
+            LedgerUnavailable: `again` was asked for, and the ledger did not answer; nothing was sent.
+            ValueError, TypeError: A key, header or delay that cannot be.
+        """
+        line = line_of(to, self._options)
+        wait = seconds(delay)
+        if wait is None or not 0 <= wait < float("inf"):
+            raise ValueError(f"Expected a delay of 0 seconds or more, got {delay!r}.")
+        raw = isinstance(to, str) and isinstance(payload, bytes)
+        body = payloads.encode(payload, bytes if raw else line.payload_type)
+        name = _key(key, headers or {}, line.key_header)
+        sent = _headers(headers or {}, line.key_header, name)
+        links = self._connected()
+        adapter = links.adapter(line)
+        largest = adapter.capabilities.max_body
+        if largest is not None and len(body) > largest:
+            raise BadPayload(
+                f"Expected a payload of at most {largest} bytes for this broker, got {len(body)}: "
+                "store the data elsewhere and send where it is."
+            )
+        try:
+            if again and (round_ := _next_round(links, line, name)):
+                sent[ROUND] = str(round_)
+            to_queue = Target.LATER if wait else Target.WORK
+            adapter.publish(Copy(to_queue, body, sent, delay=wait, message_id=name))
+        except (PublishFailed, BrokerUnavailable) as error:
+            raise SendError(
+                f"{error} The job may or may not have arrived: send it again with the same key, {name!r}."
+            ) from error
+        return name
+
+    @overload
+    async def asend(
+        self,
+        to: type[Worker[P, Any]],
+        payload: P,
+        *,
+        key: str | None = None,
+        delay: float | timedelta = 0,
+        headers: Mapping[str, str] | None = None,
+        again: bool = False,
+    ) -> str: ...
+    @overload
+    async def asend(
+        self,
+        to: str,
+        payload: object,
+        *,
+        key: str | None = None,
+        delay: float | timedelta = 0,
+        headers: Mapping[str, str] | None = None,
+        again: bool = False,
+    ) -> str: ...
+    async def asend(
+        self,
+        to: type[Worker[Any, Any]] | str,
+        payload: object,
+        *,
+        key: str | None = None,
+        delay: float | timedelta = 0,
+        headers: Mapping[str, str] | None = None,
+        again: bool = False,
+    ) -> str:
+        """
+        `send`, awaited; it happens in a thread, so that the event loop is never blocked.
+
+        A task that is cancelled while it waits may or may not have sent: send again with the same key.
+        """
+        call = partial(self.send, to, payload, key=key, delay=delay, headers=headers, again=again)
+        return await asyncio.to_thread(call)
+
+    def status(self, worker: type[Worker[Any, Any]] | str, key: str) -> JobStatus | None:
+        """
+        The job of this key (its last round), or None when the ledger knows none: not delivered yet, or long ended.
+
+        Raises BrokerUnavailable (it names the ledger's namespace) and LedgerUnavailable.
+        """
+        links, line = self._connected(), line_of(worker, self._options)
+        job = _last_job(links, line, normal_key(key))
+        row = links.ledger().read(job)
+        if row is None:
+            return None
+        beat = links.ledger().last_beat(job)
+        return JobStatus(
+            key=job.key,
+            state=row.state,
+            attempts=row.counters.attempts,
+            crashes=row.counters.crashes,
+            losses=row.counters.losses,
+            interruptions=row.counters.interruptions,
+            done=beat.done if beat else None,
+            total=beat.total if beat else None,
+            note=beat.note if beat else "",
+            reason=row.reason,
+            started_at=row.started_at,
+            ended_at=row.ended_at,
+            last_beat=beat.at if beat else None,
+        )
+
+    def cancel(self, worker: type[Worker[Any, Any]] | str, key: str, reason: str) -> State | None:
+        """
+        Cancel the job of this key (its last round), and answer the state that it was in; None when it was not known.
+
+        A run under way hears of it within 15 s; a job that waits, or has not come yet, is not run when it comes.
+        Either becomes a dead letter, "cancelled: …"; a job that is `done` or `dead` stays what it is.
+
+        Raises BrokerUnavailable (it names the ledger's namespace) and LedgerUnavailable.
+        """
+        links, line = self._connected(), line_of(worker, self._options)
+        return links.ledger().cancel(_last_job(links, line, normal_key(key)), reason)
+
+    def close(self) -> None:
+        """Close this process's connections; safe twice, and from any thread."""
+        self._closed = True
+        links = self._links.pop(os.getpid(), None)
+        if links is not None:
+            links.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def _connected(self) -> Connections:
+        if self._closed:
+            raise RuntimeError("Expected an open Client, got one that is closed: make a new one.")
+        # A forked child finds its parent's links under the parent's pid: never used, and never collected (that would
+        # close what the parent still uses).  `setdefault` is atomic: there is no lock that a fork could leave locked.
+        links = self._links.get(os.getpid())
+        return links if links is not None else self._links.setdefault(os.getpid(), Connections(self._options))
+
+
+def _last_job(links: Connections, line: Line, key: str) -> JobId:
+    namespace = links.namespace(line)
+    return JobId(namespace, line.queue, key, links.ledger().last_round(namespace, line.queue, key) or 0)
+
+
+def _next_round(links: Connections, line: Line, key: str) -> int:
+    last = links.ledger().last_round(links.namespace(line), line.queue, key)
+    return 0 if last is None else last + 1
+
+
+def _key(key: str | None, headers: Mapping[str, str], key_header: str | None) -> str:
+    named = headers.get(key_header) if key_header else None
+    if key is not None and named is not None and normal_key(key) != normal_key(named):
+        raise ValueError(f"Expected one key, got {key!r} and header {key_header} = {named!r}: give one of them.")
+    chosen = key if key is not None else named
+    if chosen is None:
+        return uuid.uuid4().hex
+    if not chosen:
+        raise ValueError("Expected a key that is not empty: leave it out for a fresh one.")
+    return normal_key(chosen)
+
+
+def _headers(given: Mapping[str, str], key_header: str | None, key: str) -> dict[str, str]:
+    for name, value in given.items():
+        if not isinstance(name, str) or not isinstance(value, str):
+            raise TypeError(f"Expected headers of text, got {name!r}: {value!r}.")
+        if name.lower().startswith(_OURS):
+            raise ValueError(f"Expected headers that do not begin with {_OURS!r}, got {name!r}: rename it.")
+    headers = {**given, KEY: key}
+    if key_header is not None:
+        headers[key_header] = key
+    return headers

@@ -1,0 +1,328 @@
+"""What a sender is promised: confirmed before it returns, the same key the same job, safe in threads and forks."""
+
+from __future__ import annotations
+
+import asyncio
+import multiprocessing
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import timedelta
+from pathlib import Path
+from queue import SimpleQueue
+
+import pytest
+
+from steadyworker.adapter import Delivered, Signal
+from steadyworker.client import Client
+from steadyworker.config import Options, load
+from steadyworker.delivery import Delivery, Settle
+from steadyworker.errors import BadPayload, ConfigError, SendError
+from steadyworker.job import Job
+from steadyworker.ledger.base import Claimed, JobId, Ledger, Row, State
+from steadyworker.opening import namespace_of, open_adapter_for, open_ledger
+from steadyworker.outcome import Counters
+from steadyworker.worker import Worker
+
+
+@dataclass
+class Request:
+    merchant: str
+
+
+class Exports(Worker[Request, int]):
+    queue = "exports"
+    time_limit = 60
+
+    def handle(self, job: Job[Request, int]) -> None:
+        """Never run here: these tests only send."""
+
+
+class Orders(Worker[bytes]):
+    queue = "orders"
+    time_limit = 60
+    key_header = "order-id"
+
+    def handle(self, job: Job[bytes]) -> None:
+        """Never run here: these tests only send."""
+
+
+@dataclass(frozen=True)
+class Place:
+    """A broker and a ledger on disk."""
+
+    options: Options
+
+    @property
+    def urls(self) -> tuple[str, str]:
+        return self.options.broker, self.options.ledger
+
+    def client(self) -> Client:
+        return Client.configured(self.options)
+
+    def received(self, queue: str, count: int) -> list[Delivery]:
+        """The next deliveries of a queue, acknowledged."""
+        adapter = open_adapter_for(queue, self.options)
+        signals: SimpleQueue[Signal] = SimpleQueue()
+        adapter.start(signals.put)
+        adapter.credits(count)
+        found: list[Delivery] = []
+        try:
+            while len(found) < count:
+                signal = signals.get(timeout=10)
+                if isinstance(signal, Delivered):
+                    adapter.settle(signal.delivery, Settle.ACK)
+                    found.append(signal.delivery)
+        finally:
+            adapter.stop(5)
+        return found
+
+    @contextmanager
+    def job(self, queue: str, key: str, round_: int = 0) -> Iterator[tuple[Ledger, JobId]]:
+        ledger = open_ledger(self.options.ledger)
+        adapter = open_adapter_for(queue, self.options)
+        try:
+            yield ledger, JobId(namespace_of(adapter, self.options, ledger, queue), queue, key, round_)
+        finally:
+            adapter.stop(5)
+            ledger.close()
+
+    def run(self, queue: str, key: str, then: Callable[[Ledger, Row], object] = lambda ledger, row: None) -> None:
+        """A run of the job, as far as `then` takes it."""
+        with self.job(queue, key) as (ledger, id_):
+            row = ledger.claim(Claimed(id_, None, "host/boot/1", 0, b"d" * 32, Counters()))
+            assert row is not None
+            then(ledger, row)
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> Place:
+    return Place(load({"state_dir": str(tmp_path)}, {}, tmp_path))
+
+
+def test_a_sent_job_is_there_when_send_returns(place: Place) -> None:
+    with place.client() as client:
+        key = client.send(Exports, Request("m-17"), key="export-m-17", headers={"tenant": "north"})
+    (delivery,) = place.received("exports", 1)
+    assert key == "export-m-17"
+    assert delivery.body == b'{"merchant":"m-17"}'
+    assert delivery.headers == {"sw-job-key": "export-m-17", "tenant": "north"}
+
+
+def test_each_job_without_a_key_gets_one_of_its_own(place: Place) -> None:
+    with place.client() as client:
+        keys = {client.send(Exports, Request("m-17")) for _ in range(3)}
+    assert len(keys) == 3
+    assert {delivery.headers["sw-job-key"] for delivery in place.received("exports", 3)} == keys
+
+
+@pytest.mark.parametrize("key", ["../../etc/passwd", "Ä", "k" * 201, "two words", ".hidden"])
+def test_an_odd_key_is_replaced_by_its_digest(place: Place, key: str) -> None:
+    with place.client() as client:
+        first, second = (client.send(Exports, Request("m-17"), key=key) for _ in range(2))
+        assert client.status(Exports, key) is None
+    assert first == second
+    assert first.startswith("h-")
+    assert len(first) == 66
+
+
+def test_a_queue_can_be_named_without_its_code(place: Place) -> None:
+    with place.client() as client:
+        client.send("exports", {"merchant": "m-17"}, key="a")
+        client.send("exports", b"raw", key="b")
+    assert [delivery.body for delivery in place.received("exports", 2)] == [b'{"merchant":"m-17"}', b"raw"]
+
+
+def test_a_delayed_job_comes_no_earlier(place: Place) -> None:
+    with place.client() as client:
+        client.send(Exports, Request("later"), key="later", delay=timedelta(seconds=1))
+        client.send(Exports, Request("now"), key="now")
+    assert [delivery.headers["sw-job-key"] for delivery in place.received("exports", 2)] == ["now", "later"]
+
+
+@pytest.mark.parametrize(
+    ("payload", "field"), [({"merchant": 17}, "merchant"), ({}, "merchant"), ({"merchant": "m", "month": 6}, "month")]
+)
+def test_a_payload_that_the_worker_does_not_declare_is_refused(
+    place: Place, payload: Mapping[str, object], field: str
+) -> None:
+    with place.client() as client, pytest.raises(BadPayload, match=field):
+        client.send(Exports, payload)  # type: ignore[arg-type]
+
+
+def test_a_payload_over_the_limit_is_refused(place: Place) -> None:
+    with place.client() as client, pytest.raises(BadPayload, match="1048576"):
+        client.send(Orders, bytes(2 << 20))
+
+
+class TestAWorkersOwnKeyHeader:
+    def test_carries_the_key(self, place: Place) -> None:
+        with place.client() as client:
+            client.send(Orders, b"x", key="o-9")
+        assert place.received("orders", 1)[0].headers == {"order-id": "o-9", "sw-job-key": "o-9"}
+
+    def test_is_the_key_when_only_it_is_given(self, place: Place) -> None:
+        with place.client() as client:
+            assert client.send(Orders, b"x", headers={"order-id": "o-9"}) == "o-9"
+
+    def test_cannot_say_another_key(self, place: Place) -> None:
+        with place.client() as client, pytest.raises(ValueError, match="o-9"):
+            client.send(Orders, b"x", key="o-8", headers={"order-id": "o-9"})
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [{"key": ""}, {"delay": -1}, {"delay": float("nan")}, {"headers": {"sw-hop": "1"}}, {"headers": {"n": 1}}],
+)
+def test_what_cannot_be_is_refused(place: Place, wrong: dict[str, object]) -> None:
+    with place.client() as client, pytest.raises((ValueError, TypeError), match="Expected"):
+        client.send("exports", {}, **wrong)  # type: ignore[arg-type]
+
+
+def test_a_queue_name_that_cannot_be_is_refused(place: Place) -> None:
+    with place.client() as client, pytest.raises(ConfigError, match="queue name"):
+        client.send("no such/queue", {})
+
+
+class TestAgain:
+    def test_is_round_0_for_a_key_that_nobody_knows(self, place: Place) -> None:
+        with place.client() as client:
+            client.send(Exports, Request("m"), key="k", again=True)
+        assert "sw-round" not in place.received("exports", 1)[0].headers
+
+    def test_is_one_round_further_than_the_last(self, place: Place) -> None:
+        place.run("exports", "k", lambda ledger, row: ledger.done(row.token))
+        with place.client() as client:
+            client.send(Exports, Request("m"), key="k", again=True)
+        assert place.received("exports", 1)[0].headers["sw-round"] == "1"
+
+
+class TestStatus:
+    def test_is_none_for_a_job_that_the_ledger_does_not_know(self, place: Place) -> None:
+        with place.client() as client:
+            client.send(Exports, Request("m"), key="k")
+            assert client.status(Exports, "k") is None
+
+    def test_of_a_run_under_way(self, place: Place) -> None:
+        place.run("exports", "k")
+        with place.client() as client:
+            status = client.status(Exports, "k")
+        assert status is not None
+        assert (status.key, status.state, status.attempts) == ("k", State.RUNNING, 0)
+        assert status.started_at is not None
+        assert status.ended_at is None
+
+    def test_is_that_of_the_last_round(self, place: Place) -> None:
+        place.run("exports", "k", lambda ledger, row: ledger.done(row.token))
+        with place.job("exports", "k", 1) as (ledger, id_):
+            assert ledger.claim(Claimed(id_, None, "host/boot/1", 0, b"d" * 32, Counters())) is not None
+        with place.client() as client:
+            status = client.status("exports", "k")
+        assert status is not None
+        assert status.state is State.RUNNING
+
+
+class TestCancel:
+    def test_marks_a_run_under_way(self, place: Place) -> None:
+        place.run("exports", "k")
+        with place.client() as client:
+            assert client.cancel(Exports, "k", "wrong month") is State.RUNNING
+        with place.job("exports", "k") as (ledger, id_):
+            row = ledger.read(id_)
+        assert row is not None
+        assert row.cancel_reason == "wrong month"
+
+    def test_reaches_a_job_that_has_not_come_yet(self, place: Place) -> None:
+        with place.client() as client:
+            assert client.cancel(Exports, "k", "wrong month") is None
+        with place.job("exports", "k") as (ledger, id_):
+            row = ledger.read(id_)
+        assert row is not None
+        assert (row.state, row.cancel_reason, row.body_sha256) == (State.INTERRUPTED, "wrong month", None)
+
+    def test_leaves_a_job_that_ended_as_it_is(self, place: Place) -> None:
+        place.run("exports", "k", lambda ledger, row: ledger.done(row.token))
+        with place.client() as client:
+            assert client.cancel(Exports, "k", "too late") is State.DONE
+            status = client.status(Exports, "k")
+        assert status is not None
+        assert status.state is State.DONE
+
+
+def test_asend_is_send_awaited(place: Place) -> None:
+    async def both() -> list[str]:
+        with place.client() as client:
+            return await asyncio.gather(
+                client.asend(Exports, Request("a"), key="a"), client.asend("exports", {"merchant": "b"}, key="b")
+            )
+
+    assert asyncio.run(both()) == ["a", "b"]
+    assert len(place.received("exports", 2)) == 2
+
+
+def test_threads_share_one_client(place: Place) -> None:
+    with place.client() as client:
+        senders = [
+            threading.Thread(target=lambda n=n: [client.send(Exports, Request("m"), key=f"{n}-{i}") for i in range(10)])
+            for n in range(8)
+        ]
+        for sender in senders:
+            sender.start()
+        for sender in senders:
+            sender.join()
+    keys = {delivery.headers["sw-job-key"] for delivery in place.received("exports", 80)}
+    assert len(keys) == 80
+
+
+@pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
+def test_a_forked_child_connects_for_itself(place: Place) -> None:
+    """A pre-forking web server: parent and child both send through the client that the parent had used already."""
+    with place.client() as client:
+        client.send(Exports, Request("before"), key="before")
+        child = multiprocessing.get_context("fork").Process(
+            target=lambda: client.send(Exports, Request("child"), key="child")
+        )
+        child.start()
+        child.join(20)
+        client.send(Exports, Request("parent"), key="parent")
+    assert child.exitcode == 0
+    keys = [delivery.headers["sw-job-key"] for delivery in place.received("exports", 3)]
+    assert keys == ["before", "child", "parent"]
+
+
+def test_a_closed_client_says_so(place: Place) -> None:
+    client = place.client()
+    client.close()
+    client.close()
+    with pytest.raises(RuntimeError, match="closed"):
+        client.send(Exports, Request("m"))
+
+
+def test_making_a_client_opens_nothing(place: Place) -> None:
+    place.client().close()
+    assert list(place.options.state_dir.glob("*.db*")) == []
+
+
+def test_clients_leave_nothing_open(place: Place) -> None:
+    def once() -> None:
+        with place.client() as client:
+            client.send(Exports, Request("m"))
+            client.status(Exports, "k")
+
+    once()
+    before = (len(list(Path("/proc/self/fd").iterdir())), threading.active_count())
+    for _ in range(10):
+        once()
+    assert (len(list(Path("/proc/self/fd").iterdir())), threading.active_count()) == before
+
+
+def test_a_broker_that_cannot_be_reached_is_a_send_error_with_the_key(tmp_path: Path) -> None:
+    """Not confirmed is said, and with which key to send again."""
+    folder = tmp_path / "broker"
+    place = Place(load({"broker": f"sqlite:{folder}/broker.db", "state_dir": str(tmp_path)}, {}, tmp_path))
+    with place.client() as client:
+        client.send(Exports, Request("m"), key="first")
+        (folder / "broker.db").write_bytes(b"this is not a database" * 1000)
+        with pytest.raises(SendError, match="second"):
+            client.send(Exports, Request("m"), key="second")
