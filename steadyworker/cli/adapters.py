@@ -1,0 +1,71 @@
+"""`steadyworker adapters`: which brokers can be used here."""
+
+from __future__ import annotations
+
+import re
+from importlib.metadata import Distribution, EntryPoint, PackageNotFoundError
+from importlib.metadata import version as version_of
+from typing import Any
+
+import click
+
+from steadyworker.cli.output import Column, json_line, table
+from steadyworker.registry import adapters
+
+_COLUMNS = (Column("SCHEME"), Column("PACKAGE"), Column("CLIENT LIBRARY", styles={"built in": "green"}))
+_PREFIX = "steadyworker_"
+
+
+@click.command(
+    "adapters",
+    epilog="""\b
+An adapter is any installed package with an entry point in the group steadyworker.adapters,
+named after its URL scheme; `steadyworker.testing.conformance` is what it has to pass.""",
+)
+@click.option("--json", "as_json", is_flag=True, help="One JSON object per scheme and line.")
+def command(*, as_json: bool) -> None:
+    """List the brokers that can be used here: their URL schemes, and whether their client library is installed."""
+    records = [_record(scheme, entry) for scheme, entry in sorted(adapters().items())]
+    if as_json:
+        for record in records:
+            json_line(record)
+        return
+    table(_COLUMNS, [[f"{record['scheme']}:", record["package"], _library(record)] for record in records])
+
+
+def _record(scheme: str, entry: EntryPoint) -> dict[str, Any]:
+    extra, needed = _needs(entry)
+    libraries = {name: _installed(name) for name in needed}
+    return {
+        "scheme": scheme,
+        "package": entry.value,
+        "distribution": f"{entry.dist.name} {entry.dist.version}" if entry.dist else None,
+        "libraries": libraries,
+        "usable": None not in libraries.values(),
+        "install": f"pip install '{entry.dist.name}[{extra}]'" if entry.dist and extra else None,
+    }
+
+
+def _library(record: dict[str, Any]) -> str:
+    if not record["libraries"]:
+        return "built in"
+    if not record["usable"]:
+        return f"missing: {record['install']}"
+    return ", ".join(f"{name} {version}" for name, version in record["libraries"].items())
+
+
+def _needs(entry: EntryPoint) -> tuple[str | None, list[str]]:
+    """The extra of this adapter (the package `steadyworker_x` has the extra `x`), and what that asks for."""
+    extra = entry.module.removeprefix(_PREFIX)
+    distribution: Distribution | None = entry.dist
+    if distribution is None or extra not in (distribution.metadata.get_all("Provides-Extra") or []):
+        return None, []
+    marked = re.compile(rf"^([A-Za-z0-9._-]+)[^;]*;.*extra\s*==\s*['\"]{re.escape(extra)}['\"]")
+    return extra, [found[1] for line in distribution.requires or [] if (found := marked.match(line))]
+
+
+def _installed(name: str) -> str | None:
+    try:
+        return version_of(name)
+    except PackageNotFoundError:
+        return None

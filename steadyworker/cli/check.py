@@ -1,0 +1,122 @@
+"""`steadyworker check`: what `run` looks at before the first message, and every setting with its origin."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import fields
+from typing import Any
+
+import click
+
+from steadyworker import assemble, checks
+from steadyworker.cli.output import Column, json_line, printable, table
+from steadyworker.cli.settings import find_worker, settings
+from steadyworker.config import OPTIONS, Options
+from steadyworker.errors import Finding
+from steadyworker.redaction import redact
+from steadyworker.worker import WorkerSpec
+
+_CONFIG = 78
+_SETTING_COLUMNS = (Column("SETTING"), Column("VALUE"), Column("FROM"))
+_COLOURS = {"error": "red", "warning": "yellow"}
+_NOT_SHOWN = ("target", "cls")
+
+
+@click.command(
+    "check",
+    epilog="""\b
+Examples:
+  steadyworker check exports:PaymentExports
+  steadyworker check exports:PaymentExports --json | jq .findings""",
+)
+@click.argument("targets", metavar="MODULE:CLASS...", nargs=-1, required=True)
+@settings(*(option.name for option in OPTIONS))
+@click.option("--json", "as_json", is_flag=True, help="One JSON object: settings, workers, findings.")
+@click.pass_context
+def command(ctx: click.Context, options: Options, *, targets: tuple[str, ...], as_json: bool) -> None:
+    """
+    Make the checks that `run` makes before the first message: names, delays, limits, broker, ledger, platform.
+
+    Nothing is consumed.
+    Every finding comes with its remedy; exit code 78 says that one of them is an error: `run` would not start.
+    """
+    with _planned(targets, options) as plan:
+        findings = checks.check(plan.specs, options, plan.adapters, plan.ledger)
+        shown = _settings(options)
+        workers = {spec.target: _attributes(spec, options) for spec in plan.specs}
+    if as_json:
+        json_line({"settings": shown, "workers": workers, "findings": [_finding(finding) for finding in findings]})
+    else:
+        _tell(shown, workers, findings)
+    ctx.exit(_CONFIG if any(finding.level == "error" for finding in findings) else 0)
+
+
+@contextmanager
+def _planned(targets: Sequence[str], options: Options) -> Iterator[assemble.Plan]:
+    plan = assemble.plan([find_worker(target) for target in targets], options)
+    try:
+        yield plan
+    finally:
+        for adapter in plan.adapters:
+            adapter.stop(1.0)
+        plan.ledger.close()
+
+
+def _settings(options: Options) -> dict[str, dict[str, str | None]]:
+    """Every setting's effective value and where it came from, without secrets."""
+    return {
+        option.name: {
+            "value": _text(getattr(options, option.name)),
+            "origin": options.origins.get(option.name, "default"),
+        }
+        for option in OPTIONS
+    }
+
+
+def _attributes(spec: WorkerSpec, options: Options) -> dict[str, dict[str, str | None]]:
+    name = spec.cls.__name__
+    overridden = options.workers.get(name, {})
+    return {
+        field.name: {
+            "value": _text(getattr(spec, field.name)),
+            "origin": f"[workers.{name}]" if field.name in overridden else name,
+        }
+        for field in fields(WorkerSpec)
+        if field.name not in _NOT_SHOWN
+    }
+
+
+def _text(value: Any) -> str | None:
+    if value is None:
+        return None
+    if isinstance(value, float):
+        return f"{value:g}"
+    if isinstance(value, tuple):
+        return ",".join(f"{step:g}" for step in value)
+    return redact(str(value))
+
+
+def _finding(finding: Finding) -> dict[str, str]:
+    return {"level": finding.level, "what": finding.what, "remedy": finding.remedy}
+
+
+def _tell(
+    shown: dict[str, dict[str, str | None]],
+    workers: dict[str, dict[str, dict[str, str | None]]],
+    findings: Sequence[Finding],
+) -> None:
+    table(_SETTING_COLUMNS, [_row(name, entry) for name, entry in shown.items()])
+    for target, attributes in workers.items():
+        click.echo()
+        table((Column(target), *_SETTING_COLUMNS[1:]), [_row(name, entry) for name, entry in attributes.items()])
+    click.echo()
+    for finding in findings:
+        level = click.style(f"{finding.level}:", fg=_COLOURS[finding.level], bold=True)
+        click.echo(f"{level} {printable(finding.what)}\n  remedy: {printable(finding.remedy)}")
+    if not findings:
+        click.echo("Nothing to complain about.")
+
+
+def _row(name: str, entry: dict[str, str | None]) -> list[str]:
+    return [name, entry["value"] if entry["value"] is not None else "–", entry["origin"] or ""]

@@ -1,0 +1,249 @@
+"""`steadyworker dead`: what is in a dead-letter queue, why, and the two ways out of it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import click
+import msgspec
+
+from steadyworker.cli.output import Column, instant, json_line, printable, table
+from steadyworker.cli.settings import find_worker, settings
+from steadyworker.config import Options
+from steadyworker.connections import Connections, line_of
+from steadyworker.deadletters import DeadLetter, DeadLetterQueue, Replayed
+from steadyworker.redaction import REDACTED, is_secret_name, redact
+
+_PREVIEW = 2000
+_FROM_BROKER = "(put here by the broker)"
+_COLUMNS = (
+    Column("KEY"),
+    Column("ROUND", right=True),
+    Column("ATTEMPTS", right=True),
+    Column("CRASHES", right=True),
+    Column("LOSSES", right=True),
+    Column("FIRST FAILED"),
+    Column("COPIES", right=True),
+    Column("WHY"),
+)
+
+_target = click.argument("target", metavar="MODULE:CLASS|QUEUE")
+_keys = click.argument("keys", metavar="[KEY]...", nargs=-1)
+_settings = settings("broker", "ledger", "namespace", "state_dir", "topology", "delays")
+_json = click.option("--json", "as_json", is_flag=True, help="One JSON object per dead letter and line.")
+_all = click.option("--all", "every", is_flag=True, help="Every dead letter of the queue, instead of KEYs.")
+
+
+@click.group(
+    "dead",
+    epilog="""\b
+Examples:
+  steadyworker dead list   exports:PaymentExports
+  steadyworker dead show   exports:PaymentExports export-m-17
+  steadyworker dead replay exports:PaymentExports export-m-17 --from-start
+  steadyworker dead drop   payment-exports --all""",
+)
+def command() -> None:
+    """List, show, replay or drop the dead letters of a queue; several copies of one job are one dead letter."""
+
+
+@command.command("list")
+@_target
+@_settings
+@_json
+def list_(options: Options, *, target: str, as_json: bool) -> None:
+    """List dead letters, oldest first."""
+    with _opened(target, options) as queue:
+        letters = queue.letters()
+    if as_json:
+        for letter in letters:
+            json_line(_record(letter))
+    elif letters:
+        table(_COLUMNS, [_cells(letter) for letter in letters])
+    else:
+        click.echo(f"No dead letters of {target}.", err=True)
+
+
+@command.command("show")
+@_target
+@_keys
+@_settings
+@_json
+@click.option("--body", is_flag=True, help="The bodies and nothing else, whole and with their secrets, a line each.")
+def show(options: Options, *, target: str, keys: Sequence[str], as_json: bool, body: bool) -> None:
+    """
+    Show dead letters (all, or of these KEYs) with reason, error, counters, checkpoint and payload.
+
+    The payload is cut after 2,000 characters and secrets are taken out, unless --body asks for it as it is.
+    """
+    with _opened(target, options) as queue:
+        letters = queue.letters(keys or None)
+        if body:
+            for letter in letters:
+                click.echo(letter.body)
+            return
+        for number, letter in enumerate(letters):
+            checkpoint = queue.checkpoint(letter)
+            if as_json:
+                json_line(_record(letter) | {"checkpoint": _json_or_text(checkpoint), "payload": _payload(letter)})
+            else:
+                click.echo("\n" * bool(number) + "\n".join(_paragraph(letter, checkpoint)))
+
+
+@command.command("replay")
+@_target
+@_keys
+@_settings
+@_all
+@click.option("--from-start", is_flag=True, help="Forget the checkpoint: begin at the beginning.")
+@_json
+def replay(options: Options, *, target: str, keys: Sequence[str], every: bool, from_start: bool, as_json: bool) -> None:
+    """
+    Put dead letters back into their work queue, one round further, with all counters at zero.
+
+    Each is removed once its copy is confirmed; to repeat an interrupted replay is harmless.
+    """
+
+    def told(replayed: Replayed) -> None:
+        if as_json:
+            json_line({"key": replayed.key, "round": replayed.round, "was": replayed.letter.key})
+        else:
+            click.echo(f"{printable(replayed.letter.key)}: replayed as {replayed.key}, round {replayed.round}")
+
+    with _opened(target, options) as queue:
+        _counted(queue.replay(_chosen(keys, every=every), from_start=from_start, each=told), "replayed")
+
+
+@command.command("drop")
+@_target
+@_keys
+@_settings
+@_all
+@_json
+def drop(options: Options, *, target: str, keys: Sequence[str], every: bool, as_json: bool) -> None:
+    """Remove dead letters for good, with all their copies; their keys are free again."""
+
+    def told(letter: DeadLetter) -> None:
+        if as_json:
+            json_line({"key": letter.key, "round": letter.round, "copies": letter.copies})
+        else:
+            click.echo(f"{printable(letter.key)}: dropped")
+
+    with _opened(target, options) as queue:
+        _counted(queue.drop(_chosen(keys, every=every), each=told), "dropped")
+
+
+@contextmanager
+def _opened(target: str, options: Options) -> Iterator[DeadLetterQueue]:
+    line = line_of(find_worker(target) if ":" in target else target, options)
+    with Connections(options) as links:
+        yield DeadLetterQueue(
+            links.adapter(line).dead_letters,
+            links.ledger(),
+            links.namespace(line),
+            line.queue,
+            key_header=line.key_header,
+        )
+
+
+def _chosen(keys: Sequence[str], *, every: bool) -> Sequence[str] | None:
+    if bool(keys) == every:
+        raise click.UsageError("Expected KEYs or --all, and not both: `steadyworker dead list` shows the keys.")
+    return keys or None
+
+
+def _counted(done: Sequence[object], what: str) -> None:
+    click.echo(f"{len(done)} {what}.", err=True)
+
+
+def _cells(letter: DeadLetter) -> list[str]:
+    return [
+        letter.key,
+        str(letter.round),
+        str(letter.attempts),
+        str(letter.crashes),
+        str(letter.losses),
+        instant(letter.first_failed_at) or "–",
+        str(letter.copies),
+        _why(letter),
+    ]
+
+
+def _why(letter: DeadLetter) -> str:
+    if not letter.ours:
+        return " ".join(part for part in (_FROM_BROKER, letter.reason) if part)
+    error = ": ".join(part for part in (letter.error_class, letter.error) if part)
+    return redact(f"{letter.reason} ({error})" if error else letter.reason)
+
+
+def _record(letter: DeadLetter) -> dict[str, Any]:
+    return {
+        "queue": letter.queue,
+        "key": letter.key,
+        "round": letter.round,
+        "reason": redact(letter.reason),
+        "error_class": letter.error_class,
+        "error": redact(letter.error),
+        "attempts": letter.attempts,
+        "crashes": letter.crashes,
+        "losses": letter.losses,
+        "first_failed_at": instant(letter.first_failed_at),
+        "sent_at": instant(letter.sent_at),
+        "worker": letter.worker,
+        "uid": letter.uid,
+        "copies": letter.copies,
+        "by_broker": not letter.ours,
+        "bytes": letter.size,
+        "headers": {name: REDACTED if is_secret_name(name) else redact(text) for name, text in letter.headers.items()},
+    }
+
+
+def _paragraph(letter: DeadLetter, checkpoint: bytes | None) -> Iterator[str]:
+    facts: dict[str, str | None] = {
+        "reason": redact(letter.reason) if letter.ours else _why(letter),
+        "error": redact(": ".join(part for part in (letter.error_class, letter.error) if part)),
+        "counters": f"{letter.attempts} attempts, {letter.crashes} crashes, {letter.losses} losses",
+        "first failure": instant(letter.first_failed_at),
+        "sent": instant(letter.sent_at),
+        "worker": letter.worker,
+        "uid": letter.uid,
+        "checkpoint": "gone" if checkpoint is None else redact(checkpoint.decode(errors="backslashreplace")),
+        "copies": str(letter.copies) if letter.copies > 1 else None,
+        "payload": _payload_text(letter),
+    }
+    yield f"{printable(letter.key)} (round {letter.round}) of {letter.queue}"
+    yield from (f"  {name + ':':<15}{printable(text)}" for name, text in facts.items() if text)
+
+
+def _payload(letter: DeadLetter) -> Any:
+    """The payload as `--json` shows it: JSON where it is JSON and short enough, else the text that people see."""
+    value = _json_or_text(letter.body) if len(letter.body) <= _PREVIEW else None
+    return _payload_text(letter) if value is None or isinstance(value, str) else _without_secrets(value)
+
+
+def _payload_text(letter: DeadLetter) -> str:
+    if not letter.whole:
+        return f"left out by the broker's adapter ({letter.size} bytes)"
+    value = _json_or_text(letter.body)
+    text = value if isinstance(value, str) else msgspec.json.encode(_without_secrets(value)).decode()
+    text = redact(text)
+    return text if len(text) <= _PREVIEW else f"{text[:_PREVIEW]}… ({letter.size} bytes)"
+
+
+def _json_or_text(data: bytes | None) -> Any:
+    if data is None:
+        return None
+    try:
+        return msgspec.json.decode(data)
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+        return data.decode(errors="backslashreplace")
+
+
+def _without_secrets(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {name: REDACTED if is_secret_name(name) else _without_secrets(inner) for name, inner in value.items()}
+    if isinstance(value, list):
+        return [_without_secrets(inner) for inner in value]
+    return redact(value) if isinstance(value, str) else value

@@ -1,0 +1,197 @@
+"""`steadyworker jobs`: what the ledger knows, once or watched."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Sequence
+from itertools import islice
+from typing import Any
+
+import click
+from rich.console import Console, Group
+from rich.live import Live
+from rich.progress_bar import ProgressBar
+from rich.text import Text
+
+from steadyworker.cli.output import Column, ago, amount, framed, instant, json_line, span, table
+from steadyworker.cli.settings import open_ledger, settings
+from steadyworker.clock import SystemClock
+from steadyworker.config import Options
+from steadyworker.ledger.base import Beat, Ledger, Row, State
+
+OVERDUE = 3600.0
+"""Seconds after which a copy that did not come, or a lease that nobody renewed, is somebody's problem."""
+
+_REFRESH = 2.0
+_BAR = 20
+
+_COLUMNS = (
+    Column("QUEUE"),
+    Column("KEY"),
+    Column(
+        "STATE",
+        styles={"running": "cyan", "done": "green", "dead": "red", "moved": "yellow", "interrupted": "yellow"},
+    ),
+    Column("ATTEMPT", right=True),
+    Column("PROGRESS"),
+    Column("ELAPSED", right=True),
+    Column("LAST BEAT", right=True),
+    Column("WHY"),
+)
+
+Job = tuple[Row, Beat | None]
+
+
+@click.command(
+    "jobs",
+    epilog="""\b
+Examples:
+  steadyworker jobs --watch
+  steadyworker jobs --queue payment-exports --state dead
+  steadyworker jobs --overdue --json | jq -r .key      # for an alert: prints nothing while all is well""",
+)
+@settings("ledger", "namespace", "state_dir")
+@click.option("--watch", is_flag=True, help="Refresh every 2 s until Ctrl-C; off a terminal the list is printed once.")
+@click.option(
+    "--overdue",
+    is_flag=True,
+    help="Only jobs that need somebody: their copy did not come within an hour of its time, "
+    "or they are held by a worker that has not renewed its lease for an hour.",
+)
+@click.option("--queue", metavar="NAME", help="Only this queue.")
+@click.option("--state", type=click.Choice([state.value for state in State]), help="Only this state.")
+@click.option("--limit", default=50, show_default=True, metavar="N", help="The newest N; 0 for all.")
+@click.option("--json", "as_json", is_flag=True, help="One JSON object per job and line.")
+def command(
+    options: Options, *, watch: bool, overdue: bool, queue: str | None, state: str | None, limit: int, as_json: bool
+) -> None:
+    """
+    List jobs, newest first.
+
+    States: running, interrupted (given back, waits for its message), moving (being handed over), moved (comes again
+    later), done, dead (see `steadyworker dead`).
+    """
+    with open_ledger(options) as ledger:
+
+        def chosen() -> list[Job]:
+            found = _chosen(ledger, options.namespace, queue, state, overdue=overdue)
+            return list(islice(found, limit or None))
+
+        if as_json:
+            for row, beat in chosen():
+                json_line(as_record(row, beat))
+        elif watch and Console().is_terminal:
+            _watch(chosen, ledger.url)
+        else:
+            jobs = chosen()
+            if jobs:
+                table(_COLUMNS, _cells(jobs))
+            else:
+                click.echo(f"No such jobs in {ledger.url}.", err=True)
+
+
+def _chosen(
+    ledger: Ledger, namespace: str | None, queue: str | None, state: str | None, *, overdue: bool
+) -> Iterable[Job]:
+    for row, beat in ledger.jobs(namespace, queue):
+        if (state is None or row.state == state) and (not overdue or row.late_by > OVERDUE):
+            yield row, beat
+
+
+def as_record(row: Row, beat: Beat | None) -> dict[str, Any]:
+    """A job as `--json` shows it; instants are ISO 8601 in UTC, lengths are seconds."""
+    return {
+        "namespace": row.id.namespace,
+        "queue": row.id.queue,
+        "key": row.id.key,
+        "round": row.id.round,
+        "state": row.state.value,
+        "attempts": row.counters.attempts,
+        "crashes": row.counters.crashes,
+        "losses": row.counters.losses,
+        "interruptions": row.counters.interruptions,
+        "done": beat.done if beat else None,
+        "total": beat.total if beat else None,
+        "note": beat.note if beat else "",
+        "reason": row.reason,
+        "error_class": row.error_class,
+        "error": row.error_text,
+        "cancelled": row.cancel_reason,
+        "due_in": row.due_in,
+        "late_by": row.late_by,
+        "fence": row.fence,
+        "worker": row.worker,
+        "owner": row.owner,
+        "uid": row.uid,
+        "created_at": instant(row.created_at),
+        "started_at": instant(row.started_at),
+        "ended_at": instant(row.ended_at),
+        "last_beat": instant(beat.at) if beat else None,
+    }
+
+
+def _cells(jobs: Sequence[Job]) -> list[list[str]]:
+    now = SystemClock().wall()
+    return [_fixed(row, beat, now, _progress_text(beat)) for row, beat in jobs]
+
+
+def _fixed(row: Row, beat: Beat | None, now: float, progress: Any) -> list[Any]:
+    running = row.state is State.RUNNING
+    elapsed = None if row.started_at is None else (row.ended_at or now) - row.started_at
+    return [
+        row.id.queue,
+        row.id.key if not row.id.round else f"{row.id.key} (round {row.id.round})",
+        row.state.value,
+        str(row.counters.attempts + running),
+        progress,
+        span(elapsed if running or row.ended_at is not None else None),
+        ago(now - beat.at if beat and running else None),
+        _why(row),
+    ]
+
+
+def _why(row: Row) -> str:
+    counters = {"crashes": row.counters.crashes, "losses": row.counters.losses}
+    parts = [
+        f"cancelled: {row.cancel_reason}" if row.cancel_reason is not None else "",
+        f"comes in {span(row.due_in)}" if row.state is State.MOVED and row.due_in else "",
+        f"late by {span(row.late_by)}" if row.late_by > OVERDUE else "",
+        row.reason,
+        row.error_class,
+        ", ".join(f"{number} {name}" for name, number in counters.items() if number),
+    ]
+    return "; ".join(dict.fromkeys(part for part in parts if part))
+
+
+def _progress_text(beat: Beat | None) -> str:
+    if beat is None or beat.done is None:
+        return beat.note if beat else ""
+    if not beat.total:
+        return f"{amount(beat.done)} {beat.note}".rstrip()
+    return f"{amount(beat.done)}/{amount(beat.total)} ({beat.done / beat.total:.0%}) {beat.note}".rstrip()
+
+
+def _progress_bar(row: Row, beat: Beat | None) -> Any:
+    text = Text(_progress_text(beat))
+    if beat is None or beat.done is None or not beat.total or row.state is not State.RUNNING:
+        return text
+    return Group(ProgressBar(total=beat.total, completed=beat.done, width=_BAR), text)
+
+
+def _watch(chosen: Any, where: str) -> None:
+    """Until Ctrl-C; the ledger is only read."""
+
+    def picture() -> Any:
+        now = SystemClock().wall()
+        jobs = chosen()
+        rows = [_fixed(row, beat, now, _progress_bar(row, beat)) for row, beat in jobs]
+        footer = Text(f"{len(jobs)} jobs in {where}; Ctrl-C ends this view only", style="dim")
+        return Group(framed(_COLUMNS, rows), footer)
+
+    with Live(picture(), auto_refresh=False) as live:
+        try:
+            while True:
+                time.sleep(_REFRESH)
+                live.update(picture(), refresh=True)
+        except KeyboardInterrupt:
+            return

@@ -1,0 +1,103 @@
+"""
+How verbs speak: a table on a terminal, plain columns off one, JSON Lines on request.
+
+Whatever a message or a job brought along is shown without its control characters: a reason cannot move a cursor.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any
+
+import click
+import msgspec
+from rich.box import SIMPLE_HEAD
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+_MINUTE, _HOUR, _DAY = 60, 3600, 86400
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """One column of a table; `styles` gives a cell its colour by its text, on a terminal."""
+
+    title: str
+    right: bool = False
+    styles: dict[str, str] | None = None
+
+
+def json_line(value: Any) -> None:
+    """One JSON value on one line of standard output."""
+    click.echo(msgspec.json.encode(value).decode())
+
+
+def table(columns: Sequence[Column], rows: Sequence[Sequence[str]]) -> None:
+    """Rows under their titles: coloured on a terminal; off one padded with spaces, nothing cut, nothing wrapped."""
+    console = Console()
+    if console.is_terminal:
+        console.print(framed(columns, rows))
+    else:
+        for line in _padded([[column.title for column in columns], *rows]):
+            click.echo(line)
+
+
+def framed(columns: Sequence[Column], rows: Sequence[Sequence[Any]]) -> Table:
+    """The table as a terminal shows it; cells that are no text are shown as they are (a progress bar)."""
+    framed_table = Table(box=SIMPLE_HEAD, header_style="bold", pad_edge=False)
+    for column in columns:
+        framed_table.add_column(column.title, justify="right" if column.right else "left", overflow="fold")
+    for row in rows:
+        framed_table.add_row(*(_cell(column, cell) for column, cell in zip(columns, row, strict=True)))
+    return framed_table
+
+
+def _cell(column: Column, cell: Any) -> Any:
+    if not isinstance(cell, str):
+        return cell
+    return Text(printable(cell), style=(column.styles or {}).get(cell, ""))
+
+
+def _padded(rows: Sequence[Sequence[str]]) -> list[str]:
+    shown = [[printable(cell) for cell in row] for row in rows]
+    widths = [max(len(cell) for cell in column) for column in zip(*shown, strict=True)]
+    return ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in shown]
+
+
+def printable(text: str) -> str:
+    """The text on one line, each character that is not printable as its escape."""
+    return "".join(character if character.isprintable() else ascii(character)[1:-1] for character in text)
+
+
+def span(seconds: float | None) -> str:
+    """A length of time for people, in its two largest units; "–" for none."""
+    if seconds is None:
+        return "–"
+    whole = max(0, round(seconds))
+    if whole < _MINUTE:
+        return f"{whole} s"
+    if whole < _HOUR:
+        return f"{whole // _MINUTE} min {whole % _MINUTE:02} s"
+    if whole < _DAY:
+        return f"{whole // _HOUR} h {whole % _HOUR // _MINUTE:02} min"
+    return f"{whole // _DAY} d {whole % _DAY // _HOUR:02} h"
+
+
+def ago(seconds: float | None) -> str:
+    """How long ago something was."""
+    return "–" if seconds is None else f"{span(seconds)} ago"
+
+
+def instant(wall: float | None) -> str | None:
+    """A wall-clock reading as ISO 8601 in UTC."""
+    if wall is None:
+        return None
+    return datetime.fromtimestamp(wall, UTC).isoformat(timespec="seconds").replace("+00:00", "Z")
+
+
+def amount(value: float) -> str:
+    """A count: whole numbers without a point."""
+    return f"{value:,.0f}" if value == int(value) else f"{value:,.1f}"

@@ -1,0 +1,42 @@
+"""`steadyworker run`: a worker process."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import click
+
+from steadyworker import launch
+from steadyworker.cli.settings import every_setting, find_worker
+
+
+@click.command(
+    "run",
+    epilog="""\b
+Examples:
+  steadyworker run exports:PaymentExports
+  steadyworker run exports:PaymentExports exports:Refunds --health 8080
+  steadyworker run exports:PaymentExports --concurrency 4 --stop-within 2h --broker amqps://rabbit/
+\b
+Signals:
+  TERM, INT, HUP   stop: no new message, jobs may finish until 13 s before --stop-within is over
+  a second one     interrupt the jobs at once; a third one kills them
+  USR1, USR2       take no new message; take messages again
+\b
+Exit codes:
+  0    every job ended or gave back by itself; --max-jobs or --idle-exit was reached
+  143  a job had to be killed, or a second signal came
+  69   the broker was away for --give-up-after      75  --max-rss was reached
+  70   our own fault                                78  a setting, a check or a refused login:
+                                                        do not restart (systemd: RestartPreventExitStatus=78)""",
+)
+@click.argument("targets", metavar="MODULE:CLASS...", nargs=-1, required=True)
+@every_setting
+@click.pass_context
+def command(ctx: click.Context, arguments: dict[str, Any], *, targets: tuple[str, ...]) -> None:
+    """
+    Run Workers in one process until it is told to stop; each has slots of its own.
+
+    Before the first message it makes the checks of `steadyworker check`.
+    """
+    ctx.exit(launch.run(*(find_worker(target) for target in targets), **arguments))
