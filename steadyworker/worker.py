@@ -21,6 +21,7 @@ from typing import Any, ClassVar, Generic, Literal, get_args, get_origin
 from typing_extensions import TypeVar
 
 from steadyworker import payload
+from steadyworker.adapter import QueueSpec
 from steadyworker.attributes import Check, at_least_one, duration, memory, one_of, optional, policy, queue_name, text
 from steadyworker.errors import ConfigError
 from steadyworker.job import Job
@@ -113,6 +114,18 @@ class WorkerSpec:
     jobs_per_child: int | None
     key_header: str | None
     unkeyed: Literal["stamp", "reject"]
+
+    @property
+    def queue_spec(self) -> QueueSpec:
+        """What an adapter is told of this Worker."""
+        return QueueSpec(
+            queue=self.queue,
+            dead_letter_queue=self.dead_letter_queue,
+            concurrency=self.concurrency,
+            time_limit=self.time_limit,
+            max_attempts=self.retry.max_attempts,
+            key_header=self.key_header,
+        )
 
 
 def spec_of(cls: type[Worker[Any, Any]], overrides: Mapping[str, object] = _NOTHING) -> WorkerSpec:

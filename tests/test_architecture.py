@@ -68,6 +68,7 @@ FLOORS: dict[str, int] = {
     "deliveries.py": 6,
     "requests.py": 6,
     "runs.py": 6,
+    "report.py": 6,
     "table.py": 6,
     "opening.py": 6,
     "connections.py": 6,
@@ -76,6 +77,7 @@ FLOORS: dict[str, int] = {
     "assemble.py": 7,
     "vigil.py": 8,
     "service.py": 8,
+    "launch.py": 8,
     "cli/": 9,
     "__main__.py": 9,
 }
