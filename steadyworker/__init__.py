@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from steadyworker.errors import ConfigError, Interrupt, Reject, Retry, SendError, Snooze, SteadyWorkerError
     from steadyworker.job import Job
     from steadyworker.retry import RetryPolicy
-    from steadyworker.service import run
+    from steadyworker.launch import run
     from steadyworker.worker import Worker
 
 __all__ = [
@@ -47,7 +47,7 @@ _HOMES = {
     "Snooze": "errors",
     "SteadyWorkerError": "errors",
     "Worker": "worker",
-    "run": "service",
+    "run": "launch",
 }
 
 

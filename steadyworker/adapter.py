@@ -78,6 +78,8 @@ class Capabilities:
         max_body: The largest body in bytes that the broker takes, or None.
         loses_unacked: What a lost connection does to un-acked messages: True when they come again at once.
         one_host: The broker reaches one host only, so a ledger that reaches one host is enough.
+        delivery_timeout: Seconds after which the broker takes an un-settled delivery back, or None for never.
+        delivery_limit: Hand-overs of one message after which the broker gives it up, or None for no limit.
     """
 
     delays: Delays = Delays.EXACT
@@ -89,6 +91,8 @@ class Capabilities:
     max_body: int | None = None
     loses_unacked: bool = True
     one_host: bool = False
+    delivery_timeout: float | None = None
+    delivery_limit: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -191,6 +195,11 @@ class Adapter(Protocol):
     @property
     def capabilities(self) -> Capabilities:
         """What this broker can do; the same before and after `start`."""
+        ...
+
+    @property
+    def last_turn(self) -> float | None:
+        """When (monotonic) the I/O thread last did a turn of its own work: at least every 5 s while it lives; None before `start`."""
         ...
 
     def start(self, sink: Sink) -> None:

@@ -12,6 +12,7 @@ import threading
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
+from typing import Any
 
 from steadyworker.adapter import Adapter
 from steadyworker.clock import Clock, SystemClock, Times
@@ -96,7 +97,7 @@ class Plan:
     times: Times = field(default_factory=Times)
 
 
-def specs_of(workers: Sequence[type[Worker]], options: Options) -> list[WorkerSpec]:
+def specs_of(workers: Sequence[type[Worker[Any, Any]]], options: Options) -> list[WorkerSpec]:
     """
     The Workers with the file's and the command line's overrides.
 
@@ -121,7 +122,7 @@ def specs_of(workers: Sequence[type[Worker]], options: Options) -> list[WorkerSp
     return specs
 
 
-def plan(workers: Sequence[type[Worker]], options: Options, times: Times | None = None) -> Plan:
+def plan(workers: Sequence[type[Worker[Any, Any]]], options: Options, times: Times | None = None) -> Plan:
     """Open ledger and adapters, connect nothing."""
     specs = specs_of(workers, options)
     clock, times = SystemClock(), times or Times()
@@ -154,7 +155,7 @@ def assemble(plan: Plan, listeners: Sequence[Listener] = (), services: Mapping[s
             worker=socket.gethostname(),
             ledger=plan.ledger,
             adapter=adapter,
-            slots=[_slot(number, spec, lock, options, clock) for number in range(spec.concurrency)],
+            slots=[_slot(number, spec, lock, clock) for number in range(spec.concurrency)],
             clock=clock,
             times=times,
             emit=emit,
@@ -169,7 +170,7 @@ def assemble(plan: Plan, listeners: Sequence[Listener] = (), services: Mapping[s
     return Assembly(options, plan.ledger, owner, lock, runners, keeper, services, hands)
 
 
-def _slot(number: int, spec: WorkerSpec, lock: OwnerLock, options: Options, clock: Clock) -> Slot:
+def _slot(number: int, spec: WorkerSpec, lock: OwnerLock, clock: Clock) -> Slot:
     if spec.isolation == "thread":
         return ThreadSlot(number, spec, clock=clock)
     return ProcessSlot(number, spec, clock=clock, pass_fds=(lock.fd,))

@@ -15,13 +15,13 @@ from __future__ import annotations
 
 import uuid
 
-from steadyworker import settle
+from steadyworker import report, settle
 from steadyworker.adapter import Delays, Lost
-from steadyworker.delivery import KEY, Copy, Delivery, Settle, Target
+from steadyworker.delivery import KEY, REASON, Copy, Delivery, Settle, Target
 from steadyworker.errors import LedgerUnavailable
 from steadyworker.events import Adopted, Answered, Followed
 from steadyworker.intake import Arrival, Unkeyed, Unreadable, identify
-from steadyworker.ledger.base import Claimed, Moving, Row, State, Verdict
+from steadyworker.ledger.base import Claimed, Moving, Row, Verdict
 from steadyworker.ledger.rules import (
     Action,
     Adopt,
@@ -154,12 +154,12 @@ class Deliveries:
                 assert row is not None, "what is adopted has a row"
                 run = self._runs.by_fence[row.fence]
                 self._runs.adopt(run, arrival.delivery)
-                self._parts.emit(Adopted(**self._runs.about(run.token)))
+                self._parts.emit(Adopted(**report.about(run.token, self._parts.clock)))
             case Follow(delay=delay):
                 self._follow(arrival, row, self._parts.times.follow if delay is None else delay)
             case Answer(state=state):
                 if row is not None:
-                    self._parts.emit(Answered(**self._runs.about(row.token), state=state.value))
+                    self._parts.emit(Answered(**report.about(row.token, self._parts.clock), state=state.value))
                 self._runs.pass_on(settle.answer(arrival.delivery))
             case KeyConflict():
                 self._dead(arrival.delivery, dict(arrival.origin.headers), "key-conflict")
@@ -211,20 +211,22 @@ class Deliveries:
             self._hold(arrival.delivery, self._parts.times.follow)
             return
         if row is not None:
-            self._parts.emit(Followed(**self._runs.about(row.token), delay=delay))
+            self._parts.emit(Followed(**report.about(row.token, self._parts.clock), delay=delay))
         copy = Copy(Target.LATER, arrival.delivery.body, {**arrival.delivery.headers, KEY: arrival.id.key}, delay)
         self._runs.pass_on(settle.pass_on(arrival.delivery, copy))
 
     def _stamp(self, delivery: Delivery) -> None:
         if self._parts.spec.unkeyed == "reject":
-            self._dead(delivery, dict(delivery.headers), "no-key: expected a message id or the header sw-job-key, got neither")
+            self._dead(
+                delivery, dict(delivery.headers), "no-key: expected a message id or the header sw-job-key, got neither"
+            )
             return
         stamped = Copy(Target.WORK, delivery.body, {**delivery.headers, KEY: uuid.uuid4().hex})
         self._runs.pass_on(settle.pass_on(delivery, stamped))
 
     def _dead(self, delivery: Delivery, headers: dict[str, str], reason: str) -> None:
         """A dead letter of a delivery that has no row of its own."""
-        headers |= {settle.REASON: settle.header_text(reason), settle.WORKER: self._parts.worker}
+        headers |= {REASON: settle.header_text(reason), settle.WORKER: self._parts.worker}
         self._runs.pass_on(settle.pass_on(delivery, Copy(Target.DEAD, delivery.body, headers)))
 
     def _hold(self, delivery: Delivery, ask_again_in: float | None = None) -> None:

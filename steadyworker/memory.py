@@ -59,21 +59,26 @@ def cgroup_limit(proc: Path = Path("/proc/self/cgroup"), root: Path = Path("/sys
     return min((limit for limit in limits if limit < _UNLIMITED), default=None)
 
 
+def rss(pid: int) -> int:
+    """Resident bytes of one process; 0 when it has ended."""
+    with suppress(OSError, IndexError, ValueError):
+        return int(Path("/proc", str(pid), "statm").read_text(encoding="ascii").split()[1]) * os.sysconf("SC_PAGE_SIZE")
+    return 0
+
+
 def tree_rss(pid: int) -> int:
     """
     Resident bytes of this process and all its descendants; a page that two of them share counts twice.
 
     Costs a few file reads for each process of the tree, whatever else runs on the machine.
     """
-    page = os.sysconf("SC_PAGE_SIZE")
     total = 0
     todo = [pid]
     while todo:
-        folder = Path("/proc", str(todo.pop()))
-        with suppress(OSError, IndexError, ValueError):  # it ended while we looked
-            total += int((folder / "statm").read_text(encoding="ascii").split()[1]) * page
+        pid = todo.pop()
+        total += rss(pid)
         with suppress(OSError):
-            for task in (folder / "task").iterdir():
+            for task in Path("/proc", str(pid), "task").iterdir():
                 with suppress(OSError):
                     todo += map(int, (task / "children").read_text(encoding="ascii").split())
     return total

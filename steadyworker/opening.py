@@ -74,7 +74,9 @@ def queue_spec(spec: WorkerSpec) -> QueueSpec:
 def open_adapter_for(spec: WorkerSpec | str, options: Options) -> Adapter:
     """The adapter that `--broker` names, for a Worker or for a queue by its name."""
     wanted = QueueSpec(spec, f"{spec}.dead") if isinstance(spec, str) else queue_spec(spec)
-    settings = Settings(topology=options.topology, delays=options.delays, consumer=f"steadyworker@{socket.gethostname()}")
+    settings = Settings(
+        topology=options.topology, delays=options.delays, consumer=f"steadyworker@{socket.gethostname()}"
+    )
     return registry.open_adapter(options.broker, wanted, settings)
 
 

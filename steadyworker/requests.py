@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from steadyworker import report
 from steadyworker.errors import LedgerUnavailable
 from steadyworker.events import Checkpointed
 from steadyworker.link import CANCEL
@@ -75,7 +76,7 @@ class Requests:
             return
         if asked.what == "checkpoint":
             size = len(asked.data or b"")
-            self._parts.emit(Checkpointed(**self._runs.about(run.token), size=size))
+            self._parts.emit(Checkpointed(**report.about(run.token, self._parts.clock), size=size))
         run.slot.reply(asked.fence, asked.id, answer)
 
     def _call(self, run: Run, asked: Asked) -> None:

@@ -20,6 +20,7 @@ from __future__ import annotations
 
 import queue
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 
 from steadyworker.adapter import Blocked, Connected, Delivered, Gone, Lost, Signal, Unblocked
 from steadyworker.deliveries import Deliveries
@@ -83,10 +84,8 @@ class Runner:
         """Drive the machine until `end`; the body of the runner's thread."""
         while not self._ended:
             wait = self.timers.next_in()
-            try:
+            with suppress(queue.Empty):
                 self.handle(self._inbox.get(timeout=_LONGEST_WAIT if wait is None else min(wait, _LONGEST_WAIT)))
-            except queue.Empty:
-                pass
             self.tick()
 
     def end(self) -> None:

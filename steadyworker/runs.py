@@ -13,20 +13,28 @@ What a job asks for waits while the ledger is away or the run has no trust; noth
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
 from tenacity import wait_random_exponential
 
-from steadyworker import settle
+from steadyworker import report, settle
 from steadyworker.delivery import Delivery
 from steadyworker.errors import LedgerUnavailable, PublishFailed
-from steadyworker.events import Adrift, Fenced, JobEnded, JobSettled, JobStarted, TakenOver
+from steadyworker.events import Adrift, Fenced, JobEnded, JobStarted, TakenOver
 from steadyworker.intake import Arrival
-from steadyworker.ledger.base import Beat, JobId, Moving, Row, Token, Verdict
+from steadyworker.ledger.base import Beat, JobId, Moving, Row, Verdict
 from steadyworker.names import file_name
-from steadyworker.outcome import Ack, Crashed, DeadLetter, Done, Failed, Interrupted, Later, Outcome, Rejected, Release, Snoozed
+from steadyworker.outcome import (
+    Ack,
+    DeadLetter,
+    Failed,
+    Interrupted,
+    Later,
+    Outcome,
+    Rejected,
+    Release,
+)
 from steadyworker.retry import RetryPolicy, count, decide, drawn_delay
-from steadyworker.settle import HandOver, Origin, Refused, Settler, Step
+from steadyworker.settle import HandOver, Origin, Refused, Settler
 from steadyworker.slots.base import Slot, Task
 from steadyworker.table import HandedOver, Parts, Phase, Run, Timers
 
@@ -85,10 +93,6 @@ class Runs:
         """Whether the ledger's last word on this run is young enough to commit on."""
         return self._parts.clock.boottime() < run.trusted_until
 
-    def about(self, token: Token) -> dict[str, Any]:
-        """What every event says."""
-        return {"key": token.id.key, "queue": token.id.queue, "fence": token.fence, "at": self._parts.clock.wall()}
-
     # --- from claim to outcome -------------------------------------------------------------------------------------
 
     def start(self, row: Row, arrival: Arrival, slot: Slot, began: float, *, lost: bool, before: Row | None) -> None:
@@ -96,7 +100,7 @@ class Runs:
         trusted_until = began + self._parts.times.trust
         run = Run(row.token, row, arrival, arrival.delivery, trusted_until, self._parts.clock.monotonic(), slot)
         self.by_fence[row.fence] = run
-        about = self.about(row.token)
+        about = report.about(row.token, self._parts.clock)
         if lost:
             self._parts.emit(TakenOver(**about, losses=row.counters.losses))
         if row.cancel_reason is not None:
@@ -108,7 +112,7 @@ class Runs:
             limit, got = self._parts.max_body, arrival.delivery.size
             self.ended(run, Rejected(f"bad-payload: expected at most {limit} bytes, got {got}"))
             return
-        self._parts.emit(JobStarted(**about, attempt=row.counters.attempts + 1, why=_why(before, lost=lost)))
+        self._parts.emit(JobStarted(**about, attempt=row.counters.attempts + 1, why=report.why(before, lost=lost)))
         slot.run(self._task(row, arrival))
 
     def _task(self, row: Row, arrival: Arrival) -> Task:
@@ -175,7 +179,12 @@ class Runs:
         run.phase = Phase.ENDED
         seconds = self._parts.clock.monotonic() - run.started
         self._parts.emit(
-            JobEnded(**self.about(run.token), outcome=_name(outcome), reason=_reason(outcome), seconds=seconds)
+            JobEnded(
+                **report.about(run.token, self._parts.clock),
+                outcome=report.name(outcome),
+                reason=report.reason(outcome),
+                seconds=seconds,
+            )
         )
         self.hand(run)
 
@@ -201,16 +210,16 @@ class Runs:
             case Later(delay=delay):
                 verdict = Verdict(
                     Moving.RETRY,
-                    _reason(outcome),
+                    report.reason(outcome),
                     counters,
                     delay,
                     getattr(outcome, "error_class", ""),
-                    _reason(outcome),
+                    report.reason(outcome),
                     keep_checkpoint=not (isinstance(outcome, Failed) and outcome.fresh),
                 )
             case DeadLetter(reason=reason):
                 error_class = getattr(outcome, "error_class", "")
-                verdict = Verdict(Moving.DEAD, reason, counters, 0.0, error_class, _reason(outcome))
+                verdict = Verdict(Moving.DEAD, reason, counters, 0.0, error_class, report.reason(outcome))
         origin = Origin(run.token.id, run.row.hop, run.arrival.delivery.body, run.arrival.origin.headers)
         copy = settle.hand_over_copy(origin, verdict, run.token.uid, self._parts.worker)
         return settle.moving(run.token, run.delivery, verdict, copy)
@@ -257,18 +266,15 @@ class Runs:
     def retry(self, hand_over: HandOver, run: Run | None) -> None:
         """Go on with a hand-over that was stopped, unless it was dropped meanwhile."""
         if run is None:
-            if hand_over not in self.passing:
-                return
             if hand_over.delivery is None:
                 self.passing.remove(hand_over)
-                return
-        elif self.by_fence.get(run.token.fence) is not run or run.phase is not Phase.HANDING:
+            else:
+                self._submit(hand_over, None)
             return
-        elif hand_over.step is Step.RECORD and not self.trusted(run):
-            return
-        else:
+        dropped = self.by_fence.get(run.token.fence) is not run or run.phase is not Phase.HANDING
+        if not dropped and (hand_over.recorded or self.trusted(run)):
             run.stopped = False
-        self._submit(hand_over, run)
+            self._submit(hand_over, run)
 
     def _over(self, hand_over: HandOver, run: Run | None) -> None:
         if hand_over.copy is not None:
@@ -279,36 +285,10 @@ class Runs:
         self.by_fence.pop(run.token.fence, None)
         if not isinstance(hand_over.record, settle.RecordInterrupted):
             self.settled_jobs += 1
-        self._parts.emit(self._canonical(run, hand_over))
+        self._parts.emit(report.settled(run, hand_over, self._parts.clock))
         late = run.delivery
         if late is not None and late is not hand_over.settled_with:
             self._again(late)
-
-    def _canonical(self, run: Run, hand_over: HandOver) -> JobSettled:
-        outcome = run.outcome or Interrupted()
-        counters = run.row.counters
-        match hand_over.record:
-            case Verdict(target=target, counters=counters):
-                settlement = "later" if target is Moving.RETRY else "dead-letter"
-            case settle.RecordInterrupted(counters=counters):
-                settlement = "release"
-            case None:
-                settlement = "later" if run.row.target is Moving.RETRY else "dead-letter"
-            case _:
-                settlement = "ack"
-        reason = hand_over.record.reason if isinstance(hand_over.record, Verdict) else _reason(outcome)
-        return JobSettled(
-            **self.about(run.token),
-            settlement=settlement,
-            outcome=_name(outcome),
-            reason=reason,
-            attempts=counters.attempts,
-            crashes=counters.crashes,
-            losses=counters.losses,
-            interruptions=counters.interruptions,
-            settled=hand_over.settled.value if hand_over.settled is not None else "unknown",
-            seconds=self._parts.clock.monotonic() - run.started,
-        )
 
     # --- what happens to a run -------------------------------------------------------------------------------------
 
@@ -322,7 +302,7 @@ class Runs:
                 run.delivery = None
                 if run.hand_over is not None:
                     run.hand_over.delivery = None
-                self._parts.emit(Adrift(**self.about(run.token), cause=cause))
+                self._parts.emit(Adrift(**report.about(run.token, self._parts.clock), cause=cause))
 
     def adopt(self, run: Run, delivery: Delivery) -> None:
         """Bind a redelivery to the run that is under way; nothing restarts, and the job is not told."""
@@ -332,7 +312,7 @@ class Runs:
 
     def drop(self, run: Run, write: str) -> None:
         """The ledger refused a write: the run ends, and its delivery goes back through the table as if it had just arrived."""
-        self._parts.emit(Fenced(**self.about(run.token), write=write))
+        self._parts.emit(Fenced(**report.about(run.token, self._parts.clock), write=write))
         delivery, run.delivery = run.delivery, None
         if run.slot is not None:
             run.phase = Phase.DROPPED
@@ -356,26 +336,3 @@ class Runs:
                 except LedgerUnavailable as error:
                     self.ledger_lost(str(error))
                     return
-
-
-def _why(before: Row | None, *, lost: bool) -> str:
-    """Why a run begins, in the contract's words."""
-    if before is None:
-        return "new"
-    return "taken over" if lost else f"after {before.state.value}"
-
-
-def _name(outcome: Outcome) -> str:
-    return type(outcome).__name__.lower()
-
-
-def _reason(outcome: Outcome) -> str:
-    match outcome:
-        case Failed(reason=reason) | Rejected(reason=reason) | Crashed(cause=reason):
-            return reason
-        case Snoozed(delay=delay):
-            return f"snoozed for {delay:g} s"
-        case Interrupted():
-            return "interrupted"
-        case Done():
-            return ""

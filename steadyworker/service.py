@@ -19,23 +19,40 @@ A worker process from its start to its exit code: signals, the one stop budget, 
 
 from __future__ import annotations
 
+import os
 import queue
 import signal
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from types import FrameType
 from typing import Any
 
+from tenacity import wait_random_exponential
+
 from steadyworker.assemble import Assembly
 from steadyworker.clock import Clock
-from steadyworker.errors import ConfigError
+from steadyworker.config import Options
+from steadyworker.errors import BrokerUnavailable, LedgerUnavailable
 from steadyworker.lifecycle import Stage, advance
 from steadyworker.logs import get_logger
-from steadyworker.memory import resident
-from steadyworker.stopping import EX_CONFIG, EX_OK, EX_SOFTWARE, EX_TEMPFAIL, EX_TERMINATED, EX_UNAVAILABLE, Budget
+from steadyworker.memory import rss
+from steadyworker.retry import RetryPolicy
+from steadyworker.stopping import (
+    EX_CONFIG,
+    EX_OK,
+    EX_SOFTWARE,
+    EX_TEMPFAIL,
+    EX_TERMINATED,
+    EX_UNAVAILABLE,
+    KILL_BEFORE_END,
+    Budget,
+)
 from steadyworker.table import Staged
+from steadyworker.vigil import Vigil
 
 _LOOK_EVERY = 1.0
+_LOOK_SOON = 0.02
+_AGAIN = RetryPolicy(wait=wait_random_exponential(multiplier=1, max=30))
 _SETUP_FAILURES = 3
 _PURGE_EVERY = 3600.0
 
@@ -49,54 +66,84 @@ class Service:
     1. `run` starts every part, watches them, and stops them in order; it answers the exit code.
     2. Signals only put a word into a queue; everything is done by the main thread.
     3. Heartbeats, leases and the watchdog run until the last stage ends.
+
+    `wire` makes the parts; it is called again while the broker cannot be reached.
     """
 
-    def __init__(self, assembly: Assembly, clock: Clock, watch: Callable[[Service], None]) -> None:
-        self.assembly = assembly
-        self.clock = clock
+    def __init__(self, options: Options, clock: Clock, wire: Callable[[], Assembly], vigil: Vigil) -> None:
         self.stage = Stage.RUNNING
-        self.started = clock.monotonic()
         self.reasons: list[str] = []
-        self._watch = watch
+        self._options = options
+        self._clock = clock
+        self._wire = wire
+        self._vigil = vigil
+        self._assembly: Assembly | None = None
         self._log = get_logger("steadyworker.service")
         self._words: queue.SimpleQueue[int] = queue.SimpleQueue()
         self._budget: Budget | None = None
         self._killing = False
         self._signals = 0
         self._code = EX_OK
-        self._busy_at = clock.monotonic()
+        self._busy_at = self._purged_at = clock.monotonic()
         self._away_since: float | None = None
-        self._purged_at = clock.monotonic()
         self._threads: list[threading.Thread] = []
 
     # --- from start to exit code -----------------------------------------------------------------------------------
 
     def run(self) -> int:
-        """Run until it is time to stop, and stop; answers the exit code."""
+        """
+        Run until it is time to stop, and stop; answers the exit code.
+
+        Raises ConfigError when the parts cannot be wired as they are configured.
+        """
         before = self._catch_signals()
         try:
-            self._start()
-            while not self._over():
-                self._hear()
-                self._look()
-                self._watch(self)
+            self._assembly = self._wired()
+            if self._assembly is not None:
+                self._start(self._assembly)
+                self._vigil.begin(self._assembly)
+                while not self._over():
+                    self._hear()
+                    self._look(self._assembly)
+                    self._vigil.look(self._assembly, self.stage)
         finally:
-            self._stop()
+            self._vigil.end()
+            if self._assembly is not None:
+                self._stop(self._assembly)
             for number, handler in before.items():
                 signal.signal(number, handler)
         return self._exit_code()
 
-    def _start(self) -> None:
-        keeper = self.assembly.keeper
+    def _wired(self) -> Assembly | None:
+        """The parts; a broker that cannot be reached is asked again, ever more patiently, until a stop signal."""
+        tries = 0
+        while self._budget is None:
+            try:
+                return self._wire()
+            except (BrokerUnavailable, LedgerUnavailable) as error:
+                tries += 1
+                self._log.warning("not_reached", error=str(error))
+                self._away_since = self._away_since or self._clock.monotonic()
+            patience = self._options.give_up_after
+            if patience is not None and self._clock.monotonic() - self._away_since > patience:
+                self._code = EX_UNAVAILABLE
+                return None
+            self._hear(_AGAIN.delay(min(tries, 10)))
+        return None
+
+    def _start(self, assembly: Assembly) -> None:
+        keeper = assembly.keeper
         keeper.turn()
         self._threads.append(threading.Thread(target=keeper.run, name="keeper", daemon=True))
-        for runner in self.assembly.runners:
+        for runner in assembly.runners:
             runner.start()
-            self._threads.append(threading.Thread(target=runner.run, name=f"runner-{runner.parts.spec.queue}", daemon=True))
+            self._threads.append(
+                threading.Thread(target=runner.run, name=f"runner-{runner.parts.spec.queue}", daemon=True)
+            )
         for thread in self._threads:
             thread.start()
-        queues = [runner.parts.spec.queue for runner in self.assembly.runners]
-        self._log.info("worker_started", queues=queues, owner=self.assembly.owner, ledger=self.assembly.ledger.url)
+        queues = [runner.parts.spec.queue for runner in assembly.runners]
+        self._log.info("worker_started", queues=queues, owner=assembly.owner, ledger=assembly.ledger.url)
 
     def _catch_signals(self) -> dict[int, Any]:
         """Signals become words in a queue; only the main thread of a process can catch them."""
@@ -110,45 +157,48 @@ class Service:
 
     def _over(self) -> bool:
         """Every runner has finished, or the budget is spent."""
-        if self._budget is None:
+        if self._budget is None or self._assembly is None:
             return False
-        return all(runner.finished for runner in self.assembly.runners) or self.clock.monotonic() >= self._budget.end
+        spent = self._budget.left(self._clock.monotonic()) == 0.0
+        return spent or all(runner.finished for runner in self._assembly.runners)
 
-    def _stop(self) -> None:
+    def _stop(self, assembly: Assembly) -> None:
         """Stop every part, in order: jobs first, connections and the ledger last."""
-        within = self._budget.end - self.clock.monotonic() if self._budget is not None else KILL_BEFORE_END
-        within = max(1.0, within)
-        unfinished = [runner for runner in self.assembly.runners if not runner.finished]
-        for runner in self.assembly.runners:
+        within = max(1.0, self._budget.left(self._clock.monotonic())) if self._budget is not None else KILL_BEFORE_END
+        unfinished = [runner for runner in assembly.runners if not runner.finished]
+        for runner in assembly.runners:
             for slot in runner.parts.slots:
                 slot.close(1.0 if unfinished else within)
-        for service in self.assembly.services.values():
+        for service in assembly.services.values():
             service.stop(within)
-        for runner in self.assembly.runners:
+        for runner in assembly.runners:
             runner.end()
-        for team in self.assembly.hands:
+        for team in assembly.hands:
             team.stop(0.5)
-        for runner in self.assembly.runners:
+        for runner in assembly.runners:
             runner.parts.adapter.stop(within)
-        self.assembly.keeper.end()
+        assembly.keeper.end()
         for thread in self._threads:
             thread.join(1.0)
         self.stage = advance(self.stage, Stage.STOPPED)
-        self.assembly.close()
+        assembly.close()
         self._log.info("worker_stopped", reasons=self.reasons, exit_code=self._exit_code())
 
     def _exit_code(self) -> int:
         if self._code != EX_OK:
             return self._code
-        killed = any(runner.killed or not runner.finished for runner in self.assembly.runners)
+        runners = self._assembly.runners if self._assembly is not None else ()
+        killed = any(runner.killed or not runner.finished for runner in runners)
         return EX_TERMINATED if killed or self._signals > 1 else EX_OK
 
     # --- what is heard and seen ------------------------------------------------------------------------------------
 
-    def _hear(self) -> None:
-        """Wait for a signal, or until it is time to look again."""
+    def _hear(self, patience: float | None = None) -> None:
+        """Wait for a signal, or until it is time to look again: soon, while something stops."""
+        if patience is None:
+            patience = _LOOK_EVERY if self._budget is None else _LOOK_SOON
         try:
-            number = self._words.get(timeout=self._patience())
+            number = self._words.get(timeout=patience)
         except queue.Empty:
             return
         if number == signal.SIGUSR1:
@@ -162,43 +212,34 @@ class Service:
             if self._signals > 1:
                 self.enter(Stage.CANCELLING, name, kill=self._signals > 2)  # noqa: PLR2004 - the third signal
 
-    def _patience(self) -> float:
-        """While something stops, look often: the exit waits for nothing but the jobs."""
-        return _LOOK_EVERY if self._budget is None else 0.02
-
-    def _look(self) -> None:
-        now = self.clock.monotonic()
+    def _look(self, assembly: Assembly) -> None:
+        now = self._clock.monotonic()
         if self._budget is not None:
             stage, kill = self._budget.stage(now)
             if stage > self.stage or (kill and not self._killing):
                 self.enter(stage, "the stop budget", kill=kill)
             return
-        for reason, code in self._reasons_to_stop(now):
+        for reason, code in self._reasons_to_stop(assembly, now):
             self._code = code
             self.drain(reason)
             return
         if now - self._purged_at > _PURGE_EVERY:
             self._purged_at = now
-            threading.Thread(target=self.assembly.purge, name="purge", daemon=True).start()
+            threading.Thread(target=assembly.purge, name="purge", daemon=True).start()
 
-    def _reasons_to_stop(self, now: float) -> list[tuple[str, int]]:
+    def _reasons_to_stop(self, assembly: Assembly, now: float) -> list[tuple[str, int]]:
         """Why this process should end by itself, with the exit code, the gravest first."""
-        options, runners = self.assembly.options, self.assembly.runners
-        found: list[tuple[str, int]] = []
-        for runner in runners:
-            if runner.final is not None:
-                found.append((f"refused by the broker: {runner.final}", EX_CONFIG))
-            if runner.setup_failures >= _SETUP_FAILURES:
-                found.append((f"setup failed {_SETUP_FAILURES} times in a row: {runner.not_ready().get('setup')}", EX_SOFTWARE))
-            if any(slot.stuck for slot in runner.parts.slots):
-                found.append(("a handler's thread must end and won't", EX_SOFTWARE))
-        if any(not thread.is_alive() for thread in self._threads):
-            found.append(("a thread of ours has died", EX_SOFTWARE))
-        if options.max_rss is not None and (rss := resident()) > options.max_rss:
-            found.append((f"--max-rss: {rss} of {options.max_rss} bytes", EX_TEMPFAIL))
+        options, runners = self._options, assembly.runners
+        found = self._broken(assembly)
+        if options.max_rss is not None and (resident := rss(os.getpid())) > options.max_rss:
+            found.append((f"--max-rss: {resident} of {options.max_rss} bytes", EX_TEMPFAIL))
         away = any("broker" in runner.not_ready() for runner in runners)
         self._away_since = (self._away_since or now) if away else None
-        if options.give_up_after is not None and self._away_since is not None and now - self._away_since > options.give_up_after:
+        if (
+            options.give_up_after is not None
+            and self._away_since is not None
+            and now - self._away_since > options.give_up_after
+        ):
             found.append((f"--give-up-after: no broker for {options.give_up_after:g} s", EX_UNAVAILABLE))
         if options.max_jobs is not None and sum(runner.runs.settled_jobs for runner in runners) >= options.max_jobs:
             found.append((f"--max-jobs: {options.max_jobs}", EX_OK))
@@ -208,12 +249,28 @@ class Service:
             found.append((f"--idle-exit: idle for {options.idle_exit:g} s", EX_OK))
         return found
 
+    def _broken(self, assembly: Assembly) -> list[tuple[str, int]]:
+        """What no waiting can heal."""
+        found: list[tuple[str, int]] = []
+        for runner in assembly.runners:
+            if runner.final is not None:
+                found.append((f"refused by the broker: {runner.final}", EX_CONFIG))
+            if runner.setup_failures >= _SETUP_FAILURES:
+                found.append(
+                    (f"setup failed {_SETUP_FAILURES} times in a row: {runner.not_ready().get('setup')}", EX_SOFTWARE)
+                )
+            if any(slot.stuck for slot in runner.parts.slots):
+                found.append(("a handler's thread must end and won't", EX_SOFTWARE))
+        if any(not thread.is_alive() for thread in self._threads):
+            found.append(("a thread of ours has died", EX_SOFTWARE))
+        return found
+
     # --- stages ----------------------------------------------------------------------------------------------------
 
     def drain(self, reason: str) -> None:
         """Begin to stop; the first call starts the budget."""
         if self._budget is None:
-            self._budget = Budget(self.clock.monotonic(), self.assembly.options.stop_within)
+            self._budget = Budget(self._clock.monotonic(), self._options.stop_within)
             self.enter(Stage.DRAINING, reason)
 
     def enter(self, stage: Stage, reason: str, *, kill: bool = False) -> None:
@@ -225,5 +282,5 @@ class Service:
         self._killing = self._killing or kill
         self.reasons.append(reason)
         self._log.info("stage", stage=reached.name.lower(), reason=reason, kill=kill)
-        for runner in self.assembly.runners:
+        for runner in self._assembly.runners if self._assembly is not None else ():
             runner.post(Staged(reached, kill=self._killing))

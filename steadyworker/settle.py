@@ -76,7 +76,7 @@ class RecordInterrupted:
 Record = RecordDone | RecordInterrupted | Verdict
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class HandOver:
     """
     What is still to be done for a message, and how far it is.

@@ -10,7 +10,7 @@ Implementations are thread-safe.  Each promise has its test in `steadyworker.tes
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Protocol
 
@@ -80,7 +80,7 @@ class Row:
     fence: int = 0
     owner: str | None = None
     lease_over: bool = True
-    counters: Counters = Counters()
+    counters: Counters = field(default_factory=Counters)
     target: Moving | None = None
     due_in: float = 0.0
     late_by: float = 0.0
@@ -251,7 +251,7 @@ class Ledger(Protocol):
         """`moving` → `moved` or `dead`, by its target: the copy is confirmed."""
         ...
 
-    def settled(self, token: Token, known: bool) -> None:
+    def settled(self, token: Token, known: bool) -> None:  # noqa: FBT001 - the contract's word
         """The original is acknowledged: `known` or only `written`; decides how long the row is kept (R9)."""
         ...
 

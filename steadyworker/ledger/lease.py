@@ -45,7 +45,14 @@ class Keeper:
     """
 
     def __init__(
-        self, ledger: Ledger, owner: str, host: str, queues: Sequence[str], holders: Sequence[Holder], clock: Clock, times: Times
+        self,
+        ledger: Ledger,
+        owner: str,
+        host: str,
+        queues: Sequence[str],
+        holders: Sequence[Holder],
+        clock: Clock,
+        times: Times,
     ) -> None:
         self.last_turn = clock.monotonic()
         self.away = False

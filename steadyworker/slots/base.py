@@ -113,7 +113,9 @@ class Slot(Protocol):
         """Begin a run; only on a warm, idle slot; returns at once."""
         ...
 
-    def reply(self, fence: int, id: int, answer: Any, *, refused: InterruptReason | None = None, end: bool = True) -> None:
+    def reply(
+        self, fence: int, id: int, answer: Any, *, refused: InterruptReason | None = None, end: bool = True
+    ) -> None:
         """
         Answer what the job asked; ignored when that run has ended.
 
@@ -176,7 +178,9 @@ class Service(Protocol):
     `assemble.py` wires services by name; the runner relays requests and events between job and service, and cancels a call when its run ends.
     """
 
-    def open(self, request: Mapping[str, Any], uid: str, fence: int, emit: Callable[[Mapping[str, Any]], None]) -> ServiceCall:
+    def open(
+        self, request: Mapping[str, Any], uid: str, fence: int, emit: Callable[[Mapping[str, Any]], None]
+    ) -> ServiceCall:
         """Begin; `emit` is called from any thread with each event, the last one with `"end": True`; returns at once."""
         ...
 

@@ -28,6 +28,11 @@ class MemoryAdapter:
         """Everything that a broker can do."""
         return Capabilities(counts_consumers=True, max_body=self._max_body, one_host=True)
 
+    @property
+    def last_turn(self) -> None:
+        """There is no thread."""
+        return
+
     def start(self, sink: Sink) -> None:
         """Connect at the next pump."""
         if not self._started and not self._stopped:

@@ -16,8 +16,8 @@ import pytest
 
 from steadyworker import settle
 from steadyworker.clock import Times
-from steadyworker.delivery import HOP
 from steadyworker.deliveries import Deliveries
+from steadyworker.delivery import HOP
 from steadyworker.ledger.memory import MemoryLedger
 from steadyworker.ledger.rules import Who
 from steadyworker.ledger.sqlite import SqliteLedger
@@ -160,7 +160,11 @@ def test_the_simulation_catches_the_mutant(mutant: Callable[[], Any], caught_wit
 def test_a_seed_plays_the_same_history_again() -> None:
     """What a violation's seed is good for."""
     first, second = history(7), history(7)
-    assert (first.starts, first.accepted, first.clock.monotonic()) == (second.starts, second.accepted, second.clock.monotonic())
+    assert (first.starts, first.accepted, first.clock.monotonic()) == (
+        second.starts,
+        second.accepted,
+        second.clock.monotonic(),
+    )
 
 
 def test_histories_do_meet_the_faults_that_they_are_about() -> None:

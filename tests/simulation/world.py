@@ -17,17 +17,17 @@ from typing import Any
 from steadyworker.adapter import QueueSpec
 from steadyworker.clock import Times
 from steadyworker.delivery import KEY, Copy, Delivery, Settle, Settled, Target
-from steadyworker.errors import LedgerUnavailable, PublishFailed
+from steadyworker.errors import LedgerUnavailable
 from steadyworker.events import Event, Fenced
-from steadyworker.ledger.base import JobId, Ledger, Moving, Row, State, Token, Verdict
+from steadyworker.ledger.base import JobId, Ledger, Row, State, Token, Verdict
 from steadyworker.ledger.lease import Keeper
 from steadyworker.ledger.memory import MemoryLedger
+from steadyworker.lifecycle import Stage
 from steadyworker.outcome import Crashed, Done, Failed, Interrupted, Outcome, Rejected, Snoozed
 from steadyworker.retry import RetryPolicy
 from steadyworker.runner import Runner
 from steadyworker.slots.base import Asked, Ended, Ready, SlotSink, Task
 from steadyworker.table import Parts, Staged
-from steadyworker.lifecycle import Stage
 from steadyworker.testing.broker import MemoryBroker
 from steadyworker.testing.clock import FakeClock
 from steadyworker.worker import Worker, spec_of
@@ -118,7 +118,8 @@ class SimSlot:
     def step(self, rng: random.Random) -> None:
         """The job goes on: it saves a checkpoint, or ends."""
         task = self.task
-        assert task is not None and self._sink is not None
+        assert task is not None
+        assert self._sink is not None
         if self._killed is not None:
             self._end(self._killed)
         elif self._reason is not None:
@@ -131,7 +132,8 @@ class SimSlot:
 
     def _end(self, outcome: Outcome) -> None:
         task, self.task, self.warm = self.task, None, True
-        assert task is not None and self._sink is not None
+        assert task is not None
+        assert self._sink is not None
         self._sink(Ended(0, task.fence, outcome))
 
     def reply(self, fence: int, id: int, answer: Any, *, refused: Any = None, end: bool = True) -> None:
@@ -224,9 +226,9 @@ class SimWorker:
             namespace=NAMESPACE,
             owner=self.owner,
             worker=self.owner,
-            ledger=self.ledger,  # type: ignore[arg-type] - every call is relayed
-            adapter=self.adapter,  # type: ignore[arg-type] - the calls that a runner makes
-            slots=[self.slot],  # type: ignore[list-item] - the calls that a runner makes
+            ledger=self.ledger,  # type: ignore[arg-type]
+            adapter=self.adapter,  # type: ignore[arg-type]
+            slots=[self.slot],  # type: ignore[list-item]
             clock=world.clock,
             times=TIMES,
             emit=world.heard,
@@ -411,7 +413,7 @@ class World:
         worker.adapter.real.stop(0)
         self.workers[self.workers.index(worker)] = self._new_worker()
 
-    def _fault(self) -> None:
+    def _fault(self) -> None:  # noqa: C901 - one line per fault
         faults, rng = self.faults, self.rng
         if faults is CALM:
             return
@@ -492,7 +494,9 @@ class World:
         if (row.state is State.DEAD) != (dead > 0):
             raise Violation(f"lost: the job is {row.state} and there are {dead} dead letters: " + self.describe())
         if self.starts > len(self.accepted) + self.kills + self.fenced:
-            raise Violation(f"{self.starts} starts, {self.accepted}, {self.kills} kills, {self.fenced} fenced: {self.describe()}")
+            raise Violation(
+                f"{self.starts} starts, {self.accepted}, {self.kills} kills, {self.fenced} fenced: {self.describe()}"
+            )
         if len(self.final) != 1:
             raise Violation(f"{len(self.final)} final outcomes {self.final}: " + self.describe())
 

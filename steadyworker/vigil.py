@@ -1,0 +1,88 @@
+"""
+How a worker process is seen from outside: the watchdog's verdict, `/livez` and `/readyz`, systemd.
+
+All three speak from the same evidence, taken once a second by the main thread.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from steadyworker.assemble import Assembly
+from steadyworker.clock import Clock, Times
+from steadyworker.health import HealthServer, Snapshot
+from steadyworker.lifecycle import Stage
+from steadyworker.notify import Notifier
+from steadyworker.watchdog import Part, Verdict, Watchdog
+
+_LOOK_EVERY = 1.0
+_TURN_LIMIT = 30.0
+"""A loop that turns every 5 s when idle, and may wait for two ledger calls, is stuck after this many seconds."""
+_EXTEND_BY = 10.0
+
+
+class Vigil:
+    """
+    Looks at the parts, and tells whoever asks.
+
+    1. `begin` starts to answer probes and says READY=1.
+    2. `look` takes the evidence; the watchdog is fed only while every vital part turns.
+    3. `end` says STOPPING=1 and stops answering.
+    """
+
+    def __init__(self, clock: Clock, times: Times, health: str | None, environ: Mapping[str, str]) -> None:
+        self.address: str | None = None
+        self._clock = clock
+        self._times = times
+        self._notifier = Notifier(environ)
+        self._server = HealthServer(health, self.snapshot, clock) if health is not None else None
+        self._watchdog: Watchdog | None = None
+        self._verdict = Verdict(alive=True, ready=False)
+        self._unready: dict[str, str] = {"worker": "starting"}
+        self._looked_at = self._fed_at = -_EXTEND_BY
+
+    def begin(self, assembly: Assembly) -> None:
+        """Watch these parts from now on."""
+        parts = [Part("keeper", lambda: assembly.keeper.last_turn, self._times.renew * 2 + self._times.call * 2)]
+        for runner in assembly.runners:
+            queue, adapter = runner.parts.spec.queue, runner.parts.adapter
+            parts.append(Part(f"runner of {queue}", lambda runner=runner: runner.last_turn, _TURN_LIMIT))  # type: ignore[misc]
+            parts.append(Part(f"I/O thread of {queue}", lambda adapter=adapter: adapter.last_turn, _TURN_LIMIT))  # type: ignore[misc]
+        self._watchdog = Watchdog(self._clock, parts, _LOOK_EVERY)
+        if self._server is not None:
+            self._server.start()
+            self.address = self._server.address
+        self._notifier.ready()
+
+    def look(self, assembly: Assembly, stage: Stage) -> None:
+        """Take the evidence, at most once a second, and tell systemd."""
+        now = self._clock.monotonic()
+        if self._watchdog is None or now - self._looked_at < _LOOK_EVERY:
+            return
+        self._looked_at = now
+        self._verdict = self._watchdog.verdict()
+        unready: dict[str, str] = {}
+        for runner in assembly.runners:
+            unready |= {f"{runner.parts.spec.queue}: {part}": why for part, why in runner.not_ready().items()}
+        self._unready = unready
+        every = self._notifier.watchdog_every
+        if every is not None and self._verdict.alive and now - self._fed_at >= min(every, _EXTEND_BY) - _LOOK_EVERY:
+            self._fed_at = now
+            self._notifier.watchdog()
+        if self._notifier.listening:
+            running = sum(len(runner.runs.by_fence) for runner in assembly.runners)
+            self._notifier.status(f"{stage.name.lower()}, {running} running" + ("".join(f"; {why}" for why in unready)))
+            if stage >= Stage.DRAINING:
+                self._notifier.extend_timeout(_EXTEND_BY)
+
+    def snapshot(self) -> Snapshot:
+        """Why we are not alive, and why not ready; from any thread."""
+        stuck = tuple(f"stuck: {part}" for part in self._verdict.stuck)
+        unready = tuple(f"{part}: {why}" for part, why in self._unready.items())
+        return Snapshot((), (*stuck, *unready)) if self._verdict.alive else Snapshot(stuck, unready)
+
+    def end(self) -> None:
+        """The process stops."""
+        self._notifier.stopping()
+        if self._server is not None:
+            self._server.stop()
