@@ -15,19 +15,7 @@ from typing_extensions import override
 from steadyworker.clock import Clock, Times
 from steadyworker.errors import Finding
 from steadyworker.ledger import retention
-from steadyworker.ledger.base import (
-    Beat,
-    Claimed,
-    JobId,
-    Ledger,
-    Moving,
-    OwnerSeen,
-    Renewal,
-    Row,
-    State,
-    Token,
-    Verdict,
-)
+from steadyworker.ledger.base import Beat, Claimed, JobId, Ledger, OwnerSeen, Renewal, Row, State, Token, Verdict
 from steadyworker.ledger.memory_job import HELD, MemoryJob
 from steadyworker.outcome import Counters
 
@@ -182,7 +170,7 @@ class MemoryLedger(Ledger):
             if job is None:
                 return False
             job.reason = job.error_class = job.error_text = ""
-            self._end(job, State.DONE, retention.DONE)
+            job.end(State.DONE, self._clock.wall(), retention.DONE)
             return True
 
     @override
@@ -211,12 +199,7 @@ class MemoryLedger(Ledger):
             job = self._held(token, State.MOVING)
             if job is None:
                 return False
-            if job.target is Moving.DEAD:
-                self._end(job, State.DEAD, retention.DEAD)
-            else:
-                job.state = State.MOVED
-                job.owner = None
-                job.keep_until = self._clock.wall() + max(0.0, job.due - self._clock.boottime()) + retention.MOVED
+            job.move(self._clock.boottime(), self._clock.wall())
             return True
 
     @override
@@ -330,9 +313,3 @@ class MemoryLedger(Ledger):
             return Renewal(granted=False)
         job.lease_until = self._clock.boottime() + self._times.lease
         return Renewal(granted=True, cancel_reason=job.cancel_reason)
-
-    def _end(self, job: MemoryJob, state: State, keep: float) -> None:
-        job.state = state
-        job.owner = None
-        job.ended_at = self._clock.wall()
-        job.keep_until = job.ended_at + keep

@@ -5,6 +5,7 @@ from __future__ import annotations
 import secrets
 from collections.abc import Collection
 
+from steadyworker.ledger import retention
 from steadyworker.ledger.base import Beat, JobId, Moving, Row, State, Token, Verdict
 from steadyworker.outcome import Counters
 
@@ -93,6 +94,22 @@ class MemoryJob:
         self.error_text = verdict.error_text
         if not verdict.keep_checkpoint:
             self.checkpoint = self.checkpoint_fence = None
+
+    def move(self, now: float, wall: float) -> None:
+        """The hand-over is made: `moved` or `dead`, by its target."""
+        if self.target is Moving.DEAD:
+            self.end(State.DEAD, wall, retention.DEAD)
+        else:
+            self.state = State.MOVED
+            self.owner = None
+            self.keep_until = wall + max(0.0, self.due - now) + retention.MOVED
+
+    def end(self, state: State, wall: float, keep: float) -> None:
+        """The job has ended at this instant of the wall clock, and is remembered for that long."""
+        self.state = state
+        self.owner = None
+        self.ended_at = wall
+        self.keep_until = wall + keep
 
     def row(self, now: float, *, lease_over: bool) -> Row:
         """The row as it stands at this instant of the boot clock."""

@@ -17,7 +17,7 @@ import os
 import secrets
 import socket
 import subprocess
-from collections.abc import Container
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from urllib.parse import quote, unquote
@@ -116,17 +116,15 @@ def is_dead(directory: Path, owner: str) -> bool:
     return True
 
 
-def sweep(directory: Path, needed: Container[str]) -> None:
-    """Remove the locks of dead owners, but for those that are still `needed` as proof, and what it may not remove."""
+def sweep(directory: Path, is_needed: Callable[[str], bool]) -> None:
+    """Remove the locks of dead owners, but for those that are still needed as proof, and those that it may not remove."""
     try:
         locks = list(directory.iterdir())
     except OSError:
         return
     for lock in locks:
-        if unquote(lock.name) in needed:
-            continue
         with suppress(OSError):  # held, or removed by another
-            _remove_free(lock)
+            _remove_free(lock, is_needed)
 
 
 def _create(path: Path) -> int:
@@ -144,11 +142,11 @@ def _create(path: Path) -> int:
         os.close(fd)
 
 
-def _remove_free(path: Path) -> None:
+def _remove_free(path: Path, is_needed: Callable[[str], bool]) -> None:
     fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     try:
         fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        if _is_at(path, fd):
+        if _is_at(path, fd) and not is_needed(unquote(path.name)):
             path.unlink()
     finally:
         os.close(fd)

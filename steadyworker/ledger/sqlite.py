@@ -8,7 +8,6 @@ That costs what the death of a host costs anyway: a job runs again from an earli
 from __future__ import annotations
 
 import json
-import os
 import secrets
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -23,7 +22,7 @@ from steadyworker.ledger import owners as proof
 from steadyworker.ledger import retention
 from steadyworker.ledger import sqlite_schema as sql
 from steadyworker.ledger.base import Beat, Claimed, JobId, Ledger, OwnerSeen, Renewal, Row, State, Token, Verdict
-from steadyworker.ledger.sqlite_file import LedgerFile, network_file_system
+from steadyworker.ledger.sqlite_file import LedgerFile, place_findings
 from steadyworker.ledger.sqlite_rows import (
     Values,
     beat_of,
@@ -39,8 +38,6 @@ from steadyworker.outcome import Counters
 
 _PAGE_ROWS = 200
 _PURGE_ROWS = 500
-_ROOM = 64 << 20
-_MOUNTS = Path("/proc/self/mountinfo")
 
 
 class SqliteLedger(Ledger):
@@ -103,28 +100,7 @@ class SqliteLedger(Ledger):
             self.ledger_id()
         except ConfigError as error:
             found.append(Finding("error", str(error), "do as it says, then run `steadyworker check` again."))
-        where = self._path.resolve()
-        kind = network_file_system(where, _MOUNTS.read_text()) if _MOUNTS.exists() else None
-        if kind:
-            found.append(
-                Finding(
-                    "error",
-                    f"The SQLite ledger {where} lies on a network file system ({kind}), where its locks do not hold.",
-                    "put it on a local disk, or use --ledger postgresql://….",
-                )
-            )
-        if where.parent.is_dir():
-            room = os.statvfs(where.parent)
-            free = room.f_bavail * room.f_frsize
-            if free < _ROOM:
-                found.append(
-                    Finding(
-                        "warning",
-                        f"The file system of the ledger {where} has {free >> 20} MiB left.",
-                        f"make room: a ledger that cannot write holds every job; {_ROOM >> 20} MiB is little.",
-                    )
-                )
-        return found
+        return [*found, *place_findings(self._path.resolve())]
 
     @override
     def bind(self, namespace: str, queue: str, identity: str) -> str:
@@ -283,15 +259,18 @@ class SqliteLedger(Ledger):
             removed += batch
             if batch < _PURGE_ROWS:
                 break
-        with self._file.transaction() as db:
+        with self._file.connection() as db:
             db.execute(sql.PURGE_OWNERS, {"now": now, "keep_owners": retention.OWNERS})
-            needed = {owner for (owner,) in db.execute(sql.OWNERS_OF_ROWS).fetchall()}
-        proof.sweep(self.owners_dir, needed)
+        proof.sweep(self.owners_dir, self._holds)
         return removed
 
     @override
     def close(self) -> None:
         self._file.close()
+
+    def _holds(self, owner: str) -> bool:
+        with self._file.connection() as db:
+            return db.execute(sql.HOLDS, {"owner": owner}).fetchone() is not None
 
     def _write(self, statement: str, token: Token, values: Values, synchronous: str | None = None) -> bool:
         """One statement on the row that this token names: True, or False when the ledger refused it."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 import secrets
+import shutil
 import sqlite3
 import time
 from collections.abc import Iterator
@@ -17,11 +18,13 @@ from threading import Lock
 from urllib.parse import quote
 
 from steadyworker.clock import Clock
-from steadyworker.errors import ConfigError, LedgerUnavailable
+from steadyworker.errors import ConfigError, Finding, LedgerUnavailable
 from steadyworker.ledger import sqlite_schema as sql
 
 _OLDEST_SQLITE = (3, 37, 0)  # the first with STRICT tables
 _PAUSE = 0.01
+_ROOM = 64 << 20
+_MOUNTS = Path("/proc/self/mountinfo")
 _FINAL = {
     sqlite3.SQLITE_NOTADB,
     sqlite3.SQLITE_CORRUPT,
@@ -255,6 +258,31 @@ class LedgerFile:
         remedy = _REMEDIES.get(code, "see SQLite's result codes.")
         message = f"Expected an answer from the ledger {self.path}, got {str(error)!r}: {remedy}"
         return self._unfit(message) if code in _FINAL else LedgerUnavailable(message)
+
+
+def place_findings(where: Path) -> list[Finding]:
+    """What is wrong with the place of this (resolved) ledger file: no local disk, no room."""
+    found = []
+    kind = network_file_system(where, _MOUNTS.read_text()) if _MOUNTS.exists() else None
+    if kind:
+        found.append(
+            Finding(
+                "error",
+                f"The SQLite ledger {where} lies on a network file system ({kind}), where its locks do not hold.",
+                "put it on a local disk, or use --ledger postgresql://….",
+            )
+        )
+    if where.parent.is_dir():
+        free = shutil.disk_usage(where.parent).free
+        if free < _ROOM:
+            found.append(
+                Finding(
+                    "warning",
+                    f"The file system of the ledger {where} has {free >> 20} MiB left, fewer than {_ROOM >> 20}.",
+                    "make room: a ledger that cannot write holds every job.",
+                )
+            )
+    return found
 
 
 def network_file_system(path: Path, mounts: str) -> str | None:

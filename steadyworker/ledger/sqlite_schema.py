@@ -66,7 +66,6 @@ CREATE = (
     """,
     "CREATE UNIQUE INDEX jobs_by_uid ON jobs (uid)",
     "CREATE INDEX jobs_to_purge ON jobs (keep_until) WHERE keep_until IS NOT NULL",
-    "CREATE INDEX jobs_held ON jobs (owner) WHERE owner IS NOT NULL",
     """
     CREATE TABLE beats (
         namespace TEXT NOT NULL,
@@ -223,7 +222,7 @@ FORGET = f"""
 """
 PURGE = "DELETE FROM jobs WHERE rowid IN (SELECT rowid FROM jobs WHERE keep_until <= :now LIMIT :rows)"
 PURGE_OWNERS = "DELETE FROM owners WHERE seen_at <= :now - :keep_owners"
-OWNERS_OF_ROWS = "SELECT DISTINCT owner FROM jobs WHERE owner IS NOT NULL"
+HOLDS = "SELECT 1 FROM jobs WHERE owner = :owner LIMIT 1"
 REGISTER = """
     INSERT INTO owners VALUES (:owner, :host, :boot, :lock_path, :queues, :now)
     ON CONFLICT DO UPDATE SET host = excluded.host, queues = excluded.queues, seen_at = excluded.seen_at

@@ -1,5 +1,5 @@
 """What the tests of a ledger are given: how one is made, how time passes, and a job in every state."""
-# ruff: noqa: S101 - assertions are what a suite is made of
+
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 """Promises about the record: who consumes, what is remembered and for how long, cancel marks, progress."""
-# ruff: noqa: S101, PLR2004 - assertions are what a suite is made of
+
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from steadyworker.ledger.base import Beat, Ledger, State
+from steadyworker.ledger.base import Beat, JobId, Ledger, State
 from steadyworker.ledger.retention import DAY
 from steadyworker.testing.clock import FakeClock
 from steadyworker.testing.conformance.ledger_bench import DEAD_END, JOB, ME, OTHER, LedgerBench, claimed, in_state, seen
@@ -241,3 +241,22 @@ class RecordPromises(LedgerBench):
         assert second.last_beat(JOB) == Beat(1, 2, "", 3.5)
         assert claimed(second, replace(JOB, key="b")).fence > before.fence
         second.close()
+
+    def test_what_one_worker_writes_the_next_reads(self, ledger: Ledger, tmp_path: Path, clock: FakeClock) -> None:
+        """Two worker processes that open one ledger see one record."""
+        second = self.make_ledger(tmp_path, clock, self.times)
+        assert second.ledger_id() == ledger.ledger_id()
+        row = claimed(ledger)
+        assert second.read(JOB) == row
+        taken = claimed(second, owner=OTHER, seen=row)
+        assert taken.fence > row.fence
+        assert not ledger.done(row.token)
+        assert second.done(taken.token)
+        assert seen(ledger).state is State.DONE
+        second.close()
+
+    def test_keys_are_kept_as_they_are(self, ledger: Ledger) -> None:
+        """Upper and lower case, `:` and `.` make different jobs."""
+        keys = ["a", "A", "a:", "a.", "a:b"]
+        uids = {claimed(ledger, JobId("shop", "exports", key)).uid for key in keys}
+        assert len(uids) == len(keys)

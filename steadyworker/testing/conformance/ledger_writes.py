@@ -1,5 +1,5 @@
 """Promises about an owner's writes: what each does, and that nobody else's lands."""
-# ruff: noqa: S101, PLR2004 - assertions are what a suite is made of
+
 
 from __future__ import annotations
 
