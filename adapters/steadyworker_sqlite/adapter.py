@@ -55,6 +55,11 @@ class SqliteAdapter:
         """Everything, on one host; bodies up to the operator's limit."""
         return Capabilities(counts_consumers=True, max_body=self._settings.max_body, one_host=True)
 
+    @property
+    def last_turn(self) -> float | None:
+        """When the I/O thread last turned."""
+        return self._connection.last_turn
+
     def start(self, sink: Sink) -> None:
         """Begin to consume."""
         self._connection.start(sink)

@@ -62,6 +62,7 @@ class Connection:
         self._epoch = 0
         self._settlements: list[Settlement] = []
         self._window = 0
+        self.last_turn: float | None = None
         self._stopping = threading.Event()
         self._thread: threading.Thread | None = None
 
@@ -111,6 +112,7 @@ class Connection:
 
         def say_gone(state: RetryCallState) -> None:
             nonlocal said
+            self._turned()
             error = state.outcome.exception() if state.outcome else None
             if str(error) != said:  # once for each cause, not for each try
                 said = str(error)
@@ -150,6 +152,10 @@ class Connection:
         finally:
             self._end(session.abandon)  # a sink that raised ends the thread; nobody shall wait for it
 
+    def _turned(self) -> None:
+        """The thread lives: the watchdog's evidence."""
+        self.last_turn = self._settings.clock.monotonic()
+
     def _end(self, how: Callable[[], None]) -> None:
         with self._lock:
             self._session = None
@@ -160,6 +166,7 @@ class Connection:
 
     def _turn_until_stopped(self, session: Session, epoch: int, sink: Sink) -> None:
         while True:
+            self._turned()
             with self._lock:
                 settlements, self._settlements = self._settlements, []
                 window = self._window
