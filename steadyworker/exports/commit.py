@@ -32,7 +32,16 @@ import msgspec
 from steadyworker.errors import ExportError, TargetExists
 from steadyworker.exports.base import Services
 from steadyworker.exports.manifest import Manifest
-from steadyworker.exports.stage import Stage, Target, drop_incomplete, new_stage, reap, stages, sync_folder
+from steadyworker.exports.stage import (
+    Stage,
+    Target,
+    drop_incomplete,
+    new_stage,
+    reap,
+    stage_of,
+    stages,
+    sync_folder,
+)
 
 _FULL = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
 _NO_LINKS = frozenset({errno.EPERM, errno.ENOSYS, errno.ENOTSUP, errno.EOPNOTSUPP, errno.EXDEV})
@@ -66,24 +75,23 @@ def publish(services: Services, to: str | os.PathLike[str], write: Callable[[Tar
     made = look(target, services)
     if made is not None:
         return made
+    stage = stage_of(target, services.uid, services.fence)
     try:
-        stage = new_stage(target, services.uid, services.fence)
+        new_stage(target, services.uid, services.fence)
         stage.complete(write(target, stage))
+        drop_incomplete(target, services.uid, services.fence)
     except OSError as error:
-        if error.errno not in _FULL:
-            raise
-        _give_back(target, services)
-        raise ExportError(
-            f"Expected room for the export under {target.folder}, got {error.strerror!r}: free some; "
-            "what was written was removed, and the next run starts from the first row."
-        ) from error
+        if error.errno in _FULL:
+            services.save_handle(None)  # to resume would need the room twice: leave nothing unfinished
+            drop_incomplete(target, services.uid, services.fence + 1)
+            raise ExportError(
+                f"Expected room for the export under {target.folder}, got {error.strerror!r}: free some; "
+                "what was written was removed, and the next run starts from the first row."
+            ) from error
+        if not stage.path.exists():
+            services.leave()  # a later run removed it: this one has lost its fence, and hears it here
+        raise
     return commit(target, services, stage)
-
-
-def _give_back(target: Target, services: Services) -> None:
-    """Leave nothing unfinished on a full disk: to resume would need the room twice."""
-    services.save_handle(None)
-    drop_incomplete(target, services.uid, services.fence + 1)
 
 
 def look(target: Target, services: Services) -> Manifest | None:
@@ -121,6 +129,9 @@ def commit(target: Target, services: Services, stage: Stage) -> Manifest:
         os.link(stage.data, target.path)
     except FileExistsError:
         pass  # by a run of this job, or by another's: `_finish` tells
+    except FileNotFoundError:
+        services.leave()  # the stage was reaped, the job is settled: this run was frozen, and hears it here
+        raise
     except OSError as error:
         if error.errno not in _NO_LINKS:
             raise

@@ -60,6 +60,10 @@ class Writer(Protocol):
         """Write what follows the last row."""
         ...
 
+    def close(self) -> None:
+        """Release what it holds, finished or not, while `out` is still open."""
+        ...
+
 
 class Format(Protocol):
     """A kind of file: `Csv`, `JsonLines`, `Parquet`; `resumable` if a file can be cut after any row and written on."""
@@ -238,6 +242,9 @@ class _Lines:
 
     def finish(self) -> None:
         pass  # lines need no end
+
+    def close(self) -> None:
+        pass  # and hold nothing
 
     def _explain(self, rows: Iterable[Row], first: int) -> None:
         """Find the value that could not be written, and say where it is."""

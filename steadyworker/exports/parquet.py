@@ -9,6 +9,7 @@ with NULLs only is text.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, ClassVar, Protocol
 
@@ -68,23 +69,28 @@ class ParquetWriter:
 
     def write(self, rows: Sequence[Sequence[object]], first: int) -> None:  # noqa: ARG002 - an array's error has no row
         """Write these rows."""
-        values = list(zip(*rows, strict=True)) if rows else [()] * len(self._columns)
-        if self._writer is None:
-            self._open(values)
+        if not rows:
+            return
+        values = list(zip(*rows, strict=True))
+        writer = self._writer or self._open(values)
         arrays = [
             self._array(name, column, kind)
             for name, column, kind in zip(self._columns, values, self._schema.types, strict=True)
         ]
-        if rows:
-            self._writer.write_table(self._arrow.Table.from_arrays(arrays, schema=self._schema))
+        writer.write_table(self._arrow.Table.from_arrays(arrays, schema=self._schema))
 
     def finish(self) -> None:
         """Write the index; of no rows at all, too."""
-        if self._writer is None:
-            self.write([], 0)
-        self._writer.close()
+        writer = self._writer or self._open([()] * len(self._columns))
+        writer.close()
 
-    def _open(self, values: Sequence[Sequence[object]]) -> None:
+    def close(self) -> None:
+        """End pyarrow's writer, which would else try to when it is collected; of an unfinished file nothing is used."""
+        if self._writer is not None and self._writer.is_open:
+            with suppress(OSError):
+                self._writer.close()
+
+    def _open(self, values: Sequence[Sequence[object]]) -> Any:
         import pyarrow.parquet  # the extra is there: `arrow()` has answered
 
         given = self._schema_of()
@@ -98,6 +104,7 @@ class ParquetWriter:
         )
         self._schema = self._arrow.schema(list(zip(self._columns, types, strict=True)))
         self._writer = pyarrow.parquet.ParquetWriter(self._out, self._schema, compression="zstd")
+        return self._writer
 
     def _array(self, name: str, column: Sequence[object], kind: Any) -> Any:
         try:

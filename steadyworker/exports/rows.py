@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import suppress
+from contextlib import closing, suppress
 from dataclasses import KW_ONLY, dataclass, field
 from functools import partial
 from pathlib import Path
@@ -202,14 +202,15 @@ class _Run:
         writer = self._format.writer(out, self._export.columns, source.schema)
         chunk: list[Row] = []
         due = self._clock.monotonic() + _CHUNK_SECONDS
-        for row in source:
-            chunk.append(row)
-            if len(chunk) >= _CHUNK_ROWS or self._clock.monotonic() >= due:
-                self._put(out, writer, chunk)
-                chunk = []
-                due = self._clock.monotonic() + _CHUNK_SECONDS
-        self._put(out, writer, chunk)
-        writer.finish()
+        with closing(writer):
+            for row in source:
+                chunk.append(row)
+                if len(chunk) >= _CHUNK_ROWS or self._clock.monotonic() >= due:
+                    self._put(out, writer, chunk)
+                    chunk = []
+                    due = self._clock.monotonic() + _CHUNK_SECONDS
+            self._put(out, writer, chunk)
+            writer.finish()
 
     def _put(self, out: HashedFile, writer: Writer, chunk: list[Row]) -> None:
         self._whole = False

@@ -1,0 +1,328 @@
+"""The commit protocol: one whole file or none, whoever dies, freezes or comes second."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from steadyworker.errors import ExportError, Interrupt, TargetExists
+from steadyworker.exports.manifest import Manifest
+from steadyworker.exports.stage import STAGES, Target, manifest_path, new_stage, reap, stages
+from steadyworker.exports.verify import verify
+from tests.exports.kit import BY, COLUMNS, TOTALS, FakeServices, Payments
+
+REPOSITORY = Path(__file__).parents[2]
+
+
+def killed(out: Path, ledger: Path, point: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "tests.exports.killed", str(out), str(ledger), point],
+        cwd=REPOSITORY,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=60,
+    )
+
+
+def undisturbed(tmp_path: Path) -> Manifest:
+    out = tmp_path / "undisturbed" / "payments.csv"
+    return Payments().export().write(FakeServices(tmp_path / "other ledger"), out, totals=TOTALS, by=BY)
+
+
+def visible(folder: Path) -> list[str]:
+    return sorted(path.name for path in folder.iterdir() if path.name != STAGES)
+
+
+@pytest.mark.parametrize(
+    ("point", "left"),
+    [
+        pytest.param("link-1", [], id="stage complete, before link"),
+        pytest.param("link-2", ["payments.csv"], id="between link and manifest link"),
+        pytest.param("word", ["payments.csv", "payments.csv.manifest.json"], id="before the ledger's word"),
+    ],
+)
+def test_kill_points_roll_forward_without_computing(tmp_path: Path, point: str, left: list[str]) -> None:
+    out, ledger = tmp_path / "out" / "payments.csv", tmp_path / "ledger"
+    assert killed(out, ledger, point).returncode == -signal.SIGKILL
+    assert visible(out.parent) == left
+
+    source = Payments()
+    services = FakeServices(ledger, fence=2)
+    manifest = source.export().write(services, out, totals=TOTALS, by=BY)
+
+    assert source.starts == []  # computed once, by the run that was killed
+    assert visible(out.parent) == ["payments.csv", "payments.csv.manifest.json"]
+    assert manifest == Manifest.load(manifest_path(out)) == verify(out)
+    assert (manifest.sha256, manifest.totals) == (undisturbed(tmp_path).sha256, undisturbed(tmp_path).totals)
+    assert manifest.fence == 1
+    assert services.leaves == (1 if point == "link-1" else 0)
+    assert b"committed" in (services.handle() or b"")
+
+
+def test_a_run_killed_while_it_computes_leaves_nothing_at_the_target(tmp_path: Path) -> None:
+    out, ledger = tmp_path / "out" / "payments.csv", tmp_path / "ledger"
+    assert killed(out, ledger, "position-2").returncode == -signal.SIGKILL
+    assert visible(out.parent) == []
+
+
+def test_a_second_run_is_answered_from_the_manifest(tmp_path: Path) -> None:
+    out = tmp_path / "payments.csv"
+    first = Payments().export().write(FakeServices(tmp_path / "ledger"), out)
+    source = Payments()
+    services = FakeServices(tmp_path / "ledger", fence=2)
+    assert source.export().write(services, out) == first
+    assert (source.starts, services.leaves) == ([], 0)
+
+
+def test_a_second_run_is_answered_when_the_stage_is_gone_too(tmp_path: Path) -> None:
+    out = tmp_path / "payments.csv"
+    first = Payments().export().write(FakeServices(tmp_path / "ledger"), out)
+    assert reap(tmp_path, lambda uids: uids) == ("uid-1",)
+    source = Payments()
+    assert source.export().write(FakeServices(tmp_path / "ledger", fence=2), out) == first
+    assert source.starts == []
+
+
+def test_a_stale_run_is_refused_leave_and_touches_nothing(tmp_path: Path) -> None:
+    """The first run is frozen past its lease before it asks for leave; the second has not finished."""
+    out = tmp_path / "out" / "payments.csv"
+    stale = FakeServices(tmp_path / "ledger", fence=1)
+    FakeServices(tmp_path / "ledger", fence=2)
+    with pytest.raises(Interrupt, match="fenced"):
+        Payments().export(save_rows=10**9).write(stale, out)
+    assert visible(out.parent) == []
+
+
+def test_a_stale_run_leaves_what_the_second_run_published(tmp_path: Path) -> None:
+    """The first run is frozen in the middle of its rows; when it goes on, the second is done."""
+    out, ledger = tmp_path / "out" / "payments.csv", tmp_path / "ledger"
+    answers: list[Manifest] = []
+
+    def frozen(done: float | None) -> None:
+        if not answers:
+            answers.append(Payments().export().write(FakeServices(ledger, fence=2), out))
+
+    with pytest.raises(Interrupt, match="fenced"):
+        Payments(5_000).export().write(FakeServices(ledger, on_progress=frozen), out)
+    assert answers == [verify(out)]
+    assert answers[0].fence == 2
+
+
+def test_frozen_between_leave_and_link_one_whole_file_whoever_wins(tmp_path: Path) -> None:
+    """A second run takes over at that very moment, rolls the first one's stage forward, and both answer the same."""
+    out = tmp_path / "out" / "payments.csv"
+    ledger = tmp_path / "ledger"
+    second_source = Payments()
+    answers: list[Manifest] = []
+
+    def take_over() -> None:
+        answers.append(second_source.export().write(FakeServices(ledger, fence=2), out))
+
+    with pytest.raises(Interrupt, match="fenced"):  # the first run's word to the ledger comes too late
+        Payments().export().write(FakeServices(ledger, fence=1, on_leave=take_over), out)
+    assert second_source.starts == []
+    assert answers == [verify(out)]
+    assert visible(out.parent) == ["payments.csv", "payments.csv.manifest.json"]
+
+
+def test_the_loser_of_the_link_gives_the_winners_manifest_to_the_winners_file(tmp_path: Path) -> None:
+    """Two complete stages of one job with different bytes: file and manifest are of the same stage."""
+    out = tmp_path / "payments.csv"
+    target = Target.of(out)
+    services = FakeServices(tmp_path / "ledger", fence=2)
+
+    def frozen_first_run_wakes_and_links() -> None:
+        stage = new_stage(target, services.uid, 1)
+        stage.data.write_bytes(b"first\n")
+        stage.complete(manifest_of(b"first\n", fence=1))
+        os.link(stage.data, out)
+
+    services.on_leave = frozen_first_run_wakes_and_links
+    manifest = Payments(3).export().write(services, out)
+    assert (manifest.fence, out.read_bytes()) == (1, b"first\n")
+    assert Manifest.load(manifest_path(out)) == manifest
+    assert manifest.sha256 == hashlib.sha256(out.read_bytes()).hexdigest()
+
+
+def manifest_of(data: bytes, *, fence: int, uid: str = "uid-1") -> Manifest:
+    return Manifest(
+        uid=uid,
+        key="payments-17",
+        fence=fence,
+        name="payments.csv",
+        query="test",
+        columns=COLUMNS,
+        rows=1,
+        bytes=len(data),
+        sha256=hashlib.sha256(data).hexdigest(),
+        format={"name": "csv"},
+        created_at="2026-01-01T00:00:00+00:00",
+    )
+
+
+def a_file(out: Path) -> None:
+    out.write_text("not ours")
+
+
+def a_directory(out: Path) -> None:
+    out.mkdir()
+
+
+def a_link(out: Path) -> None:
+    out.symlink_to(out.with_name("elsewhere"))
+
+
+def anothers_manifest(out: Path) -> None:
+    manifest_path(out).write_bytes(manifest_of(b"", fence=1, uid="uid-2").dump())
+
+
+def another_jobs_file(out: Path) -> None:
+    out.write_text("")
+    anothers_manifest(out)
+
+
+def our_file_changed(out: Path) -> None:
+    out.write_text("longer than it was")
+    manifest_path(out).write_bytes(manifest_of(b"", fence=1).dump())
+
+
+@pytest.mark.parametrize(
+    ("put", "says"),
+    [
+        (a_file, "no manifest of a SteadyWorker job"),
+        (a_directory, "not a regular file"),
+        (a_link, "not a regular file"),
+        (anothers_manifest, "but not its file"),
+        (another_jobs_file, "job uid-2 made it"),
+        (our_file_changed, "was changed after this job made it"),
+    ],
+)
+def test_what_another_put_there_stays_and_is_said(tmp_path: Path, put: object, says: str) -> None:
+    out = tmp_path / "payments.csv"
+    assert callable(put)
+    put(out)
+    before = sorted((path.name, path.lstat().st_ino) for path in tmp_path.iterdir())
+    source = Payments()
+    with pytest.raises(TargetExists, match=f"^target exists: .*{says}"):
+        source.export().write(FakeServices(tmp_path / "elsewhere ledger"), out)
+    assert source.starts == []
+    after = sorted((path.name, path.lstat().st_ino) for path in tmp_path.iterdir() if "ledger" not in path.name)
+    assert after == before
+
+
+def test_another_job_that_links_first_is_not_overwritten(tmp_path: Path) -> None:
+    out = tmp_path / "payments.csv"
+    services = FakeServices(tmp_path / "ledger", on_leave=lambda: a_file(out))
+    with pytest.raises(TargetExists):
+        Payments().export().write(services, out)
+    assert out.read_text() == "not ours"
+    assert not manifest_path(out).exists()
+
+
+def test_a_file_that_its_user_moved_away_is_made_again(tmp_path: Path) -> None:
+    """Its manifest was left behind; the stage is still there, so nothing is computed."""
+    out = tmp_path / "payments.csv"
+    first = Payments().export().write(FakeServices(tmp_path / "ledger"), out)
+    out.unlink()
+    source = Payments()
+    assert source.export().write(FakeServices(tmp_path / "ledger", fence=2), out) == first
+    assert source.starts == []
+    assert verify(out) == first
+
+
+def test_our_own_manifest_without_file_and_stage_is_replaced(tmp_path: Path) -> None:
+    out = tmp_path / "payments.csv"
+    Payments(5).export().write(FakeServices(tmp_path / "ledger"), out)
+    out.unlink()
+    reap(tmp_path, lambda uids: uids)
+    manifest = Payments(6).export().write(FakeServices(tmp_path / "ledger", fence=2), out)
+    assert (manifest.rows, manifest.fence) == (6, 2)
+    assert verify(out) == manifest
+
+
+def test_a_complete_stage_whose_data_was_cut_is_not_published(tmp_path: Path) -> None:
+    out, ledger = tmp_path / "out" / "payments.csv", tmp_path / "ledger"
+    killed(out, ledger, "link-1")
+    data = stages(Target.of(out), "uid-1")[0].data
+    os.truncate(data, data.stat().st_size - 1)
+    source = Payments()
+    manifest = source.export().write(FakeServices(ledger, fence=2), out, totals=TOTALS, by=BY)
+    assert source.starts == [0]
+    assert manifest.sha256 == undisturbed(tmp_path).sha256
+
+
+def test_a_full_disk_gives_everything_back(tmp_path: Path) -> None:
+    out, ledger = tmp_path / "out" / "payments.csv", tmp_path / "ledger"
+    ended = killed(out, ledger, "file-size")
+    assert ended.returncode == 1
+    assert ended.stdout.startswith("ExportError: Expected room for the export under")
+    assert visible(out.parent) == []
+    assert stages(Target.of(out), "uid-1") == []
+    assert not FakeServices(ledger, fence=2).handle()  # a position was saved before, and is forgotten
+    source = Payments()
+    manifest = source.export().write(FakeServices(ledger, fence=2), out)
+    assert source.starts == [0]
+    assert manifest.sha256 == undisturbed(tmp_path).sha256
+
+
+def test_a_file_system_without_hard_links_is_named_and_the_work_kept(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: object) -> None:
+        raise PermissionError(1, "Operation not permitted")
+
+    monkeypatch.setattr(os, "link", refuse)
+    with pytest.raises(ExportError, match="file system with hard links") as caught:
+        Payments().export().write(FakeServices(tmp_path / "ledger"), tmp_path / "payments.csv")
+    assert str(stages(Target.of(tmp_path / "payments.csv"), "uid-1")[0].data) in str(caught.value)
+
+
+def test_folders_are_made_and_several_files_of_one_job_do_not_meet(tmp_path: Path) -> None:
+    services = FakeServices(tmp_path / "ledger")
+    for name in ("a.csv", "b.csv"):
+        Payments(3).export().write(services, tmp_path / "deep" / "er" / name)
+    assert len(visible(tmp_path / "deep" / "er")) == 4
+
+
+def test_the_next_export_reaps_the_stages_of_settled_jobs_only(tmp_path: Path) -> None:
+    for uid in ("done", "running", "unknown"):
+        Payments(3).export().write(FakeServices(tmp_path / "ledger", uid=uid), tmp_path / f"{uid}.csv")
+    services = FakeServices(tmp_path / "ledger", uid="next", ended=frozenset({"done", "next"}))
+    Payments(3).export().write(services, tmp_path / "next.csv")
+    assert sorted(path.name for path in (tmp_path / STAGES).iterdir()) == ["next", "running", "unknown"]
+    assert verify(tmp_path / "done.csv").rows == 3
+
+
+@pytest.mark.parametrize(
+    ("to", "says"),
+    [
+        ("s3://bucket/file.csv", "local path"),
+        ("file:///tmp/file.csv", "local path"),
+        (Path("s3://bucket/file.csv"), "local path"),
+        ("", "path of a file"),
+        ("out/", "path of a file"),
+        ("out/..", "path of a file"),
+        ("out/new\nline.csv", "control characters"),
+        ("out/\x85.csv", "control characters"),
+        ("out/\udcff.csv", "in UTF-8"),
+        ("é" * 121 + ".csv", "at most 241 bytes"),
+        ("payments.csv.manifest.json", "does not end in"),
+        (".sw-stage", "does not end in"),
+    ],
+)
+def test_paths_that_cannot_be_a_target_are_refused_with_the_reason(to: str | Path, says: str) -> None:
+    with pytest.raises(ExportError, match=says):
+        Target.of(to)
+
+
+def test_a_parent_that_is_a_file_is_named(tmp_path: Path) -> None:
+    (tmp_path / "out").write_text("")
+    with pytest.raises(ExportError, match=r"Expected a folder to export to, got '.*out', which is a file"):
+        Payments(1).export().write(FakeServices(tmp_path / "ledger"), tmp_path / "out" / "payments.csv")

@@ -1,0 +1,344 @@
+"""RowExport: positions, resuming, interrupts, and what it refuses."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterable, Iterator
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from steadyworker.clock import SystemClock
+from steadyworker.errors import ExportError, Interrupt
+from steadyworker.exports.formats import Csv, JsonLines
+from steadyworker.exports.manifest import Manifest
+from steadyworker.exports.parquet import Parquet
+from steadyworker.exports.rows import RowExport
+from steadyworker.exports.stage import Target, stages
+from steadyworker.exports.verify import verify
+from tests.exports.kit import BY, COLUMNS, TOTALS, FakeServices, Payments, payment
+
+REPOSITORY = Path(__file__).parents[2]
+
+
+def undisturbed(tmp_path: Path, name: str = "payments.csv") -> Manifest:
+    out = tmp_path / "undisturbed" / name
+    return Payments().export().write(FakeServices(tmp_path / "other ledger"), out, totals=TOTALS, by=BY)
+
+
+def interrupted(tmp_path: Path, at: int, **options: Any) -> FakeServices:
+    """Run 1, told to stop when this many rows are written."""
+
+    def stop() -> None:
+        if (services.beats[-1] or 0) >= at:
+            raise Interrupt("shutdown")
+
+    services = FakeServices(tmp_path / "ledger", on_check=stop)
+    with pytest.raises(Interrupt, match="shutdown"):
+        Payments().export(**options).write(services, tmp_path / "out" / "payments.csv", totals=TOTALS, by=BY)
+    return services
+
+
+def test_killed_at_the_third_position_it_goes_on_at_that_row(tmp_path: Path) -> None:
+    """A real process, a real SIGKILL; the file is byte for byte that of an undisturbed run."""
+    out, ledger = tmp_path / "out" / "payments.csv", tmp_path / "ledger"
+    killed = subprocess.run(
+        [sys.executable, "-m", "tests.exports.killed", str(out), str(ledger), "position-3"],
+        cwd=REPOSITORY,
+        check=False,
+        timeout=60,
+    )
+    assert killed.returncode == -signal.SIGKILL
+    source = Payments()
+    manifest = source.export().write(FakeServices(ledger, fence=2), out, totals=TOTALS, by=BY)
+    assert source.starts == [6_000]
+    expected = undisturbed(tmp_path)
+    assert (manifest.sha256, manifest.rows, manifest.totals) == (expected.sha256, 10_000, expected.totals)
+    assert verify(out) == manifest
+
+
+@pytest.mark.parametrize("name", ["payments.csv", "payments.jsonl"])
+def test_interrupted_and_resumed_again_and_again(tmp_path: Path, name: str) -> None:
+    """Every run ends after its second saved position, until one gets through."""
+    out, ledger = tmp_path / "out" / name, tmp_path / "ledger"
+
+    def run(fence: int) -> tuple[list[int], Manifest | None]:
+        def stop() -> None:
+            if len(services.saved) >= 2:
+                raise Interrupt("shutdown")
+
+        services = FakeServices(ledger, fence=fence, on_check=stop)
+        source = Payments()
+        try:
+            return source.starts, source.export().write(services, out, totals=TOTALS, by=BY)
+        except Interrupt:
+            return source.starts, None
+
+    runs = [run(fence) for fence in (1, 2, 3)]
+    assert [starts for starts, _ in runs] == [[0], [5_000], [10_000]]
+    assert [manifest and manifest.sha256 for _, manifest in runs] == [None, None, undisturbed(tmp_path, name).sha256]
+    assert len(stages(Target.of(out), "uid-1")) == 1  # what earlier runs left unfinished is gone
+
+
+def test_an_interrupt_saves_the_very_row(tmp_path: Path) -> None:
+    services = interrupted(tmp_path, at=3_000, save_rows=10**9, save_seconds=10**9)
+    assert [position.rows for position in services.positions()] == [3_000]
+    source = Payments()
+    resumed = FakeServices(tmp_path / "ledger", fence=2)
+    manifest = source.export(save_rows=10**9, save_seconds=10**9).write(
+        resumed, tmp_path / "out" / "payments.csv", totals=TOTALS, by=BY
+    )
+    assert source.starts == [3_000]
+    assert manifest.sha256 == undisturbed(tmp_path).sha256
+
+
+def test_an_interrupt_in_the_middle_of_a_chunk_keeps_the_position_before(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """TERM raises Interrupt between any two lines: half a chunk is in the file, and no position is saved of it."""
+    from steadyworker.exports.totals import Totals
+
+    add = Totals.add
+    calls = 0
+
+    def interrupted_add(self: Totals, rows: Any) -> None:
+        nonlocal calls
+        calls += 1
+        if calls == 4:
+            raise Interrupt("shutdown")
+        add(self, rows)
+
+    monkeypatch.setattr(Totals, "add", interrupted_add)
+    services = FakeServices(tmp_path / "ledger")
+    out = tmp_path / "out" / "payments.csv"
+    with pytest.raises(Interrupt):
+        Payments().export().write(services, out, totals=TOTALS, by=BY)
+    assert [position.rows for position in services.positions()] == [2_000]
+    monkeypatch.undo()
+    source = Payments()
+    manifest = source.export().write(FakeServices(tmp_path / "ledger", fence=2), out, totals=TOTALS, by=BY)
+    assert source.starts == [2_000]
+    assert manifest.sha256 == undisturbed(tmp_path).sha256
+
+
+def test_a_ledger_that_refuses_the_last_position_does_not_hide_the_interrupt(tmp_path: Path) -> None:
+    def stop() -> None:
+        (services.ledger / "fence").write_text("2")
+        raise Interrupt("cancelled")
+
+    services = FakeServices(tmp_path / "ledger", on_check=stop)
+    with pytest.raises(Interrupt):
+        Payments().export().write(services, tmp_path / "payments.csv")
+    assert services.saved == []
+
+
+def damage_bytes(data: Path) -> None:
+    with data.open("r+b") as file:
+        file.seek(100)
+        file.write(b"?")
+
+
+def cut_short(data: Path) -> None:
+    with data.open("r+b") as file:
+        file.truncate(100)
+
+
+def remove(data: Path) -> None:
+    data.unlink()
+
+
+@pytest.mark.parametrize("harm", [damage_bytes, cut_short, remove])
+def test_earlier_bytes_that_are_not_what_was_saved_are_not_used(tmp_path: Path, harm: Callable[[Path], None]) -> None:
+    interrupted(tmp_path, at=3_000)
+    out = tmp_path / "out" / "payments.csv"
+    harm(stages(Target.of(out), "uid-1")[0].data)
+    source = Payments()
+    manifest = source.export().write(FakeServices(tmp_path / "ledger", fence=2), out, totals=TOTALS, by=BY)
+    assert source.starts == [0]
+    assert manifest.sha256 == undisturbed(tmp_path).sha256
+
+
+@pytest.mark.parametrize(
+    ("options", "arguments"),
+    [
+        ({"columns": ("a", *COLUMNS[1:])}, {}),
+        ({"parameters": {"merchant": "m-2"}}, {}),
+        ({}, {"format": Csv(delimiter=";")}),
+        ({}, {"totals": {}}),
+    ],
+)
+def test_a_request_that_changed_starts_from_the_first_row(
+    tmp_path: Path, options: dict[str, Any], arguments: dict[str, Any]
+) -> None:
+    interrupted(tmp_path, at=3_000)
+    source = Payments()
+    export = RowExport(source, **{"columns": COLUMNS, "description": "payments", **options})
+    export.write(
+        FakeServices(tmp_path / "ledger", fence=2),
+        tmp_path / "out" / "payments.csv",
+        **{"totals": TOTALS, "by": BY, **arguments},
+    )
+    assert source.starts == [0]
+
+
+def test_another_files_position_is_not_used(tmp_path: Path) -> None:
+    interrupted(tmp_path, at=3_000)
+    source = Payments()
+    out = tmp_path / "out" / "others.csv"
+    source.export().write(FakeServices(tmp_path / "ledger", fence=2), out, totals=TOTALS, by=BY)
+    assert source.starts == [0]
+
+
+def test_a_handle_of_another_kind_is_not_used(tmp_path: Path) -> None:
+    services = FakeServices(tmp_path / "ledger")
+    services.save_handle(b'{"application": "spark-17"}')
+    source = Payments(3)
+    source.export().write(services, tmp_path / "payments.csv")
+    assert source.starts == [0]
+
+
+def test_totals_of_more_groups_than_the_handle_holds_are_not_resumed(tmp_path: Path) -> None:
+    services = FakeServices(tmp_path / "ledger")
+    manifest = Payments().export().write(services, tmp_path / "payments.csv", totals=TOTALS, by=("id",))
+    assert services.positions() == [] or max(len(value or b"") for value in services.saved) < 65_536
+    assert len(manifest.totals) == 10_000
+    assert verify(tmp_path / "payments.csv") == manifest
+
+
+def test_an_iterable_is_exported_but_never_resumed(tmp_path: Path) -> None:
+    services = FakeServices(tmp_path / "ledger")
+    export = RowExport(map(payment, range(10_000)), columns=COLUMNS, save_rows=1_000)
+    assert export.write(services, tmp_path / "payments.csv").rows == 10_000
+    assert services.positions() == []
+
+
+def test_parquet_starts_from_its_first_row(tmp_path: Path) -> None:
+    out = tmp_path / "payments.parquet"
+    first = FakeServices(tmp_path / "ledger", on_check=lambda: (_ for _ in ()).throw(Interrupt("shutdown")))
+    with pytest.raises(Interrupt):
+        Payments().export().write(first, out)
+    source = Payments()
+    manifest = source.export().write(FakeServices(tmp_path / "ledger", fence=2), out, totals=TOTALS, by=BY)
+    assert (first.positions(), source.starts) == ([], [0])
+    table = pq.read_table(out)
+    assert [tuple(row.values()) for row in table.to_pylist()] == [payment(number) for number in range(10_000)]
+    assert verify(out) == manifest
+
+
+def test_a_slow_source_is_heard_row_by_row(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With a row each quarter of a second, progress and checks do not wait for a thousand of them."""
+
+    class SlowClock(SystemClock):
+        now = 0.0
+
+        def monotonic(self) -> float:
+            return self.now
+
+    clock = SlowClock()
+
+    def rows(start: int) -> Iterator[tuple[int]]:
+        for number in range(start, 4):
+            clock.now += 0.25
+            yield (number,)
+
+    monkeypatch.setattr("steadyworker.exports.rows.SystemClock", lambda: clock)
+    services = FakeServices(tmp_path / "ledger")
+    RowExport(rows, columns=("id",), save_seconds=0.5).write(services, tmp_path / "slow.csv")
+    assert services.beats[:4] == [1, 2, 3, 4]
+    assert [position.rows for position in services.positions()] == [2, 4]
+
+
+@pytest.mark.parametrize("form", [Csv(), JsonLines(), Parquet()])
+def test_arrow_batches_give_the_same_file_as_rows(tmp_path: Path, form: Any) -> None:
+    payments = [payment(number) for number in range(3_000)]
+    schema = pa.schema(
+        [("id", pa.int32()), ("m", pa.string()), ("c", pa.string()), ("s", pa.string()), ("a", pa.decimal128(12, 2))]
+    )
+    table = pa.table([pa.array(column) for column in zip(*payments, strict=True)], names=list("abcde"))
+    table = table.rename_columns(schema.names).cast(schema)
+    services = FakeServices(tmp_path / "ledger")
+    by_batch = RowExport(table.to_batches(700), columns=COLUMNS).write(
+        services, tmp_path / "a", format=form, totals=TOTALS
+    )
+    by_row = RowExport(payments, columns=COLUMNS).write(services, tmp_path / "b", format=form, totals=TOTALS)
+    assert (by_batch.rows, by_batch.totals) == (by_row.rows, by_row.totals)
+    if form.name == "parquet":
+        assert pq.read_schema(tmp_path / "a").types == schema.types  # the batches' types, not guessed ones
+    else:
+        assert by_batch.sha256 == by_row.sha256
+
+
+@pytest.mark.parametrize("name", ["none.csv", "none.jsonl", "none.parquet"])
+def test_no_rows_are_a_whole_file_too(tmp_path: Path, name: str) -> None:
+    manifest = RowExport([], columns=COLUMNS).write(FakeServices(tmp_path / "ledger"), tmp_path / name, totals=TOTALS)
+    assert manifest.rows == 0
+    assert [(total.rows, total.sums) for total in manifest.totals] == [(0, {"amount": "0"})]
+    assert verify(tmp_path / name) == manifest
+
+
+@pytest.mark.parametrize(
+    ("rows", "says"),
+    [
+        ([(1, "a"), (2,)], "Expected rows of 2 values, one per column, got 1"),
+        ([{"a": 1, "b": 2}], "got dict"),
+        (["ab"], "got str"),
+        ([7], "got int"),
+        ([(1, "a"), (2, b"raw")], r"Row 1, column 'b': Expected text.*got bytes"),
+        ([(1, ["list"])], r"Row 0, column 'b': .*got list"),
+        ([(1, "\udcff")], r"Row 0, column 'b': .*surrogates not allowed"),
+    ],
+)
+def test_rows_that_cannot_be_written_are_named(tmp_path: Path, rows: Iterable[Any], says: str) -> None:
+    out = tmp_path / "out" / "payments.csv"
+    with pytest.raises(ExportError, match=says):
+        RowExport(rows, columns=("a", "b")).write(FakeServices(tmp_path / "ledger"), out)
+    assert [path.name for path in out.parent.iterdir()] == [".sw-stage"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        ({"totals": {"fee": "sum"}}, "got 'fee'"),
+        ({"by": ("country",)}, "got 'country'"),
+        ({"totals": {"amount": "avg"}}, 'Expected "sum"'),
+        ({"format": "csv"}, "as format, got 'csv'"),
+        ({"totals": {"merchant": "sum"}}, "Expected integers or decimals in 'merchant', got str"),
+        ({"by": ("amount",)}, "to group by, got Decimal"),
+    ],
+)
+def test_what_cannot_be_asked_is_refused(tmp_path: Path, arguments: dict[str, Any], says: str) -> None:
+    with pytest.raises(ExportError, match=says):
+        Payments(3).export().write(FakeServices(tmp_path / "ledger"), tmp_path / "payments.csv", **arguments)
+    assert not (tmp_path / "payments.csv").exists()
+
+
+def test_a_name_without_a_format_is_refused_before_anything_is_made(tmp_path: Path) -> None:
+    with pytest.raises(ExportError, match=r"ends in \.csv, \.jsonl or \.parquet, got 'payments\.txt'"):
+        Payments(3).export().write(FakeServices(tmp_path / "ledger"), tmp_path / "out" / "payments.txt")
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize("columns", [(), ("a", "a"), "ab"])
+def test_columns_have_different_names(columns: Any) -> None:
+    with pytest.raises(ExportError, match="different names"):
+        RowExport([], columns=columns)
+
+
+def test_the_manifest_says_what_the_file_is(tmp_path: Path) -> None:
+    export = Payments(21).export(parameters={"merchant": "m-1"})
+    manifest = export.write(FakeServices(tmp_path / "ledger"), tmp_path / "payments.csv", totals=TOTALS, by=BY)
+    assert (manifest.uid, manifest.key, manifest.fence, manifest.name) == ("uid-1", "payments-17", 1, "payments.csv")
+    assert (manifest.query, manifest.parameters) == ("payments", {"merchant": "m-1"})
+    assert manifest.bytes == (tmp_path / "payments.csv").stat().st_size
+    assert sum(total.rows for total in manifest.totals) == 21
+    total = sum((payment(number)[4] for number in range(21)), Decimal(0))
+    assert sum(Decimal(total.sums["amount"]) for total in manifest.totals) == total
+    assert [tuple(total.by.values()) for total in manifest.totals] == sorted(
+        {(payment(number)[2], payment(number)[3]) for number in range(21)}
+    )
