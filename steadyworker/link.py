@@ -49,11 +49,13 @@ class Link:
     One run's link: made anew for each run, thread-safe.
 
     `raised` is the reason of the first Interrupt that it raised, or None: such a run is not Done, whatever it returns.
+    `heard` says whether the handler was told since it has to end now: what it does then is its clean-up.
     `exports` holds the manifests of what the run has exported.
     """
 
     def __init__(self, upstream: Upstream, clock: Clock) -> None:
         self.raised: InterruptReason | None = None
+        self.heard = False
         self.exports: list[Any] = []
         self._upstream = upstream
         self._clock = clock
@@ -129,6 +131,7 @@ class Link:
     def was_raised(self, reason: InterruptReason) -> None:
         """The handler was told to end, by Interrupt or by a cancelled task: what it returns counts no more."""
         self.raised = self.raised or reason
+        self.heard = self._hard is not None
 
     # --- Called by the slot ---
 

@@ -1,0 +1,249 @@
+"""
+All that runs inside a slot's child process: `python -m steadyworker.slots.child FD PARENT`.
+
+It knows neither broker nor ledger: it speaks frames with its worker process, over the socket FD.
+The main thread calls the handler, where signals find it; the reader thread hears the worker process.
+
+How a child ends, whatever its handler does:
+
+| the worker process | the child |
+|---|---|
+| says Close | `teardown`, exit |
+| says Stop, hard | Interrupt is raised in the handler; the worker process kills what does not end |
+| is gone | end of the stream: the reader kills the child's process group; PDEATHSIG kills a child that holds the GIL |
+| is silent for 60 s (frozen) | the run is Interrupted, and the process group killed |
+
+Stop signals that somebody else sends (systemd signals every process of a service) have an empty handler until then.
+They are not ignored (SIG_IGN), for what the handler starts would inherit that.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import faulthandler
+import os
+import select
+import signal
+import socket
+import sys
+import threading
+import time
+from contextlib import suppress
+from pathlib import Path
+from queue import SimpleQueue
+from types import FrameType
+from typing import Any, Literal, NoReturn, cast
+
+from steadyworker import logs
+from steadyworker.clock import Clock, SystemClock
+from steadyworker.link import Answer, Link
+from steadyworker.outcome import Interrupted
+from steadyworker.slots.base import Task
+from steadyworker.slots.execute import Executor, error_text
+from steadyworker.slots.frames import (
+    STACKS_SIGNAL,
+    STOP_SIGNALS,
+    Begin,
+    Close,
+    Cold,
+    Downward,
+    Hello,
+    Moved,
+    Ping,
+    Pong,
+    Question,
+    Reply,
+    Stop,
+    Unpacker,
+    Upward,
+    Warm,
+    over,
+    packed,
+)
+from steadyworker.worker import load_worker
+
+_CHUNK = 1 << 16
+_POKE_EVERY = 0.05
+_GRACE_LOOK, _GRACE_LOOKS = 0.002, 10
+_PR_SET_PDEATHSIG = 1
+_UNCUT = frozenset({"steadyworker.link", __name__})
+
+
+class Child:
+    """One child: its conversation with the worker process, and the handler in between."""
+
+    def __init__(self, wire: socket.socket, clock: Clock) -> None:
+        self._wire = wire
+        self._clock = clock
+        self._sending = threading.Lock()
+        self._frames: Unpacker[Downward] = Unpacker(Downward)
+        self._orders: SimpleQueue[tuple[Task, Link] | None] = SimpleQueue()
+        self._run: tuple[int, Link] | None = None
+        self._executor: Executor | None = None
+        self._main_thread = threading.get_ident()
+        self._pid = os.getpid()
+
+    def live(self) -> int:
+        """From Hello to Close; answers the exit code."""
+        hello = self._hello()
+        logs.configure(cast(Literal["auto", "json", "pretty"], hello.log_format), hello.log_level)
+        log = logs.get_logger("steadyworker.slots.child")
+        sys.path[:] = hello.path
+        threading.Thread(target=self._listen, args=(hello.silence,), name="steadyworker-child", daemon=True).start()
+        try:
+            executor = Executor(load_worker(hello.target)(), self._clock)
+            executor.setup()
+        except BaseException as error:  # an import or a setup may raise anything, SystemExit too
+            log.exception("setup_failed", target=hello.target)
+            self.send(Cold(error_text(error)))
+            return 1
+        self._executor = executor
+        self.send(Warm())
+        while (order := self._orders.get()) is not None:
+            task, link = order
+            outcome = executor.run(task, link).outcome
+            self.send(over(task.fence, outcome))
+        try:
+            executor.teardown()
+        except BaseException:  # the child ends anyway
+            log.exception("teardown_failed", target=hello.target)
+        return 0
+
+    def send(self, frame: Upward) -> None:
+        """Hand a frame to the worker process; thread-safe."""
+        if os.getpid() != self._pid:
+            raise RuntimeError("Expected Job to be used by the process that runs its handler, got a fork of it.")
+        data = packed(frame)
+        with self._sending:
+            self._wire.sendall(data)
+
+    def on_stop_signal(self, _signal: int, frame: FrameType | None) -> None:
+        """Raise Interrupt in the handler once it has to end; before that nothing happens."""
+        link = self._executor.exposed if self._executor else None
+        if link is None or link.heard or _uncut(frame):
+            return
+        for _ in range(_GRACE_LOOKS):
+            if link.hard is not None:
+                link.interrupt_now(link.hard)
+            # The word may have come while the handler held the GIL: the reader thread gets a moment to read it.
+            time.sleep(_GRACE_LOOK)
+
+    def _hello(self) -> Hello:
+        while data := self._wire.recv(_CHUNK):
+            for frame in self._frames.feed(data):
+                if isinstance(frame, Hello):
+                    return frame
+        return self._orphaned()
+
+    def _listen(self, silence: float) -> None:
+        """The reader thread."""
+        poll = select.poll()
+        poll.register(self._wire, select.POLLIN)
+        heard = self._clock.monotonic()
+        while True:
+            wait = _POKE_EVERY if self._poke() else heard + silence - self._clock.monotonic()
+            if poll.poll(max(0.0, wait) * 1000):
+                data = self._wire.recv(_CHUNK)
+                if not data:
+                    self._orphaned()
+                for frame in self._frames.feed(data):
+                    self._hear(frame)
+                heard = self._clock.monotonic()
+            elif self._clock.monotonic() - heard >= silence:
+                self._deserted()
+
+    def _hear(self, frame: Downward) -> None:
+        match frame:
+            case Begin(task=task):
+                link = Link(_Upstream(self, task.fence), self._clock)
+                self._run = (task.fence, link)
+                self._orders.put((task, link))
+            case Reply() if self._run is not None and self._run[0] == frame.fence:
+                self._run[1].answer(frame.id, Answer(frame.data, frame.refused, frame.end))
+            case Stop() if self._run is not None and self._run[0] == frame.fence:
+                self._run[1].interrupt(frame.reason, hard=frame.hard)
+            case Ping():
+                self.send(Pong())
+            case Close():
+                self._orders.put(None)
+            case _:
+                pass  # of a run that has ended
+
+    def _poke(self) -> bool:
+        """
+        Signal the main thread, whose handler has to end and has not heard it; whether it may be needed again.
+
+        Again, because a signal that comes while a Job call is on its way must not cut it in the middle.
+        """
+        link = self._executor.exposed if self._executor else None
+        if link is None or link.hard is None or link.heard:
+            return False
+        signal.pthread_kill(self._main_thread, signal.SIGTERM)
+        return True
+
+    def _orphaned(self) -> NoReturn:
+        """The worker process is gone: end, with all that the handler has started."""
+        if os.getpgrp() == os.getpid():
+            os.killpg(os.getpid(), signal.SIGKILL)
+        os._exit(1)
+
+    def _deserted(self) -> NoReturn:
+        """The worker process is silent: somebody else may run the job by now."""
+        if self._run is not None:
+            with suppress(OSError):  # said without waiting, for whoever wakes up again
+                self._wire.send(packed(over(self._run[0], Interrupted())), socket.MSG_DONTWAIT)
+        self._orphaned()
+
+
+class _Upstream:
+    """A run's way up."""
+
+    def __init__(self, child: Child, fence: int) -> None:
+        self._child = child
+        self._fence = fence
+
+    def progressed(self, done: float | None, total: float | None, note: str) -> None:
+        self._child.send(Moved(self._fence, done, total, note))
+
+    def asked(self, id: int, what: str, data: Any) -> None:
+        self._child.send(Question(self._fence, id, what, data))
+
+
+def main() -> None:
+    """The entry point of a child process."""
+    wire = socket.socket(fileno=int(sys.argv[1]))
+    child = Child(wire, SystemClock())
+    for stop in STOP_SIGNALS:
+        signal.signal(stop, child.on_stop_signal)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, STOP_SIGNALS)
+    _die_with(int(sys.argv[2]))
+    faulthandler.enable()
+    faulthandler.register(STACKS_SIGNAL, all_threads=True)
+    with suppress(OSError, AttributeError):  # standard output may be closed, or something that has no lines
+        sys.stdout.reconfigure(line_buffering=True)  # type: ignore[union-attr]
+    sys.exit(child.live())
+
+
+def _die_with(parent: int) -> None:
+    """Be killed when the thread that started us ends, and first under memory pressure; Linux only."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+        with suppress(OSError):
+            Path("/proc/self/oom_score_adj").write_text("1000", encoding="ascii")
+    if os.getppid() != parent:  # it ended before we could ask
+        os._exit(1)
+
+
+def _uncut(frame: FrameType | None) -> bool:
+    """Whether a Job call is on its way: it raises by itself, and must not leave half a frame behind."""
+    while frame is not None:
+        if frame.f_globals.get("__name__") in _UNCUT:
+            return True
+        if frame.f_code is Executor._call.__code__:  # noqa: SLF001 - below it everything is ours
+            return False
+        frame = frame.f_back
+    return False
+
+
+if __name__ == "__main__":
+    main()

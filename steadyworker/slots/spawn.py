@@ -1,0 +1,190 @@
+"""
+One child process: start it, talk to it, signal its group, kill it, reap it.
+
+A child is a session of its own, so that a terminal's Ctrl-C does not reach it; it is started by exec, never a bare fork.
+PDEATHSIG fires when the *thread* that started a child ends: that thread has to live as long as the child.
+"""
+
+from __future__ import annotations
+
+import os
+import select
+import signal
+import socket
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+
+from steadyworker.memory import session_members
+from steadyworker.slots.frames import Downward, Unpacker, Upward, packed
+
+_CHUNK = 1 << 16
+_LOOK_EVERY = 0.25
+
+# What systemd said to the worker process, not to its children.
+_NOT_INHERITED = frozenset(
+    {"NOTIFY_SOCKET", "WATCHDOG_USEC", "WATCHDOG_PID", "LISTEN_FDS", "LISTEN_PID", "LISTEN_FDNAMES"}
+)
+
+
+class Waker:
+    """Wakes a thread that waits in `ChildProcess.wait`."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._pipe: tuple[int, int] | None = None
+
+    def fileno(self) -> int:
+        """The descriptor that becomes readable."""
+        with self._lock:
+            if self._pipe is None:
+                self._pipe = os.pipe()
+                for end in self._pipe:
+                    os.set_blocking(end, False)
+            return self._pipe[0]
+
+    def wake(self) -> None:
+        """Wake it; from any thread, any number of times."""
+        with self._lock, suppress(BlockingIOError):
+            if self._pipe is not None:
+                os.write(self._pipe[1], b"!")
+
+    def rest(self) -> None:
+        """Forget what has woken us."""
+        with suppress(BlockingIOError):
+            os.read(self.fileno(), _CHUNK)
+
+    def close(self) -> None:
+        """Give the descriptors back; safe twice."""
+        with self._lock:
+            pipe, self._pipe = self._pipe, None
+            for end in pipe or ():
+                os.close(end)
+
+
+class ChildProcess:
+    """
+    A running child; its methods are thread-safe, but `wait`, `receive` and `reap`, which belong to one thread.
+
+    `silent` says that it has closed its end: it is about to die, or has lost its way.
+    `waker` interrupts `wait`.
+    """
+
+    def __init__(self, waker: Waker, pass_fds: Sequence[int] = ()) -> None:
+        ours, theirs = socket.socketpair()
+        with theirs:
+            self._process = subprocess.Popen(
+                [sys.executable, "-m", "steadyworker.slots.child", str(theirs.fileno()), str(os.getpid())],
+                stdin=subprocess.DEVNULL,
+                pass_fds=(theirs.fileno(), *pass_fds),
+                start_new_session=True,
+                env={name: value for name, value in os.environ.items() if name not in _NOT_INHERITED},
+            )
+        self.pid = self._process.pid
+        self.silent = False
+        self._wire = ours
+        self._wire.setblocking(False)  # noqa: FBT003 - its name in the standard library
+        self._frames: Unpacker[Upward] = Unpacker(Upward)
+        self._lock = threading.Lock()
+        self._unsent = bytearray()
+        self._reaped = False
+        self._waker = waker
+        self._poll = select.poll()
+        self._poll.register(self._wire, select.POLLIN)
+        self._poll.register(waker, select.POLLIN)
+        # Elsewhere than on Linux nothing tells of a death but the end of the stream: we look.
+        self._death = os.pidfd_open(self.pid) if hasattr(os, "pidfd_open") else None
+        if self._death is not None:
+            self._poll.register(self._death, select.POLLIN)
+
+    def send(self, frame: Downward) -> bool:
+        """Hand a frame to the child without waiting; False when some of it is left for `wait` to send: wake it."""
+        data = packed(frame)
+        with self._lock:
+            if self._reaped:
+                return True
+            self._unsent += data
+            return self._flush()
+
+    def wait(self, seconds: float) -> None:
+        """Wait until the child has said something, or died, or somebody woke us, or that many seconds are over."""
+        if not self.silent:
+            self._poll.modify(self._wire, select.POLLIN | (select.POLLOUT if self._unsent else 0))
+        longest = seconds if self._death is not None else min(seconds, _LOOK_EVERY)
+        for descriptor, _ in self._poll.poll(max(0.0, longest) * 1000):
+            if descriptor == self._waker.fileno():
+                self._waker.rest()
+        with self._lock:
+            self._flush()
+
+    def receive(self) -> Iterator[Upward]:
+        """The frames that have come; raises ValueError for what is no frame; sets `silent` at the end of the stream."""
+        while not self.silent:
+            try:
+                data = self._wire.recv(_CHUNK)
+            except BlockingIOError:
+                return
+            except ConnectionError:
+                data = b""
+            if not data:
+                self.silent = True
+                self._poll.unregister(self._wire)
+                return
+            yield from self._frames.feed(data)
+            if len(data) < _CHUNK:
+                return
+
+    @property
+    def dead(self) -> bool:
+        """Whether the child has ended; its process id stays its own until `reap`."""
+        return os.waitid(os.P_PID, self.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None
+
+    def signal(self, number: signal.Signals, *, group: bool) -> None:
+        """Signal the child, or its whole process group."""
+        with self._lock, suppress(ProcessLookupError):
+            if not self._reaped:
+                (os.killpg if group else os.kill)(self.pid, number)
+
+    def kill(self) -> None:
+        """SIGKILL to its process group, and to every process of its session that has left the group."""
+        self.signal(signal.SIGKILL, group=True)
+        for member in session_members(self.pid):
+            with suppress(ProcessLookupError, PermissionError):
+                os.kill(member, signal.SIGKILL)
+
+    def reap(self) -> int:
+        """Kill what is left of it, wait for its end, close everything; answers its return code as `Popen.returncode`."""
+        self.kill()
+        code = self._process.wait()
+        with self._lock:
+            self._reaped = True
+            self._wire.close()
+            if self._death is not None:
+                os.close(self._death)
+                self._death = None
+        return code
+
+    def _flush(self) -> bool:
+        """Send what the socket takes; whether all is sent."""
+        while self._unsent:
+            try:
+                sent = self._wire.send(self._unsent)
+            except BlockingIOError:
+                return False
+            except OSError:  # it is dying; the end of the stream says so
+                self._unsent.clear()
+                break
+            del self._unsent[:sent]
+        return True
+
+
+def cause_of(code: int) -> str:
+    """How a process ended, by its return code: `SIGKILL`, `exit 3`."""
+    if code >= 0:
+        return f"exit {code}"
+    try:
+        return signal.Signals(-code).name
+    except ValueError:
+        return f"signal {-code}"
