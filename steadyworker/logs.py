@@ -76,7 +76,7 @@ def configure(format: LogFormat, level: str, stream: TextIO | None = None) -> No
     Called again, it replaces what it set before and leaves handlers of others alone.
     """
     target = sys.stderr if stream is None else stream
-    terminal = target.isatty()
+    terminal = not getattr(target, "closed", True) and target.isatty()  # standard error may be closed, or None
     pretty = format == "pretty" or (format == "auto" and terminal)
     handler = _Handler(target)
     handler.setFormatter(_formatter(colors=terminal and not os.environ.get("NO_COLOR")) if pretty else _formatter())

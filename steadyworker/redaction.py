@@ -13,8 +13,8 @@ REDACTED = "***"
 
 # Every repetition below is bounded, so that a line of any size and malice is searched in linear time.
 _WORD = re.compile(r"\S+")
-# Where one item of a list ends within a word: a comma or a quote elsewhere belongs to the password.
-_NEXT_ITEM = re.compile(r"""(?=[,;"'()]{1,3}[a-z][a-z0-9+.-]{0,30}://)|(?<=["'])(?=[,;:)\]}])""", re.IGNORECASE)
+# Where the next URL of a list begins within a word; every other comma or quote may belong to a password.
+_NEXT_URL = re.compile(r"""(?=[,;"'()]{1,3}[a-z][a-z0-9+.-]{0,30}://)""", re.IGNORECASE)
 _NAMES = r"(?:passw(?:or)?d|passphrase|passcode|secret(?:[_-]?key)?|access[_-]?key|api[_-]?key|credentials?|token)"
 _PAIR = re.compile(
     rf"""({_NAMES} \\{{0,9}}["']? \s{{0,9}} [=:] \s{{0,9}})                # name, and = or :
@@ -59,7 +59,7 @@ def is_secret_name(name: str) -> bool:
 
 def _redacted_word(match: re.Match[str]) -> str:
     """Each `scheme://user:password@` of a word, the password being all up to the last `@` of its item."""
-    items = _NEXT_ITEM.split(match[0])
+    items = _NEXT_URL.split(match[0])
     for index, item in enumerate(items):
         scheme, _, rest = item.partition("://")
         userinfo, at, host = rest.rpartition("@")

@@ -1,0 +1,226 @@
+"""Lines, as they are written; and that no line fails who logs it."""
+
+from __future__ import annotations
+
+import dataclasses
+import io
+import json
+import logging
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+from structlog.contextvars import bound_contextvars
+
+from steadyworker import events
+from steadyworker.events import Event, JobSettled
+from steadyworker.logs import LINES, configure, get_logger, log_events
+
+
+@pytest.fixture
+def out() -> Iterator[io.StringIO]:
+    """JSON lines of every level."""
+    root = logging.getLogger()
+    handlers, level = list(root.handlers), root.level
+    stream = io.StringIO()
+    configure("json", "debug", stream)
+    yield stream
+    root.handlers[:] = handlers
+    root.setLevel(level)
+
+
+def lines(stream: io.StringIO) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in stream.getvalue().splitlines()]
+
+
+def settled(settlement: str) -> JobSettled:
+    return JobSettled(
+        key="m-17",
+        queue="q",
+        fence=7,
+        at=0.0,
+        settlement=settlement,
+        outcome="Done",
+        reason="",
+        attempts=1,
+        crashes=0,
+        losses=0,
+        interruptions=0,
+        settled="known",
+        seconds=1.5,
+    )
+
+
+def test_a_line_begins_with_time_level_event_and_logger(out: io.StringIO) -> None:
+    get_logger("app").info("job_seen", key="m-17", count=3)
+    (line,) = lines(out)
+    assert list(line) == ["timestamp", "level", "event", "logger", "key", "count"]
+    assert re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z", line.pop("timestamp"))
+    assert line == {"level": "info", "event": "job_seen", "logger": "app", "key": "m-17", "count": 3}
+
+
+def test_the_libraries_lines_look_like_ours_with_their_extras_and_the_context(out: io.StringIO) -> None:
+    with bound_contextvars(key="m-17", attempt=2):
+        logging.getLogger("lib").warning("%s of %s", 1, 2, extra={"part": "io"})
+    (line,) = lines(out)
+    assert (line["event"], line["logger"], line["level"]) == ("1 of 2", "lib", "warning")
+    assert (line["part"], line["key"], line["attempt"]) == ("io", "m-17", 2)
+
+
+def test_the_event_names_and_levels_are_frozen() -> None:
+    """A line's name is what alerts and dashboards are built on."""
+    assert {kind.__name__: line for kind, line in LINES.items()} == {
+        "JobStarted": ("job_started", logging.INFO),
+        "JobEnded": ("job_ended", logging.DEBUG),
+        "JobSettled": ("job_settled", logging.INFO),
+        "Adrift": ("adrift", logging.WARNING),
+        "Adopted": ("adopted", logging.INFO),
+        "Followed": ("followed", logging.INFO),
+        "Answered": ("answered", logging.INFO),
+        "TakenOver": ("taken_over", logging.WARNING),
+        "Fenced": ("fenced", logging.WARNING),
+        "Checkpointed": ("checkpointed", logging.DEBUG),
+    }
+
+
+def test_every_kind_of_event_has_a_line(out: io.StringIO) -> None:
+    kinds = {kind for kind in vars(events).values() if isinstance(kind, type) and issubclass(kind, Event)} - {Event}
+    assert kinds == set(LINES)
+    listen = log_events()
+    for kind in kinds:
+        values: dict[str, Any] = {
+            field.name: 1 if field.type in ("int", "float") else "x" for field in dataclasses.fields(kind)
+        }
+        listen(kind(**values))
+    assert sorted(line["event"] for line in lines(out)) == sorted(name for name, _ in LINES.values())
+
+
+def test_the_canonical_line_of_a_settled_message(out: io.StringIO) -> None:
+    log_events()(settled("ack"))
+    log_events()(settled("dead-letter"))
+    good, dead = lines(out)
+    assert good["event"] == "job_settled"
+    assert [good[name] for name in ("key", "queue", "fence", "settlement", "outcome")] == [
+        "m-17",
+        "q",
+        7,
+        "ack",
+        "Done",
+    ]
+    assert "at" not in good
+    assert (good["level"], dead["level"]) == ("info", "error")
+
+
+def test_no_secret_is_in_a_line_wherever_it_stands(out: io.StringIO) -> None:
+    log = get_logger("app")
+    try:
+        raise ConnectionError("amqp://joe:canary@host refused")  # noqa: TRY301 - for its traceback
+    except ConnectionError as error:
+        log.exception("connect_failed", url="amqp://joe:can/ary@canary@h", error=error, config={"password": "canary"})
+        logging.getLogger("lib").exception("frame passcode:canary")
+    log.info("token=canary", headers=[b"Authorization: Bearer canary"], db_password="canary")
+    assert len(lines(out)) == 3
+    assert "canary" not in out.getvalue()
+    assert "joe:***@" in out.getvalue()
+
+
+def test_odd_values_are_written_as_valid_json(out: io.StringIO) -> None:
+    class Odd:
+        def __str__(self) -> str:
+            raise ValueError("no text for you")
+
+    loop: list[object] = []
+    loop.append(loop)
+    get_logger("app").info(
+        "odd",
+        nan=float("nan"),
+        odd=Odd(),
+        half="\ud800",
+        loop=loop,
+        huge=1 << 200,
+        when=datetime.max.replace(tzinfo=UTC),
+    )
+    (line,) = lines(out)
+    assert line["nan"] == "nan"
+    assert line["odd"] == "<Odd that cannot be shown: ValueError>"
+    assert line["huge"] == 1 << 200
+
+
+def test_a_line_that_cannot_be_formatted_is_said_to_be_lost_and_raises_nothing(out: io.StringIO) -> None:
+    root = logging.getLogger()
+    root.handlers[:] = [
+        handler for handler in root.handlers if getattr(handler, "stream", None) is out
+    ]  # without pytest's
+    get_logger("app").info("%d", "canary")
+    logging.getLogger("lib").info("%d", "canary")
+    assert [(line["event"], line["logger"]) for line in lines(out)] == [
+        ("log_line_lost", "app"),
+        ("log_line_lost", "lib"),
+    ]
+    assert "canary" not in out.getvalue()
+
+
+def test_a_broken_stream_fails_nobody() -> None:
+    """The reader of our output went away: the job goes on."""
+    program = """if True:
+        import os, sys
+        from steadyworker.logs import configure, get_logger
+        reader, writer = os.pipe()
+        os.close(reader)
+        configure("json", "info", os.fdopen(writer, "w", buffering=1))
+        get_logger("app").info("into the void")
+        sys.stderr.close()
+        configure("json", "info")
+        get_logger("app").info("into a closed file")
+        os._exit(7)
+    """
+    assert subprocess.run([sys.executable, "-c", program], check=False).returncode == 7
+
+
+def test_configure_twice_writes_each_line_once(out: io.StringIO) -> None:
+    again = io.StringIO()
+    configure("json", "warning", again)
+    get_logger("app").info("below the level")
+    get_logger("app").warning("once")
+    assert out.getvalue() == ""
+    assert [line["event"] for line in lines(again)] == ["once"]
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+@pytest.mark.usefixtures("out")
+def test_a_terminal_gets_colours_unless_no_color_is_set(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("NO_COLOR", raising=False)
+    coloured = Terminal()
+    configure("auto", "info", coloured)
+    get_logger("app").info("seen", key="k")
+    assert "\x1b[" in coloured.getvalue()
+    monkeypatch.setenv("NO_COLOR", "1")
+    plain = Terminal()
+    configure("auto", "info", plain)
+    get_logger("app").info("seen", key="k")
+    assert "\x1b[" not in plain.getvalue()
+    assert re.search(r"\[info +\] seen +\[app\] key=k", plain.getvalue())
+
+
+@pytest.mark.usefixtures("out")
+def test_no_control_character_of_a_message_reaches_the_terminal() -> None:
+    stream = io.StringIO()
+    configure("pretty", "info", stream)
+    get_logger("app").info("from outside", key="\x1b]0;owned\x07", note="a\x1b[31m")
+    assert "\x1b" not in stream.getvalue()
+    assert r"\x1b" in stream.getvalue()
+
+
+def test_an_unconfigured_logger_is_a_plain_stdlib_logger(caplog: pytest.LogCaptureFixture) -> None:
+    """In a program of the user's, the Client logs through whatever logging that program has."""
+    with caplog.at_level(logging.INFO):
+        get_logger("steadyworker.client").info("sent", key="k")
+    assert [record.name for record in caplog.records] == ["steadyworker.client"]
