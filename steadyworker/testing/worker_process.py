@@ -1,0 +1,230 @@
+"""
+One worker process of a Harness: all that a real one has, but for its threads, its signals and its exit code.
+
+Runners, keeper and hand-overs take their turns when the Harness says so, in the test's own thread; only handlers run
+elsewhere, in the threads of their slots, or in real children.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Sequence
+from typing import cast
+
+from steadyworker.adapter import QueueSpec
+from steadyworker.clock import SystemClock, Times
+from steadyworker.events import Listener
+from steadyworker.ledger.base import Ledger
+from steadyworker.ledger.lease import Keeper
+from steadyworker.lifecycle import Stage
+from steadyworker.runner import Happening, Runner
+from steadyworker.slots.base import Slot, SlotSink, Unready
+from steadyworker.slots.process import ProcessSlot
+from steadyworker.slots.thread import ThreadSlot
+from steadyworker.table import Parts, Phase, Run, Staged
+from steadyworker.testing.broker import MemoryBroker
+from steadyworker.testing.clock import FakeClock
+from steadyworker.testing.ledger_line import LedgerLine
+from steadyworker.testing.memory_adapter import MemoryAdapter
+from steadyworker.worker import WorkerSpec
+
+NAMESPACE = "harness"
+_SOON = 1.0
+
+
+class WorkerProcess:
+    """
+    One worker process.
+
+    Attributes:
+        ledger: Its own line to the ledger, to be cut.
+        runners: One for each Worker.
+        adapters: One for each Worker, in the same order.
+        frozen: It does nothing, as a stopped or starved process does; the broker gives it nothing either.
+    """
+
+    def __init__(
+        self,
+        owner: str,
+        specs: Sequence[WorkerSpec],
+        broker: MemoryBroker,
+        ledger: Ledger,
+        clock: FakeClock,
+        *,
+        emit: Listener,
+        wake: Callable[[], None],
+        adoption: bool,
+        processes: bool,
+    ) -> None:
+        self.owner = owner
+        self.ledger = LedgerLine(ledger)
+        self.frozen = False
+        self.stopped = False
+        self._clock = clock
+        self._times = Times()
+        self._hand_overs: deque[Callable[[], None]] = deque()
+        self._windows: list[int] = []
+        self.adapters: list[MemoryAdapter] = []
+        self.runners: list[Runner] = []
+        line = cast(Ledger, self.ledger)
+        for spec in specs:
+            adapter = broker.adapter(QueueSpec(spec.queue, spec.dead_letter_queue, spec.concurrency))
+            parts = Parts(
+                spec=spec,
+                namespace=NAMESPACE,
+                owner=owner,
+                worker=owner,
+                ledger=line,
+                adapter=adapter,
+                slots=[_slot(number, spec, clock, processes=processes) for number in range(spec.concurrency)],
+                clock=clock,
+                times=self._times,
+                emit=emit,
+                submit=self._hand_overs.append,
+                hurry=self._hurry,
+                adoption=adoption,
+            )
+            self.adapters.append(adapter)
+            self.runners.append(_Runner(parts, wake))
+        queues = [spec.queue for spec in specs]
+        self._keeper = Keeper(line, owner, owner, queues, self.runners, clock, self._times)
+        self._keeper_due = clock.monotonic()
+        for runner in self.runners:
+            runner.start()
+
+    def turn(self) -> bool:
+        """Do what there is to do now, without waiting; answers whether there was anything."""
+        if self.frozen or self.stopped:
+            return False
+        done = self._clock.monotonic() >= self._keeper_due
+        if done:
+            self._keeper.turn()
+            self._keeper_due = self._clock.monotonic() + (_SOON if self._keeper.away else self._times.renew)
+        for runner in self.runners:
+            done |= runner.drain_inbox() > 0 or runner.timers.next_in() == 0.0
+            runner.tick()
+        while self._hand_overs:
+            self._hand_overs.popleft()()
+            done = True
+        return done
+
+    @property
+    def busy(self) -> bool:
+        """Somebody else is at work for it: a handler that does not wait for an answer, or a slot's `setup`."""
+        return not (self.frozen or self.stopped) and any(
+            _is_busy(slot, runner) for runner in self.runners for slot in runner.parts.slots
+        )
+
+    @property
+    def idle(self) -> bool:
+        """It has nothing under way, so that only a message can give it something to do."""
+        return self.frozen or self.stopped or all(runner.idle for runner in self.runners)
+
+    @property
+    def due_in(self) -> float:
+        """Seconds until it wants to do something by itself."""
+        timers = (runner.timers.next_in() for runner in self.runners)
+        return max(0.0, min(self._keeper_due - self._clock.monotonic(), *(due for due in timers if due is not None)))
+
+    def run_of(self, key: str) -> Run | None:
+        """The run of this job that is in a slot here and was not dropped."""
+        runs = (run for runner in self.runners for run in runner.runs.by_fence.values())
+        return next(
+            (
+                run
+                for run in runs
+                if run.token.id.key == key and run.slot is not None and run.phase is not Phase.DROPPED
+            ),
+            None,
+        )
+
+    def has(self, fence: int) -> bool:
+        """Whether the run of this fence, or its hand-over, is under way here."""
+        return not self.stopped and any(fence in runner.runs.by_fence for runner in self.runners)
+
+    def freeze(self) -> None:
+        """Do nothing until `thaw`: no renewal, no answer; the handler alone goes on."""
+        self.frozen = True
+        self._windows = [adapter.consumer.window for adapter in self.adapters]
+        for adapter in self.adapters:
+            adapter.credits(0)
+
+    def thaw(self) -> None:
+        """Go on as if nothing had happened."""
+        self.frozen = False
+        for adapter, window in zip(self.adapters, self._windows, strict=True):
+            adapter.credits(window)
+
+    def enter(self, stage: Stage, *, kill: bool = False) -> None:
+        """Enter this stage at its next turn; with `kill` it ends what still runs."""
+        for runner in self.runners:
+            runner.post(Staged(stage, kill=kill))
+
+    @property
+    def finished(self) -> bool:
+        """It was told to stop, and has nothing left to wait for."""
+        return self.stopped or all(runner.finished for runner in self.runners)
+
+    def close(self) -> None:
+        """Close every part; what is not settled comes again to others."""
+        if self.stopped:
+            return
+        self.stopped = True
+        for runner in self.runners:
+            for slot in runner.parts.slots:
+                slot.close(_SOON)
+        for adapter in self.adapters:
+            adapter.stop(0.0)
+
+    def _hurry(self) -> None:
+        self._keeper_due = self._clock.monotonic()
+
+
+class _Runner(Runner):
+    """A runner that wakes the test's thread when a slot has something to say."""
+
+    def __init__(self, parts: Parts, wake: Callable[[], None]) -> None:
+        self._wake = wake
+        super().__init__(parts)
+
+    def post(self, happening: Happening) -> None:
+        if isinstance(happening, Unready):
+            _slot_of(self.parts.slots, happening.slot).down = True
+        super().post(happening)
+        self._wake()
+
+
+class _Thread(ThreadSlot):
+    """A thread slot that knows whether it was given up since its last start."""
+
+    down = False
+
+    def start(self, sink: SlotSink) -> None:
+        self.down = False
+        super().start(sink)
+
+
+class _Process(ProcessSlot):
+    """A process slot that knows whether it was given up since its last start."""
+
+    down = False
+
+    def start(self, sink: SlotSink) -> None:
+        self.down = False
+        super().start(sink)
+
+
+def _slot(number: int, spec: WorkerSpec, clock: FakeClock, *, processes: bool) -> Slot:
+    """A child lives by the machine's clock: it cannot be told to take an hour for a second."""
+    return _Process(number, spec, clock=SystemClock()) if processes else _Thread(number, spec, clock=clock)
+
+
+def _slot_of(slots: Sequence[Slot], number: int) -> _Thread | _Process:
+    return next(slot for slot in slots if isinstance(slot, (_Thread, _Process)) and slot.id == number)
+
+
+def _is_busy(slot: Slot, runner: Runner) -> bool:
+    if slot.stuck or _slot_of([slot], slot.id).down:
+        return False
+    run = next((run for run in runner.runs.by_fence.values() if run.slot is slot), None)
+    return not slot.warm if run is None else not run.waiting
