@@ -25,6 +25,7 @@ from steadyworker.errors import ConfigError
 _HEAD_BYTES = 8 << 10
 _WITHIN = 5.0
 _AT_A_TIME = 16
+_LOOK_EVERY = 0.2  # seconds that a stop may wait
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +56,9 @@ class HealthServer:
             raise ConfigError(
                 f"Expected to listen on {address} for --health, got: {error}. Choose another address, or take it out."
             ) from error
-        self._thread = threading.Thread(target=self._server.serve_forever, name="health", daemon=True)
+        self._thread = threading.Thread(
+            target=self._server.serve_forever, args=(_LOOK_EVERY,), name="health", daemon=True
+        )
 
     @property
     def address(self) -> str:
@@ -76,6 +79,7 @@ class HealthServer:
 
 
 class _Server(ThreadingHTTPServer):
+    request_queue_size = 64
     daemon_threads = True
     block_on_close = False  # a prober that hangs must not hold the stop up
 

@@ -1,0 +1,272 @@
+"""Relations between settings, each with its remedy; the broker is data, and the host is given."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from steadyworker import checks
+from steadyworker.adapter import Capabilities, QueueSpec
+from steadyworker.config import Options, load
+from steadyworker.errors import BrokerUnavailable, Finding, LedgerUnavailable
+from steadyworker.host import Host, Unit, kills_group, look, unit_from
+from steadyworker.worker import Worker, WorkerSpec, spec_of
+
+NETWORK = Capabilities(one_host=False, counts_consumers=True)
+
+
+class Exports(Worker[dict[str, str]]):
+    queue = "exports"
+    time_limit = 3600
+    memory_limit = None
+
+    def handle(self, job: object) -> None:
+        """Nothing to do."""
+
+
+class Broker:
+    """As much of an adapter as `check` asks."""
+
+    def __init__(self, capabilities: Capabilities, found: Sequence[Finding] | Exception = ()) -> None:
+        self.capabilities = capabilities
+        self.found = found
+        self.asked: list[QueueSpec] = []
+
+    def findings(self, spec: QueueSpec) -> Sequence[Finding]:
+        self.asked.append(spec)
+        if isinstance(self.found, Exception):
+            raise self.found
+        return self.found
+
+
+class Ledger:
+    """As much of a ledger as `check` asks."""
+
+    def __init__(self, found: Sequence[Finding] | Exception = ()) -> None:
+        self.found = found
+
+    def findings(self) -> Sequence[Finding]:
+        if isinstance(self.found, Exception):
+            raise self.found
+        return self.found
+
+
+def options(**arguments: Any) -> Options:
+    return load(arguments, {"HOME": "/home/joe"}, Path("/nowhere"))
+
+
+def spec(**overrides: Any) -> WorkerSpec:
+    return spec_of(Exports, overrides)
+
+
+def found(
+    *specs: WorkerSpec,
+    settings: Options | None = None,
+    broker: Capabilities = NETWORK,
+    host: Host | None = None,
+    ledger: Ledger | None = None,
+    adapter: Broker | None = None,
+) -> list[Finding]:
+    specs = specs or (spec(),)
+    adapters: list[Any] = [adapter or Broker(broker) for _ in specs]
+    judged: Any = ledger or Ledger()
+    return checks.check(specs, settings or options(), adapters, judged, host or Host())
+
+
+def only(findings: list[Finding], level: str, what: str, remedy: str) -> None:
+    """Exactly one finding, which says that."""
+    (finding,) = findings
+    assert finding.level == level
+    assert what in finding.what
+    assert remedy in finding.remedy
+
+
+def test_nothing_is_wrong() -> None:
+    assert found() == []
+
+
+# --- unsafe reach
+
+
+@pytest.mark.parametrize("ledger", ["sqlite:/l.db", "memory:"])
+def test_a_ledger_of_one_host_with_consumers_that_cannot_be_counted_is_an_error_said_once(ledger: str) -> None:
+    uncounted = Capabilities()
+    twice = found(spec(), spec(queue="other"), settings=options(ledger=ledger), broker=uncounted)
+    only(twice, "error", "reaches this host only", "--ledger-reach host")
+
+
+@pytest.mark.parametrize(
+    ("settings", "broker"),
+    [
+        (options(ledger_reach="host"), Capabilities()),
+        (options(ledger="postgresql://h/db"), Capabilities()),
+        (options(), Capabilities(one_host=True)),
+        (options(), Capabilities(counts_consumers=True)),
+    ],
+)
+def test_reach_that_is_safe_or_said_out_loud(settings: Options, broker: Capabilities) -> None:
+    assert found(settings=settings, broker=broker) == []
+
+
+# --- deliveries that a broker takes back, or counts
+
+
+def test_a_delivery_timeout_below_the_time_limit_is_a_warning() -> None:
+    broker = replace(NETWORK, delivery_timeout=1800)
+    only(found(broker=broker), "warning", "takes a delivery back after 1800 s", "above time_limit")
+    assert found(spec(time_limit=1800), broker=broker) == []
+    only(found(spec(time_limit=None), broker=broker), "warning", "may run for ever", "delivery timeout")
+
+
+@pytest.mark.parametrize(
+    ("time_limit", "timeout", "limit", "fits"),
+    [
+        (3600, 1800, 7, True),
+        (3600, 1800, 6, False),
+        (3600, None, 5, True),
+        (3600, None, 4, False),
+        (None, None, 5, True),
+    ],
+)
+def test_a_delivery_limit_must_hold_for_one_run_and_five_more(
+    time_limit: float | None, timeout: float | None, limit: int, fits: bool
+) -> None:
+    broker = replace(NETWORK, delivery_timeout=timeout, delivery_limit=limit)
+    errors = [f for f in found(spec(time_limit=time_limit), broker=broker) if f.level == "error"]
+    if fits:
+        assert errors == []
+    else:
+        only(errors, "error", f"gives a message up after {limit}", "raise the queue's delivery limit")
+
+
+def test_a_delivery_limit_is_always_exhausted_by_a_run_without_end() -> None:
+    broker = replace(NETWORK, delivery_timeout=1800, delivery_limit=1000)
+    error, warning = found(spec(time_limit=None), broker=broker)
+    assert (error.level, warning.level) == ("error", "warning")
+    assert "set a time_limit" in error.remedy
+
+
+# --- names and overrides
+
+
+def test_a_namespace_must_be_a_name() -> None:
+    only(found(settings=options(namespace="a b")), "error", "namespace", "--namespace")
+
+
+def test_two_workers_on_one_queue_are_refused() -> None:
+    only(found(spec(), spec()), "error", "one Worker for queue 'exports', got 2", "a queue of its own")
+
+
+def test_dead_letters_do_not_come_back_as_jobs() -> None:
+    only(found(spec(dead_letter_queue="exports")), "error", "read its dead letters as jobs", "dead_letter_queue")
+
+
+def test_concurrency_is_for_one_target() -> None:
+    two = (spec(), spec(queue="other"))
+    only(found(*two, settings=options(concurrency=2)), "error", "beside --concurrency, got 2", "[workers.NAME]")
+    assert found(settings=options(concurrency=2)) == []
+
+
+def test_a_table_for_a_worker_with_a_typo_is_a_warning() -> None:
+    typo = replace(options(), workers={"Export": {}, "Unrelated": {}})
+    only(found(settings=typo), "warning", "[workers.Export]", "[workers.Exports]")
+
+
+# --- the host
+
+
+def test_a_password_on_the_command_line_is_a_warning_without_it() -> None:
+    host = Host(command_line=("steadyworker", "run", "--broker", "amqp://joe:canary@h"))
+    findings = found(host=host)
+    only(findings, "warning", "command line", "--broker-file")
+    assert "canary" not in str(findings[0])
+    assert found(host=Host(command_line=("steadyworker", "run", "--broker", "amqp://h"))) == []
+
+
+def test_a_group_that_is_killed_as_one_is_a_warning() -> None:
+    only(found(host=Host(kills_group=True)), "warning", "kills this whole cgroup", "singleProcessOOMKill")
+    stops = Host(unit=Unit("w.service", oom_policy="stop"))
+    only(found(host=stops), "warning", "systemd stops all of w.service", "OOMPolicy=continue in w.service")
+    assert found(host=Host(unit=Unit("w.service", oom_policy="continue"))) == []
+
+
+def test_a_stop_budget_above_the_platforms_is_a_warning() -> None:
+    host = Host(unit=Unit("w.service", stop_within=90))
+    only(
+        found(settings=options(stop_within=600), host=host),
+        "warning",
+        "kills w.service after 90 s",
+        "TimeoutStopSec=602",
+    )
+    assert found(settings=options(stop_within=90), host=host) == []
+    assert found(settings=options(stop_within=600), host=replace(host, notified=True)) == []
+
+
+def test_slots_that_together_may_use_more_than_there_is_are_a_warning() -> None:
+    greedy = spec(memory_limit="1 GiB", concurrency=3)
+    only(found(greedy, host=Host(memory_limit=2 << 30)), "warning", "3.0 GiB, of 2.0 GiB", "memory_limit")
+    assert found(greedy, host=Host(memory_limit=4 << 30)) == []
+
+
+def test_other_platforms() -> None:
+    only(found(host=Host(platform="win32")), "error", "Windows", "WSL")
+    only(found(host=Host(platform="darwin")), "warning", "On darwin", "run on Linux")
+
+
+# --- what the parts find themselves
+
+
+def test_what_broker_and_ledger_find_is_passed_on_errors_first() -> None:
+    warning, error = Finding("warning", "w", "r"), Finding("error", "e", "r")
+    adapter = Broker(NETWORK, [error])
+    assert found(adapter=adapter, ledger=Ledger([warning])) == [error, warning]
+    assert adapter.asked == [QueueSpec("exports", "exports.dead", 1, 3600, 5, None)]
+
+
+def test_a_broker_or_ledger_that_is_away_is_waited_for() -> None:
+    adapter = Broker(NETWORK, BrokerUnavailable("amqp://joe:canary@h refused"))
+    first, second = found(adapter=adapter, ledger=Ledger(LedgerUnavailable("locked")))
+    assert (first.level, second.level) == ("warning", "warning")
+    assert "amqp://joe:***@h refused" in second.what
+
+
+# --- facts
+
+
+def test_a_real_look_at_this_machine() -> None:
+    host = look({"INVOCATION_ID": "x"}, ["a"])
+    assert (host.command_line, host.notified) == (("a",), False)
+    assert host.unit is None  # pytest is no unit's main process
+
+
+@pytest.mark.parametrize(("own", "above", "expected"), [("1", "0", True), ("0", "1", True), ("0", "0", False)])
+def test_the_group_is_killed_when_it_or_one_above_it_says_so(
+    own: str, above: str, expected: bool, tmp_path: Path
+) -> None:
+    folder = tmp_path / "root" / "pods" / "worker"
+    folder.mkdir(parents=True)
+    (folder / "memory.oom.group").write_text(f"{own}\n")
+    (folder.parent / "memory.oom.group").write_text(f"{above}\n")
+    (tmp_path / "cgroup").write_text("4:memory:/elsewhere\n0::/pods/worker\n")
+    assert kills_group(tmp_path / "cgroup", tmp_path / "root") is expected
+
+
+def test_without_cgroups_nothing_is_said(tmp_path: Path) -> None:
+    assert kills_group(tmp_path / "none", tmp_path / "none") is False
+
+
+@pytest.mark.parametrize(
+    ("shown", "expected"),
+    [
+        ("MainPID=7\nOOMPolicy=stop\nTimeoutStopUSec=1min 30s\n", Unit("w.service", "stop", 90.0)),
+        ("MainPID=7\nOOMPolicy=continue\nTimeoutStopUSec=infinity\n", Unit("w.service", "continue", None)),
+        ("MainPID=8\nOOMPolicy=stop\nTimeoutStopUSec=1min 30s\n", None),
+        ("", None),
+    ],
+)
+def test_the_unit_as_systemctl_shows_it(shown: str, expected: Unit | None) -> None:
+    assert unit_from("w.service", shown, 7) == expected

@@ -1,0 +1,142 @@
+"""Probes over real sockets."""
+
+from __future__ import annotations
+
+import json
+import socket
+import threading
+from collections.abc import Iterator
+from contextlib import suppress
+from http.client import HTTPConnection, HTTPResponse
+
+import pytest
+
+from steadyworker.errors import ConfigError
+from steadyworker.health import HealthServer, Snapshot
+
+
+class Probed:
+    """A server whose snapshot the test sets."""
+
+    def __init__(self) -> None:
+        self.snapshot = Snapshot()
+        self.server = HealthServer("127.0.0.1:0", lambda: self.snapshot)
+
+    @property
+    def place(self) -> tuple[str, int]:
+        host, _, port = self.server.address.rpartition(":")
+        return host, int(port)
+
+    def ask(self, method: str, path: str, accept: str = "*/*") -> tuple[HTTPResponse, str]:
+        connection = HTTPConnection(*self.place, timeout=10)
+        connection.request(method, path, headers={"Accept": accept})
+        response = connection.getresponse()
+        body = response.read().decode()
+        connection.close()
+        return response, body
+
+    def say(self, raw: bytes) -> bytes:
+        with socket.create_connection(self.place, timeout=10) as client:
+            client.sendall(raw)
+            answer = b""
+            while more := client.recv(4096):
+                answer += more
+            return answer
+
+
+@pytest.fixture
+def probed() -> Iterator[Probed]:
+    probed = Probed()
+    probed.server.start()
+    yield probed
+    probed.server.stop()
+
+
+def test_alive_and_ready(probed: Probed) -> None:
+    for path in ("/livez", "/readyz", "/readyz?verbose"):
+        response, body = probed.ask("GET", path)
+        assert (response.status, body) == (200, "ok\n")
+
+
+def test_not_ready_is_alive_and_says_why(probed: Probed) -> None:
+    probed.snapshot = Snapshot(unready=("broker: refused", "draining"))
+    assert probed.ask("GET", "/livez")[0].status == 200
+    response, body = probed.ask("GET", "/readyz")
+    assert (response.status, body) == (503, "broker: refused\ndraining\n")
+
+
+def test_not_alive_is_not_ready_either(probed: Probed) -> None:
+    probed.snapshot = Snapshot(unlive=("stuck: io",), unready=("quiet",))
+    assert probed.ask("GET", "/livez")[1] == "stuck: io\n"
+    response, body = probed.ask("GET", "/readyz", accept="application/json")
+    assert response.getheader("Content-Type") == "application/json"
+    assert json.loads(body) == {"ok": False, "reasons": ["stuck: io", "quiet"]}
+
+
+def test_the_answer_says_nothing_of_who_answers(probed: Probed) -> None:
+    response, _ = probed.ask("GET", "/livez")
+    assert {name.lower() for name, _ in response.getheaders()} == {"content-type", "content-length", "cache-control"}
+
+
+def test_head_has_no_body(probed: Probed) -> None:
+    response, body = probed.ask("HEAD", "/livez")
+    assert (response.status, body) == (200, "")
+
+
+def test_everything_else_is_refused_without_an_echo(probed: Probed) -> None:
+    assert probed.ask("GET", "/canary")[0].status == 404
+    for method in ("POST", "DELETE", "CANARY"):
+        response, body = probed.ask(method, "/livez")
+        assert (response.status, response.getheader("Allow")) == (405, "GET, HEAD")
+        assert "CANARY" not in body
+    for raw in (b"canary\r\n\r\n", b"GET /livez CANARY/9\r\n\r\n", b"\x00\xff\r\n\r\n"):
+        assert b"canary" not in probed.say(raw).lower()
+
+
+def test_a_snapshot_that_fails_is_said(probed: Probed) -> None:
+    del probed.snapshot
+    response, body = probed.ask("GET", "/livez")
+    assert (response.status, body) == (500, "no snapshot: AttributeError\n")
+
+
+def test_a_huge_request_is_cut_off_and_the_next_is_served(probed: Probed) -> None:
+    sent = 0
+    with socket.create_connection(probed.place, timeout=10) as client, suppress(OSError):  # reset, or broken pipe
+        while sent < 1 << 30:
+            sent += client.send(b"X: " + b"x" * 65536)
+    assert sent < 1 << 30
+    assert probed.ask("GET", "/livez")[0].status == 200
+
+
+def test_probers_that_hang_are_few_and_hold_no_stop_up(probed: Probed) -> None:
+    hanging = [socket.create_connection(probed.place, timeout=10) for _ in range(40)]
+    # Those beyond the sixteenth are turned away; the last one is, once all before it were accepted.
+    assert hanging[-1].recv(1) == b""
+    assert sum(thread.name.startswith("Thread-") for thread in threading.enumerate()) <= 16
+    probed.server.stop()
+    for client in hanging:
+        client.close()
+
+
+def test_stop_in_any_order_frees_the_address() -> None:
+    never = Probed()
+    address = never.server.address
+    never.server.stop()
+    never.server.stop()
+    again = HealthServer(address, Snapshot)
+    again.start()
+    again.stop()
+
+
+def test_an_address_in_use_is_a_config_error(probed: Probed) -> None:
+    with pytest.raises(ConfigError, match=r"Expected to listen on 127\.0\.0\.1:\d+ for --health"):
+        HealthServer(probed.server.address, Snapshot)
+
+
+def test_ipv6() -> None:
+    try:
+        server = HealthServer("[::1]:0", Snapshot)
+    except ConfigError:
+        pytest.skip("no IPv6 on this machine")
+    assert server.address.startswith("[::1]:")
+    server.stop()

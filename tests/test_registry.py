@@ -1,0 +1,86 @@
+"""A URL's scheme names the adapter."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+
+from steadyworker import registry
+from steadyworker.adapter import QueueSpec, Settings
+from steadyworker.errors import ConfigError
+
+SPEC = QueueSpec("q", "q.dead")
+
+
+def install(folder: Path, name: str, scheme: str, source: str) -> None:
+    """A distribution with an adapter, as pip would leave it."""
+    (folder / f"{name}.py").write_text(source)
+    info = folder / f"{name}-1.0.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: 1.0\n")
+    (info / "entry_points.txt").write_text(f"[steadyworker.adapters]\n{scheme} = {name}\n")
+
+
+@pytest.fixture
+def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.syspath_prepend(str(tmp_path))
+    return tmp_path
+
+
+def test_the_embedded_broker_is_there(tmp_path: Path) -> None:
+    assert "sqlite" in registry.adapters()
+    adapter = registry.open_adapter(f"sqlite:{tmp_path / 'broker.db'}", SPEC, Settings())
+    assert adapter.capabilities.one_host
+    adapter.stop(1)
+
+
+def test_a_third_partys_adapter_looks_like_ours(site: Path) -> None:
+    install(site, "third_party_a", "odd.tls", "def open_adapter(url, spec, settings): return (url, spec.queue)")
+    assert "odd+tls" in registry.adapters()
+    assert "third_party_a" not in sys.modules
+    opened: object = registry.open_adapter("ODD+TLS://h", SPEC, Settings())
+    assert opened == ("ODD+TLS://h", "q")
+
+
+def test_an_adapters_own_error_is_passed_on(site: Path) -> None:
+    install(
+        site,
+        "third_party_b",
+        "needy",
+        "from steadyworker.errors import ConfigError\n"
+        "def open_adapter(url, spec, settings): raise ConfigError('pip install steadyworker[needy]')",
+    )
+    with pytest.raises(ConfigError, match=r"^pip install steadyworker\[needy\]$"):
+        registry.open_adapter("needy:", SPEC, Settings())
+
+
+@pytest.mark.parametrize("source", ["import no_such_client", "nothing = 1"])
+def test_a_broken_adapter_is_named(site: Path, source: str) -> None:
+    install(site, "third_party_c", "broken", source)
+    sys.modules.pop("third_party_c", None)
+    with pytest.raises(ConfigError, match=r"open_adapter in third_party_c \(of third_party_c\)"):
+        registry.open_adapter("broken:", SPEC, Settings())
+
+
+def test_two_adapters_for_one_scheme_are_refused(site: Path) -> None:
+    install(site, "third_party_d", "twice", "")
+    install(site, "third_party_e", "twice", "")
+    with pytest.raises(ConfigError, match=r"one adapter for twice:.*uninstall one"):
+        registry.adapters()
+
+
+@pytest.mark.parametrize(
+    ("url", "says"),
+    [
+        ("sqlit:/x", r"got 'sqlit': did you mean sqlite:\?"),
+        ("canary", "a text without a scheme"),
+        ("zzz://a:canary@h", "got 'zzz'"),
+    ],
+)
+def test_an_unknown_scheme_names_the_known_ones_and_the_near_match_and_no_secret(url: str, says: str) -> None:
+    with pytest.raises(ConfigError, match=says) as caught:
+        registry.open_adapter(url, SPEC, Settings())
+    assert "sqlite" in str(caught.value)
+    assert "canary" not in str(caught.value)

@@ -1,0 +1,96 @@
+"""Which part is stuck, from evidence, on a clock that the test moves."""
+
+from __future__ import annotations
+
+import logging
+
+import pytest
+
+from steadyworker.testing.clock import FakeClock
+from steadyworker.watchdog import Part, Watchdog
+
+
+class Turns:
+    """Evidence that a test writes."""
+
+    def __init__(self, clock: FakeClock) -> None:
+        self._clock = clock
+        self.at: float | None = clock.monotonic()
+
+    def turn(self) -> None:
+        self.at = self._clock.monotonic()
+
+    def __call__(self) -> float | None:
+        return self.at
+
+
+class House:
+    """A watchdog over one vital part (10 s) and one that is not (20 s), asked every second."""
+
+    def __init__(self) -> None:
+        self.clock = FakeClock()
+        self.io, self.child = Turns(self.clock), Turns(self.clock)
+        parts = [Part("io", self.io, 10), Part("child", self.child, 20, vital=False)]
+        self.watchdog = Watchdog(self.clock, parts)
+
+    def seconds(self, count: int, *turning: Turns) -> list[tuple[str, ...]]:
+        said = []
+        for _ in range(count):
+            self.clock.advance(1)
+            for part in turning:
+                part.turn()
+            said.append(self.watchdog.verdict().stuck)
+        return said
+
+
+def test_parts_that_turn_are_alive_and_ready() -> None:
+    house = House()
+    assert set(house.seconds(100, house.io, house.child)) == {()}
+    verdict = house.watchdog.verdict()
+    assert (verdict.alive, verdict.ready) == (True, True)
+
+
+def test_a_vital_part_that_is_stuck_makes_the_process_unlive_by_name() -> None:
+    house = House()
+    said = house.seconds(11, house.child)
+    assert said[9] == ()
+    assert said[10] == ("io",)
+    verdict = house.watchdog.verdict()
+    assert (verdict.alive, verdict.ready) == (False, False)
+
+
+def test_a_part_that_is_not_vital_makes_it_only_unready() -> None:
+    house = House()
+    house.seconds(21, house.io)
+    verdict = house.watchdog.verdict()
+    assert (verdict.alive, verdict.ready, verdict.stuck) == (True, False, ("child",))
+
+
+def test_a_part_without_a_reason_to_turn_is_not_stuck() -> None:
+    """A broker that is down, a slot without a job."""
+    house = House()
+    house.io.at = None
+    assert set(house.seconds(60, house.child)) == {()}
+
+
+def test_a_process_that_stood_still_does_not_blame_its_parts() -> None:
+    """After SIGCONT every part gets its limit again; one that then stays silent is stuck."""
+    house = House()
+    house.clock.advance(300)
+    verdict = house.watchdog.verdict()
+    assert (verdict.alive, verdict.stuck) == (True, ())
+    assert verdict.late == 299
+    assert house.seconds(10, house.child)[-1] == ()
+    assert house.seconds(1, house.child) == [("io",)]
+
+
+def test_getting_stuck_and_recovering_are_logged_once_by_name(caplog: pytest.LogCaptureFixture) -> None:
+    house = House()
+    with caplog.at_level(logging.INFO, "steadyworker.watchdog"):
+        house.seconds(15, house.child)
+        house.seconds(3, house.child, house.io)
+    assert [(record.message, vars(record)["part"]) for record in caplog.records] == [
+        ("part_stuck", "io"),
+        ("part_recovered", "io"),
+    ]
+    assert vars(caplog.records[0])["silent_s"] == 11.0
