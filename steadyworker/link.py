@@ -20,8 +20,6 @@ from steadyworker.errors import Interrupt, InterruptReason
 CANCEL = "cancel"
 """What is asked to end a call to a service early: its data is the id of that call, and nobody answers it."""
 
-_PROGRESS_EVERY = 0.2
-
 
 class Upstream(Protocol):
     """The way up to the worker process; both calls are thread-safe and return at once."""
@@ -53,12 +51,13 @@ class Link:
     `exports` holds the manifests of what the run has exported.
     """
 
-    def __init__(self, upstream: Upstream, clock: Clock) -> None:
+    def __init__(self, upstream: Upstream, clock: Clock, progress_every: float = 0.2) -> None:
         self.raised: InterruptReason | None = None
         self.heard = False
         self.exports: list[Any] = []
         self._upstream = upstream
         self._clock = clock
+        self._progress_every = progress_every
         self._ids = itertools.count(1)
         self._lock = threading.Lock()
         self._waiting: dict[int, SimpleQueue[Answer | None]] = {}
@@ -71,9 +70,9 @@ class Link:
     # --- Called by the handler, in any of its threads ---
 
     def progressed(self, done: float | None, total: float | None, note: str) -> None:
-        """Pass progress up, five times a second at most; the first and the last always pass."""
+        """Pass progress up, every `progress_every` seconds at most; the first and the last always pass."""
         now = self._clock.monotonic()
-        if now - self._sent_at < _PROGRESS_EVERY:
+        if now - self._sent_at < self._progress_every:
             self._unsent = (done, total, note)
             return
         self._sent_at, self._unsent = now, None

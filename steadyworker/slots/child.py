@@ -107,6 +107,7 @@ class Child:
             executor.teardown()
         except BaseException:  # the child ends anyway
             log.exception("teardown_failed", target=hello.target)
+        executor.close()
         return 0
 
     def send(self, frame: Upward) -> None:

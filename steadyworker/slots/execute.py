@@ -64,12 +64,13 @@ class Executor:
         self._settle(self._worker.setup())
 
     def teardown(self) -> None:
-        """The user's `teardown`, and the end of the event loop; raises what it raises."""
-        try:
-            self._settle(self._worker.teardown())
-        finally:
-            if self._loop is not None:
-                self._loop.close()
+        """The user's `teardown`; raises what it raises."""
+        self._settle(self._worker.teardown())
+
+    def close(self) -> None:
+        """End the event loop, if there ever was one."""
+        if self._loop is not None:
+            self._loop.close()
 
     def run(self, task: Task, link: Link) -> Ran:
         """Decode, call the handler, and name how it ended; raises nothing."""

@@ -175,6 +175,7 @@ class ThreadSlot:
             executor.teardown()
         except BaseException as error:  # noqa: BLE001 - the slot ends anyway
             get_logger("steadyworker.slots").error("teardown_failed", slot=self._id, exc_info=error)
+        executor.close()
 
     def _keep(self) -> None:
         """The thread that watches limits; it sleeps until the earliest time that any of them can be due."""

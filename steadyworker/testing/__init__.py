@@ -1,0 +1,32 @@
+"""
+For tests of Workers, of adapters and of ledgers.
+
+`run_one` runs one job in the calling thread; `Harness` (and the pytest fixture `harness`) a whole worker process over an
+in-memory broker and ledger with a clock of its own; `conformance` holds the suites that every adapter and ledger passes.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from steadyworker.testing import conformance
+    from steadyworker.testing.harness import Harness
+    from steadyworker.testing.one_run import Ran, run_one
+
+__all__ = ["Harness", "Ran", "conformance", "run_one"]
+
+_HOMES = {"Harness": "harness", "Ran": "one_run", "run_one": "one_run"}
+
+
+def __getattr__(name: str) -> Any:
+    if name == "conformance":
+        return importlib.import_module(f"{__name__}.conformance")
+    if name not in _HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(importlib.import_module(f"{__name__}.{_HOMES[name]}"), name)
+
+
+def __dir__() -> list[str]:
+    return __all__
