@@ -50,6 +50,7 @@ Until = Literal["started", "checkpoint", "moved", "done", "dead", "settled"]
 _FINAL = (State.DONE, State.DEAD)
 _LOOK = 0.05
 _PATIENCE = 0.5
+_WARM_UP = 5.0
 _AT_ONCE = 1e-9
 
 
@@ -190,7 +191,11 @@ class Harness:
         os.kill(slot.pid, signal.SIGKILL)
 
     def start(self) -> WorkerProcess:
-        """Start a worker process beside those that run: another host's, or the one that a deploy starts."""
+        """
+        Start a worker process beside those that run: another host's, or the one that a deploy starts.
+
+        Waits, up to five real seconds, until each `setup` has returned or failed.
+        """
         process = WorkerProcess(
             f"harness/{len(self.processes) + 1}",
             list(self._specs.values()),
@@ -203,6 +208,11 @@ class Harness:
             processes=self._children,
         )
         self.processes.append(process)
+        deadline = self._real.monotonic() + _WARM_UP
+        while process.busy and self._real.monotonic() < deadline:
+            self._wake.clear()
+            if not self._turn():
+                self._wake.wait(_LOOK)
         return process
 
     def stop(self) -> None:

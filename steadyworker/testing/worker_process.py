@@ -118,7 +118,11 @@ class WorkerProcess:
     @property
     def idle(self) -> bool:
         """It has nothing under way, so that only a message can give it something to do."""
-        return self.frozen or self.stopped or all(runner.idle for runner in self.runners)
+        return (
+            self.frozen
+            or self.stopped
+            or all(runner.idle and runner.not_ready().keys() <= {"stage"} for runner in self.runners)
+        )
 
     @property
     def due_in(self) -> float:
