@@ -1,9 +1,9 @@
 """What the tests of a ledger are given: how one is made, how time passes, and a job in every state."""
 
-
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -98,3 +98,8 @@ def seen(ledger: Ledger, id: JobId = JOB) -> Row:
     row = ledger.read(id)
     assert row is not None, "the row is gone"
     return row
+
+
+def timeless(row: Row) -> Row:
+    """The row without what changes by itself while a clock runs."""
+    return replace(row, due_in=0.0, late_by=0.0)
