@@ -8,10 +8,7 @@ NULL is the null text, never quoted: with the default `null=""` it is nothing at
 Readers that look at quotes (PostgreSQL's COPY, DuckDB, pyarrow, Spark) so tell the two apart; others read "" for both.
 In a file of one column NULL is written as `""` too, because a blank line is no row for most readers.
 
-Spark's CSV writer makes the same bytes with `header=false`, `escape='"'`, `comment='"'`, `emptyValue='""'`,
-`nullValue=<null>`, `ignoreLeadingWhiteSpace=false`, `ignoreTrailingWhiteSpace=false` and `lineSep="\n"`,
-over expressions that do what `values.py` and the guard do, and `coalesce(x, '')` where there is one column.
-(Without `comment` it quotes a first value that begins with "#"; without `coalesce` it leaves that row out.)
+Spark makes the same bytes by expressions, in `spark/lines.py`.
 
 **JSON Lines** has one object a line, keys in the columns' order, no blanks.
 Decimals are strings, because most readers make binary floats of JSON's numbers.
@@ -21,7 +18,7 @@ NaN and the infinities are strings, because JSON has no such number.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass
 from json.encoder import encode_basestring
 from typing import Any, ClassVar, Protocol
@@ -130,7 +127,7 @@ class Csv:
 
     def head(self, columns: Sequence[str]) -> bytes:
         """The byte order mark and the header line, if they are wanted."""
-        line = _line(self._cells(), self.delimiter, columns) + "\n" if self.header else ""
+        line = self.delimiter.join(map(self._cells()[str], columns)) + "\n" if self.header else ""
         return (("\ufeff" if self.bom else "") + line).encode()
 
     def text(self, value: object) -> str:
@@ -145,9 +142,10 @@ class Csv:
         cells = self._cells()
         if len(columns) == 1 and not self.null:
             cells[type(None)] = lambda _: '""'
-        return _Lines(out, columns, lambda row: _line(cells, self.delimiter, row))
+        delimiter = self.delimiter
+        return _Lines(out, columns, lambda row: delimiter.join([cells[type(value)](value) for value in row]))
 
-    def _cells(self) -> dict[type, Callable[[Any], str]]:
+    def _cells(self) -> _Cells:
         """Type to the cell that a value becomes; numbers and dates never need quotes."""
         special = re.compile(f'[{re.escape(self.delimiter)}"\r\n]').search
         formula = _FORMULA if self.guard_formulas else ""
@@ -159,7 +157,7 @@ class Csv:
                 return '"' + value.replace('"', '""') + '"'
             return value
 
-        return {**TEXTS, str: quoted, type(None): lambda _: self.null}
+        return _Cells({**TEXTS, str: quoted, type(None): lambda _: self.null})
 
 
 @dataclass(frozen=True, slots=True)
@@ -184,19 +182,19 @@ class JsonLines:
     def writer(self, out: Out, columns: Sequence[str], schema: Callable[[], Any]) -> Writer:  # noqa: ARG002 - for Parquet
         """A writer of rows."""
         names = [encode_basestring(name) + ":" for name in columns]
-        cells: dict[type, Callable[[Any], str]] = {
-            **{kind: _string(convert) for kind, convert in TEXTS.items()},
-            bool: TEXTS[bool],
-            int: TEXTS[int],
-            float: _number,
-            type(None): lambda _: "null",
-        }
+        cells = _Cells(
+            {
+                **{kind: _string(convert) for kind, convert in TEXTS.items()},
+                bool: TEXTS[bool],
+                int: TEXTS[int],
+                float: _number,
+                type(None): lambda _: "null",
+            }
+        )
 
         def line(row: Row) -> str:
             return (
-                "{"
-                + ",".join([name + _cell(cells, value)(value) for name, value in zip(names, row, strict=True)])
-                + "}"
+                "{" + ",".join([name + cells[type(value)](value) for name, value in zip(names, row, strict=True)]) + "}"
             )
 
         return _Lines(out, columns, line)
@@ -257,17 +255,13 @@ class _Lines:
                     raise ExportError(f"Row {number}, column {column!r}: {error}") from error
 
 
-def _line(cells: Mapping[type, Callable[[Any], str]], delimiter: str, row: Row) -> str:
-    return delimiter.join([_cell(cells, value)(value) for value in row])
+class _Cells(dict[type, Callable[[Any], str]]):
+    """Type to converter; a type that is not there has the one of the nearest class that it derives from."""
 
-
-def _cell(cells: Mapping[type, Callable[[Any], str]], value: object) -> Callable[[Any], str]:
-    """The converter of a value's type, or of the nearest class that it derives from."""
-    kind = type(value)
-    found = cells.get(kind)
-    if found is None:
-        found = next((cells[base] for base in kind.__mro__ if base in cells), text)
-    return found
+    def __missing__(self, kind: type) -> Callable[[Any], str]:
+        found = next((self[base] for base in kind.__mro__ if base in self), text)
+        self[kind] = found
+        return found
 
 
 def _string(convert: Callable[[Any], str]) -> Callable[[Any], str]:

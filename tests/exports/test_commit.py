@@ -66,6 +66,37 @@ def test_kill_points_roll_forward_without_computing(tmp_path: Path, point: str, 
     assert b"committed" in (services.handle() or b"")
 
 
+def test_each_step_is_durable_before_the_next(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What power cuts would show: bytes on the disk, then the ledger's position; manifest, folder, leave, links, folder, word."""
+    out = tmp_path / "out" / "payments.csv"
+    steps: list[str] = []
+    fsync, link = os.fsync, os.link
+
+    def seen_fsync(descriptor: int) -> None:
+        steps.append("fsync " + Path(f"/proc/self/fd/{descriptor}").readlink().name)
+        fsync(descriptor)
+
+    def seen_link(source: Path, target: Path) -> None:
+        steps.append("link " + target.name)
+        link(source, target)
+
+    monkeypatch.setattr(os, "fsync", seen_fsync)
+    monkeypatch.setattr(os, "link", seen_link)
+    services = FakeServices(
+        tmp_path / "ledger",
+        on_leave=lambda: steps.append("leave"),
+        on_save=lambda value: steps.append("position" if value and b"committed" not in value else "word"),
+    )
+    Payments(3_000).export().write(services, out)
+    digest = Target.of(out).digest
+    assert steps == [
+        *[f"fsync {name}" for name in (digest, "1", "uid-1", STAGES, "out")],  # the stage's folders
+        *["fsync data", f"fsync {digest}", "position"],
+        *["fsync data", "fsync manifest.json.new", f"fsync {digest}"],
+        *["leave", "link payments.csv", "link payments.csv.manifest.json", "fsync out", "word"],
+    ]
+
+
 def test_a_run_killed_while_it_computes_leaves_nothing_at_the_target(tmp_path: Path) -> None:
     out, ledger = tmp_path / "out" / "payments.csv", tmp_path / "ledger"
     assert killed(out, ledger, "position-2").returncode == -signal.SIGKILL
