@@ -18,7 +18,8 @@ from tenacity import (
     Retrying,
     retry_if_exception_type,
     stop_when_event_set,
-    wait_exponential_jitter,
+    wait_exponential,
+    wait_random,
 )
 from tenacity.nap import sleep_using_event
 
@@ -120,7 +121,7 @@ class Connection:
 
         retrying = Retrying(
             retry=retry_if_exception_type(BrokerUnavailable),
-            wait=wait_exponential_jitter(initial=0.05, max=2.0, jitter=0.05),
+            wait=wait_exponential(multiplier=0.05, max=2.0) + wait_random(0, 0.05),
             stop=stop_when_event_set(self._stopping),
             sleep=sleep_using_event(self._stopping),
             before_sleep=say_gone,

@@ -1,4 +1,5 @@
 """Promises about signals: connections, deliveries, credits, and the end of an epoch."""
+# ruff: noqa: PLR2004 - the expected number belongs in the assertion
 
 from __future__ import annotations
 
