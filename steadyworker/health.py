@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from io import BytesIO
-from typing import Any
+from typing import Any, cast
 
 from steadyworker.clock import Clock, SystemClock
 from steadyworker.errors import ConfigError
@@ -117,8 +117,11 @@ class _Server(ThreadingHTTPServer):
 
 
 class _Probe(BaseHTTPRequestHandler):
-    server: _Server
     protocol_version = "HTTP/1.0"  # one request for each connection
+
+    @property
+    def _ours(self) -> _Server:
+        return cast(_Server, self.server)
 
     def handle(self) -> None:
         """One request, whose head is read here with a limit on its bytes and on the whole time."""
@@ -133,7 +136,7 @@ class _Probe(BaseHTTPRequestHandler):
             self._say(HTTPStatus.NOT_FOUND, ("expected /livez or /readyz",))
             return
         try:
-            snapshot = self.server.snapshot()
+            snapshot = self._ours.snapshot()
         except Exception as error:  # noqa: BLE001 - whatever it is, the prober hears of it and the server goes on
             self._say(HTTPStatus.INTERNAL_SERVER_ERROR, (f"no snapshot: {type(error).__name__}",))
             return
@@ -153,11 +156,11 @@ class _Probe(BaseHTTPRequestHandler):
         """Probes come every few seconds: they are not logged."""
 
     def _head(self) -> bytes:
-        deadline = self.server.clock.monotonic() + _WITHIN
+        deadline = self._ours.clock.monotonic() + _WITHIN
         head = b""
         with suppress(OSError):
             while b"\r\n\r\n" not in head and b"\n\n" not in head:
-                left = deadline - self.server.clock.monotonic()
+                left = deadline - self._ours.clock.monotonic()
                 if left <= 0 or len(head) > _HEAD_BYTES:
                     return b""
                 self.connection.settimeout(left)

@@ -59,21 +59,9 @@ def owners_directory(options: Options) -> Path:
     return path.with_name(path.name + ".owners")
 
 
-def queue_spec(spec: WorkerSpec) -> QueueSpec:
-    """What an adapter is told of a Worker."""
-    return QueueSpec(
-        queue=spec.queue,
-        dead_letter_queue=spec.dead_letter_queue,
-        concurrency=spec.concurrency,
-        time_limit=spec.time_limit,
-        max_attempts=spec.retry.max_attempts,
-        key_header=spec.key_header,
-    )
-
-
 def open_adapter_for(spec: WorkerSpec | str, options: Options) -> Adapter:
     """The adapter that `--broker` names, for a Worker or for a queue by its name."""
-    wanted = QueueSpec(spec, f"{spec}.dead") if isinstance(spec, str) else queue_spec(spec)
+    wanted = QueueSpec(spec, f"{spec}.dead") if isinstance(spec, str) else spec.queue_spec
     settings = Settings(
         topology=options.topology, delays=options.delays, consumer=f"steadyworker@{socket.gethostname()}"
     )
