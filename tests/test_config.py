@@ -32,6 +32,8 @@ SAMPLES: dict[str, tuple[str, str, Any]] = {
     "health": ("8080", "8080", "127.0.0.1:8080"),
     "log_format": ("JSON", '"json"', "json"),
     "log_level": ("debug", '"debug"', "debug"),
+    "spark_master": ("yarn", '"yarn"', "yarn"),
+    "spark_conf": ("spark.driver.memory=2g", '{ "spark.driver.memory" = "2g" }', {"spark.driver.memory": "2g"}),
     "concurrency": ("4", "4", 4),
 }
 
