@@ -19,6 +19,7 @@ from steadyworker.clock import Clock, SystemClock, Times
 from steadyworker.config import Options
 from steadyworker.errors import ConfigError, LedgerUnavailable
 from steadyworker.events import Listener
+from steadyworker.exports.spark import SparkService, SparkSettings
 from steadyworker.ledger.base import Ledger
 from steadyworker.ledger.lease import Keeper
 from steadyworker.ledger.owners import OwnerLock, new_owner_id
@@ -143,7 +144,7 @@ def assemble(plan: Plan, listeners: Sequence[Listener] = (), services: Mapping[s
     ]
     owner = new_owner_id()
     lock = OwnerLock(owners_directory(options), owner)
-    services = services if services is not None else _services(options)
+    services = services if services is not None else _services(options, clock)
     emit = _fan_out([log_events(), *listeners])
     runners, hands = [], []
     for spec, adapter, namespace in zip(plan.specs, plan.adapters, namespaces, strict=True):
@@ -176,8 +177,12 @@ def _slot(number: int, spec: WorkerSpec, lock: OwnerLock, clock: Clock) -> Slot:
     return ProcessSlot(number, spec, clock=clock, pass_fds=(lock.fd,))
 
 
-def _services(options: Options) -> Mapping[str, Service]:
-    return {}
+def _services(options: Options, clock: Clock) -> Mapping[str, Service]:
+    """What jobs may ask of this process; nothing of it is started before the first one asks."""
+    settings = SparkSettings(
+        folder=options.state_dir / "spark", master=options.spark_master, conf=dict(options.spark_conf)
+    )
+    return {"spark": SparkService(settings, clock=clock)}
 
 
 def _fan_out(listeners: Sequence[Listener]) -> Listener:

@@ -61,6 +61,8 @@ class Options:
     health: str | None
     log_format: Literal["auto", "json", "pretty"]
     log_level: str
+    spark_master: str
+    spark_conf: Mapping[str, str]
     concurrency: int | None
     workers: Mapping[str, Mapping[str, object]] = field(default_factory=dict)
     origins: Mapping[str, str] = field(default_factory=dict)

@@ -106,6 +106,16 @@ def _ladder(value: Any) -> tuple[float, ...]:
     return ladder
 
 
+def _pairs(value: Any) -> dict[str, str]:
+    """A table of a file, or `name=value,name=value`."""
+    if isinstance(value, str):
+        pairs = [pair.partition("=") for pair in value.split(",") if pair.strip()]
+        if not all(equals for _, equals, _ in pairs):
+            raise ValueError("no equals sign")
+        return {name.strip(): text.strip() for name, _, text in pairs}
+    return {name: str(text) for name, text in msgspec.convert(value, dict[str, str | int | float]).items()}
+
+
 def _address(value: Any) -> str:
     host, _, port = str(value).rpartition(":")
     if not 0 <= _whole(port) < _PORTS:
@@ -138,6 +148,7 @@ _BUDGET = Kind(
 _COUNT = Kind("N", "a whole number of at least 1", _at_least(1, _whole))
 _SIZE = Kind("SIZE", "bytes, or a text like '2 GiB'", _at_least(1, _size))
 _LADDER = Kind("SECONDS,...", "ascending durations above 0, like 1s,5s,1m", _ladder)
+_PAIRS = Kind("NAME=VALUE,...", "a table of settings, or name=value,name=value", _pairs)
 _ADDRESS = Kind("[HOST:]PORT", "a port, or host:port", _address)
 
 OPTIONS: tuple[Option, ...] = (
@@ -195,5 +206,12 @@ OPTIONS: tuple[Option, ...] = (
         "log_format", _choice("auto", "json", "pretty"), "auto", "auto: pretty on a terminal, JSON lines elsewhere."
     ),
     Option("log_level", _choice("debug", "info", "warning", "error"), "info", "The lowest level that is logged."),
+    Option(
+        "spark_master",
+        _NAME,
+        "local[*,4]",
+        "Spark's master for heavy exports; with another than local[…] the executors share the exports' file system.",
+    ),
+    Option("spark_conf", _PAIRS, {}, "Spark's own settings, on top of ours, like spark.driver.memory=2g."),
     Option("concurrency", _COUNT, None, "Slots, in place of the Worker's own number; with one target."),
 )
