@@ -13,7 +13,7 @@ from steadyworker.config import Options
 from steadyworker.errors import ExportError
 from steadyworker.exports.manifest import Manifest
 from steadyworker.exports.stage import reap
-from steadyworker.exports.verify import verify
+from steadyworker.exports.verifying import verify
 
 
 @click.command(

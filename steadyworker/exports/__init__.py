@@ -14,7 +14,7 @@ Either way the file is written to a *stage* beside its target and published by `
 | `values.py`, `formats.py`, `parquet.py` | how a value becomes text, and rows become bytes |
 | `totals.py`, `hashed.py` | what is counted, summed and hashed in the same pass |
 | `rows.py`, `sources.py` | `RowExport`, and how rows are taken out of what a user gives |
-| `verify.py`, `readers.py` | reads a file back, with another reader, against its manifest |
+| `verifying.py`, `readers.py` | reads a file back, with another reader, against its manifest |
 | `spark/` | `SparkExport` and the Spark host |
 """
 
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from steadyworker.exports.parquet import Parquet
     from steadyworker.exports.rows import RowExport
     from steadyworker.exports.spark import SparkExport
-    from steadyworker.exports.verify import verify
+    from steadyworker.exports.verifying import verify
 
 __all__ = ["Csv", "JsonLines", "Manifest", "Parquet", "RowExport", "SparkExport", "verify"]
 
@@ -40,7 +40,7 @@ _HOMES = {
     "Parquet": "parquet",
     "RowExport": "rows",
     "SparkExport": "spark",
-    "verify": "verify",
+    "verify": "verifying",
 }
 
 

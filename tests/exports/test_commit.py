@@ -14,7 +14,7 @@ import pytest
 from steadyworker.errors import ExportError, Interrupt, TargetExists
 from steadyworker.exports.manifest import Manifest
 from steadyworker.exports.stage import STAGES, Target, manifest_path, new_stage, reap, stages
-from steadyworker.exports.verify import verify
+from steadyworker.exports.verifying import verify
 from tests.exports.kit import BY, COLUMNS, TOTALS, FakeServices, Payments
 
 REPOSITORY = Path(__file__).parents[2]

@@ -21,7 +21,7 @@ from steadyworker.exports.manifest import Manifest
 from steadyworker.exports.parquet import Parquet
 from steadyworker.exports.rows import RowExport
 from steadyworker.exports.stage import Target, stages
-from steadyworker.exports.verify import verify
+from steadyworker.exports.verifying import verify
 from tests.exports.kit import BY, COLUMNS, TOTALS, FakeServices, Payments, payment
 
 REPOSITORY = Path(__file__).parents[2]

@@ -17,7 +17,7 @@ from steadyworker.exports.manifest import Manifest
 from steadyworker.exports.parquet import Parquet
 from steadyworker.exports.rows import RowExport
 from steadyworker.exports.stage import manifest_path
-from steadyworker.exports.verify import verify
+from steadyworker.exports.verifying import verify
 from tests.exports.kit import BY, TOTALS, FakeServices, Payments
 
 FORMATS: list[Format] = [
