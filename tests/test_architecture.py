@@ -97,7 +97,7 @@ class Wing:
 
 
 WINGS: dict[str, Wing] = {
-    "exports/": Wing(floors=2, also=("payload.py", "logs.py")),
+    "exports/": Wing(floors=2, also=("payload.py", "logs.py", "memory.py")),
     "deadletters.py": Wing(floors=4),
     "diagnosis/": Wing(floors=2, also=("logs.py",)),
     "testing/": Wing(floors=7, also=("exports/", "deadletters.py"), seen_from=10),  # shipped for users; never imported

@@ -1,0 +1,219 @@
+"""
+`SparkExport`: what a job hands over, and what its own process does meanwhile.
+
+It plans, hears of parts as they are complete, joins and hashes them, compares its count with Spark's, and publishes the
+file like any other export (`commit.py`).  It has no Spark in it.
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack, closing
+from dataclasses import KW_ONLY, dataclass
+from datetime import date, datetime
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from steadyworker.clock import Clock, SystemClock
+from steadyworker.errors import ExportError
+from steadyworker.exports.base import Services
+from steadyworker.exports.commit import publish
+from steadyworker.exports.formats import Csv, format_of
+from steadyworker.exports.manifest import Manifest, Total, timestamp, versions
+from steadyworker.exports.spark.groups import Groups, check
+from steadyworker.exports.spark.join import Join
+from steadyworker.exports.spark.protocol import Done, Failed, Lines, Part, Plan, Progress, Started, from_event, to_param
+from steadyworker.exports.spark.tables import Table, source
+from steadyworker.exports.stage import Stage, Target, drop_incomplete
+from steadyworker.exports.totals import Totals
+
+Value = str | int | float | bool | Decimal | date | datetime | None
+
+SERVICE = "spark"
+"""The name by which a worker process wires its `SparkService`."""
+
+
+@dataclass(frozen=True)
+class SparkExport:
+    """
+    A query's result as one sorted CSV file, made by Spark.
+
+    Args:
+        query: Spark SQL; `:name` stands for a parameter.
+        tables: Name in the query to a Parquet, CSV or JSON Lines file or folder, or `Files` that says more.
+        order_by: Columns of the result to sort by, ascending; together unique, so that a file made again is the same file.
+        params: Values of the parameters; bound by Spark, never formatted into the query.
+            They are in the manifest: no credential belongs here.
+
+    Raises:
+        ExportError: No query, or nothing to sort by.
+    """
+
+    query: str
+    _: KW_ONLY
+    tables: Mapping[str, Table]
+    order_by: Sequence[str]
+    params: Mapping[str, Value] | None = None
+
+    def __post_init__(self) -> None:
+        if not self.query.strip():
+            raise ExportError("Expected a query in Spark SQL, got an empty one.")
+        if isinstance(self.order_by, str) or not self.order_by:
+            raise ExportError(
+                f"Expected columns to sort by, as a tuple, got {self.order_by!r}: name those that together are unique."
+            )
+
+    def write(
+        self,
+        services: Services,
+        to: Path,
+        *,
+        format: Any = None,
+        totals: Mapping[str, str] | None = None,
+        by: Sequence[str] = (),
+    ) -> Manifest:
+        """
+        Make the file, whole or not at all, and answer its manifest.
+
+        Raises:
+            TargetExists: Another job's file is there.
+            ExportError: A query, table, format or total that cannot be, or Spark failed; in Spark's words.
+            Interrupt: The run must end; Spark's job is ended, too.
+        """
+        chosen = format_of(Target.of(to), format)
+        if not isinstance(chosen, Csv):
+            raise ExportError(
+                f"Expected Csv() as format of a SparkExport, got {chosen.name}: export CSV, or use RowExport."
+            )
+        return publish(
+            services,
+            to,
+            lambda target, stage: _Run(self, services, chosen, dict(totals or {}), tuple(by), target, stage).write(),
+        )
+
+    def plan(self, lines: Lines, sums: Sequence[str], parts: Path) -> Plan:
+        """
+        What the host is told.
+
+        Raises:
+            ExportError: A table or a parameter that cannot be.
+        """
+        return Plan(
+            query=self.query,
+            tables={name: source(name, table) for name, table in self.tables.items()},
+            params={name: to_param(name, value) for name, value in (self.params or {}).items()},
+            order_by=tuple(self.order_by),
+            sums=tuple(sums),
+            lines=lines,
+            parts=str(parts),
+        )
+
+
+class _Run:
+    """One run of one export, in its stage."""
+
+    def __init__(
+        self,
+        export: SparkExport,
+        services: Services,
+        form: Csv,
+        totals: Mapping[str, str],
+        by: Sequence[str],
+        target: Target,
+        stage: Stage,
+    ) -> None:
+        self._export, self._services, self._form, self._sums, self._by = export, services, form, totals, by
+        self._target, self._stage = target, stage
+        self._clock: Clock = SystemClock()
+        self._columns: tuple[tuple[str, str], ...] = ()
+        self._join: Join | None = None
+        self._groups: Groups | None = None
+
+    def write(self) -> Manifest:
+        """Write `stage.data`, durable, and answer what it is."""
+        began = self._clock.monotonic()
+        drop_incomplete(self._target, self._services.uid, self._stage.fence)
+        form = self._form
+        lines = Lines(delimiter=form.delimiter, null=form.null, guard_formulas=form.guard_formulas)
+        parts = self._stage.path / "parts"
+        request = msgspec.to_builtins(self._export.plan(lines, tuple(self._sums), parts))
+        with ExitStack() as opened:
+            events = opened.enter_context(closing(self._services.call(SERVICE, request)))  # type: ignore[type-var]
+            for said in events:
+                match from_event(said):
+                    case Started(columns=columns):
+                        self._begin(columns, opened)
+                    case Progress(done=done, total=total, rows=rows):
+                        self._services.progress(done, total, f"{rows:,} rows written")
+                    case Part(index=index, path=path, bytes=size):
+                        self._joined().offer(index, path, size)
+                    case Failed(kind=kind, text=text):
+                        self._stage.remove()
+                        raise ExportError(f"Spark did not make the export ({kind}): {text}")
+                    case Done() as done:
+                        spark = self._clock.monotonic()
+                        manifest = self._finish(done, said)
+        shutil.rmtree(parts, ignore_errors=True)
+        ended = self._clock.monotonic()
+        timings = {"spark": round(spark - began, 3), "join": round(ended - spark, 3), "write": round(ended - began, 3)}
+        return msgspec.structs.replace(manifest, timings=timings)
+
+    def _begin(self, columns: tuple[tuple[str, str], ...], opened: ExitStack) -> None:
+        """Begin the file; anew, when Spark's host died and a fresh one begins."""
+        if self._join is not None:
+            self._stage.data.unlink()
+        self._columns = columns
+        names = [name for name, _ in columns]
+        Totals(names, self._sums, self._by, self._form.text)  # says what cannot be summed, in the words of every export
+        self._groups = Groups(columns, self._form, self._by, tuple(self._sums)) if self._by else None
+        joined = self._groups.add if self._groups else lambda _: None
+        self._join = opened.enter_context(Join(self._stage.data, self._form.head(names), self._services.check, joined))
+
+    def _joined(self) -> Join:
+        if self._join is None:
+            raise ExportError(
+                "Expected to hear that Spark has begun before the first part, got a part: Spark host and worker differ."
+            )
+        return self._join
+
+    def _finish(self, done: Done, said: Mapping[str, Any]) -> Manifest:
+        join = self._joined()
+        join.finish(done.parts)
+        if join.rows != done.rows:
+            raise ExportError(
+                f"Expected {done.rows} rows, as Spark counted them, got {join.rows} in the file: nothing was published."
+            )
+        return Manifest(
+            uid=self._services.uid,
+            key=self._services.key,
+            fence=self._stage.fence,
+            name=self._target.path.name,
+            query=self._export.query,
+            parameters={name: _json(value) for name, value in (self._export.params or {}).items()},
+            columns=tuple(name for name, _ in self._columns),
+            rows=done.rows,
+            totals=self._totals(done),
+            bytes=join.bytes,
+            sha256=join.sha256,
+            format=self._form.options(),
+            versions=versions() | said.get("versions", {}),
+            created_at=timestamp(self._clock),
+        )
+
+    def _totals(self, done: Done) -> tuple[Total, ...]:
+        if self._groups is not None:
+            totals = self._groups.result()
+            check(totals, done.rows, done.sums)
+            return totals
+        return (Total(rows=done.rows, sums=done.sums),) if self._sums else ()
+
+
+def _json(value: Value) -> str | int | float | bool | None:
+    """A parameter as the manifest shows it."""
+    if isinstance(value, date):
+        return value.isoformat()
+    return str(value) if isinstance(value, Decimal) else value

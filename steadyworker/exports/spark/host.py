@@ -1,0 +1,112 @@
+"""
+The Spark host's process: `python -m steadyworker.exports.spark.host PARENT`, started by `process.py` and by nobody else.
+
+- Its standard input and output carry the protocol.  They are moved to other descriptors before anything else happens, and
+  1 becomes 2 (the log): what the JVM prints cannot break the protocol.
+- It leads a session of its own and ends together with all of it: when its parent dies (PDEATHSIG, end of file), when its
+  JVM dies, when it is told to.
+- Spark is started before any thread is.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import queue
+import signal
+import sys
+import tempfile
+import threading
+from pathlib import Path
+from typing import NoReturn
+
+from steadyworker.exports.spark.engine import Engine, first_line
+from steadyworker.exports.spark.protocol import Cancel, Fatal, Message, Ping, Pong, Ready, Run, decode_command, encode
+
+_PR_SET_PDEATHSIG = 1
+
+
+def die() -> NoReturn:
+    """End this process, the JVM, and all that shares their group; nothing here is worth a good-bye."""
+    os.killpg(0, signal.SIGKILL)
+    os._exit(1)  # not reached
+
+
+def die_with(parent: int) -> None:
+    """Arrange that this process dies when its parent does."""
+    signal.signal(signal.SIGTERM, lambda *_: die())
+    if sys.platform == "linux":
+        ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
+    if os.getppid() != parent:  # it died before we asked
+        die()
+
+
+class Wire:
+    """The two descriptors of the protocol."""
+
+    def __init__(self) -> None:
+        self.commands = os.fdopen(os.dup(0), "rb")
+        self._events = os.fdopen(os.dup(1), "wb")
+        self._turn = threading.Lock()
+        nothing = os.open(os.devnull, os.O_RDONLY)
+        os.dup2(nothing, 0)
+        os.close(nothing)
+        os.dup2(2, 1)
+
+    def send(self, message: Message) -> None:
+        """Tell the parent; dies if there is none."""
+        try:
+            with self._turn:
+                self._events.write(encode(message))
+                self._events.flush()
+        except OSError:
+            die()
+
+
+def main() -> None:
+    """Run until told to stop, or until the parent or the JVM is gone."""
+    die_with(int(sys.argv[1]))
+    wire = Wire()
+    try:
+        engine = Engine(wire.send, die)
+        engine.warm_up(Path(tempfile.gettempdir(), "warm-up"))
+    except Exception as error:  # noqa: BLE001 - whatever keeps Spark from starting is told, and ends this process
+        wire.send(Fatal(first_line(error)))
+        die()
+    pings: queue.SimpleQueue[int] = queue.SimpleQueue()
+    stopping = threading.Event()
+    threading.Thread(target=_answer, args=(engine, wire, pings), name="ping", daemon=True).start()
+    threading.Thread(target=_outlive, args=(engine, stopping), name="jvm", daemon=True).start()
+    wire.send(Ready(os.getpid(), engine.versions))
+    for line in wire.commands:
+        match decode_command(line):
+            case Run() as run:
+                engine.run(run)
+            case Cancel(job):
+                engine.cancel(job)
+            case Ping(number):
+                pings.put(number)
+            case _:
+                stopping.set()
+                engine.stop()
+                sys.exit(0)
+    die()
+
+
+def _answer(engine: Engine, wire: Wire, pings: queue.SimpleQueue[int]) -> None:
+    """Answer each ping after a round trip to the JVM."""
+    while True:
+        number = pings.get()
+        if engine.alive():
+            wire.send(Pong(number))
+
+
+def _outlive(engine: Engine, stopping: threading.Event) -> None:
+    """Die with the JVM."""
+    engine.jvm.wait()
+    if not stopping.is_set():
+        die()
+
+
+if __name__ == "__main__":
+    main()

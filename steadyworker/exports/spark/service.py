@@ -1,0 +1,229 @@
+"""
+`SparkService`: keeps a Spark host for the jobs of a worker process; what `services.call("spark", plan)` reaches.
+
+One thread owns all that changes here; others, the hosts' readers too, leave it a note.
+
+::
+
+    call:  waiting ──place──→ running ──done, failed──→ over
+              ↑                  │ host dies
+              └──────────────────┘ up to `resubmissions` times, then failed("host-died")
+
+    host:  starting ──ready──→ warm ──jobs_per_host, max_rss──→ retiring ──empty──→ stopping ──→ gone
+                                └───────── idle_stop ──────────────────────────────────↑
+
+When a host dies nobody knows which of its jobs killed it.
+So each of them is begun again *alone*, on a host of its own: whoever kills that one is the culprit and has used up one of
+its resubmissions; the others have lost nothing but time.
+"""
+
+from __future__ import annotations
+
+import os
+import queue
+import threading
+from collections import deque
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from typing import Any
+
+import msgspec
+
+from steadyworker.clock import Clock, SystemClock
+from steadyworker.errors import ConfigError
+from steadyworker.exports.spark.hosts import Call, Emit, Host
+from steadyworker.exports.spark.process import HostProcess, reap_folders
+from steadyworker.exports.spark.protocol import Done, Failed, Fatal, JobEvent, Message, Plan, Pong, Ready, as_event
+from steadyworker.exports.spark.settings import SparkSettings
+from steadyworker.logs import get_logger
+
+_STOPPED = ("stopped", "the worker process stops")
+_CANCELLED = ("cancelled", "cancelled")
+
+
+class SparkCall:
+    """One request, under way (`slots.base.ServiceCall`)."""
+
+    def __init__(self, cancel: Callable[[], None]) -> None:
+        self._cancel = cancel
+
+    def cancel(self) -> None:
+        """End it; returns at once, and a last event may still come."""
+        self._cancel()
+
+
+class SparkService:
+    """
+    The Spark host as a service (`slots.base.Service`): starts on first use, stays warm, ends when it is idle.
+
+    Args:
+        settings: See there.
+        environ: What hosts inherit; by default the environment of this process when one is started.
+    """
+
+    def __init__(
+        self, settings: SparkSettings, *, clock: Clock | None = None, environ: Mapping[str, str] | None = None
+    ) -> None:
+        self._settings, self._clock, self._environ = settings, clock or SystemClock(), environ
+        self._log = get_logger("steadyworker.spark")
+        self._notes: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
+        self._waiting: deque[Call] = deque()
+        self._hosts: list[Host] = []
+        self._numbers = 0
+        self._closed = self._stopped = False
+        self._thread: threading.Thread | None = None
+        self._opening = threading.Lock()
+
+    # --- From any thread ---
+
+    def open(self, request: Mapping[str, Any], uid: str, fence: int, emit: Emit) -> SparkCall:
+        """
+        Begin an export: `request` is a `protocol.Plan` whose `parts` is a folder to make one folder per submission in.
+
+        `emit` is called from the service's thread with each event of `protocol`, in order; it must not block.
+        """
+        with self._opening:
+            self._numbers += 1
+            call = Call(f"{uid}-{fence}-{self._numbers}", msgspec.convert(dict(request), Plan), emit)
+            if self._closed:
+                call.fail(*_STOPPED)
+                return SparkCall(lambda: None)
+            if self._thread is None:
+                # It starts the hosts, which die with it: so it lives as long as the worker process.
+                self._thread = threading.Thread(target=self._work, name="spark-service", daemon=True)
+                self._thread.start()
+            self._notes.put(lambda: self._waiting.append(call))
+        return SparkCall(lambda: self._notes.put(lambda: self._cancel(call)))
+
+    def stop(self, within: float) -> None:
+        """End every call, then the hosts, by force after `within` seconds; safe twice."""
+        deadline = self._clock.monotonic() + within
+        with self._opening:
+            self._closed = True
+            self._notes.put(lambda: self._stop(deadline))
+        if self._thread is not None:
+            self._thread.join()
+
+    # --- In the service's thread ---
+
+    def _work(self) -> None:
+        reap_folders(self._settings.hosts)
+        while not (self._stopped and not self._hosts):
+            with suppress(queue.Empty):
+                self._notes.get(timeout=self._until_due())()
+            self._place()
+            for host in self._hosts:
+                host.attend(self._clock.monotonic())
+
+    def _until_due(self) -> float | None:
+        """Seconds until something is due; None when only a note can change anything."""
+        moments = [moment for host in self._hosts for moment in host.due()]
+        return max(0.0, min(moments) - self._clock.monotonic()) if moments else None
+
+    def _cancel(self, call: Call) -> None:
+        call.cancelled = True
+        if call in self._waiting:
+            self._waiting.remove(call)
+            call.fail(*_CANCELLED)
+        for host in self._hosts:
+            if call.job in host.calls and host.ready:
+                host.cancel(call, self._clock.monotonic())
+            elif call.job in host.calls:
+                host.ended(call)
+                call.fail(*_CANCELLED)
+
+    def _stop(self, deadline: float) -> None:
+        self._stopped = True
+        for call in (*self._waiting, *(call for host in self._hosts for call in host.calls.values())):
+            call.fail(*_STOPPED)
+        self._waiting.clear()
+        for host in self._hosts:
+            worthless = bool(host.calls) or not host.ready or self._settings.master.startswith("local")
+            host.calls.clear()
+            host.stop(self._clock.monotonic())
+            host.deadline = deadline
+            if worthless:
+                host.kill()  # only a cluster has to be told that an application ends
+
+    def _place(self) -> None:
+        """
+        Give each waiting call a host that takes it; start one if there may be one more.
+
+        In order of arrival: a call that has to run alone would otherwise never find an empty host.
+        """
+        while self._waiting:
+            call = self._waiting[0]
+            host = next((host for host in self._hosts if host.takes(call)), None)
+            if host is None and len(self._hosts) < self._settings.max_hosts:
+                host = self._start()
+            if host is None:
+                return
+            self._waiting.popleft()
+            host.submit(call)
+
+    def _start(self) -> Host | None:
+        """A fresh host; None, and every call that waits for one has failed, when there can be none."""
+        try:
+            environ = os.environ if self._environ is None else self._environ
+            java = self._settings.java(environ)
+            process = HostProcess(self._settings, java, environ, self._heard)
+        except (ConfigError, OSError) as error:
+            for call in self._waiting:
+                call.fail("unavailable", str(error))
+            self._waiting.clear()
+            return None
+        host = Host(process, self._settings, self._clock.monotonic() + self._settings.start_within)
+        self._hosts.append(host)
+        self._log.info("spark_host_starting", pid=process.pid, master=self._settings.master, java=java.version)
+        return host
+
+    def _heard(self, process: HostProcess, message: Message | None) -> None:
+        """In the host's reader thread."""
+        self._notes.put(lambda: self._told(process, message))
+
+    def _told(self, process: HostProcess, message: Message | None) -> None:
+        host = next(host for host in self._hosts if host.process is process)
+        match message:
+            case None:
+                self._gone(host)
+            case Ready():
+                self._log.info("spark_host_ready", pid=process.pid, **message.versions)
+                host.became_ready(message.versions, self._clock.monotonic())
+            case Fatal():
+                host.problem = message.text
+            case Pong():
+                host.answered_at, host.asked_at = self._clock.monotonic(), None
+            case _:
+                self._relay(host, message)
+
+    def _relay(self, host: Host, event: JobEvent) -> None:
+        call = host.calls.get(event.job)
+        if call is None:
+            return
+        if isinstance(event, Done | Failed):
+            host.ended(call)
+            call.end(event, host.versions)
+        else:
+            call.emit(as_event(event))
+
+    def _gone(self, host: Host) -> None:
+        """A host ended: begin its calls again, or end them if they have had their chances."""
+        self._hosts.remove(host)
+        why = host.problem or host.process.log_tail() or "no last words"
+        host.process.remove()
+        if host.calls or not host.stopping:
+            self._log.warning("spark_host_died", pid=host.process.pid, calls=len(host.calls), why=why)
+        else:
+            self._log.info("spark_host_ended", pid=host.process.pid)
+        alone = len(host.calls) == 1
+        for call in reversed(host.calls.values()):
+            call.deaths += alone
+            call.suspect = True
+            if call.cancelled:
+                call.fail(*_CANCELLED)
+            elif not host.ready and host.problem:
+                call.fail("unavailable", f"Spark did not start: {why}")
+            elif call.deaths > self._settings.resubmissions:
+                call.fail("host-died", f"the Spark host died under it {call.deaths} times, the last time: {why}")
+            else:
+                self._waiting.appendleft(call)
