@@ -29,7 +29,7 @@ from steadyworker.runner import Runner
 from steadyworker.slots.base import Service, Slot
 from steadyworker.slots.process import ProcessSlot
 from steadyworker.slots.thread import ThreadSlot
-from steadyworker.table import Parts
+from steadyworker.table import Parts, Quota
 from steadyworker.worker import Worker, WorkerSpec, spec_of
 
 _MOST_HANDS = 32
@@ -146,6 +146,7 @@ def assemble(plan: Plan, listeners: Sequence[Listener] = (), services: Mapping[s
     lock = OwnerLock(owners_directory(options), owner)
     services = services if services is not None else _services(options, clock)
     emit = _fan_out([log_events(), *listeners])
+    quota = Quota(options.max_jobs)
     runners, hands = [], []
     for spec, adapter, namespace in zip(plan.specs, plan.adapters, namespaces, strict=True):
         team = Hands(min(_MOST_HANDS, spec.concurrency + 1), f"hands-{spec.queue}")
@@ -161,6 +162,7 @@ def assemble(plan: Plan, listeners: Sequence[Listener] = (), services: Mapping[s
             times=times,
             emit=emit,
             submit=team.submit,
+            quota=quota,
             services=services,
             stop_on_ledger_loss=options.on_ledger_loss == "stop",
         )

@@ -57,6 +57,7 @@ class Deliveries:
         self.stage = Stage.RUNNING
         self.ledger_away = False
         self.offers_end = 0.0
+        self.shut = False
         self._epoch = -1
         self._parts = parts
         self._runs = runs
@@ -177,7 +178,7 @@ class Deliveries:
     def _claim(self, arrival: Arrival, row: Row | None, claim: Claim) -> bool:
         delivery = arrival.delivery
         if self.stage is not Stage.RUNNING:
-            self._runs.pass_on(settle.answer(delivery, Settle.RELEASE))
+            self._give_back(delivery)
             return True
         if self._runs.unreaped(arrival.id):
             self._hold(delivery)
@@ -186,19 +187,32 @@ class Deliveries:
         if slot is None:
             if self._runs.slots_adrift():
                 self.offers_end = 0.0
-                self._parts.adapter.credits(0)
-                self._runs.pass_on(settle.answer(delivery, Settle.RELEASE))
+                self._give_back(delivery)
             else:
                 self._hold(delivery)
             return True
+        if not self._parts.quota.take():
+            self._give_back(delivery)
+            return True
         began = self._parts.clock.boottime()
-        claimed = self._parts.ledger.claim(
-            Claimed(arrival.id, row, self._parts.owner, arrival.origin.hop, arrival.body_sha256, claim.counters)
-        )
+        claimed = None
+        try:
+            claimed = self._parts.ledger.claim(
+                Claimed(arrival.id, row, self._parts.owner, arrival.origin.hop, arrival.body_sha256, claim.counters)
+            )
+        finally:
+            if claimed is None:
+                self._parts.quota.give_back()
         if claimed is None:
             return False
         self._runs.start(claimed, arrival, slot, began, lost=claim.lost, before=row)
         return True
+
+    def _give_back(self, delivery: Delivery) -> None:
+        """Another's turn: the window is shut first, so that the message does not come straight back."""
+        self.shut = True
+        self._parts.adapter.credits(0)
+        self._runs.pass_on(settle.answer(delivery, Settle.RELEASE))
 
     def _finish(self, arrival: Arrival, row: Row | None) -> bool:
         if row is None:

@@ -30,9 +30,11 @@ class Requests:
     def asked(self, asked: Asked) -> None:
         """Answer, or let it wait for the ledger."""
         run = self._runs.by_fence.get(asked.fence)
-        if run is None or run.slot is None or run.phase is not Phase.RUNNING:
+        if run is None or run.slot is None:
             return
-        if asked.what in self._parts.services:
+        if run.phase is Phase.DROPPED:
+            run.slot.reply(asked.fence, asked.id, None, refused="fenced")
+        elif asked.what in self._parts.services:
             self._call(run, asked)
         elif asked.what == CANCEL:
             self._cancel_call(run, asked)
@@ -72,6 +74,7 @@ class Requests:
             self._runs.ledger_lost(str(error))
             return
         if not granted:
+            run.waiting.append(asked)
             self._runs.drop(run, asked.what)
             return
         if asked.what == "checkpoint":

@@ -155,6 +155,8 @@ class Runner:
     def _settle_state(self) -> None:
         """What depends on everything else: the window, the tokens that the keeper renews."""
         self._tokens = tuple(run.token for run in self.runs.by_fence.values() if run.phase is not Phase.DROPPED)
+        if self.deliveries.shut:
+            self._window, self.deliveries.shut = 0, False
         window = self._wanted_window()
         if window != self._window:
             self._window = window
@@ -165,7 +167,7 @@ class Runner:
 
     def _wanted_window(self) -> int:
         """Slots that work, less those whose run holds no valid delivery; a run adrift may offer its credit for a while."""
-        if self.stage is not Stage.RUNNING or self.deliveries.ledger_away:
+        if self.stage is not Stage.RUNNING or self.deliveries.ledger_away or self.parts.quota.spent:
             return 0
         adrift = self.runs.slots_adrift()
         offered = adrift if self.parts.clock.monotonic() < self.deliveries.offers_end and self.parts.adoption else 0

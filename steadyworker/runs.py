@@ -317,6 +317,9 @@ class Runs:
         if run.slot is not None:
             run.phase = Phase.DROPPED
             run.slot.kill(run.token.fence, Interrupted())
+            waiting, run.waiting = run.waiting, []
+            for asked in waiting:
+                run.slot.reply(asked.fence, asked.id, None, refused="fenced")
         else:
             self.by_fence.pop(run.token.fence, None)
         if delivery is not None:

@@ -241,7 +241,7 @@ class Service:
             and now - self._away_since > options.give_up_after
         ):
             found.append((f"--give-up-after: no broker for {options.give_up_after:g} s", EX_UNAVAILABLE))
-        if options.max_jobs is not None and sum(runner.runs.settled_jobs for runner in runners) >= options.max_jobs:
+        if options.max_jobs is not None and all(runner.parts.quota.spent and runner.idle for runner in runners):
             found.append((f"--max-jobs: {options.max_jobs}", EX_OK))
         if not all(runner.idle and not away for runner in runners):
             self._busy_at = now

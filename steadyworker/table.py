@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import heapq
 import itertools
+import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
@@ -24,6 +25,36 @@ from steadyworker.outcome import Outcome
 from steadyworker.settle import HandOver
 from steadyworker.slots.base import Asked, Service, ServiceCall, Slot
 from steadyworker.worker import WorkerSpec
+
+
+class Quota:
+    """How many jobs this process may still begin (`--max-jobs`), shared by its runners; without a limit there is always one."""
+
+    def __init__(self, limit: int | None = None) -> None:
+        self._lock = threading.Lock()
+        self._left = limit
+
+    def take(self) -> bool:
+        """Begin one more, if there is one left."""
+        with self._lock:
+            if self._left is None:
+                return True
+            self._left -= 1
+            if self._left >= 0:
+                return True
+            self._left = 0
+            return False
+
+    def give_back(self) -> None:
+        """It was not begun after all."""
+        with self._lock:
+            if self._left is not None:
+                self._left += 1
+
+    @property
+    def spent(self) -> bool:
+        """Nothing more may begin."""
+        return self._left == 0
 
 
 def _nothing() -> None:
@@ -54,6 +85,7 @@ class Parts:
     emit: Listener
     submit: Callable[[Callable[[], None]], object]
     hurry: Callable[[], None] = _nothing
+    quota: Quota = field(default_factory=Quota)
     services: Mapping[str, Service] = field(default_factory=dict)
     max_body: int = 1 << 20
     adoption: bool = True
