@@ -102,21 +102,22 @@ class SqliteAdapter:
 
     def findings(self, spec: QueueSpec) -> Sequence[Finding]:
         """What is wrong with the file's place, the file, and its queues."""
-        found = list(place_findings(self.path, _mounts()))
-        if found or (self._declares and not self.path.exists()):
-            return found
-        remedy = "Name another path, or run once with --topology declare to make the file and its queues."
+        wrong = place_findings(self.path, _mounts())
+        if wrong or (self._declares and not self.path.exists()):
+            return wrong
+        remedy = "Name another path, or run once with --topology declare, which makes the file and its queues."
+        if not self.path.exists():
+            return [Finding("error", f"Expected a broker file at {self.path}, got none.", remedy)]
         try:
             store = Store(self.path, self._settings.clock, create=False)
         except Unusable as error:
             return [Finding("error", str(error), remedy)]
         with closing(store):
-            if self._declares:
-                return found
-            for queue in (spec.queue, spec.dead_letter_queue):
-                if not store.has_queue(queue):
-                    found.append(Finding("error", f"Expected the queue {queue!r} in {self.path}, got none.", remedy))
-        return found
+            queues = () if self._declares else (spec.queue, spec.dead_letter_queue)
+            missing = [queue for queue in queues if not store.has_queue(queue)]
+        return [
+            Finding("error", f"Expected the queue {queue!r} in {self.path}, got none.", remedy) for queue in missing
+        ]
 
     @contextmanager
     def dead_letters(self) -> Iterator[SqliteDeadLetters]:

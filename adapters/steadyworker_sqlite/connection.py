@@ -102,7 +102,7 @@ class Connection:
         with self._lock:
             if self._session is not None:
                 self._session.wake()
-        if self._thread is not None:
+        if self._thread is not None and self._thread is not threading.current_thread():
             self._thread.join(within)
             with self._lock:
                 if self._session is not None:
@@ -151,7 +151,7 @@ class Connection:
             with suppress(BrokerUnavailable):
                 self._end(session.leave)
         finally:
-            self._end(session.abandon)  # a sink that raised ends the thread; nobody shall wait for it
+            self._end(session.abandon)  # an error that is nobody's ends the thread; no settlement shall wait for it
 
     def _turned(self) -> None:
         """The thread lives: the watchdog's evidence."""
@@ -177,7 +177,7 @@ class Connection:
                     return
             try:
                 taken = session.turn(settlements, window)
-            except BrokerUnavailable as error:
+            except Exception as error:
                 with self._lock:
                     self._session = None  # before anyone hears of it: this epoch is over
                 answer: Exception = _stale(epoch, None) if isinstance(error, Evicted) else Unsettled(str(error))

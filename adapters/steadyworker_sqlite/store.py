@@ -9,7 +9,6 @@ them is only for the next boot, when the first to open the file translates one i
 from __future__ import annotations
 
 import json
-import os
 import sqlite3
 import uuid
 from collections.abc import Iterable, Iterator, Sequence
@@ -182,7 +181,7 @@ class Store:
         cursor = self._db.execute(
             "INSERT INTO consumers (queue, presence, name, reads) VALUES (?, ?, ?, ?)", (queue, presence, name, reads)
         )
-        assert cursor.lastrowid is not None  # noqa: S101 - an INSERT has one
+        assert cursor.lastrowid is not None  # an INSERT has one
         return cursor.lastrowid
 
     def peers(self) -> Sequence[Peer]:
@@ -244,36 +243,38 @@ class Store:
 
     def _open(self) -> None:
         with translated(self.path):
-            application, version = (
-                self._db.execute(f"PRAGMA {name}").fetchone()[0] for name in ("application_id", "user_version")
-            )
-            if application == 0 and version == 0:
+            tables, application, version = self._look()
+            if (tables, application, version) == (0, 0, 0):
                 self._create()
             elif application != APPLICATION_ID:
+                # Looked at before anything is written: what is another's stays as it is, to the byte.
                 raise Unusable(
                     f"Expected a broker file at {self.path}, got another program's database: name another path."
                 )
             elif version > SCHEMA:
-                raise Unusable(
-                    f"Expected a broker file of schema {SCHEMA} at {self.path}, got {version}: run the newer SteadyWorker."
-                )
+                expected = f"Expected a broker file of schema {SCHEMA} at {self.path}"
+                raise Unusable(f"{expected}, got {version}: run the newer SteadyWorker.")
             self._db.execute(f"PRAGMA journal_size_limit = {64 << 20}")
             if self._meta("boot") != boot_id():
                 self._translate_times()
             self._uncertain = int(str(self._meta("uncertain")))
 
+    def _look(self) -> tuple[int, int, int]:
+        """How many tables, whose file, which schema: in one statement, so that they belong together."""
+        tables, application, version = self._db.execute(
+            "SELECT (SELECT count(*) FROM sqlite_schema), application_id, user_version"
+            " FROM pragma_application_id, pragma_user_version"
+        ).fetchone()
+        return tables, application, version
+
     def _create(self) -> None:
         if self._db.execute("PRAGMA journal_mode = WAL").fetchone()[0] != "wal":
             raise Unusable(
-                f"Expected a file system that can share a write-ahead log at {self.path}: name a local path."
+                f"Expected a file system that can share a write-ahead log, at {self.path}: name a local path."
             )
         self._db.execute("PRAGMA synchronous = FULL")
         self._db.execute("BEGIN IMMEDIATE")
-        if self._db.execute("PRAGMA user_version").fetchone()[0] == 0:  # else another process was faster
-            if self._db.execute("SELECT 1 FROM sqlite_schema").fetchone():
-                raise Unusable(
-                    f"Expected a broker file at {self.path}, got another program's database: name another path."
-                )
+        if self._look() == (0, 0, 0):  # else another process was faster
             for statement in _TABLES.split(";\n"):
                 self._db.execute(statement)
             values = (("id", str(uuid.uuid4())), ("boot", boot_id()), ("uncertain", 0))
@@ -312,7 +313,7 @@ def boot_id() -> str:
 
 def _inode(path: Path) -> tuple[int, int] | None:
     try:
-        status = os.stat(path)
+        status = path.stat()
     except FileNotFoundError:
         return None
     return status.st_dev, status.st_ino

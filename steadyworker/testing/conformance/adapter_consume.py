@@ -176,3 +176,12 @@ class ConsumePromises(AdapterBench):
         started.stop(self.within)
         tape.stays(deliveries=0)
         assert heard == []
+
+    def test_the_io_thread_says_when_it_last_turned(self, adapter: Adapter) -> None:
+        """It is the watchdog's evidence: nothing before start, and then later and later; None without a thread."""
+        assert adapter.last_turn is None
+        tape = self.started(adapter, 1)
+        before = adapter.last_turn
+        if before is None:
+            pytest.skip("this adapter has no thread of its own")
+        tape.until(lambda: (adapter.last_turn or 0) > before, "another turn")

@@ -1,0 +1,327 @@
+"""The broker file is locked, gone, replaced, damaged, another program's: said clearly, nothing lost, and back by itself."""
+
+from __future__ import annotations
+
+import gc
+import sqlite3
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from pathlib import Path
+from typing import Any, TypeVar
+
+import pytest
+
+from steadyworker.adapter import Connected, Delivered, Gone, Lost, QueueSpec, Settings, Signal
+from steadyworker.delivery import KEY, Copy, Delivery, Redelivered, Settle, Target
+from steadyworker.errors import BrokerUnavailable, PublishFailed, StaleDelivery, Unsettled
+from steadyworker.testing.clock import FakeClock
+from steadyworker_sqlite import SqliteAdapter, session, store
+from steadyworker_sqlite.errors import Unusable, translated
+
+SPEC = QueueSpec("exports", "exports.dead")
+Eventually = Callable[..., Any]
+Kind = TypeVar("Kind")
+
+
+class Worker:
+    """One adapter, started, and all that it heard."""
+
+    def __init__(self, path: Path, silence: float = 1.5, **settings: Any) -> None:
+        self.heard: list[Signal] = []
+        self.adapter = SqliteAdapter(path, SPEC, Settings(**settings), silence)
+        self.adapter.credits(1)
+        self.adapter.start(self.heard.append)
+
+    def all(self, kind: type[Kind]) -> list[Kind]:
+        return [signal for signal in list(self.heard) if isinstance(signal, kind)]
+
+    def delivery(self, eventually: Eventually, number: int = 1) -> Delivery:
+        found: list[Delivered] = eventually(lambda: self.all(Delivered)[number - 1 : number])
+        return found[0].delivery
+
+
+def work(key: str = "k-1", to: Target = Target.WORK, delay: float = 0.0) -> Copy:
+    return Copy(to, b"{}", {KEY: key}, delay)
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "broker.db"
+
+
+@pytest.fixture
+def worker(path: Path) -> Iterator[Worker]:
+    worker = Worker(path)
+    yield worker
+    worker.adapter.stop(5)
+
+
+@pytest.fixture
+def locked(path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[], sqlite3.Connection]]:
+    """Lock the file as a frozen process would."""
+    monkeypatch.setattr(store, "BUSY_SECONDS", 0.1)
+    with closing(sqlite3.connect(path, isolation_level=None)) as db:
+
+        def lock() -> sqlite3.Connection:
+            db.execute("BEGIN IMMEDIATE")
+            return db
+
+        yield lock
+
+
+def test_a_locked_file_confirms_nothing_and_heals(
+    locked: Callable[[], sqlite3.Connection], worker: Worker, eventually: Eventually
+) -> None:
+    worker.adapter.publish(work())
+    delivery = worker.delivery(eventually)
+    db = locked()
+    with pytest.raises(PublishFailed, match="another process has kept it locked"):
+        worker.adapter.publish(work("k-2"))
+    with pytest.raises(Unsettled, match="locked"):
+        worker.adapter.settle(delivery, Settle.ACK)
+    eventually(lambda: len(worker.all(Lost)) == len(worker.all(Gone)) == 1)
+    with pytest.raises(StaleDelivery):
+        worker.adapter.settle(delivery, Settle.ACK)
+    assert len(worker.all(Gone)) == 1, "a cause is said once, not with each try"
+    db.execute("ROLLBACK")
+    again = worker.delivery(eventually, 2)
+    assert again.epoch == worker.all(Connected)[-1].epoch == 2
+    assert again.headers[KEY] == "k-1"
+    worker.adapter.settle(again, Settle.ACK)
+
+
+def test_a_file_that_was_removed_is_missed_and_taken_back_when_it_returns(
+    path: Path, tmp_path: Path, eventually: Eventually
+) -> None:
+    """`topology` other than "declare": nobody makes an empty file in its place."""
+    SqliteAdapter(path, SPEC, Settings()).publish(work())
+    first = Worker(path)
+    delivery = first.delivery(eventually)
+    first.adapter.stop(5)
+    worker = Worker(path, topology="check")
+    delivery = worker.delivery(eventually)
+    away = tmp_path / "away"
+    away.mkdir()
+    for part in tmp_path.glob("broker.db*"):
+        if part.is_file():
+            part.rename(away / part.name)
+    with pytest.raises(Unsettled, match="removed or replaced"):
+        worker.adapter.settle(delivery, Settle.RELEASE)
+    eventually(lambda: worker.all(Gone))
+    assert "start a worker, or send to it, to make it" in worker.all(Gone)[0].cause
+    with pytest.raises(PublishFailed, match="no such file"):
+        worker.adapter.publish(work("k-2"))
+    for part in away.iterdir():
+        part.rename(tmp_path / part.name)
+    assert worker.delivery(eventually, 2).headers[KEY] == "k-1"
+    worker.adapter.stop(5)
+
+
+def test_what_is_written_to_an_unlinked_file_is_not_confirmed(
+    path: Path, worker: Worker, eventually: Eventually
+) -> None:
+    """An unlinked file would take every message and keep none."""
+    worker.adapter.publish(work("k-1"))
+    before = worker.adapter.identity()
+    for part in path.parent.glob("broker.db*"):
+        if part.is_file():
+            part.unlink()
+    with pytest.raises(PublishFailed, match="removed or replaced"):
+        worker.adapter.publish(work("k-2"))
+    worker.adapter.publish(work("k-3"))  # into the file that was made anew
+    assert worker.adapter.identity() != before
+    eventually(lambda: [d for d in worker.all(Delivered) if d.delivery.headers[KEY] == "k-3"])
+    assert [lost.epoch for lost in worker.all(Lost)] == [1]
+
+
+@pytest.mark.parametrize("content", [b"PK\x03\x04" + b"not a database" * 100, None])
+def test_another_programs_file_is_refused_for_good(path: Path, content: bytes | None, eventually: Eventually) -> None:
+    """At the first connect that is final: the process ends with 78 instead of waiting for ever."""
+    if content is None:
+        with closing(sqlite3.connect(path)) as db:
+            db.execute("CREATE TABLE accounts (id INTEGER)")
+    else:
+        path.write_bytes(content)
+    before = path.read_bytes()
+    worker = Worker(path)
+    gone = eventually(lambda: worker.all(Gone))
+    assert gone[0].final
+    assert "name another path" in gone[0].cause
+    with pytest.raises(PublishFailed, match="name another path"):
+        worker.adapter.publish(work())
+    with pytest.raises(BrokerUnavailable, match="name another path"):
+        worker.adapter.identity()
+    assert [finding.level for finding in worker.adapter.findings(SPEC)] == ["error"]
+    worker.adapter.stop(5)
+    assert path.read_bytes() == before
+
+
+def test_a_newer_schema_is_refused(path: Path) -> None:
+    sender = SqliteAdapter(path, SPEC, Settings())
+    sender.publish(work())
+    sender.stop(5)
+    with closing(sqlite3.connect(path, isolation_level=None)) as db:
+        db.execute("PRAGMA user_version = 2")
+    with pytest.raises(BrokerUnavailable, match="got 2: run the newer SteadyWorker"):
+        SqliteAdapter(path, SPEC, Settings()).identity()
+
+
+def test_a_damaged_file_is_waited_for(path: Path, worker: Worker, eventually: Eventually) -> None:
+    """After it was good once, it may be again: not final."""
+    worker.adapter.publish(work())
+    delivery = worker.delivery(eventually)
+    sender = SqliteAdapter(path, SPEC, Settings())
+    sender.identity()
+    good = {part: part.read_bytes() for part in path.parent.glob("broker.db*") if part.is_file()}
+    for part in good:
+        part.write_bytes(b"\xff" * 20_000)
+    with pytest.raises((Unsettled, StaleDelivery)):
+        worker.adapter.settle(delivery, Settle.ACK)
+    gone = eventually(lambda: worker.all(Gone))
+    assert not gone[0].final
+    for part in path.parent.glob("broker.db*"):
+        if part.is_file():
+            part.unlink()
+    path.write_bytes(good[path])
+    path.with_name("broker.db-wal").write_bytes(good[path.with_name("broker.db-wal")])
+    assert worker.delivery(eventually, 2).headers[KEY] == "k-1"
+    sender.stop(5)
+
+
+@pytest.mark.parametrize(
+    ("make", "remedy"),
+    [
+        ("full", "free some"),
+        ("read-only", "write permission"),
+        ("not a database", "name another path"),
+        ("no such folder", "make its folder"),
+    ],
+)
+def test_an_error_of_sqlite_names_its_remedy(tmp_path: Path, make: str, remedy: str) -> None:
+    path = tmp_path / "broker.db"
+    with closing(sqlite3.connect(path)) as db:
+        db.execute("CREATE TABLE t (x)")
+
+    def fail() -> None:
+        match make:
+            case "full":
+                with closing(sqlite3.connect(path)) as db:
+                    db.execute("PRAGMA max_page_count = 2")
+                    db.execute("INSERT INTO t VALUES (zeroblob(100000))")
+            case "read-only":
+                with closing(sqlite3.connect(f"file:{path}?mode=ro", uri=True)) as db:
+                    db.execute("INSERT INTO t VALUES (1)")
+            case "not a database":
+                path.write_bytes(b"x" * 5000)
+                with closing(sqlite3.connect(path)) as db:
+                    db.execute("SELECT * FROM t")
+            case _:
+                sqlite3.connect(tmp_path / "none" / "broker.db")
+
+    with pytest.raises(BrokerUnavailable, match=remedy) as raised, translated(path):
+        fail()
+    assert str(path) in str(raised.value)
+    assert isinstance(raised.value.__cause__, sqlite3.Error)
+    assert isinstance(raised.value, Unusable) == (make == "not a database")
+
+
+def test_another_process_s_publish_rings_the_bell(
+    path: Path, monkeypatch: pytest.MonkeyPatch, eventually: Eventually
+) -> None:
+    """A waiting consumer does not poll for messages: it hears of one though it never looks."""
+    monkeypatch.setattr(session, "LOOK", 3600.0)
+    worker = Worker(path, silence=3600.0 * 6)
+    eventually(lambda: worker.all(Connected))
+    sender = SqliteAdapter(path, SPEC, Settings())
+    sender.publish(work())
+    worker.delivery(eventually)
+    sender.publish(work("k-2", Target.LATER, delay=0.2))
+    worker.adapter.settle(worker.delivery(eventually), Settle.ACK)
+    assert worker.delivery(eventually, 2).headers[KEY] == "k-2"
+    sender.stop(5)
+    worker.adapter.stop(5)
+
+
+def test_a_machine_that_slept_evicts_nobody(path: Path, eventually: Eventually) -> None:
+    """Everyone was silent then, and no one is dead."""
+    clock = FakeClock()
+    workers = [Worker(path, silence=30.0, clock=clock) for _ in range(3)]
+    eventually(lambda: all(worker.all(Connected) for worker in workers))
+    clock.sleep(3600)
+    for _ in range(3):
+        for worker in workers:
+            worker.adapter.credits(1)  # wakes its I/O thread
+        clock.advance(1)
+    sender = workers[0].adapter
+    sender.publish(work())
+    eventually(lambda: any(worker.all(Delivered) for worker in workers))
+    assert sender.consumers() == 3
+    assert [signal for worker in workers for signal in worker.heard if isinstance(signal, (Lost, Gone))] == []
+    for worker in workers:
+        worker.adapter.stop(5)
+
+
+def test_a_delay_and_the_flag_survive_a_reboot(
+    path: Path, monkeypatch: pytest.MonkeyPatch, eventually: Eventually
+) -> None:
+    """A due time is kept by the wall clock then, and whether a message was handed over is no longer certain."""
+    clock = FakeClock()
+    sender = SqliteAdapter(path, SPEC, Settings(clock=clock))
+    sender.publish(work("later", Target.LATER, delay=600))
+    sender.publish(work("now"))
+    sender.stop(5)
+    rebooted = FakeClock(wall=clock.wall() + 500)
+    monkeypatch.setattr(store, "boot_id", lambda: "another boot")
+    worker = Worker(path, clock=rebooted)
+    first = worker.delivery(eventually)
+    assert (first.headers[KEY], first.redelivered) == ("now", Redelivered.UNKNOWN)
+    rebooted.advance(99)
+    worker.adapter.settle(first, Settle.ACK)
+    assert len(worker.all(Delivered)) == 1
+    rebooted.advance(2)
+    worker.adapter.publish(work("new"))
+    second = worker.delivery(eventually, 2)
+    assert (second.headers[KEY], second.redelivered) == ("later", Redelivered.UNKNOWN)
+    worker.adapter.settle(second, Settle.ACK)
+    assert worker.delivery(eventually, 3).redelivered is Redelivered.NO
+    worker.adapter.stop(5)
+
+
+def test_settling_in_the_sink_is_refused_instead_of_waiting_for_ever(path: Path, eventually: Eventually) -> None:
+    adapter = SqliteAdapter(path, SPEC, Settings())
+    raised: list[RuntimeError] = []
+
+    def sink(signal: Signal) -> None:
+        if isinstance(signal, Delivered):
+            try:
+                adapter.settle(signal.delivery, Settle.ACK)
+            except RuntimeError as error:
+                raised.append(error)
+
+    adapter.credits(1)
+    adapter.start(sink)
+    adapter.publish(work())
+    eventually(lambda: raised)
+    adapter.stop(5)
+
+
+def test_starting_and_stopping_leaves_nothing_behind(path: Path, eventually: Eventually) -> None:
+    def things() -> tuple[int, int]:
+        gc.collect()
+        return threading.active_count(), len(list(Path("/proc/self/fd").iterdir()))
+
+    def once() -> None:
+        worker = Worker(path)
+        worker.adapter.publish(work())
+        worker.adapter.settle(worker.delivery(eventually), Settle.ACK)
+        with worker.adapter.dead_letters() as dead:
+            assert list(dead) == []
+        worker.adapter.stop(5)
+
+    once()
+    before = things()
+    for _ in range(20):
+        once()
+    assert things() == before
+    assert list(path.with_name("broker.db.consumers").iterdir()) == []
