@@ -157,7 +157,7 @@ def assemble(plan: Plan, listeners: Sequence[Listener] = (), services: Mapping[s
             worker=socket.gethostname(),
             ledger=plan.ledger,
             adapter=adapter,
-            slots=[_slot(number, spec, lock, clock) for number in range(spec.concurrency)],
+            slots=[_slot(number, spec, lock, options, clock) for number in range(spec.concurrency)],
             clock=clock,
             times=times,
             emit=emit,
@@ -173,10 +173,17 @@ def assemble(plan: Plan, listeners: Sequence[Listener] = (), services: Mapping[s
     return Assembly(options, plan.ledger, owner, lock, runners, keeper, services, hands)
 
 
-def _slot(number: int, spec: WorkerSpec, lock: OwnerLock, clock: Clock) -> Slot:
+def _slot(number: int, spec: WorkerSpec, lock: OwnerLock, options: Options, clock: Clock) -> Slot:
     if spec.isolation == "thread":
         return ThreadSlot(number, spec, clock=clock)
-    return ProcessSlot(number, spec, clock=clock, pass_fds=(lock.fd,))
+    return ProcessSlot(
+        number,
+        spec,
+        clock=clock,
+        pass_fds=(lock.fd,),
+        log_format=options.log_format,
+        log_level=options.log_level,
+    )
 
 
 def _services(options: Options, clock: Clock) -> Mapping[str, Service]:

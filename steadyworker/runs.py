@@ -173,7 +173,7 @@ class Runs:
 
     def ended(self, run: Run, outcome: Outcome) -> None:
         """The run has its outcome; what follows is up to the policy and the ledger."""
-        if isinstance(outcome, Interrupted) and run.cancel_reason is not None:
+        if run.cancel_reason is not None and not isinstance(outcome, Done):
             outcome = Rejected(f"cancelled: {run.cancel_reason}")
         run.outcome = outcome
         run.phase = Phase.ENDED
