@@ -26,6 +26,7 @@ from steadyworker.names import file_name
 from steadyworker.outcome import (
     Ack,
     DeadLetter,
+    Done,
     Failed,
     Interrupted,
     Later,
