@@ -23,7 +23,7 @@ from steadyworker.exports.spark import SparkService, SparkSettings
 from steadyworker.ledger.base import Ledger
 from steadyworker.ledger.lease import Keeper
 from steadyworker.ledger.owners import OwnerLock, new_owner_id
-from steadyworker.logs import log_events
+from steadyworker.logs import get_logger, log_events
 from steadyworker.opening import namespace_of, open_adapter_for, open_ledger, owners_directory
 from steadyworker.runner import Runner
 from steadyworker.slots.base import Service, Slot
@@ -197,12 +197,14 @@ def _services(options: Options, clock: Clock) -> Mapping[str, Service]:
 def _fan_out(listeners: Sequence[Listener]) -> Listener:
     """One listener that tells all; one that raises is silenced for good, for a listener never fails a job."""
     heard = list(listeners)
+    log = get_logger("steadyworker.assemble")
 
     def emit(event: object) -> None:
         for listener in list(heard):
             try:
                 listener(event)  # type: ignore[arg-type]
-            except Exception:  # noqa: BLE001 - whatever a listener of the user's raises
+            except Exception:  # whatever a listener of the user's raises
                 heard.remove(listener)
+                log.exception("listener_silenced", listener=repr(listener))
 
     return emit

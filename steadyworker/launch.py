@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import threading
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -40,6 +41,10 @@ def run(
     Call it from the main thread: only that one can catch signals.
     A setting or a check that no retry can heal is logged with its remedy and answers 78.
     """
+    if threading.current_thread() is not threading.main_thread():
+        raise RuntimeError(
+            "Expected run to be called from the main thread, which alone can catch signals: call it there."
+        )
     wanted = {"broker": broker, "ledger": ledger, **settings}
     try:
         options = config.load(wanted, os.environ, Path.cwd(), config_file)

@@ -52,7 +52,7 @@ from steadyworker.vigil import Vigil
 
 _LOOK_EVERY = 1.0
 _LOOK_SOON = 0.02
-_AGAIN = RetryPolicy(wait=wait_random_exponential(multiplier=1, max=30))
+_AGAIN = RetryPolicy(wait=wait_random_exponential(multiplier=1, max=10))
 _SETUP_FAILURES = 3
 _PURGE_EVERY = 3600.0
 
@@ -97,6 +97,7 @@ class Service:
         Raises ConfigError when the parts cannot be wired as they are configured.
         """
         before = self._catch_signals()
+        self._vigil.open()
         try:
             self._assembly = self._wired()
             if self._assembly is not None:
@@ -123,6 +124,7 @@ class Service:
             except (BrokerUnavailable, LedgerUnavailable) as error:
                 tries += 1
                 self._log.warning("not_reached", error=str(error))
+                self._vigil.wait(str(error))
                 self._away_since = self._away_since or self._clock.monotonic()
             patience = self._options.give_up_after
             if patience is not None and self._clock.monotonic() - self._away_since > patience:

@@ -25,9 +25,10 @@ class Vigil:
     """
     Looks at the parts, and tells whoever asks.
 
-    1. `begin` starts to answer probes and says READY=1.
-    2. `look` takes the evidence; the watchdog is fed only while every vital part turns.
-    3. `end` says STOPPING=1 and stops answering.
+    1. `open` starts to answer probes and says READY=1, before any broker is asked: a unit must start while its broker is down.
+    2. `wait` says what is waited for, until `begin` names the parts.
+    3. `look` takes the evidence; the watchdog is fed only while every vital part turns.
+    4. `end` says STOPPING=1 and stops answering.
     """
 
     def __init__(self, clock: Clock, times: Times, health: str | None, environ: Mapping[str, str]) -> None:
@@ -41,6 +42,18 @@ class Vigil:
         self._unready: dict[str, str] = {"worker": "starting"}
         self._looked_at = self._fed_at = -_EXTEND_BY
 
+    def open(self) -> None:
+        """Answer probes, and tell systemd that the process runs."""
+        if self._server is not None:
+            self._server.start()
+            self.address = self._server.address
+        self._notifier.ready()
+
+    def wait(self, cause: str) -> None:
+        """Not ready, for this cause; alive all the same."""
+        self._unready = {"broker": cause}
+        self._feed(self._clock.monotonic())
+
     def begin(self, assembly: Assembly) -> None:
         """Watch these parts from now on."""
         parts = [Part("keeper", lambda: assembly.keeper.last_turn, self._times.renew * 2 + self._times.call * 2)]
@@ -49,10 +62,6 @@ class Vigil:
             parts.append(Part(f"runner of {queue}", lambda runner=runner: runner.last_turn, _TURN_LIMIT))  # type: ignore[misc]
             parts.append(Part(f"I/O thread of {queue}", lambda adapter=adapter: adapter.last_turn, _TURN_LIMIT))  # type: ignore[misc]
         self._watchdog = Watchdog(self._clock, parts, _LOOK_EVERY)
-        if self._server is not None:
-            self._server.start()
-            self.address = self._server.address
-        self._notifier.ready()
 
     def look(self, assembly: Assembly, stage: Stage) -> None:
         """Take the evidence, at most once a second, and tell systemd."""
@@ -65,15 +74,20 @@ class Vigil:
         for runner in assembly.runners:
             unready |= {f"{runner.parts.spec.queue}: {part}": why for part, why in runner.not_ready().items()}
         self._unready = unready
-        every = self._notifier.watchdog_every
-        if every is not None and self._verdict.alive and now - self._fed_at >= min(every, _EXTEND_BY) - _LOOK_EVERY:
-            self._fed_at = now
-            self._notifier.watchdog()
+        if self._verdict.alive:
+            self._feed(now)
         if self._notifier.listening:
             running = sum(len(runner.runs.by_fence) for runner in assembly.runners)
             self._notifier.status(f"{stage.name.lower()}, {running} running" + ("".join(f"; {why}" for why in unready)))
             if stage >= Stage.DRAINING:
                 self._notifier.extend_timeout(_EXTEND_BY)
+
+    def _feed(self, now: float) -> None:
+        """WATCHDOG=1, when it is time for it."""
+        every = self._notifier.watchdog_every
+        if every is not None and now - self._fed_at >= min(every, _EXTEND_BY) - _LOOK_EVERY:
+            self._fed_at = now
+            self._notifier.watchdog()
 
     def snapshot(self) -> Snapshot:
         """Why we are not alive, and why not ready; from any thread."""
