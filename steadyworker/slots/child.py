@@ -216,6 +216,7 @@ def main() -> None:
     child = Child(wire, SystemClock())
     for stop in STOP_SIGNALS:
         signal.signal(stop, child.on_stop_signal)
+    os.register_at_fork(after_in_child=_be_mortal)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, STOP_SIGNALS)
     _die_with(int(sys.argv[2]))
     faulthandler.enable()
@@ -233,6 +234,12 @@ def _die_with(parent: int) -> None:
             Path("/proc/self/oom_score_adj").write_text("1000", encoding="ascii")
     if os.getppid() != parent:  # it ended before we could ask
         os._exit(1)
+
+
+def _be_mortal() -> None:
+    """A copy that the handler forks ends by a stop signal as any process does: `multiprocessing` relies on it."""
+    for stop in STOP_SIGNALS:
+        signal.signal(stop, signal.default_int_handler if stop is signal.SIGINT else signal.SIG_DFL)
 
 
 def _uncut(frame: FrameType | None) -> bool:

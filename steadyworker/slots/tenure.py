@@ -26,6 +26,7 @@ PARTING = 5.0
 
 _TICK = 0.5  # how often a run's memory is looked at
 _STACKS_TIME = 0.5  # what a stalled child gets to write its stacks
+_LAST_BREATH = 1.0  # what is left to a child that has closed its socket: it is exiting, or has lost its way
 _STEADY = 1.0  # a child that dies idle sooner than this after its setup is broken, not unlucky
 
 
@@ -171,7 +172,7 @@ class Tenure:
     def enforce(self, now: float) -> None:
         """Do what is due."""
         if self.child.silent and self._leave_by == NEVER:
-            self._leave_by = now + PARTING
+            self._leave_by = now + _LAST_BREATH
         if now >= self._ping_at:
             self._ping_at = now + self._ping
             self.send(Ping())

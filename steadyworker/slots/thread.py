@@ -146,6 +146,7 @@ class ThreadSlot:
                 self._abandoned.append(bench.thread)
             self._changed.notify_all()
         if run is not None:
+            run.link.interrupt("shutdown", hard=True)
             self._say(self._ended(run, run.verdict or Interrupted(), killed=True))
         if self._keeper is not None and self._keeper is not threading.current_thread():
             self._keeper.join()

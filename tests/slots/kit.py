@@ -1,0 +1,88 @@
+"""A slot at the end of a queue: what a runner sees of it, without a runner."""
+
+from __future__ import annotations
+
+import itertools
+import json
+from queue import Empty, SimpleQueue
+from typing import Any, TypeVar
+
+import pytest
+
+from steadyworker.clock import SystemClock
+from steadyworker.slots.base import Asked, Ended, Progressed, Ready, Slot, SlotEvent, Task, Unready
+from steadyworker.slots.process import ProcessSlot
+from steadyworker.slots.thread import ThreadSlot
+from steadyworker.worker import load_worker, spec_of
+
+SLOT_ARGUMENTS = ("setup_limit", "ping", "silence", "grace", "pass_fds")
+
+Kind = TypeVar("Kind", Asked, Ended, Progressed, Ready, Unready)
+
+SOON = 5.0
+"""Seconds: five times the second within which the contract wants a slot warm again."""
+
+
+class Rig:
+    """One slot and everything that it has said."""
+
+    def __init__(self, slot: Slot) -> None:
+        self.slot = slot
+        self.said: SimpleQueue[SlotEvent] = SimpleQueue()
+        self.heard: list[SlotEvent] = []
+        self._fences = itertools.count(1)
+
+    def start(self) -> Rig:
+        self.slot.start(self.said.put)
+        self.next(Ready)
+        return self
+
+    def begin(self, do: str = "nothing", **given: Any) -> int:
+        """Begin a run; answers its fence."""
+        fence = next(self._fences)
+        limits = {name: given.pop(name, None) for name in ("time_limit", "stall_limit", "last_checkpoint", "handle")}
+        body = given.pop("body", None) or json.dumps({"do": do, **given}).encode()
+        facts = {"key": "k", "queue": "q", "name": "k", "uid": "u", "fence": fence, "attempt": 1, "body": body}
+        self.slot.run(Task(**facts, **limits))  # type: ignore[arg-type]
+        return fence
+
+    def event(self, within: float = 20.0) -> SlotEvent:
+        """The next event, which `heard` keeps."""
+        try:
+            self.heard.append(self.said.get(timeout=within))
+        except Empty:
+            pytest.fail(f"nothing more within {within:g} s; heard {self.heard}")
+        return self.heard[-1]
+
+    def next(self, kind: type[Kind], within: float = 20.0) -> Kind:
+        """The next event of this kind, after whatever comes before it."""
+        while True:
+            event = self.event(within)
+            if isinstance(event, kind):
+                return event
+
+    def ended(self, do: str = "nothing", **given: Any) -> Ended:
+        """One run, from its begin to its end, with every question granted."""
+        fence = self.begin(do, **given)
+        while True:
+            event = self.event()
+            if isinstance(event, Asked):
+                self.slot.reply(fence, event.id, True)
+            if isinstance(event, Ended):
+                assert event.fence == fence
+                return event
+
+    def begun(self, do: str, **given: Any) -> int:
+        """Begin a run, and wait until its handler says that it has."""
+        fence = self.begin(do, **given)
+        self.next(Progressed)
+        return fence
+
+
+def rig_of(target: str, kind: str, **given: Any) -> Rig:
+    """A slot for a Worker of `workers.py`; keywords are attributes of the Worker, or arguments of the slot."""
+    arguments = {name: given.pop(name) for name in SLOT_ARGUMENTS if name in given}
+    spec = spec_of(load_worker(f"tests.slots.workers:{target}"), {"isolation": kind, "memory_limit": None, **given})
+    if kind == "process":
+        return Rig(ProcessSlot(0, spec, clock=SystemClock(), log_format="json", **arguments))
+    return Rig(ThreadSlot(0, spec, clock=SystemClock(), **arguments))

@@ -1,0 +1,373 @@
+"""What only a child process can promise: it dies in any way, and the worker process and the next run do not care."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import psutil  # type: ignore[import-untyped]
+import pytest
+
+from steadyworker.outcome import Crashed, Done, Failed, Interrupted, Outcome, Rejected
+from steadyworker.slots.base import Ended, Progressed, Ready, Unready
+from steadyworker.slots.process import ProcessSlot
+from tests.conftest import Eventually
+from tests.slots.conftest import MakeRig
+from tests.slots.kit import SOON, Rig
+
+
+def pid_of(rig: Rig) -> int:
+    assert isinstance(rig.slot, ProcessSlot)
+    assert rig.slot.pid is not None
+    return rig.slot.pid
+
+
+def open_descriptors() -> int:
+    return int(psutil.Process().num_fds())
+
+
+def alive(pid: int) -> bool:
+    try:
+        return bool(psutil.Process(pid).status() != psutil.STATUS_ZOMBIE)
+    except psutil.NoSuchProcess:
+        return False
+
+
+@pytest.mark.parametrize(
+    ("do", "outcome"),
+    [
+        ("segfault", Crashed("SIGSEGV")),
+        ("leave_silently", Crashed("exit 0")),
+        ("leave_with_three", Crashed("exit 3")),
+        ("kill_itself", Crashed("SIGKILL")),
+    ],
+)
+def test_a_child_that_dies_is_an_outcome_and_is_replaced_at_once(rig: MakeRig, do: str, outcome: Outcome) -> None:
+    slot = rig().start()
+    ended = slot.ended(do)
+    assert (ended.outcome, ended.killed) == (outcome, False)
+    slot.next(Ready, within=SOON)
+    assert slot.ended().outcome == Done()
+
+
+def test_the_memory_of_the_whole_group_is_limited(rig: MakeRig) -> None:
+    slot = rig(memory_limit="150 MiB").start()
+    for do in ("eat_memory", "eat_memory_in_a_grandchild"):
+        outcome = slot.ended(do).outcome
+        assert isinstance(outcome, Crashed)
+        assert outcome.cause.startswith("memory-limit: ")
+        assert outcome.cause.endswith(" MiB of 150.0 MiB")
+        slot.next(Ready, within=SOON)
+
+
+@pytest.mark.parametrize("do", ["sleep", "hold_gil", "hang_in_c"])
+def test_the_time_limit_first_interrupts(rig: MakeRig, do: str) -> None:
+    """All three return to Python at the signal, and find an Interrupt there."""
+    slot = rig().start()
+    pid = pid_of(slot)
+    ended = slot.ended(do, time_limit=0.5)
+    assert ended.outcome == Failed("time-limit")
+    assert 0.4 <= ended.seconds < 0.4 + SOON
+    if not ended.killed:
+        assert pid_of(slot) == pid
+
+
+@pytest.mark.parametrize("target", ["Modes", "Asynchronous"])
+def test_the_time_limit_then_kills(rig: MakeRig, target: str) -> None:
+    slot = rig(target).start()
+    ended = slot.ended("deaf" if target == "Modes" else "block", time_limit=0.5)
+    assert (ended.outcome, ended.killed) == (Failed("time-limit"), True)
+    assert 0.5 <= ended.seconds < 0.5 + SOON
+    slot.next(Ready, within=SOON)
+    assert slot.ended().outcome == Done()
+
+
+def test_a_stalled_child_writes_its_stacks_and_is_killed(rig: MakeRig, capfd: pytest.CaptureFixture[str]) -> None:
+    slot = rig().start()
+    ended = slot.ended("hold_gil", stall_limit=0.3)
+    assert (ended.outcome, ended.killed) == (Failed("stalled"), True)
+    assert "in hold_gil" in capfd.readouterr().err
+
+
+def test_progress_is_no_stall(rig: MakeRig) -> None:
+    slot = rig().start()
+    fence = slot.begin("until_progress_raises", stall_limit=0.6)
+    began = time.monotonic()
+    while time.monotonic() - began < 1.5:
+        slot.next(Progressed)
+    slot.slot.interrupt(fence, "shutdown", hard=True)
+    assert slot.next(Ended).outcome == Interrupted()
+
+
+def test_interrupt_is_raised_once_so_that_cleaning_up_is_left_in_peace(rig: MakeRig, tmp_path: Path) -> None:
+    slot = rig().start()
+    fence = slot.begun("cleans_up_in_peace", file=str(tmp_path / "file"))
+    slot.slot.interrupt(fence, "shutdown", hard=True)
+    assert slot.next(Ended).outcome == Interrupted()
+    assert (tmp_path / "file").read_text(encoding="utf-8") == "clean"
+
+
+@pytest.mark.parametrize("do", ["fork_and_return", "fork_and_raise", "fork_and_use_job", "multiprocess"])
+def test_a_handler_may_fork(rig: MakeRig, do: str) -> None:
+    """A copy that comes back from the handler ends there: one run, one outcome, one process that speaks for it."""
+    slot = rig().start()
+    assert slot.ended(do).outcome == Done()
+    assert slot.ended().outcome == Done()
+    assert sum(isinstance(event, Ended) for event in slot.heard) == 2
+    assert psutil.Process(pid_of(slot)).children() == []
+
+
+def test_a_hundred_megabytes_of_output_are_nobodys_problem(rig: MakeRig, capfd: pytest.CaptureFixture[str]) -> None:
+    slot = rig().start()
+    assert slot.ended("print_much").outcome == Done()
+    assert len(capfd.readouterr().out) == 100_000_000
+
+
+@pytest.mark.parametrize(
+    ("do", "cause"),
+    [
+        ("close_everything", "closed its worker process's socket"),
+        ("babble", "wrote to its worker process's socket: "),
+    ],
+)
+def test_a_handler_that_breaks_the_socket_is_a_crash(rig: MakeRig, do: str, cause: str) -> None:
+    slot = rig().start()
+    outcome = slot.ended(do).outcome
+    assert isinstance(outcome, Crashed)
+    assert outcome.cause.startswith(cause)
+    slot.next(Ready, within=SOON)
+    assert slot.ended().outcome == Done()
+
+
+def test_kill_ends_the_group_and_what_has_left_it(rig: MakeRig, eventually: Eventually) -> None:
+    slot = rig().start()
+    fence = slot.begin("grandchildren")
+    said = slot.next(Progressed)
+    slot.slot.kill(fence, Rejected("cancelled: by hand"))
+    ended = slot.next(Ended)
+    assert (ended.outcome, ended.killed) == (Rejected("cancelled: by hand"), True)
+    assert said.done is not None
+    assert said.total is not None
+    eventually(lambda: not alive(int(said.done or 0)) and not alive(int(said.total or 0)))
+
+
+def test_kill_before_the_child_is_warm_ends_the_run_only(rig: MakeRig) -> None:
+    slot = rig()
+    slot.slot.start(slot.said.put)
+    fence = slot.begin()
+    slot.slot.kill(fence, Failed("time-limit"))
+    assert slot.next(Ended).outcome == Failed("time-limit")
+    slot.next(Ready)
+    assert slot.ended().outcome == Done()
+
+
+def test_a_kill_decides_even_when_the_handler_returns_at_that_moment(rig: MakeRig) -> None:
+    slot = rig().start()
+    for _ in range(5):
+        fence = slot.begin()
+        slot.slot.kill(fence, Failed("late"))
+        ended = slot.next(Ended)
+        assert ended.outcome in {Done(), Failed("late")}
+        if ended.killed:
+            assert ended.outcome == Failed("late")
+            slot.next(Ready, within=SOON)
+
+
+def test_stop_signals_from_others_do_nothing_until_the_run_has_to_end(rig: MakeRig) -> None:
+    slot = rig().start()
+    fence = slot.begun("until_progress_raises")
+    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+        os.killpg(pid_of(slot), number)
+        slot.next(Progressed)
+    slot.slot.interrupt(fence, "shutdown", hard=True)
+    assert slot.next(Ended).outcome == Interrupted()
+
+
+def test_after_stopping_a_death_by_signal_is_interrupted_and_an_exit_is_not(rig: MakeRig) -> None:
+    slot = rig().start()
+    slot.slot.stopping()
+    fence = slot.begun("sleep")
+    os.kill(pid_of(slot), signal.SIGKILL)
+    assert slot.next(Ended).outcome == Interrupted()
+    assert fence == 1
+    slot.next(Ready)
+    assert slot.ended("leave_silently").outcome == Crashed("exit 0")
+
+
+def test_a_child_that_dies_idle_is_replaced_without_an_outcome(rig: MakeRig) -> None:
+    slot = rig().start()
+    slot.ended()
+    old = pid_of(slot)
+    os.kill(old, signal.SIGKILL)
+    slot.next(Ready, within=SOON)
+    assert pid_of(slot) != old
+    assert slot.ended().outcome == Done()
+    assert sum(isinstance(event, Ended) for event in slot.heard) == 2
+
+
+def test_jobs_per_child_replaces_the_child_after_its_teardown(rig: MakeRig, tmp_path: Path) -> None:
+    slot = rig("Tidy", jobs_per_child=2).start()
+    file = tmp_path / "file"
+    first = pid_of(slot)
+    slot.ended(file=str(file))
+    assert pid_of(slot) == first
+    slot.ended(file=str(file))
+    slot.next(Ready, within=SOON)
+    assert pid_of(slot) != first
+    assert file.read_text(encoding="utf-8") == f"torn down by {first}"
+
+
+@pytest.mark.parametrize(
+    ("how", "reason"),
+    [
+        ("raise", "setup raised ValueError: no database"),
+        ("exit", "setup raised SystemExit: 1"),
+        ("hang", "setup took more than 1.5 s"),
+        ("die", "the child died before it was ready: SIGKILL"),
+    ],
+)
+def test_a_setup_that_fails_is_not_the_jobs_fault(
+    rig: MakeRig, monkeypatch: pytest.MonkeyPatch, how: str, reason: str
+) -> None:
+    monkeypatch.setenv("STEADYWORKER_TEST", how)
+    slot = rig("Broken", setup_limit=1.5)
+    slot.slot.start(slot.said.put)
+    fence = slot.begin()
+    unready = slot.next(Unready)
+    assert unready.reason == reason
+    assert slot.heard == [Ended(0, fence, Interrupted(), slot.heard[0].seconds), unready]  # type: ignore[union-attr]
+    monkeypatch.delenv("STEADYWORKER_TEST")
+    slot.start()
+    assert slot.ended().outcome == Done()
+
+
+def test_a_module_that_cannot_be_imported_makes_the_slot_unready(
+    rig: MakeRig, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    slot = rig()
+    monkeypatch.chdir(tmp_path)
+    here = Path(__file__).parents[2]
+    monkeypatch.setattr(sys, "path", [entry for entry in sys.path if Path(entry).resolve() != here])
+    slot.slot.start(slot.said.put)
+    assert "There is no module 'tests'" in slot.next(Unready).reason
+
+
+def test_the_child_has_an_environment_of_its_own(rig: MakeRig, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("NOTIFY_SOCKET", "/run/systemd/notify")
+    monkeypatch.setenv("STEADYWORKER_TEST", "kept")
+    assert rig().start().ended("environment").outcome == Done()
+
+
+def test_close_tears_down_and_by_force_when_it_must(rig: MakeRig, tmp_path: Path) -> None:
+    slot = rig("Tidy").start()
+    slot.ended(file=str(tmp_path / "file"))
+    pid = pid_of(slot)
+    slot.slot.close(SOON)
+    assert (tmp_path / "file").read_text(encoding="utf-8") == f"torn down by {pid}"
+    slot.slot.close(SOON)
+
+    slot = rig("Tidy").start()
+    fence = slot.begin(file=str(tmp_path / "other"), hang=True)
+    began = time.monotonic()
+    slot.slot.close(0.3)
+    assert time.monotonic() - began < SOON
+    assert slot.next(Ended) == Ended(0, fence, Interrupted(), slot.heard[-1].seconds, killed=True)  # type: ignore[union-attr]
+    assert not (tmp_path / "other").exists()
+
+
+def test_close_is_safe_before_start_and_while_warming(rig: MakeRig) -> None:
+    rig().slot.close(1)
+    warming = rig()
+    warming.slot.start(warming.said.put)
+    warming.slot.close(SOON)
+    warming.slot.start(warming.said.put)
+    assert warming.said.empty()
+
+
+def test_fifty_slots_leave_nothing_behind(rig: MakeRig) -> None:
+    """No thread, no descriptor, no child; every fifth is closed in the middle of a run."""
+    rig().slot.close(0)
+    threads, descriptors = threading.active_count(), open_descriptors()
+    for number in range(50):
+        slot = rig()
+        slot.slot.start(slot.said.put)
+        if number % 5 == 0:
+            slot.begun("sleep")
+        elif number % 4 == 1:
+            slot.next(Ready)
+        slot.slot.close(0.2)
+    assert threading.active_count() == threads
+    assert open_descriptors() == descriptors
+    assert psutil.Process().children(recursive=True) == []
+
+
+WORKER_PROCESS = """
+import sys, threading
+from steadyworker.clock import SystemClock
+from steadyworker.slots.process import ProcessSlot
+from tests.slots.kit import Rig
+from steadyworker.worker import load_worker, spec_of
+
+spec = spec_of(load_worker("tests.slots.workers:Modes"), {"memory_limit": None})
+rig = Rig(ProcessSlot(0, spec, clock=SystemClock(), ping=0.2, silence=float(sys.argv[2]))).start()
+rig.begun(sys.argv[1])
+print(rig.slot.pid, *(int(event.done) for event in rig.heard if getattr(event, "done", None)), flush=True)
+ended = rig.event()
+print(ended.outcome, flush=True)
+threading.Event().wait()
+"""
+
+
+@pytest.fixture
+def worker_process() -> Any:
+    started: list[subprocess.Popen[str]] = []
+
+    def start(do: str, silence: float = 60.0) -> tuple[subprocess.Popen[str], list[int]]:
+        process = subprocess.Popen(
+            [sys.executable, "-c", WORKER_PROCESS, do, str(silence)],
+            stdout=subprocess.PIPE,
+            text=True,
+            cwd=Path(__file__).parents[2],
+        )
+        started.append(process)
+        assert process.stdout is not None
+        return process, [int(pid) for pid in process.stdout.readline().split()]
+
+    yield start
+    for process in started:
+        process.kill()
+        process.wait()
+        assert process.stdout is not None
+        process.stdout.close()
+
+
+StartWorker = Callable[..., tuple["subprocess.Popen[str]", list[int]]]
+
+
+@pytest.mark.parametrize("do", ["sleep", "hold_gil", "deaf", "hang_in_c"])
+def test_a_child_dies_with_its_worker_process(worker_process: StartWorker, eventually: Eventually, do: str) -> None:
+    process, (child,) = worker_process(do)
+    assert alive(child)
+    process.kill()
+    eventually(lambda: not alive(child), within=SOON)
+
+
+def test_a_child_whose_worker_process_is_frozen_ends_as_interrupted(
+    worker_process: StartWorker, eventually: Eventually
+) -> None:
+    process, (child, *grandchildren) = worker_process("grandchildren", 1.0)
+    time.sleep(1.5)  # longer than the silence: the pings hold it
+    assert alive(child)
+    process.send_signal(signal.SIGSTOP)
+    eventually(lambda: not alive(child), within=SOON)
+    eventually(lambda: not alive(grandchildren[0]), within=SOON)
+    process.send_signal(signal.SIGCONT)
+    assert process.stdout is not None
+    assert process.stdout.readline() == "Interrupted()\n"

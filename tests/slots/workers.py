@@ -1,0 +1,319 @@
+"""Workers that end in every way that a handler can; children import this module."""
+
+from __future__ import annotations
+
+import asyncio
+import ctypes
+import multiprocessing
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+from steadyworker import Interrupt, Job, Reject, Retry, RetryPolicy, Snooze, Worker
+from steadyworker.errors import TargetExists
+
+Asked = dict[str, Any]
+
+
+class Unwelcome(Exception):
+    pass
+
+
+class Unprintable(Exception):
+    def __str__(self) -> str:
+        raise RuntimeError
+
+
+class Modes(Worker[Asked, int]):
+    """Does what the payload's `do` says."""
+
+    queue = "modes"
+    time_limit = 60
+    retry = RetryPolicy(dont_retry_on=(Unwelcome,))
+
+    def handle(self, job: Job[Asked, int]) -> object:
+        return getattr(self, job.payload["do"])(job)
+
+    def nothing(self, job: Job[Asked, int]) -> None:
+        pass
+
+    def value(self, job: Job[Asked, int]) -> int:
+        return 42
+
+    def generator(self, job: Job[Asked, int]) -> object:
+        return (number for number in range(3))
+
+    def awaitable(self, job: Job[Asked, int]) -> object:
+        return asyncio.sleep(0)
+
+    def raises(self, job: Job[Asked, int]) -> None:
+        raise ValueError("boom")
+
+    def unprintable(self, job: Job[Asked, int]) -> None:
+        raise Unprintable
+
+    def unwelcome(self, job: Job[Asked, int]) -> None:
+        raise Unwelcome("of this kind")
+
+    def retry_later(self, job: Job[Asked, int]) -> None:
+        raise Retry("not yet", delay=7, fresh=True)
+
+    def reject(self, job: Job[Asked, int]) -> None:
+        raise Reject("never")
+
+    def snooze(self, job: Job[Asked, int]) -> None:
+        raise Snooze(30)
+
+    def target_exists(self, job: Job[Asked, int]) -> None:
+        raise TargetExists("target exists: out.csv")
+
+    def system_exit(self, job: Job[Asked, int]) -> None:
+        sys.exit(3)
+
+    def keyboard_interrupt(self, job: Job[Asked, int]) -> None:
+        raise KeyboardInterrupt
+
+    def generator_exit(self, job: Job[Asked, int]) -> None:
+        raise GeneratorExit
+
+    def unasked_interrupt(self, job: Job[Asked, int]) -> None:
+        raise Interrupt("shutdown")
+
+    def checkpoint(self, job: Job[Asked, int]) -> None:
+        job.checkpoint((job.last_checkpoint or 0) + 1)
+
+    def progress(self, job: Job[Asked, int]) -> None:
+        for number in range(1000):
+            job.progress(number, 1000)
+
+    def until_checked(self, job: Job[Asked, int]) -> None:
+        job.progress(note="begun")
+        while True:
+            job.check()
+            time.sleep(0.005)
+
+    def until_progress_raises(self, job: Job[Asked, int]) -> None:
+        while True:
+            job.progress()
+            time.sleep(0.005)
+
+    def swallows(self, job: Job[Asked, int]) -> None:
+        try:
+            self.until_progress_raises(job)
+        except Interrupt:
+            return
+
+    def fails_in_cleanup(self, job: Job[Asked, int]) -> None:
+        try:
+            self.until_progress_raises(job)
+        finally:
+            raise ValueError("clean-up")
+
+    def ask_service(self, job: Job[Asked, int]) -> None:
+        job.export(ServiceExport(), "out.csv", totals={"amount": "sum"})
+
+    # --- What only a child process survives ---
+
+    def sleep(self, job: Job[Asked, int]) -> None:
+        job.progress(note="begun")
+        time.sleep(60)
+
+    def cleans_up_in_peace(self, job: Job[Asked, int]) -> None:
+        try:
+            self.sleep(job)
+        finally:
+            time.sleep(0.3)  # several pokes long
+            Path(job.payload["file"]).write_text("clean", encoding="utf-8")
+
+    def hold_gil(self, job: Job[Asked, int]) -> None:
+        job.progress(note="begun")
+        library = ctypes.PyDLL(None)
+        for _ in range(60):
+            library.sleep(1)
+
+    def hang_in_c(self, job: Job[Asked, int]) -> None:
+        """A C call that no signal ends, without the GIL."""
+        library = ctypes.CDLL(None)
+        job.progress(note="begun")
+        while True:
+            library.sleep(60)
+
+    def deaf(self, job: Job[Asked, int]) -> None:
+        """Ignores TERM, and makes no Job call."""
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+        job.progress(note="begun")
+        time.sleep(60)
+
+    def segfault(self, job: Job[Asked, int]) -> None:
+        ctypes.string_at(0)
+
+    def leave_silently(self, job: Job[Asked, int]) -> None:
+        os._exit(0)
+
+    def leave_with_three(self, job: Job[Asked, int]) -> None:
+        os._exit(3)
+
+    def kill_itself(self, job: Job[Asked, int]) -> None:
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    def eat_memory(self, job: Job[Asked, int]) -> None:
+        eaten = []
+        while True:
+            eaten.append(b"x" * (4 << 20))
+            time.sleep(0.002)
+
+    def eat_memory_in_a_grandchild(self, job: Job[Asked, int]) -> None:
+        eat = "x = []\nimport time\nwhile True: x.append(b'x' * (4 << 20)); time.sleep(0.002)"
+        subprocess.run([sys.executable, "-c", eat], check=True)
+
+    def fork_and_return(self, job: Job[Asked, int]) -> None:
+        """Both copies return from the handler."""
+        if os.fork() == 0:
+            return
+        os.wait()
+
+    def fork_and_raise(self, job: Job[Asked, int]) -> None:
+        child = os.fork()
+        if child == 0:
+            sys.exit(1)
+        os.waitpid(child, 0)
+
+    def fork_and_use_job(self, job: Job[Asked, int]) -> None:
+        child = os.fork()
+        if child == 0:
+            try:
+                job.checkpoint(1)
+            except RuntimeError:
+                os._exit(7)
+        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 7
+
+    def multiprocess(self, job: Job[Asked, int]) -> None:
+        with multiprocessing.get_context("fork").Pool(2) as pool:
+            assert pool.map(abs, [-1, -2]) == [1, 2]
+
+    def print_much(self, job: Job[Asked, int]) -> None:
+        line = "x" * 9999
+        for _ in range(10_000):
+            print(line)
+
+    def close_everything(self, job: Job[Asked, int]) -> None:
+        os.closerange(3, 100)
+        time.sleep(60)
+
+    def babble(self, job: Job[Asked, int]) -> None:
+        """Writes to a socket that is not its own."""
+        os.write(int(sys.argv[1]), b"\xff" * 100)
+        time.sleep(60)
+
+    def grandchildren(self, job: Job[Asked, int]) -> None:
+        """One in the group, one that has left it; their ids are the progress."""
+        stay = subprocess.Popen(["sleep", "60"])
+        move = subprocess.Popen(["sleep", "60"], process_group=0)
+        job.progress(stay.pid, move.pid)
+        time.sleep(60)
+
+    def environment(self, job: Job[Asked, int]) -> None:
+        assert "NOTIFY_SOCKET" not in os.environ
+        assert os.environ["STEADYWORKER_TEST"] == "kept"
+        assert Path("/proc/self/oom_score_adj").read_text(encoding="ascii").strip() == "1000"
+        for stop in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+            assert signal.getsignal(stop) not in {signal.SIG_IGN, signal.SIG_DFL}
+            os.kill(os.getpid(), stop)
+        assert not signal.pthread_sigmask(signal.SIG_BLOCK, ())
+
+    def log_line(self, job: Job[Asked, int]) -> None:
+        job.log.info("hello", merchant="m-17")
+
+
+class ServiceExport:
+    """Asks for everything that an export may ask for."""
+
+    def write(self, services: Any, to: Path, **options: Any) -> Any:
+        assert (str(to), options) == ("out.csv", {"format": None, "totals": {"amount": "sum"}, "by": ()})
+        assert services.handle() == b"before"
+        services.save_handle(b"after")
+        assert services.handle() == b"after"
+        assert services.settled(["a", "b"]) == {"b"}
+        services.leave()
+        events = list(services.call("echo", {"say": 1}))
+        assert events == [{"said": 1}, {"end": True}]
+        endless = services.call("echo", {"say": 2})
+        assert next(endless) == {"said": 2}
+        endless.close()
+        return {"uid": services.uid, "fence": services.fence}
+
+
+class Asynchronous(Worker[Asked]):
+    queue = "asynchronous"
+    time_limit = 60
+
+    async def setup(self) -> None:
+        self.loop = asyncio.get_running_loop()
+
+    async def handle(self, job: Job[Asked]) -> None:
+        assert asyncio.get_running_loop() is self.loop
+        match job.payload["do"]:
+            case "sleep":
+                job.progress(note="begun")
+                await asyncio.sleep(60)
+            case "swallow":
+                job.progress(note="begun")
+                try:
+                    await asyncio.sleep(60)
+                except asyncio.CancelledError:
+                    return
+            case "block":
+                job.progress(note="begun")
+                signal.signal(signal.SIGTERM, signal.SIG_IGN)
+                time.sleep(60)  # noqa: ASYNC251 - blocking is the point
+            case "exit":
+                sys.exit(3)
+            case "cancel itself":
+                raise asyncio.CancelledError
+            case "checkpoint in a thread":
+                await asyncio.to_thread(job.checkpoint, 1)
+            case "nothing":
+                pass
+
+    async def teardown(self) -> None:
+        assert asyncio.get_running_loop() is self.loop
+
+
+class Broken(Worker[Asked]):
+    """Its `setup` does what the environment says."""
+
+    queue = "broken"
+    time_limit = 60
+
+    def setup(self) -> None:
+        match os.environ.get("STEADYWORKER_TEST"):
+            case "raise":
+                raise ValueError("no database")
+            case "exit":
+                sys.exit(1)
+            case "hang":
+                time.sleep(60)
+            case "die":
+                os.kill(os.getpid(), signal.SIGKILL)
+
+    def handle(self, job: Job[Asked]) -> None:
+        pass
+
+
+class Tidy(Worker[Asked]):
+    """Leaves a file when it was torn down."""
+
+    queue = "tidy"
+    time_limit = 60
+
+    def handle(self, job: Job[Asked]) -> None:
+        self.file = Path(job.payload["file"])
+        if job.payload.get("hang"):
+            time.sleep(60)
+
+    def teardown(self) -> None:
+        self.file.write_text(f"torn down by {os.getpid()}", encoding="utf-8")
