@@ -226,9 +226,9 @@ class SimWorker:
             namespace=NAMESPACE,
             owner=self.owner,
             worker=self.owner,
-            ledger=self.ledger,  # type: ignore[arg-type]
+            ledger=self.ledger,
             adapter=self.adapter,  # type: ignore[arg-type]
-            slots=[self.slot],  # type: ignore[list-item]
+            slots=[self.slot],
             clock=world.clock,
             times=TIMES,
             emit=world.heard,
@@ -236,7 +236,7 @@ class SimWorker:
             adoption=world.adoption,
         )
         self.runner = Runner(parts)
-        self.keeper = Keeper(self.ledger, self.owner, "host", [QUEUE], [self.runner], world.clock, TIMES)  # type: ignore[arg-type]
+        self.keeper = Keeper(self.ledger, self.owner, "host", [QUEUE], [self.runner], world.clock, TIMES)
         self.next_turn = 0.0
         self.runner.start()
 
