@@ -10,9 +10,8 @@ import asyncio
 import os
 import uuid
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import timedelta
-from functools import partial
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self, TypeVar, overload
@@ -23,7 +22,7 @@ from steadyworker.config import Options, load
 from steadyworker.connections import Connections, Line, line_of
 from steadyworker.delivery import KEY, ROUND
 from steadyworker.errors import BadPayload, BrokerUnavailable, PublishFailed, SendError, seconds
-from steadyworker.ledger.base import JobId, State
+from steadyworker.ledger.base import State
 from steadyworker.names import normal_key
 from steadyworker.worker import Worker
 
@@ -137,32 +136,7 @@ class Client:
             LedgerUnavailable: `again` was asked for, and the ledger did not answer; nothing was sent.
             ValueError, TypeError: A key, header or delay that cannot be.
         """
-        line = line_of(to, self._options)
-        wait = seconds(delay)
-        if wait is None or not 0 <= wait < float("inf"):
-            raise ValueError(f"Expected a delay of 0 seconds or more, got {delay!r}.")
-        raw = isinstance(to, str) and isinstance(payload, bytes)
-        body = payloads.encode(payload, bytes if raw else line.payload_type)
-        name = _key(key, headers or {}, line.key_header)
-        sent = _headers(headers or {}, line.key_header, name)
-        links = self._connected()
-        adapter = links.adapter(line)
-        largest = adapter.capabilities.max_body
-        if largest is not None and len(body) > largest:
-            raise BadPayload(
-                f"Expected a payload of at most {largest} bytes for this broker, got {len(body)}: "
-                "store the data elsewhere and send where it is."
-            )
-        try:
-            if again and (round_ := _next_round(links, line, name)):
-                sent[ROUND] = str(round_)
-            to_queue = Target.LATER if wait else Target.WORK
-            adapter.publish(Copy(to_queue, body, sent, delay=wait, message_id=name))
-        except (PublishFailed, BrokerUnavailable) as error:
-            raise SendError(
-                f"{error} The job may or may not have arrived: send it again with the same key, {name!r}."
-            ) from error
-        return name
+        return self._send(to, payload, key, delay, headers, again)
 
     @overload
     async def asend(
@@ -201,8 +175,37 @@ class Client:
 
         A task that is cancelled while it waits may or may not have sent: send again with the same key.
         """
-        call = partial(self.send, to, payload, key=key, delay=delay, headers=headers, again=again)
-        return await asyncio.to_thread(call)
+        return await asyncio.to_thread(self._send, to, payload, key, delay, headers, again)
+
+    def _send(
+        self,
+        to: type[Worker[Any, Any]] | str,
+        payload: object,
+        key: str | None,
+        delay: float | timedelta,
+        headers: Mapping[str, str] | None,
+        again: bool,  # noqa: FBT001 - positional, for to_thread
+    ) -> str:
+        line = line_of(to, self._options)
+        copy = message(line, payload, key=key, delay=delay, headers=headers or {})
+        links = self._connected()
+        adapter = links.adapter(line)
+        largest = adapter.capabilities.max_body
+        if largest is not None and len(copy.body) > largest:
+            raise BadPayload(
+                f"Expected a payload of at most {largest} bytes for this broker, got {len(copy.body)}: "
+                "store the data elsewhere and send where it is."
+            )
+        name = copy.headers[KEY]
+        try:
+            if again and (last := links.last_round(line, name)) is not None:
+                copy = replace(copy, headers={**copy.headers, ROUND: str(last + 1)})
+            adapter.publish(copy)
+        except (PublishFailed, BrokerUnavailable) as error:
+            raise SendError(
+                f"{error} The job may or may not have arrived: send it again with the same key, {name!r}."
+            ) from error
+        return name
 
     def status(self, worker: type[Worker[Any, Any]] | str, key: str) -> JobStatus | None:
         """
@@ -211,7 +214,7 @@ class Client:
         Raises BrokerUnavailable (it names the ledger's namespace) and LedgerUnavailable.
         """
         links, line = self._connected(), line_of(worker, self._options)
-        job = _last_job(links, line, normal_key(key))
+        job = links.last_job(line, normal_key(key))
         row = links.ledger().read(job)
         if row is None:
             return None
@@ -242,7 +245,7 @@ class Client:
         Raises BrokerUnavailable (it names the ledger's namespace) and LedgerUnavailable.
         """
         links, line = self._connected(), line_of(worker, self._options)
-        return links.ledger().cancel(_last_job(links, line, normal_key(key)), reason)
+        return links.ledger().cancel(links.last_job(line, normal_key(key)), reason)
 
     def close(self) -> None:
         """Close this process's connections; safe twice, and from any thread."""
@@ -268,14 +271,45 @@ class Client:
         return links if links is not None else self._links.setdefault(os.getpid(), Connections(self._options))
 
 
+def message(
+    line: Line, payload: object, *, key: str | None, delay: float | timedelta, headers: Mapping[str, str]
+) -> Copy:
+    """
+    The message that `Client.send` publishes, checked, under a fresh key when none is given.
+
+    Raises BadPayload, ConfigError, ValueError and TypeError as `Client.send` does.
+    """
+    wait = seconds(delay)
+    if wait is None or not 0 <= wait < float("inf"):
+        raise ValueError(f"Expected a delay of 0 seconds or more, got {delay!r}.")
+    raw = isinstance(line.opened_as, str) and isinstance(payload, bytes)
+    body = payloads.encode(payload, bytes if raw else line.payload_type)
+    name = _key(key, headers, line.key_header)
+    to = Target.LATER if wait else Target.WORK
+    return Copy(to, body, _headers(headers, line.key_header, name), delay=wait, message_id=name)
+
+
+def message(
+    line: Line, payload: object, *, key: str | None, delay: float | timedelta, headers: Mapping[str, str]
+) -> Copy:
+    """
+    The message that `Client.send` publishes, checked, under a fresh key when none is given.
+
+    Raises BadPayload, ConfigError, ValueError and TypeError as `Client.send` does.
+    """
+    wait = seconds(delay)
+    if wait is None or not 0 <= wait < float("inf"):
+        raise ValueError(f"Expected a delay of 0 seconds or more, got {delay!r}.")
+    raw = isinstance(line.opened_as, str) and isinstance(payload, bytes)
+    body = payloads.encode(payload, bytes if raw else line.payload_type)
+    name = _key(key, headers, line.key_header)
+    to = Target.LATER if wait else Target.WORK
+    return Copy(to, body, _headers(headers, line.key_header, name), delay=wait, message_id=name)
+
+
 def _last_job(links: Connections, line: Line, key: str) -> JobId:
     namespace = links.namespace(line)
     return JobId(namespace, line.queue, key, links.ledger().last_round(namespace, line.queue, key) or 0)
-
-
-def _next_round(links: Connections, line: Line, key: str) -> int:
-    last = links.ledger().last_round(links.namespace(line), line.queue, key)
-    return 0 if last is None else last + 1
 
 
 def _key(key: str | None, headers: Mapping[str, str], key_header: str | None) -> str:

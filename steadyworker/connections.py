@@ -10,7 +10,7 @@ from typing import Any, Self
 from steadyworker.adapter import Adapter
 from steadyworker.config import Options
 from steadyworker.errors import ConfigError
-from steadyworker.ledger.base import Ledger
+from steadyworker.ledger.base import JobId, Ledger
 from steadyworker.names import QUEUE_NAME
 from steadyworker.opening import namespace_of, open_adapter_for, open_ledger
 from steadyworker.worker import Worker, WorkerSpec, payload_type, spec_of
@@ -82,6 +82,14 @@ class Connections:
                 adapter, ledger = self.adapter(line), self.ledger()
                 self._namespaces[line.queue] = namespace_of(adapter, self._options, ledger, line.queue)
             return self._namespaces[line.queue]
+
+    def last_round(self, line: Line, key: str) -> int | None:
+        """The last round of this key that the ledger knows."""
+        return self.ledger().last_round(self.namespace(line), line.queue, key)
+
+    def last_job(self, line: Line, key: str) -> JobId:
+        """The job that this key stands for now: its last round."""
+        return JobId(self.namespace(line), line.queue, key, self.last_round(line, key) or 0)
 
     def close(self) -> None:
         """Close what is open; safe twice."""

@@ -2,8 +2,8 @@
 Dead letters: what is in a dead-letter queue, why, and the two ways out of it.
 
 A dead letter is the job's body and headers, with why in the headers: reason, error, counters, first failure, worker.
-The ledger may hand one over twice (a confirm that was lost), and a broker adds its own (expired, too often delivered):
-copies of one job are folded into one `DeadLetter`, and whatever is done to it is done to all of them.
+Copies of one job (a confirm that was lost) are one `DeadLetter`, and whatever is done to it is done to all of them.
+A broker adds letters of its own (expired, too often delivered): these are shown with what is known of them.
 
 | way out | order | a crash between the steps |
 |---|---|---|
@@ -95,7 +95,7 @@ class DeadLetter:
 
 @dataclass(frozen=True, slots=True)
 class Replayed:
-    """A dead letter that went back to its work queue: the key and the round under which it runs now."""
+    """A dead letter that went back to its work queue, and the key and round of the job that it is now."""
 
     letter: DeadLetter
     key: str
@@ -113,7 +113,7 @@ class DeadLetterQueue:
         queue: The work queue's name.
         key_header: The header that the Worker takes its key from, if it names one.
 
-    Every method may raise BrokerUnavailable; those that say so touch the ledger and may raise LedgerUnavailable.
+    Every method may raise BrokerUnavailable, and all but `letters` LedgerUnavailable.
     """
 
     def __init__(
@@ -165,9 +165,8 @@ class DeadLetterQueue:
         Raises:
             SteadyWorkerError: A key has no dead letter, or a body is not whole; nothing was replayed.
             PublishFailed: The work queue did not confirm; this letter and those after it stay.
-            LedgerUnavailable: The ledger was needed and did not answer; likewise.
         """
-        replayed = []
+        replayed: list[Replayed] = []
         with self._open_letters() as held:
             chosen = self._chosen(held, keys)
             for letter, _ in chosen:
@@ -197,7 +196,6 @@ class DeadLetterQueue:
         Raises:
             SteadyWorkerError: A key has no dead letter; nothing was dropped.
             Unsettled: A removal whose fate is unknown; this letter and those after it may still be here.
-            LedgerUnavailable: The letter is gone, its record stays for 30 days.
         """
         with self._open_letters() as held:
             chosen = self._chosen(held, keys)
@@ -265,11 +263,9 @@ def _folded(held: Iterable[Delivery], queue: str, key_header: str | None) -> lis
             unkeyed[letter.key] += 1
             letter = replace(letter, key=f"{letter.key}-{unkeyed[letter.key]}")
         identity = (letter.key, letter.round, _digest(letter.body))
-        first, deliveries = folded.setdefault(identity, (letter, []))
-        deliveries.append(delivery)
-        # A letter of ours says more than the broker's own copy of the same job.
-        told = letter if letter.ours and not first.ours else first
-        folded[identity] = (replace(told, copies=len(deliveries)), deliveries)
+        first, deliveries = folded.get(identity, (letter, []))
+        told = letter if letter.ours and not first.ours else first  # ours says more than the broker's own copy
+        folded[identity] = (replace(told, copies=len(deliveries) + 1), [*deliveries, delivery])
     return list(folded.values())
 
 

@@ -25,15 +25,16 @@ named after its URL scheme; `steadyworker.testing.conformance` is what it has to
 @click.option("--json", "as_json", is_flag=True, help="One JSON object per scheme and line.")
 def command(*, as_json: bool) -> None:
     """List the brokers that can be used here: their URL schemes, and whether their client library is installed."""
-    records = [_record(scheme, entry) for scheme, entry in sorted(adapters().items())]
+    records = [record(scheme, entry) for scheme, entry in sorted(adapters().items())]
     if as_json:
-        for record in records:
-            json_line(record)
+        for told in records:
+            json_line(told)
         return
-    table(_COLUMNS, [[f"{record['scheme']}:", record["package"], _library(record)] for record in records])
+    table(_COLUMNS, [[f"{told['scheme']}:", told["package"], _library(told)] for told in records])
 
 
-def _record(scheme: str, entry: EntryPoint) -> dict[str, Any]:
+def record(scheme: str, entry: EntryPoint) -> dict[str, Any]:
+    """An adapter as `--json` shows it; `libraries` maps what it needs to the version that is here, or None."""
     extra, needed = _needs(entry)
     libraries = {name: _installed(name) for name in needed}
     return {
@@ -46,12 +47,12 @@ def _record(scheme: str, entry: EntryPoint) -> dict[str, Any]:
     }
 
 
-def _library(record: dict[str, Any]) -> str:
-    if not record["libraries"]:
+def _library(told: dict[str, Any]) -> str:
+    if not told["libraries"]:
         return "built in"
-    if not record["usable"]:
-        return f"missing: {record['install']}"
-    return ", ".join(f"{name} {version}" for name, version in record["libraries"].items())
+    if not told["usable"]:
+        return f"missing: {told['install']}"
+    return ", ".join(f"{name} {version}" for name, version in told["libraries"].items())
 
 
 def _needs(entry: EntryPoint) -> tuple[str | None, list[str]]:

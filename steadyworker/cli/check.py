@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import fields
 from typing import Any
@@ -14,7 +14,8 @@ from steadyworker.cli.output import Column, json_line, printable, table
 from steadyworker.cli.settings import find_worker, settings
 from steadyworker.config import OPTIONS, Options
 from steadyworker.errors import Finding
-from steadyworker.redaction import redact
+from steadyworker.redaction import REDACTED, is_secret_name, redact
+from steadyworker.retry import RetryPolicy
 from steadyworker.worker import WorkerSpec
 
 _CONFIG = 78
@@ -88,13 +89,21 @@ def _attributes(spec: WorkerSpec, options: Options) -> dict[str, dict[str, str |
 
 
 def _text(value: Any) -> str | None:
-    if value is None:
-        return None
-    if isinstance(value, float):
-        return f"{value:g}"
-    if isinstance(value, tuple):
-        return ",".join(f"{step:g}" for step in value)
-    return redact(str(value))
+    match value:
+        case None:
+            return None
+        case float():
+            return f"{value:g}"
+        case tuple():
+            return ",".join(f"{step:g}" for step in value)
+        case Mapping():
+            hidden = {name: REDACTED if is_secret_name(name) else text for name, text in value.items()}
+            return redact(" ".join(f"{name}={text}" for name, text in hidden.items())) or None
+        case RetryPolicy():
+            numbers = f"{value.max_attempts} attempts, {value.max_crashes} crashes, {value.max_losses} losses"
+            return f"{numbers}, {type(value.wait).__name__}"
+        case _:
+            return redact(str(value))
 
 
 def _finding(finding: Finding) -> dict[str, str]:

@@ -172,10 +172,15 @@ def _cells(letter: DeadLetter) -> list[str]:
 
 
 def _why(letter: DeadLetter) -> str:
-    if not letter.ours:
-        return " ".join(part for part in (_FROM_BROKER, letter.reason) if part)
+    error = _error(letter)
+    parts = ("" if letter.ours else _FROM_BROKER, letter.reason, f"({error})" if error else "")
+    return redact(" ".join(part for part in parts if part))
+
+
+def _error(letter: DeadLetter) -> str:
+    """The exception, where it says more than the reason."""
     error = ": ".join(part for part in (letter.error_class, letter.error) if part)
-    return redact(f"{letter.reason} ({error})" if error else letter.reason)
+    return "" if error == letter.reason else error
 
 
 def _record(letter: DeadLetter) -> dict[str, Any]:
@@ -202,8 +207,8 @@ def _record(letter: DeadLetter) -> dict[str, Any]:
 
 def _paragraph(letter: DeadLetter, checkpoint: bytes | None) -> Iterator[str]:
     facts: dict[str, str | None] = {
-        "reason": redact(letter.reason) if letter.ours else _why(letter),
-        "error": redact(": ".join(part for part in (letter.error_class, letter.error) if part)),
+        "reason": redact(letter.reason) if letter.ours else _FROM_BROKER,
+        "error": redact(_error(letter)),
         "counters": f"{letter.attempts} attempts, {letter.crashes} crashes, {letter.losses} losses",
         "first failure": instant(letter.first_failed_at),
         "sent": instant(letter.sent_at),

@@ -11,6 +11,7 @@ import click
 from rich.console import Console, Group
 from rich.live import Live
 from rich.progress_bar import ProgressBar
+from rich.table import Table
 from rich.text import Text
 
 from steadyworker.cli.output import Column, ago, amount, framed, instant, json_line, span, table
@@ -32,7 +33,7 @@ _COLUMNS = (
         "STATE",
         styles={"running": "cyan", "done": "green", "dead": "red", "moved": "yellow", "interrupted": "yellow"},
     ),
-    Column("ATTEMPT", right=True),
+    Column("ATTEMPTS", right=True),
     Column("PROGRESS"),
     Column("ELAPSED", right=True),
     Column("LAST BEAT", right=True),
@@ -142,15 +143,16 @@ def _fixed(row: Row, beat: Beat | None, now: float, progress: Any) -> list[Any]:
         row.id.queue,
         row.id.key if not row.id.round else f"{row.id.key} (round {row.id.round})",
         row.state.value,
-        str(row.counters.attempts + running),
+        str(row.counters.attempts),
         progress,
         span(elapsed if running or row.ended_at is not None else None),
         ago(now - beat.at if beat and running else None),
-        _why(row),
+        why(row),
     ]
 
 
-def _why(row: Row) -> str:
+def why(row: Row) -> str:
+    """What a job waits for, and what happened to it."""
     counters = {"crashes": row.counters.crashes, "losses": row.counters.losses}
     parts = [
         f"cancelled: {row.cancel_reason}" if row.cancel_reason is not None else "",
@@ -175,7 +177,9 @@ def _progress_bar(row: Row, beat: Beat | None) -> Any:
     text = Text(_progress_text(beat))
     if beat is None or beat.done is None or not beat.total or row.state is not State.RUNNING:
         return text
-    return Group(ProgressBar(total=beat.total, completed=beat.done, width=_BAR), text)
+    side_by_side = Table.grid(padding=(0, 1))
+    side_by_side.add_row(ProgressBar(total=beat.total, completed=beat.done, width=_BAR), text)
+    return side_by_side
 
 
 def _watch(chosen: Any, where: str) -> None:

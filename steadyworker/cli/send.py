@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -12,9 +13,9 @@ import msgspec
 from steadyworker import payload as payloads
 from steadyworker.cli.output import json_line
 from steadyworker.cli.settings import find_worker, settings
-from steadyworker.client import Client
+from steadyworker.client import Client, message
 from steadyworker.config import Options
-from steadyworker.connections import line_of
+from steadyworker.connections import Line, line_of
 from steadyworker.errors import BadPayload, SendError, SteadyWorkerError
 from steadyworker.worker import Worker
 
@@ -77,34 +78,33 @@ def command(
     if (payload is None) == (file is None):
         raise click.UsageError("Expected a payload or --file, and not both.")
     to: To = find_worker(target) if ":" in target else target
+    line = line_of(to, options)
     if file is None:
-        body = click.get_binary_stream("stdin").read() if payload == "-" else (payload or "").encode()
-        line = _Line(payload=msgspec.Raw(body), key=key, delay=delay, headers=_headers(headers), again=again)
-        jobs = [(0, _value(body, to, options), line)]
+        body = sys.stdin.buffer.read() if payload == "-" else (payload or "").encode()
+        wish = _Line(payload=msgspec.Raw(body), key=key, delay=delay, headers=_headers(headers), again=again)
+        jobs = [(0, _checked(wish, body, line), wish)]
     elif key is not None or delay or headers or again:
         raise click.UsageError("Expected key, delay, headers and again in the lines of the file, not beside --file.")
     else:
-        jobs = list(_read(file, to, options))
+        jobs = list(_read(file, line))
     with Client.configured(options) as client:
-        for number, value, line in jobs:
-            sent = _send(client, to, value, line, f"{file}:{number}: " if file else "")
+        for number, value, wish in jobs:
+            sent = _send(client, to, value, wish, f"{file}:{number}: " if file else "")
             if as_json:
                 json_line({"key": sent, "line": number or None})
             else:
                 click.echo(sent)
 
 
-def _send(client: Client, to: To, value: object, line: _Line, where: str) -> str:
+def _send(client: Client, to: To, value: object, wish: _Line, where: str) -> str:
     try:
-        return client.send(to, value, key=line.key, delay=line.delay, headers=line.headers, again=line.again)  # type: ignore[misc]
+        return client.send(to, value, key=wish.key, delay=wish.delay, headers=wish.headers, again=wish.again)
     except SendError as error:
         rest = "The lines before it are sent; those after it are not." if where else ""
         raise SendError(f"{where}{error} {rest}".rstrip()) from error
-    except (ValueError, TypeError) as error:
-        raise BadPayload(f"{where}{error}") from error
 
 
-def _read(file: Path, to: To, options: Options) -> Iterator[tuple[int, object, _Line]]:
+def _read(file: Path, line: Line) -> Iterator[tuple[int, object, _Line]]:
     """Every line's number, payload and the rest; raises BadPayload with the number of the first one that is wrong."""
     seen: dict[str, int] = {}
     with file.open("rb") as lines:
@@ -112,25 +112,25 @@ def _read(file: Path, to: To, options: Options) -> Iterator[tuple[int, object, _
             if not text.strip():
                 continue
             try:
-                line = msgspec.json.decode(text, type=_Line)
-                value = _value(bytes(line.payload), to, options)
+                wish = msgspec.json.decode(text, type=_Line)
+                value = _checked(wish, bytes(wish.payload), line)
             except (msgspec.MsgspecError, UnicodeDecodeError, SteadyWorkerError) as error:
                 raise BadPayload(f"{file}:{number}: {error} Nothing was sent.") from error
-            if line.key is not None and (first := seen.setdefault(line.key, number)) != number:
+            if wish.key is not None and (first := seen.setdefault(wish.key, number)) != number:
                 raise BadPayload(
-                    f"{file}:{number}: the key {line.key!r} is that of line {first}, and the second would not run: "
+                    f"{file}:{number}: the key {wish.key!r} is that of line {first}, and the second would not run: "
                     "give each piece of work its own. Nothing was sent."
                 )
-            yield number, value, line
+            yield number, value, wish
 
 
-def _value(body: bytes, to: To, options: Options) -> object:
-    """The payload as it is handed to the client, checked as far as its type is known."""
-    type_ = line_of(to, options).payload_type
-    if type_ is bytes:
-        return body
-    value = payloads.decoder(Any)(body)
-    payloads.encode(value, type_)
+def _checked(wish: _Line, body: bytes, line: Line) -> object:
+    """The payload as it is handed to the client, once everything about the job is known to make sense."""
+    value: object = body if line.payload_type is bytes else payloads.decoder(Any)(body)
+    try:
+        message(line, value, key=wish.key, delay=wish.delay, headers=wish.headers)
+    except (ValueError, TypeError) as error:
+        raise BadPayload(str(error)) from error
     return value
 
 

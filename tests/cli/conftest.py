@@ -2,161 +2,18 @@
 
 from __future__ import annotations
 
-import hashlib
-import json
-import os
-import subprocess
-import sys
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from pathlib import Path
-from queue import SimpleQueue
-from typing import Any
 
 import pytest
 
-from steadyworker.adapter import Delivered, Signal
-from steadyworker.config import Options, load
-from steadyworker.connections import Connections, Line
-from steadyworker.delivery import Delivery, Settle
-from steadyworker.ledger.base import Claimed, JobId, Ledger, Moving, Row, Verdict
-from steadyworker.opening import open_adapter_for
-from steadyworker.outcome import Counters
-from steadyworker.settle import Origin, hand_over_copy
-
-BODY = b'{"merchant": "m-17", "password": "hunter2"}'
-
-_EXPORTS = Line("exports", "exports", None, Any)
-_REPOSITORY = Path(__file__).parents[2]
-
-_APP = '''
-from dataclasses import dataclass
-from steadyworker import Job, Worker
-
-@dataclass
-class Request:
-    merchant: str
-
-class Exports(Worker[Request, int]):
-    queue = "exports"
-    time_limit = 60
-
-    def handle(self, job: Job[Request, int]) -> None:
-        """Done at once."""
-
-class Raw(Worker[bytes]):
-    queue = "raw"
-    time_limit = None
-
-    def handle(self, job: Job[bytes]) -> None:
-        """Done at once."""
-'''
-
-
-@dataclass(frozen=True)
-class Said:
-    """What a command answered."""
-
-    code: int
-    out: str
-    err: str
-
-    @property
-    def lines(self) -> list[str]:
-        return self.out.splitlines()
-
-    @property
-    def records(self) -> list[Any]:
-        return [json.loads(line) for line in self.lines]
-
-
-@dataclass(frozen=True)
-class Shell:
-    """Runs `steadyworker` in `folder`, where `app.py` is; its state is in `folder/state`."""
-
-    folder: Path
-
-    @property
-    def state(self) -> Path:
-        return self.folder / "state"
-
-    @property
-    def environ(self) -> dict[str, str]:
-        kept = {name: value for name, value in os.environ.items() if not name.startswith("STEADYWORKER_")}
-        path = os.pathsep.join([str(_REPOSITORY), str(_REPOSITORY / "adapters")])
-        return {**kept, "PYTHONPATH": path, "STEADYWORKER_STATE_DIR": str(self.state), "COLUMNS": "80"}
-
-    def __call__(self, *arguments: str, stdin: str = "", environ: Mapping[str, str] | None = None) -> Said:
-        done = subprocess.run(
-            [sys.executable, "-m", "steadyworker", *arguments],
-            cwd=self.folder,
-            env={**self.environ, **(environ or {})},
-            input=stdin,
-            capture_output=True,
-            text=True,
-            timeout=60,
-            check=False,
-        )
-        return Said(done.returncode, done.stdout, done.stderr)
+from steadyworker.config import load
+from tests.cli.kit import APP, Queues, Shell
 
 
 @pytest.fixture
 def shell(tmp_path: Path) -> Shell:
-    (tmp_path / "app.py").write_text(_APP)
+    (tmp_path / "app.py").write_text(APP)
     return Shell(tmp_path)
-
-
-@dataclass(frozen=True)
-class Queues:
-    """The same state, from the inside: what a worker would find, and jobs as a worker leaves them."""
-
-    options: Options
-
-    def received(self, queue: str, count: int) -> list[Delivery]:
-        """The next deliveries of a queue, acknowledged."""
-        adapter = open_adapter_for(queue, self.options)
-        signals: SimpleQueue[Signal] = SimpleQueue()
-        adapter.start(signals.put)
-        adapter.credits(count)
-        found: list[Delivery] = []
-        try:
-            while len(found) < count:
-                signal = signals.get(timeout=10)
-                if isinstance(signal, Delivered):
-                    adapter.settle(signal.delivery, Settle.ACK)
-                    found.append(signal.delivery)
-        finally:
-            adapter.stop(5)
-        return found
-
-    def job(
-        self, key: str, then: Callable[[Ledger, Row], object] = lambda ledger, row: None, body: bytes = BODY
-    ) -> Row:
-        """A run of a job of `exports`, as far as `then` takes it."""
-        with Connections(self.options) as links:
-            id_ = JobId(links.namespace(_EXPORTS), "exports", key)
-            digest = hashlib.sha256(body).digest()
-            row = links.ledger().claim(Claimed(id_, None, "host/boot/1", 0, digest, Counters()))
-            assert row is not None
-            then(links.ledger(), row)
-            return row
-
-    def dead(self, key: str, body: bytes = BODY, *, copies: int = 1, checkpoint: bytes | None = b"7") -> None:
-        """A job of `exports` that failed for good."""
-        counters = Counters(attempts=5, losses=1, first_failed_at=1_700_000_000.0)
-        verdict = Verdict(Moving.DEAD, "exhausted", counters, error_class="ValueError", error_text="no such merchant")
-
-        def die(ledger: Ledger, row: Row) -> None:
-            if checkpoint is not None:
-                assert ledger.checkpoint(row.token, checkpoint)
-            assert ledger.moving(row.token, verdict)
-            with Connections(self.options) as links:
-                for _ in range(copies):
-                    copy = hand_over_copy(Origin(row.id, 4, body), verdict, row.uid, "host-1")
-                    links.adapter(_EXPORTS).publish(copy)
-            assert ledger.moved(row.token)
-
-        self.job(key, die, body)
 
 
 @pytest.fixture

@@ -21,6 +21,7 @@ from steadyworker.errors import (
     SendError,
     SteadyWorkerError,
 )
+from tests.cli.kit import Shell
 
 VERBS = ("run", "send", "check", "jobs", "cancel", "dead", "verify", "adapters")
 
@@ -32,7 +33,7 @@ def test_help_names_every_verb_and_imports_none() -> None:
         assert re.search(rf"^  {verb}\b", said.output, re.MULTILINE)
 
 
-def test_help_answers_at_once(shell) -> None:
+def test_help_answers_at_once(shell: Shell) -> None:
     """The aim is 0.3 s on a quiet machine; the best of five counts, and a busy one gets twice as long."""
 
     def once() -> float:
@@ -43,7 +44,7 @@ def test_help_answers_at_once(shell) -> None:
     assert min(once() for _ in range(5)) < 0.6
 
 
-def test_help_does_not_import_what_verbs_need(shell) -> None:
+def test_help_does_not_import_what_verbs_need(shell: Shell) -> None:
     said = shell("--help", environ={"PYTHONPROFILEIMPORTTIME": "1"})
     imported = {line.rpartition("|")[2].strip() for line in said.err.splitlines() if line.startswith("import time:")}
     assert "steadyworker.cli" in imported
@@ -84,7 +85,7 @@ def test_wrong_usage_is_64(arguments: list[str]) -> None:
     assert "Usage:" in said.stderr
 
 
-def test_an_error_is_one_line_with_its_remedy(shell) -> None:
+def test_an_error_is_one_line_with_its_remedy(shell: Shell) -> None:
     said = shell("send", "app:Export", "{}")
     assert said.code == 78
     assert said.out == ""
@@ -93,13 +94,13 @@ def test_an_error_is_one_line_with_its_remedy(shell) -> None:
     assert "Traceback" not in said.err
 
 
-def test_debug_shows_the_traceback(shell) -> None:
+def test_debug_shows_the_traceback(shell: Shell) -> None:
     said = shell("--debug", "send", "app:Export", "{}")
     assert said.code != 0
     assert "Traceback" in said.err
 
 
-def test_a_module_that_cannot_be_imported_is_said_with_its_place(shell) -> None:
+def test_a_module_that_cannot_be_imported_is_said_with_its_place(shell: Shell) -> None:
     (shell.folder / "broken.py").write_text("\n\nimport no_such_library\n")
     said = shell("check", "broken:Exports")
     assert said.code == 78
@@ -108,14 +109,14 @@ def test_a_module_that_cannot_be_imported_is_said_with_its_place(shell) -> None:
     assert "Traceback" not in said.err
 
 
-def test_an_unknown_setting_is_said_with_the_near_one(shell) -> None:
+def test_an_unknown_setting_is_said_with_the_near_one(shell: Shell) -> None:
     (shell.folder / "steadyworker.toml").write_text('brokr = "sqlite:x.db"\n')
     said = shell("jobs")
     assert said.code == 78
     assert "broker" in said.err
 
 
-def test_python_dash_m_is_the_command(shell) -> None:
+def test_python_dash_m_is_the_command(shell: Shell) -> None:
     said = shell("--version")
     assert said.code == 0
     assert re.fullmatch(r"steadyworker \d+\.\d+\.\d+\n", said.out)

@@ -1,0 +1,128 @@
+"""`steadyworker check`, `adapters` and `verify`: what is looked at without running anything."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from importlib.metadata import Distribution, EntryPoint
+from pathlib import Path
+
+from steadyworker.cli.adapters import record
+from steadyworker.exports.formats import Csv
+from steadyworker.exports.manifest import Manifest
+from steadyworker.exports.stage import manifest_path
+from tests.cli.kit import Queues, Shell
+
+
+class TestCheck:
+    def test_shows_every_setting_with_its_origin(self, shell: Shell) -> None:
+        (shell.folder / "steadyworker.toml").write_text("max_jobs = 5\n[workers.Exports]\nconcurrency = 3\n")
+        said = shell("check", "app:Exports", "--stop-within", "1h", environ={"STEADYWORKER_IDLE_EXIT": "90s"})
+        assert said.code == 0, said.err
+        rows = {line.split()[0]: re.split(r"\s{2,}", line) for line in said.lines if line}
+        assert rows["stop_within"][1:] == ["3600", "--stop-within"]
+        assert rows["idle_exit"][1:] == ["90", "STEADYWORKER_IDLE_EXIT"]
+        assert rows["max_jobs"][1] == "5"
+        assert "steadyworker.toml" in rows["max_jobs"][2]
+        assert rows["log_level"][1:] == ["info", "default"]
+        assert rows["concurrency"][1:] == ["3", "[workers.Exports]"]
+        assert rows["queue"][1:] == ["exports", "Exports"]
+
+    def test_as_json_is_one_object(self, shell: Shell) -> None:
+        (told,) = shell("check", "app:Exports", "--json").records
+        assert told["settings"]["stop_within"] == {"value": "28", "origin": "default"}
+        assert told["workers"]["app:Exports"]["time_limit"]["value"] == "60"
+        assert [finding for finding in told["findings"] if finding["level"] == "error"] == []
+
+    def test_ends_with_78_on_an_error_and_names_the_remedy(self, shell: Shell) -> None:
+        said = shell("check", "app:Exports", "--namespace", "two words")
+        assert said.code == 78
+        assert "error:" in said.out
+        assert "remedy:" in said.out
+
+    def test_shows_no_password(self, shell: Shell) -> None:
+        said = shell("check", "app:Exports", "--ledger", "postgresql://me:hunter2@db/x")
+        assert "hunter2" not in said.out + said.err
+
+    def test_refuses_two_workers_on_one_queue(self, shell: Shell) -> None:
+        (shell.folder / "more.py").write_text("from app import Exports\nclass More(Exports): pass\n")
+        said = shell("check", "app:Exports", "more:More")
+        assert said.code == 78
+        assert "exports" in said.err + said.out
+
+
+class TestAdapters:
+    def test_lists_the_embedded_broker(self, shell: Shell) -> None:
+        said = shell("adapters")
+        assert said.code == 0
+        assert re.search(r"^sqlite:\s+steadyworker_sqlite\s+built in$", said.out, re.MULTILINE)
+        (sqlite,) = [one for one in shell("adapters", "--json").records if one["scheme"] == "sqlite"]
+        assert sqlite["usable"] is True
+
+    def test_names_the_extra_whose_library_is_missing(self, tmp_path: Path) -> None:
+        info = tmp_path / "shop-1.0.dist-info"
+        info.mkdir()
+        (info / "METADATA").write_text(
+            "Metadata-Version: 2.1\nName: shop\nVersion: 1.0\nProvides-Extra: sqs\nProvides-Extra: other\n"
+            'Requires-Dist: no-such-client>=1.3; extra == "sqs"\n'
+            "Requires-Dist: click\n"
+            'Requires-Dist: also-missing; extra == "other"\n'
+        )
+        (info / "entry_points.txt").write_text("[steadyworker.adapters]\nsqs = steadyworker_sqs\n")
+        (entry,) = Distribution.at(info).entry_points
+        assert isinstance(entry, EntryPoint)
+        told = record("sqs", entry)
+        assert told["libraries"] == {"no-such-client": None}
+        assert told["usable"] is False
+        assert told["install"] == "pip install 'shop[sqs]'"
+
+
+class TestVerify:
+    def file(self, folder: Path, text: bytes = b"id\n1\n2\n") -> Path:
+        path = folder / "m-17.csv"
+        path.write_bytes(text)
+        manifest = Manifest(
+            uid="u",
+            key="k-1",
+            fence=7,
+            name=path.name,
+            query="rows",
+            columns=("id",),
+            rows=2,
+            bytes=7,
+            sha256=hashlib.sha256(b"id\n1\n2\n").hexdigest(),
+            format=Csv().options(),
+            created_at="2024-06-01T00:00:00+00:00",
+        )
+        manifest_path(path).write_bytes(manifest.dump())
+        return path
+
+    def test_of_a_true_file(self, shell: Shell) -> None:
+        self.file(shell.folder)
+        said = shell("verify", "m-17.csv")
+        assert said.code == 0, said
+        assert said.out.startswith("ok  m-17.csv: 2 rows, 7 bytes, sha256 ")
+        (told,) = shell("verify", "m-17.csv", "--json").records
+        assert (told["ok"], told["rows"]) == (True, 2)
+
+    def test_of_a_changed_file_is_1(self, shell: Shell) -> None:
+        self.file(shell.folder, b"id\n1\n3\n")
+        said = shell("verify", "m-17.csv")
+        assert said.code == 1
+        assert said.out.startswith("failed  m-17.csv: ")
+        assert shell("verify", "m-17.csv", "--json").records[0]["ok"] is False
+
+    def test_of_no_file_is_1(self, shell: Shell) -> None:
+        assert shell("verify", "nothing.csv").code == 1
+
+    def test_needs_something_to_look_at(self, shell: Shell) -> None:
+        assert shell("verify").code == 64
+
+    def test_reap_removes_the_stages_of_jobs_that_ended(self, shell: Shell, queues: Queues) -> None:
+        ended = queues.job("k-1", lambda ledger, row: ledger.done(row.token))
+        running = queues.job("k-2")
+        for uid in (ended.uid, running.uid):
+            (shell.folder / ".sw-stage" / uid / "7").mkdir(parents=True)
+        said = shell("verify", "--reap", ".")
+        assert said.code == 0
+        assert [path.name for path in (shell.folder / ".sw-stage").iterdir()] == [running.uid]

@@ -1,0 +1,119 @@
+"""`steadyworker dead`: why a job is there, and the two ways out."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from steadyworker.adapter import Copy, Target
+from steadyworker.connections import Connections, Line
+from tests.cli.kit import Queues, Shell
+
+EXPORTS = Line("exports", "exports", None, object)
+
+
+def test_list_has_a_line_per_job_with_why(shell: Shell, queues: Queues) -> None:
+    queues.dead("k-1", copies=2)
+    queues.dead("k-2")
+    said = shell("dead", "list", "app:Exports")
+    assert said.code == 0
+    assert [line.split()[0] for line in said.lines] == ["KEY", "k-1", "k-2"]
+    assert said.lines[1].endswith("exhausted (ValueError: no such merchant)")
+
+
+def test_list_as_json_takes_nothing_away(shell: Shell, queues: Queues) -> None:
+    queues.dead("k-1", copies=2)
+    for _ in range(2):
+        (record,) = shell("dead", "list", "exports", "--json").records
+        assert (record["key"], record["copies"], record["reason"]) == ("k-1", 2, "exhausted")
+        assert (record["attempts"], record["losses"]) == (5, 1)
+
+
+def test_an_empty_queue_says_so(shell: Shell) -> None:
+    said = shell("dead", "list", "app:Exports")
+    assert (said.code, said.out) == (0, "")
+    assert "No dead letters" in said.err
+
+
+class TestShow:
+    def test_has_everything_but_secrets(self, shell: Shell, queues: Queues) -> None:
+        queues.dead("k-1")
+        said = shell("dead", "show", "app:Exports", "k-1")
+        assert said.code == 0
+        for text in ("exhausted", "ValueError: no such merchant", "5 attempts", "host-1", "checkpoint:", "m-17"):
+            assert text in said.out
+        assert "hunter2" not in said.out
+
+    def test_says_that_the_checkpoint_is_gone(self, shell: Shell, queues: Queues) -> None:
+        queues.dead("k-1", checkpoint=None)
+        assert "gone" in shell("dead", "show", "app:Exports").out
+        assert shell("dead", "show", "app:Exports", "--json").records[0]["checkpoint"] is None
+
+    def test_as_json_has_the_payload_as_json(self, shell: Shell, queues: Queues) -> None:
+        queues.dead("k-1")
+        (record,) = shell("dead", "show", "app:Exports", "--json").records
+        assert record["payload"] == {"merchant": "m-17", "password": "***"}
+        assert record["checkpoint"] == 7
+
+    def test_cuts_a_long_payload(self, shell: Shell, queues: Queues) -> None:
+        queues.dead("k-1", json.dumps({"merchant": "m" * 5000}).encode())
+        said = shell("dead", "show", "app:Exports")
+        assert "… (5016 bytes)" in said.out
+        assert len(said.out) < 3000
+
+    def test_cannot_move_the_cursor(self, shell: Shell, queues: Queues) -> None:
+        queues.dead("k-1", b"\x1b[2J\xff")
+        said = shell("dead", "show", "app:Exports")
+        assert "\x1b" not in said.out
+
+    def test_gives_the_body_itself_when_asked(self, shell: Shell, queues: Queues) -> None:
+        queues.dead("k-1")
+        said = shell("dead", "show", "app:Exports", "k-1", "--body")
+        assert json.loads(said.out) == {"merchant": "m-17", "password": "hunter2"}
+
+
+def test_replay_sends_it_round_again(shell: Shell, queues: Queues) -> None:
+    queues.dead("k-1")
+    queues.dead("k-2")
+    said = shell("dead", "replay", "app:Exports", "k-1")
+    assert said.code == 0
+    assert said.out == "k-1: replayed as k-1, round 1\n"
+    (delivery,) = queues.received("exports", 1)
+    assert delivery.headers == {"sw-job-key": "k-1", "sw-round": "1"}
+    assert [record["key"] for record in shell("dead", "list", "app:Exports", "--json").records] == ["k-2"]
+
+
+def test_replay_of_all(shell: Shell, queues: Queues) -> None:
+    queues.dead("k-1")
+    queues.dead("k-2")
+    said = shell("dead", "replay", "app:Exports", "--all", "--from-start", "--json")
+    assert said.records == [{"key": key, "round": 1, "was": key} for key in ("k-1", "k-2")]
+    assert len(queues.received("exports", 2)) == 2
+
+
+def test_drop_removes_for_good(shell: Shell, queues: Queues) -> None:
+    queues.dead("k-1", copies=2)
+    said = shell("dead", "drop", "app:Exports", "k-1")
+    assert (said.code, said.out) == (0, "k-1: dropped\n")
+    assert shell("dead", "list", "app:Exports").out == ""
+    assert shell("jobs", "--json").out == ""
+
+
+@pytest.mark.parametrize("verb", ["replay", "drop"])
+def test_nothing_happens_to_all_of_them_by_accident(shell: Shell, queues: Queues, verb: str) -> None:
+    queues.dead("k-1")
+    assert shell("dead", verb, "app:Exports").code == 64
+    assert shell("dead", verb, "app:Exports", "k-1", "--all").code == 64
+    said = shell("dead", verb, "app:Exports", "k-1", "k-7")
+    assert said.code == 1
+    assert "k-7" in said.err
+    assert len(shell("dead", "list", "app:Exports", "--json").records) == 1
+
+
+def test_what_the_broker_put_there_is_said_to_be_its_own(shell: Shell, queues: Queues) -> None:
+    with Connections(queues.options) as links:
+        links.adapter(EXPORTS).publish(Copy(Target.DEAD, b"{}", {"x-why": "expired"}, message_id="m-1"))
+    (record,) = shell("dead", "list", "app:Exports", "--json").records
+    assert (record["key"], record["by_broker"], record["headers"]) == ("m-1", True, {"x-why": "expired"})
+    assert "put here by the broker" in shell("dead", "list", "app:Exports").out

@@ -1,0 +1,166 @@
+"""`steadyworker jobs`: on a terminal, off one, as JSON Lines; overdue jobs only."""
+
+from __future__ import annotations
+
+import os
+import pty
+import select
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Self
+
+import pytest
+
+from steadyworker.cli.jobs import as_record, why
+from steadyworker.cli.output import printable, span
+from steadyworker.ledger.base import Beat, JobId, Ledger, Moving, Row, State, Verdict
+from steadyworker.outcome import Counters
+from tests.cli.kit import Queues, Shell
+
+ROW = Row(JobId("n", "exports", "k-1"), "uid", State.MOVED)
+
+
+def beat(done: float, total: float) -> Callable[[Ledger, Row], object]:
+    return lambda ledger, row: ledger.beat(row.token, Beat(done, total, "pages", time.time()))
+
+
+def test_without_jobs_says_where_it_looked(shell: Shell) -> None:
+    said = shell("jobs")
+    assert (said.code, said.out) == (0, "")
+    assert "ledger.db" in said.err
+
+
+def test_off_a_terminal_are_plain_columns_that_nothing_is_cut_from(shell: Shell, queues: Queues) -> None:
+    key = "k" * 150
+    queues.job(key, beat(3, 10))
+    said = shell("jobs")
+    assert said.code == 0
+    title, line = said.lines
+    assert title.split() == ["QUEUE", "KEY", "STATE", "ATTEMPTS", "PROGRESS", "ELAPSED", "LAST", "BEAT", "WHY"]
+    assert line.split()[:5] == ["exports", key, "running", "0", "3/10"]
+    assert "\x1b" not in said.out
+
+
+def test_json_is_a_line_per_job_newest_first(shell: Shell, queues: Queues) -> None:
+    queues.job("k-1", lambda ledger, row: ledger.done(row.token))
+    queues.job("k-2", beat(3, 10))
+    second, first = shell("jobs", "--json").records
+    assert (first["key"], first["state"]) == ("k-1", "done")
+    assert first["ended_at"].endswith("Z")
+    assert (second["key"], second["state"], second["done"], second["total"]) == ("k-2", "running", 3, 10)
+
+
+def test_can_be_limited_to_a_state_a_queue_and_a_number(shell: Shell, queues: Queues) -> None:
+    queues.job("k-1", lambda ledger, row: ledger.done(row.token))
+    queues.job("k-2")
+    queues.job("k-3")
+
+    def keys(*arguments: str) -> list[str]:
+        return [job["key"] for job in shell("jobs", "--json", *arguments).records]
+
+    assert keys("--state", "done") == ["k-1"]
+    assert keys("--limit", "1") == ["k-3"]
+    assert keys("--queue", "elsewhere") == []
+    assert keys("--limit", "0") == ["k-3", "k-2", "k-1"]
+
+
+def test_overdue_is_empty_while_all_is_well(shell: Shell, queues: Queues) -> None:
+    queues.job("k-1")
+    queues.job("k-2", lambda ledger, row: ledger.moving(row.token, Verdict(Moving.RETRY, "again", Counters(), 60)))
+    assert shell("jobs", "--overdue", "--json").out == ""
+
+
+@pytest.mark.parametrize(
+    ("row", "expected"),
+    [
+        (replace(ROW, due_in=90.0, reason="again"), "comes in 1 min 30 s; again"),
+        (replace(ROW, late_by=7300.0), "late by 2 h 01 min"),
+        (replace(ROW, late_by=60.0), ""),
+        (replace(ROW, cancel_reason="wrong month"), "cancelled: wrong month"),
+        (replace(ROW, counters=Counters(crashes=2, losses=1)), "2 crashes, 1 losses"),
+    ],
+)
+def test_why_says_what_somebody_waits_for(row: Row, expected: str) -> None:
+    assert why(row) == expected
+
+
+def test_a_record_has_every_counter() -> None:
+    record = as_record(replace(ROW, counters=Counters(1, 2, 3, 4)), None)
+    assert [record[name] for name in ("attempts", "crashes", "losses", "interruptions")] == [1, 2, 3, 4]
+
+
+def test_what_a_job_brought_along_cannot_move_the_cursor() -> None:
+    assert printable("a\x1b[2Jb\nc\u202e") == "a\\x1b[2Jb\\nc\\u202e"
+
+
+@pytest.mark.parametrize(
+    ("seconds", "expected"),
+    [(None, "–"), (0.4, "0 s"), (61, "1 min 01 s"), (3661, "1 h 01 min"), (90000, "1 d 01 h"), (-5, "0 s")],
+)
+def test_a_span_has_its_two_largest_units(seconds: float | None, expected: str) -> None:
+    assert span(seconds) == expected
+
+
+class Terminal:
+    """A command on a terminal of its own."""
+
+    def __init__(self, shell: Shell, *arguments: str, **environ: str) -> None:
+        self.master, slave = pty.openpty()
+        self.seen = ""
+        self.process = subprocess.Popen(
+            [sys.executable, "-m", "steadyworker", *arguments],
+            cwd=shell.folder,
+            env={**shell.environ, "TERM": "xterm", "COLUMNS": "140", "LINES": "40", **environ},
+            stdin=slave,
+            stdout=slave,
+            stderr=slave,
+        )
+        os.close(slave)
+
+    def until(self, text: str, within: float = 20) -> str:
+        """Everything that was shown until this text was."""
+        deadline = time.monotonic() + within
+        while text not in self.seen:
+            left = deadline - time.monotonic()
+            assert left > 0, self.seen
+            if select.select([self.master], [], [], left)[0]:
+                self.seen += os.read(self.master, 65536).decode(errors="replace")
+        return self.seen
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        if self.process.poll() is None:
+            self.process.kill()
+            self.process.wait(10)
+        os.close(self.master)
+
+    def end(self, number: int = signal.SIGINT) -> int:
+        self.process.send_signal(number)
+        return self.process.wait(10)
+
+
+def test_watch_shows_progress_as_it_happens_and_ends_with_ctrl_c(shell: Shell, queues: Queues) -> None:
+    row = queues.job("k-1", beat(3, 10))
+    with Terminal(shell, "jobs", "--watch") as terminal:
+        assert "━" in terminal.until("3/10")
+        queues.beat(row, Beat(7, 10, "pages", time.time()))
+        terminal.until("7/10")
+        assert terminal.end() == 0
+
+
+def test_no_color_is_respected_on_a_terminal(shell: Shell, queues: Queues) -> None:
+    queues.job("k-1", lambda ledger, row: ledger.done(row.token))
+    with Terminal(shell, "jobs") as coloured, Terminal(shell, "jobs", NO_COLOR="1") as plain:
+        assert "\x1b[32m" in coloured.until("done")
+        assert "\x1b[32m" not in plain.until("done")
+
+
+def test_watch_off_a_terminal_prints_once(shell: Shell, queues: Queues) -> None:
+    queues.job("k-1")
+    assert len(shell("jobs", "--watch").lines) == 2

@@ -1,0 +1,155 @@
+"""The whole way on the embedded broker, with nothing but commands: send, run, dead, replay, run."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import pytest
+
+from steadyworker.adapter import Copy, DeadLetters, Delivery
+from steadyworker.connections import Connections, Line
+from steadyworker.deadletters import DeadLetterQueue
+from steadyworker.errors import Unsettled
+from tests.cli.kit import Queues, Shell
+
+_APP = '''
+from dataclasses import dataclass
+from pathlib import Path
+from steadyworker import Job, Reject, Worker
+
+@dataclass
+class Request:
+    merchant: str
+
+class Exports(Worker[Request, int]):
+    """Each run leaves a line; a merchant that is not there yet is a dead letter."""
+
+    queue = "exports"
+    time_limit = 60
+    isolation = "thread"
+
+    def handle(self, job: Job[Request, int]) -> None:
+        with Path("runs").open("a") as runs:
+            runs.write(f"{job.key} {job.attempt} {job.last_checkpoint}\\n")
+        job.progress(1, 2)
+        job.checkpoint(41)
+        if not Path(job.payload.merchant).exists():
+            raise Reject(f"no such merchant: {job.payload.merchant}")
+'''
+
+
+@pytest.fixture
+def town(shell: Shell) -> Shell:
+    """A folder whose Worker writes down each of its runs."""
+    (shell.folder / "app.py").write_text(_APP)
+    return shell
+
+
+def runs(town: Shell) -> list[str]:
+    return (town.folder / "runs").read_text().splitlines()
+
+
+def test_a_job_goes_from_send_to_done(town: Shell) -> None:
+    (town.folder / "m-17").touch()
+    assert town("send", "app:Exports", '{"merchant": "m-17"}', "--key", "k-1").code == 0
+    ran = town("run", "app:Exports", "--max-jobs", "1", "--idle-exit", "20")
+    assert ran.code == 0, ran.err
+    assert runs(town) == ["k-1 1 None"]
+    (job,) = town("jobs", "--json").records
+    assert (job["key"], job["state"], job["attempts"]) == ("k-1", "done", 0)
+
+
+def test_a_dead_letter_is_replayed_from_its_checkpoint(town: Shell) -> None:
+    town("send", "app:Exports", '{"merchant": "m-17"}', "--key", "k-1")
+    assert town("run", "app:Exports", "--max-jobs", "1", "--idle-exit", "20").code == 0
+    (letter,) = town("dead", "show", "app:Exports", "--json").records
+    assert (letter["key"], letter["reason"], letter["checkpoint"]) == ("k-1", "no such merchant: m-17", 41)
+    (town.folder / "m-17").touch()
+    assert town("dead", "replay", "app:Exports", "k-1").code == 0
+    assert town("run", "app:Exports", "--max-jobs", "1", "--idle-exit", "20").code == 0
+    assert runs(town) == ["k-1 1 None", "k-1 1 41"]
+    assert [(job["round"], job["state"]) for job in town("jobs", "--json").records] == [(1, "done"), (0, "dead")]
+    assert town("dead", "list", "app:Exports").out == ""
+
+
+class Dying:
+    """A reader of dead letters that dies between publish and removal."""
+
+    def __init__(self, held: DeadLetters) -> None:
+        self.held = held
+
+    def __iter__(self) -> Iterator[Delivery]:
+        return iter(self.held)
+
+    def publish(self, copy: Copy) -> None:
+        self.held.publish(copy)
+
+    def drop(self, delivery: Delivery) -> None:
+        raise Unsettled("killed")
+
+
+def test_a_replay_that_died_half_way_and_is_repeated_runs_the_job_once(town: Shell, queues: Queues) -> None:
+    town("send", "app:Exports", '{"merchant": "m-17"}', "--key", "k-1")
+    assert town("run", "app:Exports", "--max-jobs", "1", "--idle-exit", "20").code == 0
+    (town.folder / "m-17").touch()
+    line = Line("exports", "exports", None, object)
+    with Connections(queues.options) as links:
+
+        @contextmanager
+        def letters() -> Iterator[DeadLetters]:
+            with links.adapter(line).dead_letters() as held:
+                yield Dying(held)
+
+        queue = DeadLetterQueue(letters, links.ledger(), links.namespace(line), "exports")
+        with pytest.raises(Unsettled):
+            queue.replay()
+    assert town("dead", "replay", "app:Exports", "k-1").code == 0
+    assert town("run", "app:Exports", "--idle-exit", "2").code == 0
+    assert runs(town) == ["k-1 1 None", "k-1 1 41"]
+
+
+def test_a_job_that_is_cancelled_in_advance_never_runs(town: Shell) -> None:
+    assert town("cancel", "app:Exports", "k-1", "--reason", "wrong month").code == 0
+    town("send", "app:Exports", '{"merchant": "m-17"}', "--key", "k-1")
+    assert town("run", "app:Exports", "--idle-exit", "2").code == 0
+    assert not (town.folder / "runs").exists()
+    (letter,) = town("dead", "list", "app:Exports", "--json").records
+    assert letter["reason"] == "cancelled: wrong month"
+
+
+def test_sent_again_runs_again(town: Shell) -> None:
+    (town.folder / "m-17").touch()
+    for again in ((), (), ("--again",)):
+        town("send", "app:Exports", '{"merchant": "m-17"}', "--key", "k-1", *again)
+        assert town("run", "app:Exports", "--idle-exit", "1").code == 0
+    assert len(runs(town)) == 2
+
+
+def test_a_setting_that_makes_no_sense_is_78(town: Shell) -> None:
+    said = town("run", "app:Exports", "--stop-within", "soon")
+    assert said.code == 78
+    assert "--stop-within" in said.err
+
+
+def test_term_ends_it_with_0(town: Shell) -> None:
+    process = subprocess.Popen(
+        [sys.executable, "-m", "steadyworker", "run", "app:Exports"],
+        cwd=town.folder,
+        env=town.environ,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    with process:
+        assert process.stderr is not None
+        began = time.monotonic()
+        while "worker_started" not in process.stderr.readline():
+            assert process.poll() is None
+            assert time.monotonic() - began < 20
+        process.send_signal(signal.SIGTERM)
+        process.stderr.read()
+        assert process.wait(10) == 0
