@@ -203,24 +203,18 @@ class Runs:
         policy = self._parts.spec.retry
         counters = count(outcome, run.row.counters, self._parts.clock.wall())
         settlement = decide(outcome, counters, policy, drawn_delay(outcome, counters, policy))
+        error_class, error_text = report.error(outcome)
         match settlement:
             case Ack():
                 return settle.done(run.token, run.delivery)
             case Release():
                 return settle.interrupted(run.token, run.delivery, counters)
             case Later(delay=delay):
-                verdict = Verdict(
-                    Moving.RETRY,
-                    report.reason(outcome),
-                    counters,
-                    delay,
-                    getattr(outcome, "error_class", ""),
-                    report.reason(outcome),
-                    keep_checkpoint=not (isinstance(outcome, Failed) and outcome.fresh),
-                )
+                fresh = isinstance(outcome, Failed) and outcome.fresh
+                reason = report.reason(outcome)
+                verdict = Verdict(Moving.RETRY, reason, counters, delay, error_class, error_text, not fresh)
             case DeadLetter(reason=reason):
-                error_class = getattr(outcome, "error_class", "")
-                verdict = Verdict(Moving.DEAD, reason, counters, 0.0, error_class, report.reason(outcome))
+                verdict = Verdict(Moving.DEAD, reason, counters, 0.0, error_class, error_text)
         origin = Origin(run.token.id, run.row.hop, run.arrival.delivery.body, run.arrival.origin.headers)
         copy = settle.hand_over_copy(origin, verdict, run.token.uid, self._parts.worker)
         return settle.moving(run.token, run.delivery, verdict, copy)
