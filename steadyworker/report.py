@@ -42,6 +42,14 @@ def reason(outcome: Outcome) -> str:
             return ""
 
 
+def error(outcome: Outcome) -> tuple[str, str]:
+    """The error's class and its text, which `reason` gives in one: `ValueError: no such merchant`."""
+    if not isinstance(outcome, Failed | Rejected):
+        return "", reason(outcome)
+    text = outcome.reason.removeprefix(f"{outcome.error_class.rpartition('.')[2]}: ")
+    return outcome.error_class, text
+
+
 def settled(run: Run, hand_over: HandOver, clock: Clock) -> JobSettled:
     """The canonical record: one for each message that was settled after a run, or after a hand-over that was finished."""
     outcome = run.outcome or Interrupted()

@@ -159,10 +159,16 @@ def why(row: Row) -> str:
         f"comes in {span(row.due_in)}" if row.state is State.MOVED and row.due_in else "",
         f"late by {span(row.late_by)}" if row.late_by > OVERDUE else "",
         row.reason,
-        row.error_class,
+        _error(row),
         ", ".join(f"{number} {name}" for name, number in counters.items() if number),
     ]
     return "; ".join(dict.fromkeys(part for part in parts if part))
+
+
+def _error(row: Row) -> str:
+    """The last error, where the reason does not say it already."""
+    error = ": ".join(part for part in (row.error_class, row.error_text) if part)
+    return "" if row.error_text and row.error_text in row.reason else error
 
 
 def _progress_text(beat: Beat | None) -> str:
