@@ -165,7 +165,7 @@ def _check_depth(body: bytes) -> None:
     if body.count(b"[") + body.count(b"{") <= DEPTH:
         return
     brackets = _STRING.sub(b"", body).translate(None, _NO_BRACKETS)
-    if max(accumulate(map(_STEP.__getitem__, brackets))) > DEPTH:
+    if max(accumulate(map(_STEP.__getitem__, brackets)), default=0) > DEPTH:
         raise BadPayload(f"$: expected at most {DEPTH} levels of nesting, got more")
 
 

@@ -1,0 +1,234 @@
+"""Workers: what is checked when the class is made, when it is run, and when it is looked for by name."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from datetime import timedelta
+from pathlib import Path
+from typing import Any, Generic, TypeVar
+
+import pytest
+
+from steadyworker import ConfigError, Job, RetryPolicy, Worker
+from steadyworker.memory import cgroup_limit, parse_size, size_text
+from steadyworker.worker import checkpoint_type, load_worker, payload_type, spec_of
+
+T = TypeVar("T")
+
+
+class NoJson:
+    pass
+
+
+class Plain(Worker[dict[str, int], int]):
+    queue = "plain"
+    time_limit = timedelta(minutes=2)
+    memory_limit = None
+
+    def handle(self, job: Job[dict[str, int], int]) -> None:
+        pass
+
+
+class ShopBase(Worker[T, int], Generic[T]):
+    """A shop's own base: no queue, so it is abstract."""
+
+    time_limit = 60
+    concurrency = 4
+
+    def handle(self, job: Job[T, int]) -> None:
+        pass
+
+
+class FromBase(ShopBase[str]):
+    queue = "from-base"
+
+
+class Bare(Worker):  # type: ignore[type-arg]
+    queue = "bare"
+    time_limit = None
+
+    def handle(self, job: Any) -> None:
+        pass
+
+
+def test_a_queue_without_a_time_limit_is_an_error_when_the_class_is_made() -> None:
+    with pytest.raises(TypeError, match="has a queue but no time_limit: set `time_limit = <seconds>`"):
+
+        class Endless(Worker[bytes]):
+            queue = "endless"
+
+
+def test_a_spec_holds_checked_values_in_seconds_and_bytes() -> None:
+    spec = spec_of(Plain, {"memory_limit": "2 GiB", "stall_limit": 90, "retry": {"max_attempts": 2}})
+    assert spec.target == "tests.test_worker:Plain"
+    assert (spec.queue, spec.dead_letter_queue) == ("plain", "plain.dead")
+    assert (spec.time_limit, spec.stall_limit, spec.memory_limit) == (120.0, 90.0, 2 << 30)
+    assert (spec.concurrency, spec.isolation, spec.unkeyed) == (1, "process", "stamp")
+    assert (spec.retry.max_attempts, spec.retry.max_crashes) == (2, 3)
+    assert spec_of(Bare).time_limit is None
+    assert spec_of(FromBase).concurrency == 4
+
+
+@pytest.mark.parametrize(
+    ("cls", "payload", "checkpoint"),
+    [
+        (Plain, dict[str, int], int),
+        (FromBase, str, int),
+        (ShopBase, Any, int),
+        (Bare, Any, Any),
+        (Worker, Any, Any),
+    ],
+)
+def test_the_declared_types_are_found_through_every_base(cls: Any, payload: Any, checkpoint: Any) -> None:
+    assert (payload_type(cls), checkpoint_type(cls)) == (payload, checkpoint)
+
+
+@pytest.mark.parametrize(
+    ("overrides", "said"),
+    [
+        ({"queue": "a b"}, "Plain.queue: Expected a queue name that matches"),
+        ({"queue": ""}, "Plain.queue: Expected a text that is not empty. Got ''."),
+        ({"time_limit": 0}, "Plain.time_limit: Expected seconds above 0, a timedelta, or None. Got 0."),
+        ({"time_limit": "1h"}, "Plain.time_limit: Expected seconds above 0"),
+        ({"stall_limit": float("inf")}, "Plain.stall_limit: Expected seconds above 0"),
+        ({"concurrency": 0}, "Plain.concurrency: Expected a whole number of at least 1. Got 0."),
+        ({"concurrency": True}, "Plain.concurrency: Expected a whole number"),
+        ({"jobs_per_child": 1.5}, "Plain.jobs_per_child: Expected a whole number"),
+        ({"memory_limit": "much"}, "Plain.memory_limit: Expected a size such as '2 GiB' or '512 MB', got 'much'."),
+        ({"memory_limit": -1}, "Plain.memory_limit: Expected bytes, a size such as '2 GiB', 'auto' or None. Got -1."),
+        ({"isolation": "fork"}, "Plain.isolation: Expected one of 'process', 'thread'. Got 'fork'."),
+        ({"unkeyed": "drop"}, "Plain.unkeyed: Expected one of 'stamp', 'reject'. Got 'drop'."),
+        ({"key_header": ""}, "Plain.key_header: Expected a text that is not empty."),
+        ({"retry": {"max_attempt": 3}}, "Plain.retry: Expected a RetryPolicy, or a table with some of max_attempts"),
+        ({"retry": {"max_attempts": 0}}, "Plain.retry: Expected a whole number of at least 1."),
+        ({"concurency": 2}, "Plain has no attribute 'concurency': did you mean 'concurrency'?"),
+    ],
+)
+def test_a_wrong_attribute_is_named_with_what_was_expected(overrides: dict[str, object], said: str) -> None:
+    with pytest.raises(ConfigError) as refused:
+        spec_of(Plain, overrides)
+    assert str(refused.value).startswith(said)
+
+
+def test_what_cannot_run_is_refused_with_the_remedy() -> None:
+    class Local(Plain):
+        pass
+
+    class Handless(Worker[bytes]):
+        queue = "handless"
+        time_limit = 1
+
+    class Odd(Worker[NoJson]):
+        queue = "odd"
+        time_limit = 1
+
+        def handle(self, job: Any) -> None:
+            pass
+
+    for cls, said in (
+        (ShopBase, "has no queue, so it is abstract"),
+        (Local, "is defined inside a function, where a child process cannot find it"),
+        (Handless, "has no handle: write `def handle"),
+        (Odd, "Expected a payload type that JSON can be decoded to"),
+        ("app:Worker", "Expected a Worker class, got 'app:Worker'"),
+    ):
+        with pytest.raises(ConfigError, match=said):
+            spec_of(cls)  # type: ignore[arg-type]
+    assert spec_of(Local, {"isolation": "thread"}).isolation == "thread"
+
+
+def test_a_worker_of_main_is_refused_with_what_to_do(tmp_path: Path) -> None:
+    script = tmp_path / "script.py"
+    script.write_text(
+        "from steadyworker import Worker\n"
+        "from steadyworker.worker import spec_of\n"
+        "class Mine(Worker[bytes]):\n"
+        "    queue = 'mine'\n"
+        "    time_limit = 1\n"
+        "    def handle(self, job): pass\n"
+        "spec_of(Mine)\n",
+        encoding="utf-8",
+    )
+    said = subprocess.run([sys.executable, script], capture_output=True, text=True, check=False).stderr
+    assert "use steadyworker.testing.run_one(Worker, payload) to try it" in said
+    assert "start `steadyworker run module:Class`" in said
+
+
+@pytest.mark.parametrize(
+    ("target", "said"),
+    [
+        ("app", "Expected a Worker as module:Class, got 'app'"),
+        (":Plain", "Expected a Worker as module:Class"),
+        ("nowhere.app:Plain", "There is no module 'nowhere' (for 'nowhere.app:Plain') in "),
+        ("tests.test_worker:Plian", "Module 'tests.test_worker' has no 'Plian': it has Plain."),
+        ("json:Worker", "Module 'json' has no 'Worker': it has no Worker at all."),
+        ("tests.test_worker:Path", "Expected 'tests.test_worker:Path' to be a subclass of steadyworker.Worker"),
+    ],
+)
+def test_a_target_that_is_none_says_what_is_there(target: str, said: str) -> None:
+    with pytest.raises(ConfigError) as refused:
+        load_worker(target)
+    assert str(refused.value).startswith(said)
+
+
+def test_a_target_is_found_in_the_working_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "shop_app.py").write_text(
+        "from steadyworker import Worker\nclass Shop:\n    class Inner(Worker[bytes]):\n        pass\n",
+        encoding="utf-8",
+    )
+    (tmp_path / "shop_broken.py").write_text("import not_installed_anywhere\n", encoding="utf-8")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    assert load_worker("shop_app:Shop.Inner").__name__ == "Inner"
+    with pytest.raises(ModuleNotFoundError, match="not_installed_anywhere"):
+        load_worker("shop_broken:Worker")
+
+
+def test_a_policy_is_judged_when_it_is_written() -> None:
+    with pytest.raises(ConfigError, match="max_attempts of at least 1"):
+        RetryPolicy(max_attempts=0)
+    with pytest.raises(ConfigError, match="wait"):
+        RetryPolicy(wait=lambda state: -1)
+
+
+def test_the_automatic_memory_limit_is_a_share_of_the_cgroups(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("steadyworker.attributes.cgroup_limit", lambda: 1000)
+    assert spec_of(Plain, {"memory_limit": "auto", "concurrency": 4}).memory_limit == 200
+    monkeypatch.setattr("steadyworker.attributes.cgroup_limit", lambda: None)
+    assert spec_of(Plain, {"memory_limit": "auto"}).memory_limit is None
+
+
+def test_the_smallest_limit_of_any_cgroup_above_us_counts(tmp_path: Path) -> None:
+    inner = tmp_path / "v2" / "outer" / "inner"
+    inner.mkdir(parents=True)
+    (inner / "memory.max").write_text("max\n", encoding="ascii")
+    (inner.parent / "memory.max").write_text("4096\n", encoding="ascii")
+    (tmp_path / "v2" / "memory.max").write_text("8192\n", encoding="ascii")
+    (tmp_path / "self").write_text("0::/outer/inner\n", encoding="ascii")
+    assert cgroup_limit(tmp_path / "self", tmp_path / "v2") == 4096
+
+    old = tmp_path / "v1" / "memory" / "job"
+    old.mkdir(parents=True)
+    (old / "memory.limit_in_bytes").write_text(f"{2**63 - 4096}\n", encoding="ascii")
+    (tmp_path / "self").write_text("9:cpu:/job\n4:memory:/job\n", encoding="ascii")
+    assert cgroup_limit(tmp_path / "self", tmp_path / "v1") is None
+    (old / "memory.limit_in_bytes").write_text("2048\n", encoding="ascii")
+    assert cgroup_limit(tmp_path / "self", tmp_path / "v1") == 2048
+    assert cgroup_limit(tmp_path / "missing", tmp_path / "v1") is None
+
+
+@pytest.mark.parametrize(
+    ("text", "size"), [("512", 512), ("2 GiB", 2 << 30), ("1.5g", 1_500_000_000), ("64KiB", 1 << 16), (" 1 MB ", 10**6)]
+)
+def test_sizes_are_read_as_people_write_them(text: str, size: int) -> None:
+    assert parse_size(text) == size
+
+
+def test_sizes_are_written_as_people_read_them() -> None:
+    assert [size_text(size) for size in (12, 2048, 3 << 20, int(2.1 * (1 << 30)))] == [
+        "12 bytes",
+        "2.0 KiB",
+        "3.0 MiB",
+        "2.1 GiB",
+    ]
