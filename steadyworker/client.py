@@ -289,29 +289,6 @@ def message(
     return Copy(to, body, _headers(headers, line.key_header, name), delay=wait, message_id=name)
 
 
-def message(
-    line: Line, payload: object, *, key: str | None, delay: float | timedelta, headers: Mapping[str, str]
-) -> Copy:
-    """
-    The message that `Client.send` publishes, checked, under a fresh key when none is given.
-
-    Raises BadPayload, ConfigError, ValueError and TypeError as `Client.send` does.
-    """
-    wait = seconds(delay)
-    if wait is None or not 0 <= wait < float("inf"):
-        raise ValueError(f"Expected a delay of 0 seconds or more, got {delay!r}.")
-    raw = isinstance(line.opened_as, str) and isinstance(payload, bytes)
-    body = payloads.encode(payload, bytes if raw else line.payload_type)
-    name = _key(key, headers, line.key_header)
-    to = Target.LATER if wait else Target.WORK
-    return Copy(to, body, _headers(headers, line.key_header, name), delay=wait, message_id=name)
-
-
-def _last_job(links: Connections, line: Line, key: str) -> JobId:
-    namespace = links.namespace(line)
-    return JobId(namespace, line.queue, key, links.ledger().last_round(namespace, line.queue, key) or 0)
-
-
 def _key(key: str | None, headers: Mapping[str, str], key_header: str | None) -> str:
     named = headers.get(key_header) if key_header else None
     if key is not None and named is not None and normal_key(key) != normal_key(named):
