@@ -20,6 +20,9 @@ from steadyworker_sqlite.store import Store, Taken
 SILENCE = 30.0
 """Seconds after which a consumer whose I/O thread does not turn loses its messages, though its process lives."""
 
+_STAMPS = 10
+"""So many stamps fit into the silence: one every 3 s."""
+
 LOOK = 0.5
 """Seconds between two looks of an idle consumer for consumers that died; news of messages comes at once, by its bell."""
 
@@ -113,7 +116,7 @@ class Session:
 
     def _idle_for(self, room: int) -> float:
         if room <= 0:
-            return self._silence / 6
+            return self._silence / _STAMPS
         due = self._store.due_in(self._queue)
         return LOOK if due is None else min(due, LOOK)
 
@@ -124,7 +127,7 @@ class Session:
             # We were late ourselves (a suspended machine): others may have been too, and have yet to stamp.
             self._awake_since = now
         self._turned = now
-        if now - self._stamped >= self._silence / 6:
+        if now - self._stamped >= self._silence / _STAMPS:
             self._stamped = now
             with translated(self._store.path):
                 self._presence.stamp(now)

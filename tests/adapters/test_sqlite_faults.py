@@ -5,7 +5,7 @@ from __future__ import annotations
 import gc
 import sqlite3
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import closing
 from pathlib import Path
 from typing import Any, TypeVar
@@ -58,6 +58,27 @@ def worker(path: Path) -> Iterator[Worker]:
 
 
 @pytest.fixture
+def passive(path: Path) -> Iterator[Worker]:
+    """A worker that declares nothing, with a message: it makes no empty file where ours was."""
+    sender = SqliteAdapter(path, SPEC, Settings())
+    sender.publish(work())
+    sender.stop(5)
+    worker = Worker(path, topology="check")
+    yield worker
+    worker.adapter.stop(5)
+
+
+PARTS = ("", "-wal", "-shm")
+
+
+def move(path: Path, to: Path, suffixes: Iterable[str]) -> None:
+    """Move the file and what belongs to it, in this order."""
+    to.parent.mkdir(exist_ok=True)
+    for suffix in suffixes:
+        Path(f"{path}{suffix}").rename(f"{to}{suffix}")
+
+
+@pytest.fixture
 def locked(path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[], sqlite3.Connection]]:
     """Lock the file as a frozen process would."""
     monkeypatch.setattr(store, "BUSY_SECONDS", 0.1)
@@ -92,30 +113,19 @@ def test_a_locked_file_confirms_nothing_and_heals(
 
 
 def test_a_file_that_was_removed_is_missed_and_taken_back_when_it_returns(
-    path: Path, tmp_path: Path, eventually: Eventually
+    path: Path, passive: Worker, eventually: Eventually
 ) -> None:
-    """`topology` other than "declare": nobody makes an empty file in its place."""
-    SqliteAdapter(path, SPEC, Settings()).publish(work())
-    first = Worker(path)
-    delivery = first.delivery(eventually)
-    first.adapter.stop(5)
-    worker = Worker(path, topology="check")
-    delivery = worker.delivery(eventually)
-    away = tmp_path / "away"
-    away.mkdir()
-    for part in tmp_path.glob("broker.db*"):
-        if part.is_file():
-            part.rename(away / part.name)
+    delivery = passive.delivery(eventually)
+    away = path.parent / "away" / path.name
+    move(path, away, PARTS)
     with pytest.raises(Unsettled, match="removed or replaced"):
-        worker.adapter.settle(delivery, Settle.RELEASE)
-    eventually(lambda: worker.all(Gone))
-    assert "start a worker, or send to it, to make it" in worker.all(Gone)[0].cause
+        passive.adapter.settle(delivery, Settle.RELEASE)
+    eventually(lambda: passive.all(Gone))
+    assert "start a worker, or send to it, to make it" in passive.all(Gone)[0].cause
     with pytest.raises(PublishFailed, match="no such file"):
-        worker.adapter.publish(work("k-2"))
-    for part in away.iterdir():
-        part.rename(tmp_path / part.name)
-    assert worker.delivery(eventually, 2).headers[KEY] == "k-1"
-    worker.adapter.stop(5)
+        passive.adapter.publish(work("k-2"))
+    move(away, path, reversed(PARTS))
+    assert passive.delivery(eventually, 2).headers[KEY] == "k-1"
 
 
 def test_what_is_written_to_an_unlinked_file_is_not_confirmed(
@@ -123,6 +133,7 @@ def test_what_is_written_to_an_unlinked_file_is_not_confirmed(
 ) -> None:
     """An unlinked file would take every message and keep none."""
     worker.adapter.publish(work("k-1"))
+    worker.delivery(eventually)
     before = worker.adapter.identity()
     for part in path.parent.glob("broker.db*"):
         if part.is_file():
@@ -167,26 +178,22 @@ def test_a_newer_schema_is_refused(path: Path) -> None:
         SqliteAdapter(path, SPEC, Settings()).identity()
 
 
-def test_a_damaged_file_is_waited_for(path: Path, worker: Worker, eventually: Eventually) -> None:
-    """After it was good once, it may be again: not final."""
-    worker.adapter.publish(work())
-    delivery = worker.delivery(eventually)
-    sender = SqliteAdapter(path, SPEC, Settings())
-    sender.identity()
-    good = {part: part.read_bytes() for part in path.parent.glob("broker.db*") if part.is_file()}
-    for part in good:
-        part.write_bytes(b"\xff" * 20_000)
-    with pytest.raises((Unsettled, StaleDelivery)):
-        worker.adapter.settle(delivery, Settle.ACK)
-    gone = eventually(lambda: worker.all(Gone))
+def test_a_damaged_file_is_waited_for(path: Path, passive: Worker, eventually: Eventually) -> None:
+    """What was good once may be again (a restore that is under way): not final."""
+    delivery = passive.delivery(eventually)
+    away = path.parent / "away" / path.name
+    move(path, away, PARTS)
+    path.write_bytes(b"\xff" * 20_000)
+    with pytest.raises(Unsettled, match="removed or replaced"):
+        passive.adapter.settle(delivery, Settle.RELEASE)
+    gone = eventually(lambda: passive.all(Gone))
+    assert "not a database" in gone[0].cause
     assert not gone[0].final
-    for part in path.parent.glob("broker.db*"):
-        if part.is_file():
-            part.unlink()
-    path.write_bytes(good[path])
-    path.with_name("broker.db-wal").write_bytes(good[path.with_name("broker.db-wal")])
-    assert worker.delivery(eventually, 2).headers[KEY] == "k-1"
-    sender.stop(5)
+    with pytest.raises(PublishFailed, match="not a database"):
+        passive.adapter.publish(work("k-2"))
+    path.unlink()
+    move(away, path, reversed(PARTS))
+    assert passive.delivery(eventually, 2).headers[KEY] == "k-1"
 
 
 @pytest.mark.parametrize(
