@@ -69,13 +69,19 @@ class Gate:
 
 
 class Obedient:
-    """A deed that beats until it is told to end, and remembers why."""
+    """
+    A deed that goes on until it is told to end, and remembers why.
+
+    Wait for `begun` before telling it: a checkpoint just before it would hear of it, too.
+    """
 
     def __init__(self, *, hears: Callable[[Job[Any, Any]], None] = lambda job: job.check()) -> None:
         self.reasons: list[object] = []
+        self.begun = threading.Event()
         self._hears = hears
 
     def __call__(self, job: Job[Any, Any]) -> None:
+        self.begun.set()
         try:
             for _ in range(2000):
                 self._hears(job)

@@ -197,7 +197,7 @@ def test_a_lease_that_ran_out_is_taken_over_from_the_last_checkpoint(harness: Ma
     exports = worker(saves(17, first), second)
     h = harness(exports)
     key = h.send(exports, {})
-    h.wait(key, until="checkpoint")
+    h.wait(key, until=first.begun.is_set)
 
     h.expire_lease(key)
     row = h.wait(key)

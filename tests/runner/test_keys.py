@@ -1,0 +1,275 @@
+"""A key names one piece of work: stamped, made plain, never run twice, and never mistaken for another's."""
+
+from __future__ import annotations
+
+import pytest
+
+from steadyworker.adapter import QueueSpec
+from steadyworker.deadletters import DeadLetterQueue
+from steadyworker.delivery import HOP, KEY, REASON, ROUND, Copy, Target
+from steadyworker.errors import Reject
+from steadyworker.events import Answered, JobSettled
+from steadyworker.ledger.base import Row, State
+from steadyworker.testing.harness import Harness
+from steadyworker.testing.plugin import MakeHarness
+from steadyworker.testing.worker_process import NAMESPACE
+from tests.runner.kit import QUEUE, Gate, Seen, counted, events, nothing, raises, saves, worker
+
+
+def publish(h: Harness, body: bytes, message_id: str | None = None, **headers: str) -> None:
+    """A message of somebody who does not use our Client."""
+    named = {name.replace("_", "-"): text for name, text in headers.items()}
+    h.broker.adapter(QueueSpec(QUEUE, f"{QUEUE}.dead")).publish(Copy(Target.WORK, body, named, message_id=message_id))
+    if message_id is None and KEY not in named:
+        h.broker.messages(QUEUE)[-1].message_id = ""
+
+
+def all_settled(h: Harness) -> list[Row]:
+    """Wait until no message is left, and answer every row."""
+    h.wait("anything", until=lambda: h.broker.depth(QUEUE) == 0)
+    return [row for row, _ in h.ledger.jobs(NAMESPACE, QUEUE)]
+
+
+def test_a_message_without_any_key_is_stamped(harness: MakeHarness) -> None:
+    """A copy with a fresh key, confirmed, then the original is acknowledged: equal bodies are two jobs."""
+    seen = Seen(lambda job: job.key)
+    h = harness(worker(seen))
+    publish(h, b"{}")
+    publish(h, b"{}")
+
+    rows = all_settled(h)
+
+    assert len(set(seen.values)) == 2
+    assert sorted(row.id.key for row in rows) == sorted(map(str, seen.values))
+    assert {row.state for row in rows} == {State.DONE}
+
+
+def test_a_worker_may_reject_what_has_no_key(harness: MakeHarness) -> None:
+    seen = Seen(lambda job: job.key)
+    h = harness(worker(seen, unkeyed="reject"))
+    publish(h, b"{}")
+
+    assert all_settled(h) == []
+    assert seen.values == []
+    (letter,) = h.dead
+    assert letter.headers[REASON].startswith("no-key: expected")
+
+
+@pytest.mark.parametrize(
+    ("given", "plain"),
+    [
+        ("export-2026.07:m_17", "export-2026.07:m_17"),
+        ("k" * 200, "k" * 200),
+        ("../../etc/passwd", None),
+        ("..", None),
+        ("k" * 201, None),
+        ("Zürich", None),
+        ("two words", None),
+        ("a\nb", None),
+        ("-rf", None),
+        ("\u202egnp.exe", None),
+        ("🙂", None),
+    ],
+)
+def test_whatever_is_no_plain_key_becomes_its_digest(harness: MakeHarness, given: str, plain: str | None) -> None:
+    seen = Seen(lambda job: (job.key, job.name))
+    h = harness(worker(seen))
+    publish(h, b"{}", **{KEY: given})
+
+    (row,) = all_settled(h)
+
+    assert row.state is State.DONE
+    ((key, name),) = seen.values  # type: ignore[misc] - what the lambda above made
+    assert key == row.id.key
+    assert key == plain if plain else (key.startswith("h-") and len(key) == 66)
+    assert not {"/", "\n", " "} & set(name)
+    assert len(name.encode()) <= 100
+
+
+def test_a_worker_may_take_its_key_from_a_header_of_its_own(harness: MakeHarness) -> None:
+    seen = Seen(lambda job: job.key)
+    h = harness(worker(seen, key_header="invoice"))
+    publish(h, b"{}", "message-1", invoice="i-4711")
+    publish(h, b"{}", "message-2", invoice="i-4711")
+
+    (row,) = all_settled(h)
+
+    assert row.id.key == "i-4711"
+    assert seen.values == ["i-4711"]
+
+
+def test_without_a_header_the_brokers_id_is_the_key(harness: MakeHarness) -> None:
+    seen = Seen(lambda job: job.key)
+    h = harness(worker(seen))
+    publish(h, b"{}", "message-1")
+
+    all_settled(h)
+
+    assert seen.values == ["message-1"]
+
+
+@pytest.mark.parametrize("when", ["during", "after"])
+def test_the_same_key_with_another_body_is_a_conflict_and_leaves_the_job_alone(harness: MakeHarness, when: str) -> None:
+    gate = Gate()
+    exports = worker(saves(1, gate), concurrency=2)
+    h = harness(exports)
+    key = h.send(exports, {"merchant": "m-1"}, key="k")
+    h.wait(key, until="checkpoint")
+    if when == "after":
+        gate.open()
+        h.wait(key)
+
+    h.send(exports, {"merchant": "m-2"}, key="k")
+    h.wait(key, until=lambda: h.dead)
+    gate.open()
+    row = h.wait(key)
+
+    assert row is not None
+    assert row.state is State.DONE
+    (letter,) = h.dead
+    assert (letter.headers[REASON], letter.body) == ("key-conflict", b'{"merchant":"m-2"}')
+    assert h.starts(key) == 1
+
+
+@pytest.mark.parametrize("when", ["before", "during", "between two attempts", "after"])
+def test_a_duplicate_never_starts_the_job_again(harness: MakeHarness, when: str) -> None:
+    gate = Gate()
+    fails = when == "between two attempts"
+    exports = worker(*[raises(ValueError("odd"))] * fails, saves(1, gate), concurrency=2)
+    h = harness(exports)
+    if when == "before":
+        h.processes[0].freeze()
+        h.send(exports, {}, key="k")
+        h.send(exports, {}, key="k")
+        h.processes[0].thaw()
+    key = h.send(exports, {}, key="k")
+    if fails:
+        h.wait(key, until="moved")
+        h.send(exports, {}, key="k")
+    h.wait(key, until="checkpoint")
+    if when == "during":
+        h.send(exports, {}, key="k")
+        h.advance(40)
+    gate.open()
+    h.wait(key)
+    if when == "after":
+        h.send(exports, {}, key="k")
+        h.wait(key)
+        assert len(events(h, key, Answered)) == 1
+
+    assert h.starts(key) == 1 + fails
+    assert len([event for event in events(h, key, JobSettled) if event.settlement == "ack"]) == 1
+    assert counted(h, key) == (fails, 0, 0, 0)
+
+
+def test_again_is_a_round_of_its_own(harness: MakeHarness) -> None:
+    seen = Seen(lambda job: (job.name, job.last_checkpoint), saves(1))
+    exports = worker(seen)
+    h = harness(exports)
+    key = h.send(exports, {}, key="k")
+    h.wait(key)
+
+    for _ in range(2):
+        h.send(exports, {}, key="k", again=True)
+        h.wait(key)
+
+    assert [name for name, _ in seen.values] == ["k", "k.r1", "k.r2"]  # type: ignore[misc]
+    row = h.job(key)
+    assert row is not None
+    assert row.id.round == 2
+
+
+def test_a_replay_is_a_round_of_its_own_and_begins_at_the_checkpoint(harness: MakeHarness) -> None:
+    seen = Seen(lambda job: job.last_checkpoint)
+    exports = worker(saves(17, raises(Reject("no"))), seen)
+    h = harness(exports)
+    key = h.send(exports, {})
+    h.wait(key)
+
+    letters(h).replay([key])
+    row = h.wait(key)
+
+    assert row is not None
+    assert (row.id.round, row.state) == (1, State.DONE)
+    assert seen.values == [17]
+    assert h.dead == []
+
+
+def test_a_replay_from_the_start_forgets_the_checkpoint(harness: MakeHarness) -> None:
+    seen = Seen(lambda job: job.last_checkpoint)
+    exports = worker(saves(17, raises(Reject("no"))), seen)
+    h = harness(exports)
+    key = h.send(exports, {})
+    h.wait(key)
+
+    letters(h).replay([key], from_start=True)
+    h.wait(key)
+
+    assert seen.values == [None]
+
+
+def test_replayed_twice_it_runs_once(harness: MakeHarness) -> None:
+    """A crash between the publish of a replay and the removal of its letter, and the replay again."""
+    exports = worker(raises(Reject("no")), nothing)
+    h = harness(exports)
+    key = h.send(exports, {})
+    h.wait(key)
+    (letter,) = h.dead
+    publish(h, letter.body, key, **{KEY: key, ROUND: "1"})
+
+    letters(h).replay([key])
+    row = h.wait(key)
+
+    assert row is not None
+    assert (row.id.round, row.state) == (1, State.DONE)
+    assert h.starts(key) == 2
+    assert h.dead == []
+
+
+def test_a_job_that_died_again_is_replayed_to_the_next_round(harness: MakeHarness) -> None:
+    exports = worker(raises(Reject("no")), raises(Reject("still no")), nothing)
+    h = harness(exports)
+    key = h.send(exports, {})
+    h.wait(key)
+
+    letters(h).replay([key])
+    h.wait(key)
+    assert [(letter.reason, letter.round) for letter in letters(h).letters()] == [("still no", 1)]
+    letters(h).replay([key])
+    row = h.wait(key)
+
+    assert row is not None
+    assert (row.id.round, row.state) == (2, State.DONE)
+    assert h.starts(key) == 3
+
+
+@pytest.mark.parametrize(
+    ("header", "value"), [(HOP, "-1"), (ROUND, "1e3"), (HOP, "9999999"), ("sw-attempts", "many"), (ROUND, "²")]
+)
+def test_a_header_that_makes_no_sense_is_a_dead_letter_that_names_it(
+    harness: MakeHarness, header: str, value: str
+) -> None:
+    seen = Seen(lambda job: job.key)
+    h = harness(worker(seen))
+    publish(h, b"{}", "m-1", **{header: value})
+
+    assert all_settled(h) == []
+    (letter,) = h.dead
+    assert letter.headers[REASON].startswith(f"bad-header: {header}: expected a whole number")
+    assert seen.values == []
+
+
+def test_counters_in_the_headers_stand_in_for_a_row_that_is_gone(harness: MakeHarness) -> None:
+    seen = Seen(lambda job: job.attempt)
+    h = harness(worker(seen))
+    publish(h, b"{}", "m-1", **{HOP: "2", "sw-attempts": "2", "sw-crashes": "1", "sw-losses": "3"})
+
+    (row,) = all_settled(h)
+
+    assert seen.values == [3]
+    assert (row.hop, row.counters.attempts, row.counters.crashes, row.counters.losses) == (2, 2, 1, 3)
+
+
+def letters(h: Harness) -> DeadLetterQueue:
+    adapter = h.broker.adapter(QueueSpec(QUEUE, f"{QUEUE}.dead"))
+    return DeadLetterQueue(adapter.dead_letters, h.ledger, NAMESPACE, QUEUE)
