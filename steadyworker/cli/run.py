@@ -16,7 +16,7 @@ from steadyworker.cli.settings import every_setting, find_worker
 Examples:
   steadyworker run exports:PaymentExports
   steadyworker run exports:PaymentExports exports:Refunds --health 8080
-  steadyworker run exports:PaymentExports --concurrency 4 --stop-within 2h --broker amqps://rabbit/
+  steadyworker run exports:PaymentExports --concurrency 4 --stop-within 2h --broker sqlite:queues.db
 \b
 Signals:
   TERM, INT, HUP   stop: no new message, jobs may finish until 13 s before --stop-within is over
@@ -38,5 +38,7 @@ def command(ctx: click.Context, arguments: dict[str, Any], *, targets: tuple[str
     Run Workers in one process until it is told to stop; each has slots of its own.
 
     Before the first message it makes the checks of `steadyworker check`.
+    Each option may also be a variable (STEADYWORKER_STOP_WITHIN), a line of steadyworker.toml, or, for secrets, the
+    name of a file that holds the value (--broker-file).
     """
     ctx.exit(launch.run(*(find_worker(target) for target in targets), **arguments))
