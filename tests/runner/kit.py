@@ -95,7 +95,7 @@ class Seen:
     """A deed that remembers what each run was given."""
 
     def __init__(self, what: Callable[[Job[Any, Any]], object], then: Deed = nothing) -> None:
-        self.values: list[object] = []
+        self.values: list[Any] = []
         self._what = what
         self._then = then
 

@@ -31,7 +31,7 @@ both_ways = pytest.mark.parametrize("adoption", [True, False], ids=["adopting", 
 
 CUTS: dict[str, Callable[[Harness, str], None]] = {
     "the connection drops": lambda h, key: h.drop_connection(),
-    "the connection drops three times": lambda h, key: [cut(h) for cut in [_cut] * 3] and None,
+    "the connection drops three times": lambda h, key: _cut(h, times=3),
     "a delivery times out": lambda h, key: h.redeliver(key),
     "a delivery times out, and nobody says so": lambda h, key: h.broker.redeliver(key, silent=True),
     "the broker restarts": lambda h, key: _restart(h),
@@ -313,9 +313,10 @@ def test_with_one_slot_a_job_comes_home_before_a_strangers(harness: MakeHarness)
     assert h.starts(stranger) == 1
 
 
-def _cut(h: Harness) -> None:
-    h.drop_connection()
-    h.advance(1)
+def _cut(h: Harness, times: int) -> None:
+    for _ in range(times):
+        h.drop_connection()
+        h.advance(1)
 
 
 def _restart(h: Harness) -> None:

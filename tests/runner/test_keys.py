@@ -79,7 +79,7 @@ def test_whatever_is_no_plain_key_becomes_its_digest(harness: MakeHarness, given
     (row,) = all_settled(h)
 
     assert row.state is State.DONE
-    ((key, name),) = seen.values  # type: ignore[misc] - what the lambda above made
+    ((key, name),) = seen.values
     assert key == row.id.key
     assert key == plain if plain else (key.startswith("h-") and len(key) == 66)
     assert not {"/", "\n", " "} & set(name)
@@ -173,7 +173,7 @@ def test_again_is_a_round_of_its_own(harness: MakeHarness) -> None:
         h.send(exports, {}, key="k", again=True)
         h.wait(key)
 
-    assert [name for name, _ in seen.values] == ["k", "k.r1", "k.r2"]  # type: ignore[misc]
+    assert [name for name, _ in seen.values] == ["k", "k.r1", "k.r2"]
     row = h.job(key)
     assert row is not None
     assert row.id.round == 2
