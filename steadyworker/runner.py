@@ -135,7 +135,7 @@ class Runner:
                 if (run := self.runs.by_fence.get(fence)) is not None:
                     self.runs.remember(run, done, total, note)
             case Asked():
-                self.requests.asked(happening)
+                self.requests.asked(happening, ledger_away=self.deliveries.ledger_away)
             case ServiceSaid():
                 self.requests.service_said(happening)
             case Ended(fence=fence, outcome=outcome, killed=killed):
@@ -294,7 +294,7 @@ class Runner:
 
     def _beats(self) -> None:
         if not self.deliveries.ledger_away:
-            self.runs.write_beats()
+            self.runs.write_beats(list(self.runs.by_fence.values()))
         self.timers.after(_BEATS_EVERY, self._beats)
 
     # --- for people ------------------------------------------------------------------------------------------------

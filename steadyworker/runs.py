@@ -12,7 +12,7 @@ What a job asks for waits while the ledger is away or the run has no trust; noth
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 from tenacity import wait_random_exponential
 
@@ -178,6 +178,7 @@ class Runs:
             outcome = Rejected(f"cancelled: {run.cancel_reason}")
         run.outcome = outcome
         run.phase = Phase.ENDED
+        self.write_beats([run])  # the last one; those before it were written once a second
         seconds = self._parts.clock.monotonic() - run.started
         self._parts.emit(
             JobEnded(
@@ -324,9 +325,9 @@ class Runs:
         """Progress, to be written with the next beats."""
         run.beat = Beat(done, total, note, self._parts.clock.wall())
 
-    def write_beats(self) -> None:
+    def write_beats(self, runs: Iterable[Run]) -> None:
         """Write what moved since the last time; lossy."""
-        for run in self.by_fence.values():
+        for run in runs:
             if run.beat is not None:
                 beat, run.beat = run.beat, None
                 try:
