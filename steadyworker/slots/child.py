@@ -144,7 +144,10 @@ class Child:
         while True:
             wait = _POKE_EVERY if self._poke() else heard + silence - self._clock.monotonic()
             if poll.poll(max(0.0, wait) * 1000):
-                data = self._wire.recv(_CHUNK)
+                try:
+                    data = self._wire.recv(_CHUNK)
+                except OSError:  # the handler has closed our socket: the worker process sees its end, and ours follows
+                    return
                 if not data:
                     self._orphaned()
                 for frame in self._frames.feed(data):

@@ -138,7 +138,7 @@ def test_a_hundred_megabytes_of_output_are_nobodys_problem(rig: MakeRig, capfd: 
     ],
 )
 def test_a_handler_that_breaks_the_socket_is_a_crash(rig: MakeRig, do: str, cause: str) -> None:
-    slot = rig().start()
+    slot = rig(ping=0.2).start()
     outcome = slot.ended(do).outcome
     assert isinstance(outcome, Crashed)
     assert outcome.cause.startswith(cause)
