@@ -45,7 +45,7 @@ from steadyworker.worker import Worker, WorkerSpec, payload_type, spec_of
 
 P = TypeVar("P")
 
-Until = Literal["started", "checkpoint", "moved", "done", "dead", "settled"]
+Until = Literal["started", "checkpoint", "moving", "moved", "interrupted", "done", "dead", "settled"]
 
 _FINAL = (State.DONE, State.DEAD)
 _LOOK = 0.05
@@ -123,8 +123,8 @@ class Harness:
         """
         Let everything take its turns until the job is so far, and answer its row.
 
-        `started` and `checkpoint` ask for the first of its kind; `moved`, `done` and `dead` for the row's state;
-        `settled` for a job that is done or dead, and whose every message is acknowledged.
+        `started` and `checkpoint` ask for the first of its kind; `settled` for a job that is done or dead, and whose
+        every message is acknowledged; any other word for the row's state.
         A callable is asked again after each turn.
         Fake time passes while nothing else can happen; `timeout` is real, and only there for what never happens.
 

@@ -144,6 +144,7 @@ def test_an_outage_on_one_side_is_a_take_over_on_the_other(harness: MakeHarness)
     h.advance(200)
     h.wait(key, until="done")
     cut.ledger.mend()
+    h.advance(1)
     h.wait(key, until=lambda: obedient.reasons)
     h.wait(key)
 

@@ -1,0 +1,152 @@
+"""`decide`: four values in, one settlement out; and the policy that is checked before the first job."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from tenacity import wait_chain, wait_exponential, wait_fixed, wait_none, wait_random
+
+from steadyworker.errors import ConfigError
+from steadyworker.outcome import (
+    Ack,
+    Counters,
+    Crashed,
+    DeadLetter,
+    Done,
+    Failed,
+    Interrupted,
+    Later,
+    Outcome,
+    Rejected,
+    Release,
+    Settlement,
+    Snoozed,
+)
+from steadyworker.retry import RetryPolicy, count, decide, drawn_delay
+
+POLICY = RetryPolicy(max_attempts=5, max_crashes=3)
+NOW = 1_700_000_000.0
+
+# outcome, counters that include it, delay drawn → settlement
+DECISIONS: list[tuple[Outcome, Counters, Settlement]] = [
+    (Done(), Counters(), Ack()),
+    (Done(), Counters(attempts=9, crashes=9), Ack()),
+    (Snoozed(60.0), Counters(attempts=9), Later(60.0)),
+    (Rejected("no such merchant"), Counters(), DeadLetter("no such merchant")),
+    (Interrupted(), Counters(interruptions=99), Release()),
+    (Failed("odd"), Counters(attempts=1), Later(7.0)),
+    (Failed("odd"), Counters(attempts=4), Later(7.0)),
+    (Failed("odd"), Counters(attempts=5), DeadLetter("exhausted")),
+    (Failed("odd", delay=0.0), Counters(attempts=1), Later(0.0)),
+    (Failed("odd", delay=90.0), Counters(attempts=1), Later(90.0)),
+    (Failed("odd", delay=90.0), Counters(attempts=5), DeadLetter("exhausted")),
+    (Failed("odd"), Counters(attempts=1, crashes=9), Later(7.0)),
+    (Crashed("SIGSEGV"), Counters(crashes=1), Later(7.0)),
+    (Crashed("SIGSEGV"), Counters(crashes=2, attempts=9), Later(7.0)),
+    (Crashed("SIGKILL"), Counters(crashes=3), DeadLetter("crash-loop: SIGKILL")),
+]
+
+
+@pytest.mark.parametrize(("outcome", "counters", "settlement"), DECISIONS)
+def test_each_decision(outcome: Outcome, counters: Counters, settlement: Settlement) -> None:
+    assert decide(outcome, counters, POLICY, 7.0) == settlement
+
+
+@pytest.mark.parametrize(
+    ("outcome", "after"),
+    [
+        (Done(), Counters(2, 2, 2, 2)),
+        (Snoozed(1.0), Counters(2, 2, 2, 2)),
+        (Rejected("no"), Counters(2, 2, 2, 2)),
+        (Failed("odd"), Counters(3, 2, 2, 2, NOW)),
+        (Crashed("SIGSEGV"), Counters(2, 3, 2, 2, NOW)),
+        (Interrupted(), Counters(2, 2, 2, 3)),
+    ],
+)
+def test_no_two_counters_are_ever_mixed(outcome: Outcome, after: Counters) -> None:
+    assert count(outcome, Counters(2, 2, 2, 2), NOW) == after
+
+
+def test_the_first_failure_is_remembered() -> None:
+    once = count(Failed("odd"), Counters(), NOW)
+    twice = count(Crashed("SIGSEGV"), once, NOW + 60)
+
+    assert (once.first_failed_at, twice.first_failed_at) == (NOW, NOW)
+
+
+def test_a_crash_waits_as_attempt_number_crashes() -> None:
+    policy = RetryPolicy(wait=wait_exponential(multiplier=5))
+    counters = Counters(attempts=4, crashes=2)
+
+    assert drawn_delay(Failed("odd"), counters, policy) == 40.0
+    assert drawn_delay(Crashed("SIGSEGV"), counters, policy) == 10.0
+    assert drawn_delay(Snoozed(3.0), counters, policy) == 0.0
+
+
+@pytest.mark.parametrize(
+    ("wait", "third"),
+    [
+        (wait_none(), 0.0),
+        (wait_fixed(2), 2.0),
+        (wait_fixed(2) + wait_fixed(3), 5.0),
+        (wait_chain(wait_fixed(1), wait_fixed(2), wait_fixed(9)), 9.0),
+        (lambda state: state.attempt_number * 10, 30.0),
+    ],
+)
+def test_any_of_tenacitys_strategies_will_do(wait: Any, third: float) -> None:
+    assert RetryPolicy(wait=wait).delay(3) == third
+
+
+def test_a_random_wait_is_drawn_anew() -> None:
+    policy = RetryPolicy(wait=wait_random(0, 1000))
+
+    assert len({policy.delay(1) for _ in range(20)}) > 1
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        ({"max_attempts": 0}, "Expected max_attempts of at least 1, got 0"),
+        ({"max_crashes": -1}, "Expected max_crashes of at least 1, got -1"),
+        ({"max_losses": 0}, "Expected max_losses of at least 1, got 0"),
+        ({"wait": lambda state: "soon"}, "Expected wait to answer seconds from 0 up, got 'soon'"),
+        ({"wait": lambda state: -1}, "Expected wait to answer seconds from 0 up, got -1"),
+        ({"wait": lambda state: float("nan")}, "Expected wait to answer seconds from 0 up, got nan"),
+        ({"wait": lambda state: 1 / 0}, "it raised ZeroDivisionError"),
+        ({"wait": 5}, "it raised TypeError"),
+    ],
+)
+def test_a_policy_that_makes_no_sense_is_refused_when_it_is_made(arguments: dict[str, Any], told: str) -> None:
+    with pytest.raises(ConfigError) as raised:
+        RetryPolicy(**arguments)
+
+    assert told in str(raised.value)
+
+
+OUTCOMES = st.one_of(
+    st.builds(Done),
+    st.builds(Interrupted),
+    st.builds(Snoozed, st.floats(0, 1e6)),
+    st.builds(Rejected, st.text()),
+    st.builds(Failed, st.text(), delay=st.none() | st.floats(0, 1e6)),
+    st.builds(Crashed, st.text()),
+)
+
+
+@given(st.lists(OUTCOMES, max_size=60))
+def test_no_job_is_tried_for_ever(outcomes: list[Outcome]) -> None:
+    """Whatever happens to a job: at most five failures and three crashes before it is a dead letter."""
+    counters, failed, crashed = Counters(), 0, 0
+    for outcome in outcomes:
+        counters = count(outcome, counters, NOW)
+        failed += isinstance(outcome, Failed)
+        crashed += isinstance(outcome, Crashed)
+        settlement = decide(outcome, counters, POLICY, 1.0)
+        if isinstance(settlement, DeadLetter | Ack):
+            break
+
+    assert failed <= POLICY.max_attempts
+    assert crashed <= POLICY.max_crashes
