@@ -20,23 +20,19 @@ from steadyworker import report, settle
 from steadyworker.delivery import Delivery
 from steadyworker.errors import LedgerUnavailable, PublishFailed
 from steadyworker.events import Adrift, Fenced, JobEnded, JobStarted, TakenOver
+from steadyworker.handing import hand_over_of, task_of
 from steadyworker.intake import Arrival
 from steadyworker.ledger.base import Beat, JobId, Moving, Row, Verdict
-from steadyworker.names import file_name
 from steadyworker.outcome import (
-    Ack,
-    DeadLetter,
     Done,
     Failed,
     Interrupted,
-    Later,
     Outcome,
     Rejected,
-    Release,
 )
-from steadyworker.retry import RetryPolicy, count, decide, drawn_delay
+from steadyworker.retry import RetryPolicy
 from steadyworker.settle import HandOver, Origin, Refused, Settler
-from steadyworker.slots.base import Slot, Task
+from steadyworker.slots.base import Slot
 from steadyworker.table import HandedOver, Parts, Phase, Run, Timers
 
 _BACK_OFF = RetryPolicy(wait=wait_random_exponential(multiplier=0.5, max=30))
@@ -114,25 +110,7 @@ class Runs:
             self.ended(run, Rejected(f"bad-payload: expected at most {limit} bytes, got {got}"))
             return
         self._parts.emit(JobStarted(**about, attempt=row.counters.attempts + 1, why=report.why(before, lost=lost)))
-        slot.run(self._task(row, arrival))
-
-    def _task(self, row: Row, arrival: Arrival) -> Task:
-        spec = self._parts.spec
-        return Task(
-            key=row.id.key,
-            queue=row.id.queue,
-            name=file_name(row.id.key, row.id.round),
-            uid=row.uid,
-            fence=row.fence,
-            attempt=row.counters.attempts + 1,
-            body=arrival.delivery.body,
-            headers=arrival.delivery.headers,
-            last_checkpoint=row.checkpoint,
-            handle=row.handle,
-            sent_at=arrival.delivery.sent_at,
-            time_limit=spec.time_limit,
-            stall_limit=spec.stall_limit,
-        )
+        slot.run(task_of(row, arrival, self._parts.spec))
 
     def finish(self, row: Row, arrival: Arrival) -> None:
         """Finish a hand-over that its owner left at `moving`, under the fence that was drawn for it; nothing runs."""
@@ -197,28 +175,8 @@ class Runs:
         if run.outcome is None or not self.trusted(run):
             return
         run.phase = Phase.HANDING
-        run.hand_over = self._hand_over(run, run.outcome)
+        run.hand_over = hand_over_of(run, run.outcome, self._parts)
         self._submit(run.hand_over, run)
-
-    def _hand_over(self, run: Run, outcome: Outcome) -> HandOver:
-        policy = self._parts.spec.retry
-        counters = count(outcome, run.row.counters, self._parts.clock.wall())
-        settlement = decide(outcome, counters, policy, drawn_delay(outcome, counters, policy))
-        error_class, error_text = report.error(outcome)
-        match settlement:
-            case Ack():
-                return settle.done(run.token, run.delivery)
-            case Release():
-                return settle.interrupted(run.token, run.delivery, counters)
-            case Later(delay=delay):
-                fresh = isinstance(outcome, Failed) and outcome.fresh
-                reason = report.reason(outcome)
-                verdict = Verdict(Moving.RETRY, reason, counters, delay, error_class, error_text, not fresh)
-            case DeadLetter(reason=reason):
-                verdict = Verdict(Moving.DEAD, reason, counters, 0.0, error_class, error_text)
-        origin = Origin(run.token.id, run.row.hop, run.arrival.delivery.body, run.arrival.origin.headers)
-        copy = settle.hand_over_copy(origin, verdict, run.token.uid, self._parts.worker)
-        return settle.moving(run.token, run.delivery, verdict, copy)
 
     def pass_on(self, hand_over: HandOver) -> None:
         """Hand over what is not a run: a copy, an answer, a release."""

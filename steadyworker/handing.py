@@ -1,0 +1,55 @@
+"""What a run is given, and what follows from its outcome; nothing is done here, only put together."""
+
+from __future__ import annotations
+
+from steadyworker import report, settle
+from steadyworker.intake import Arrival
+from steadyworker.ledger.base import Moving, Row, Verdict
+from steadyworker.names import file_name
+from steadyworker.outcome import Ack, DeadLetter, Failed, Later, Outcome, Release
+from steadyworker.retry import count, decide, drawn_delay
+from steadyworker.settle import HandOver, Origin
+from steadyworker.slots.base import Task
+from steadyworker.table import Parts, Run
+from steadyworker.worker import WorkerSpec
+
+
+def task_of(row: Row, arrival: Arrival, spec: WorkerSpec) -> Task:
+    """What a slot is given of a job that was claimed."""
+    return Task(
+        key=row.id.key,
+        queue=row.id.queue,
+        name=file_name(row.id.key, row.id.round),
+        uid=row.uid,
+        fence=row.fence,
+        attempt=row.counters.attempts + 1,
+        body=arrival.delivery.body,
+        headers=arrival.delivery.headers,
+        last_checkpoint=row.checkpoint,
+        handle=row.handle,
+        sent_at=arrival.delivery.sent_at,
+        time_limit=spec.time_limit,
+        stall_limit=spec.stall_limit,
+    )
+
+
+def hand_over_of(run: Run, outcome: Outcome, parts: Parts) -> HandOver:
+    """What follows from the outcome of a run, by the policy (`retry.decide`), as a hand-over."""
+    policy = parts.spec.retry
+    counters = count(outcome, run.row.counters, parts.clock.wall())
+    settlement = decide(outcome, counters, policy, drawn_delay(outcome, counters, policy))
+    error_class, error_text = report.error(outcome)
+    match settlement:
+        case Ack():
+            return settle.done(run.token, run.delivery)
+        case Release():
+            return settle.interrupted(run.token, run.delivery, counters)
+        case Later(delay=delay):
+            fresh = isinstance(outcome, Failed) and outcome.fresh
+            reason = report.reason(outcome)
+            verdict = Verdict(Moving.RETRY, reason, counters, delay, error_class, error_text, not fresh)
+        case DeadLetter(reason=reason):
+            verdict = Verdict(Moving.DEAD, reason, counters, 0.0, error_class, error_text)
+    origin = Origin(run.token.id, run.row.hop, run.arrival.delivery.body, run.arrival.origin.headers)
+    copy = settle.hand_over_copy(origin, verdict, run.token.uid, parts.worker)
+    return settle.moving(run.token, run.delivery, verdict, copy)
