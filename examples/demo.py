@@ -1,0 +1,167 @@
+"""
+Payment exports from message to file, with crashes on the way: `make demo`.
+
+Six messages are queued, a worker process runs them, is killed in the middle of an export, and another one goes on.
+At the end a table says what became of each, and every file is checked against its source.
+All that is made is in `demo-output/`.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import sys
+import time
+from contextlib import suppress
+from pathlib import Path
+
+import demo_data
+from demo_checks import rows_and_totals, wrong_with
+from demo_jobs import THIRD
+from demo_screen import Screen, table
+from demo_stories import STORIES, Story
+from demo_worker import Watched
+from payment_exports import ExportRequest
+from rich.table import Table
+
+from steadyworker import Client, ConfigError
+from steadyworker.exports.spark import SparkSettings, build_archive
+from steadyworker.ledger.base import State
+from steadyworker.opening import open_ledger
+
+OUT = Path("demo-output").absolute()
+STATE, PAYMENTS, EXPORTS = OUT / "state", OUT / "payments", OUT / "exports"
+BROKER, LEDGER = f"sqlite:{STATE / 'broker.db'}", f"sqlite:{STATE / 'ledger.db'}"
+ENVIRON = {"STEADYWORKER_STATE_DIR": str(STATE), "PAYMENTS_SOURCE": str(PAYMENTS), "PAYMENTS_OUT": str(EXPORTS)}
+SPARK = SparkSettings(folder=STATE / "spark")
+WITHIN = 300.0  # for what never happens
+
+
+def main() -> int:
+    """Run the demo; answers 0 when all of it is as it has to be."""
+    began = time.monotonic()
+    clear()
+    no_java = missing_java()
+    stories = [story for story in STORIES if not (story.needs_java and no_java)]
+    ledger = open_ledger(LEDGER)
+    with Screen() as screen:
+        worker = Watched(screen, ledger, ENVIRON, OUT / "worker.log")
+
+        screen.chapter(f"Making {demo_data.PAYMENTS:,} payments")
+        demo_data.make_payments(PAYMENTS)
+        screen.say("Parquet, a folder for each month; the biggest merchant has 600,000 of them, the tiniest 37")
+
+        screen.chapter(f"Queueing {len(stories)} jobs, on the embedded broker: a file, no server")
+        send(stories)
+        for story in stories:
+            screen.say(f"{story.key}: {story.request!r}")
+
+        screen.chapter("Starting a worker process, to be killed at the third saved position of `middle`")
+        worker.start()
+        worker.until(lambda: len(worker.positions.get("middle", ())) >= THIRD, began + WITHIN)
+        worker.end(signal.SIGKILL)
+        saved = worker.positions["middle"][-1]
+        screen.say(f"worker process {worker.pid} got SIGKILL; `middle` had saved {saved:,} rows", "bold red")
+
+        screen.chapter("Starting another one, with two slots")
+        worker.start("--concurrency", "2")
+        worker.until(lambda: worker.settled(story.key for story in stories), began + WITHIN)
+        code = worker.end(signal.SIGTERM)
+
+        wrong = [fault for story in stories for fault in faults(story, worker)]
+        if worker.first_rows.get("middle") != [0, saved]:
+            wrong.append(f"middle was read from rows {worker.first_rows.get('middle')}, not from 0 and then {saved}")
+        if code:
+            wrong.append(f"the worker process, told to stop, ended with {code}")
+        screen.table(what_became_of_them(worker, saved, no_java))
+        screen.table(what_celery_does())
+        seconds = time.monotonic() - began
+        screen.chapter(f"All as it has to be, in {seconds:.0f} s." if not wrong else "Not as it has to be:")
+        for fault in wrong:
+            screen.say(fault, "bold red")
+        screen.say(f"Look into {OUT.name}/exports: each file has its manifest beside it.  Then ask, with")
+        screen.say(f"  export STEADYWORKER_STATE_DIR={OUT.name}/state PATH=$PWD/.venv/bin:$PATH")
+        screen.say("  steadyworker jobs")
+        screen.say("  steadyworker dead show payment-exports kills-itself")
+        screen.say(f"  steadyworker verify {OUT.name}/exports/*.csv")
+        if no_java:
+            screen.say(f"The biggest merchant was left out.  {no_java}", "bold yellow")
+    ledger.close()
+    return 1 if wrong else 0
+
+
+def clear() -> None:
+    """Remove what an earlier demo left, but for Spark's archive of classes."""
+    OUT.mkdir(exist_ok=True)
+    for path in (PAYMENTS, EXPORTS, *STATE.glob("*.db*")):
+        shutil.rmtree(path, ignore_errors=True)
+        with suppress(FileNotFoundError, IsADirectoryError):
+            path.unlink()
+    (OUT / "worker.log").unlink(missing_ok=True)
+    STATE.mkdir(exist_ok=True)
+
+
+def missing_java() -> str:
+    """What is missing for Spark and how to install it; empty when nothing is."""
+    try:
+        SPARK.java(os.environ)
+    except ConfigError as error:
+        return str(error)
+    return ""
+
+
+def send(stories: list[Story]) -> None:
+    """Queue them; a client that is told a queue's name instead of a Worker has nothing to check payloads against."""
+    with Client(BROKER, ledger=LEDGER) as client:
+        for story in stories:
+            client.send("payment-exports", story.request, key=story.key)
+
+
+def faults(story: Story, worker: Watched) -> list[str]:
+    """What is not as it has to be."""
+    row = worker.row(story.key)
+    wrong = []
+    if row is None or row.state is not story.end or not row.reason.startswith(story.reason):
+        wrong.append(f"expected {story.end}, got {row.state if row else 'nothing'} ({row.reason if row else ''})")
+    if worker.runs[story.key] != story.runs:
+        wrong.append(f"expected {story.runs} runs, got {worker.runs[story.key]}")
+    if story.end is State.DONE and isinstance(story.request, ExportRequest):
+        wrong += wrong_with(EXPORTS / f"{story.key}.csv", PAYMENTS, story.request.merchant)
+    elif (EXPORTS / f"{story.key}.csv").exists():
+        wrong.append("a dead letter has left a file")
+    return [f"{story.key}: {fault}" for fault in wrong]
+
+
+def what_became_of_them(worker: Watched, saved: int, no_java: str) -> Table:
+    """Each job, how often it ran and why, what it left; the numbers are the manifest's, which `faults` has compared."""
+    rows = []
+    for story in STORIES:
+        row = worker.row(story.key)
+        file = EXPORTS / f"{story.key}.csv"
+        if story.needs_java and no_java:
+            rows.append((story.key, "–", "left out: no Java", "", ""))
+        elif file.exists():
+            rows.append(
+                (story.key, f"{worker.runs[story.key]} ×", story.why.format(saved), file.name, rows_and_totals(file))
+            )
+        else:
+            rows.append((story.key, f"{worker.runs[story.key]} ×", story.why, "dead letter", row.reason if row else ""))
+    return table("What became of them", ("job", "ran", "why", "result", "checked against the source"), rows)
+
+
+def what_celery_does() -> Table:
+    """One line each; as drilled with RabbitMQ."""
+    return table("What Celery 5.7 does with the same", ("job", ""), [(story.key, story.celery) for story in STORIES])
+
+
+def set_up() -> int:
+    """Build Spark's archive of classes, once: it halves the time to Spark's first job."""
+    if not missing_java():
+        OUT.mkdir(exist_ok=True)
+        build_archive(SPARK)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(set_up() if "--set-up" in sys.argv else main())

@@ -1,0 +1,54 @@
+"""The demo's Worker: `payment_exports.py`, with everything that goes wrong in a year happening in one minute."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import demo_data
+from payment_exports import ExportRequest, PaymentExports, Source
+from tenacity import wait_fixed
+
+from steadyworker import Job, RetryPolicy
+from steadyworker.exports import SparkExport
+
+FAILS_TWICE, KILLS_ITSELF = "fails-twice", "kills-itself"
+THIRD = 3
+
+_ROWS_PER_SECOND = 20_000
+
+
+class DemoExports(PaymentExports):
+    retry = RetryPolicy(max_attempts=5, wait=wait_fixed(1))
+
+    def handle(self, job: Job[ExportRequest]) -> None:
+        if job.key == KILLS_ITSELF:
+            os.kill(os.getpid(), signal.SIGKILL)  # as the kernel does when memory runs out
+        if job.key == FAILS_TWICE and job.attempt < THIRD:
+            raise ConnectionError("the payments are not reachable")
+        super().handle(job)
+
+    def source(self, place: str) -> Source:
+        return _FarAway(super().source(place))
+
+
+class _FarAway:
+    """Payments that come over a network: slowly enough to watch the middle merchant's export, and to end it half-way."""
+
+    def __init__(self, near: Source) -> None:
+        self._near, self.columns = near, near.columns
+
+    def count(self, merchant: str) -> int:
+        return self._near.count(merchant)
+
+    def rows(self, merchant: str, start: int) -> Iterator[Any]:
+        for batch in self._near.rows(merchant, start):
+            if merchant == demo_data.MIDDLE:
+                time.sleep(len(batch) / _ROWS_PER_SECOND)
+            yield batch
+
+    def query(self, merchant: str) -> SparkExport | None:
+        return self._near.query(merchant)

@@ -1,0 +1,228 @@
+"""
+A worker that exports one merchant's payments into one CSV file: copy it, and make it yours.
+
+::
+
+    export PAYMENTS_SOURCE=data/payments      # Parquet or CSV, a folder or a file; or sqlite:shop.db#payments
+    steadyworker send   payment_exports:PaymentExports '{"merchant": "harbour-books"}' --key harbour-books-2025
+    steadyworker run    payment_exports:PaymentExports
+    steadyworker verify exports/harbour-books-2025.csv
+
+Up to 100,000 rows are streamed by the job's own process, which saves its position and goes on there after a crash.
+More are handed to Spark.
+Either way the file is there whole or not at all, beside a manifest with its totals by currency and status.
+
+| variable | names | default |
+|---|---|---|
+| PAYMENTS_SOURCE | where the payments are, unless the job's payload says it | data/payments |
+| PAYMENTS_OUT | the folder of the exported files | exports |
+| MERCHANT_COLUMN | whose payment it is | merchant |
+| AMOUNT_COLUMN | what is summed | amount |
+| ORDER_BY | what is sorted by; together unique | paid_at,id |
+| TOTALS_BY | what totals are grouped by | currency,status |
+
+Whoever may send jobs may name any source that this worker can read: drop `source` from the payload if that is too much.
+"""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import closing
+from dataclasses import dataclass
+from decimal import Decimal
+from pathlib import Path
+from typing import Any, Protocol
+from urllib.parse import quote
+
+import pyarrow as pa
+import pyarrow.csv as pa_csv
+import pyarrow.dataset as pa_dataset
+
+from steadyworker import Job, Reject, Worker
+from steadyworker.exports import RowExport, SparkExport
+from steadyworker.exports.spark import Files
+
+SPARK_ABOVE = 100_000
+
+
+@dataclass
+class ExportRequest:
+    """What a message asks for."""
+
+    merchant: str
+    source: str | None = None
+
+
+class PaymentExports(Worker[ExportRequest]):
+    queue = "payment-exports"
+    time_limit = 3 * 3600
+
+    def setup(self) -> None:
+        self.names = Names.of(os.environ)
+        self.place = os.environ.get("PAYMENTS_SOURCE", "data/payments")
+        self.out = Path(os.environ.get("PAYMENTS_OUT", "exports"))
+
+    def handle(self, job: Job[ExportRequest]) -> None:
+        merchant = job.payload.merchant
+        source = self.source(job.payload.source or self.place)
+
+        count = source.count(merchant)
+        if count == 0:
+            raise Reject(f"no payments of {merchant!r}")  # a dead letter at once: another try would find none either
+        heavy = source.query(merchant) if count > SPARK_ABOVE else None
+
+        def rows(start: int) -> Iterable[Any]:
+            job.log.info("reading", merchant=merchant, first_row=start)
+            return source.rows(merchant, start)
+
+        light = RowExport(
+            rows,
+            columns=source.columns,
+            description="a merchant's payments",
+            parameters={"merchant": merchant},
+            expected=count,
+            save_rows=5_000,
+        )
+        job.export(
+            heavy or light,
+            to=self.out / f"{job.name}.csv",
+            totals={self.names.amount: "sum"},
+            by=self.names.by,
+        )
+
+    def source(self, place: str) -> Source:
+        """Where the payments are; a place that does not fit is a dead letter, to be replayed once it does."""
+        if place.startswith("sqlite:"):
+            path, _, table = place.removeprefix("sqlite:").partition("#")
+            source: Source = SqliteTable(Path(path), table or "payments", self.names)
+        else:
+            source = PaymentFiles(Path(place), self.names)
+        if missing := self.names.needed - set(source.columns):
+            raise Reject(f"expected columns {', '.join(sorted(missing))} in {place}, got {', '.join(source.columns)}")
+        return source
+
+
+# --- where payments come from ---
+
+
+@dataclass(frozen=True)
+class Names:
+    """What the columns are called."""
+
+    merchant: str
+    amount: str
+    order_by: tuple[str, ...]
+    by: tuple[str, ...]
+
+    @classmethod
+    def of(cls, environ: Mapping[str, str]) -> Names:
+        return cls(
+            environ.get("MERCHANT_COLUMN", "merchant"),
+            environ.get("AMOUNT_COLUMN", "amount"),
+            tuple(environ.get("ORDER_BY", "paid_at,id").split(",")),
+            tuple(environ.get("TOTALS_BY", "currency,status").split(",")),
+        )
+
+    @property
+    def needed(self) -> set[str]:
+        return {self.merchant, self.amount, *self.order_by, *self.by}
+
+
+class Source(Protocol):
+    """Payments, a merchant's at a time, always in the same order: that is what makes a position worth saving."""
+
+    columns: tuple[str, ...]
+
+    def count(self, merchant: str) -> int: ...
+
+    def rows(self, merchant: str, start: int) -> Iterable[Any]: ...
+
+    def query(self, merchant: str) -> SparkExport | None: ...
+
+
+class PaymentFiles:
+    """Parquet or CSV: one file, or a folder with folders like `month=2025-03` in it."""
+
+    def __init__(self, path: Path, names: Names) -> None:
+        self._path, self._names = path, names
+        first = next((file for file in sorted([path, *path.rglob("*")]) if file.suffix in {".csv", ".parquet"}), None)
+        if first is None:
+            raise Reject(f"expected .parquet or .csv files, got none at {path}")
+        self._schema: str | None = None
+        if first.suffix == ".parquet":
+            self._data = pa_dataset.dataset(path, format="parquet")
+        else:
+            # CSV has no types: amounts are decimals, never floats, and text stays as it is written ("007" too).
+            header = pa_dataset.dataset(first, format="csv").schema.names
+            money = {names.amount: pa.decimal128(18, 2)}
+            types = {name: money.get(name, pa.string()) for name in header}
+            convert = pa_csv.ConvertOptions(
+                column_types=types, strings_can_be_null=True, quoted_strings_can_be_null=False, null_values=[""]
+            )
+            form = pa_dataset.CsvFileFormat(convert_options=convert)
+            self._data = pa_dataset.dataset(path, schema=pa.schema(types), format=form)
+            self._schema = ", ".join(
+                f"{quoted(name)} {'DECIMAL(18,2)' if name in money else 'STRING'}" for name in header
+            )
+        self.columns: tuple[str, ...] = tuple(self._data.schema.names)
+
+    def count(self, merchant: str) -> int:
+        return int(self._data.count_rows(filter=self._of(merchant)))  # Parquet's statistics skip most of the files
+
+    def rows(self, merchant: str, start: int) -> Iterator[Any]:
+        # Fewer than `SPARK_ABOVE` rows fit into memory, so that they are sorted there.
+        table = self._data.to_table(filter=self._of(merchant))
+        ordered = table.sort_by([(name, "ascending") for name in self._names.order_by])
+        yield from ordered.slice(start).to_batches(max_chunksize=1_000)
+
+    def query(self, merchant: str) -> SparkExport:
+        columns = ", ".join(map(quoted, self.columns))
+        return SparkExport(
+            f"SELECT {columns} FROM payments WHERE {quoted(self._names.merchant)} = :merchant",  # noqa: S608 - names are quoted
+            tables={"payments": Files(self._path, schema=self._schema)},
+            params={"merchant": merchant},
+            order_by=self._names.order_by,
+        )
+
+    def _of(self, merchant: str) -> Any:
+        return pa_dataset.field(self._names.merchant) == merchant
+
+
+class SqliteTable:
+    """A table in a SQLite file; always streamed, because there is only one reader to a cursor."""
+
+    def __init__(self, path: Path, table: str, names: Names) -> None:
+        self._path, self._names = path, names
+        self._from = f"FROM {quoted(table)} WHERE {quoted(names.merchant)} = ?"
+        with closing(self._connected()) as db:
+            self.columns: tuple[str, ...] = tuple(
+                name for _, name, *_ in db.execute(f"PRAGMA table_info({quoted(table)})")
+            )
+
+    def count(self, merchant: str) -> int:
+        with closing(self._connected()) as db:
+            return int(db.execute(f"SELECT count(*) {self._from}", (merchant,)).fetchone()[0])
+
+    def rows(self, merchant: str, start: int) -> Iterator[Any]:
+        columns = ", ".join(map(quoted, self.columns))
+        order = ", ".join(map(quoted, self._names.order_by))
+        amount = self.columns.index(self._names.amount)
+        sql = f"SELECT {columns} {self._from} ORDER BY {order} LIMIT -1 OFFSET ?"
+        with closing(self._connected()) as db:
+            for row in db.execute(sql, (merchant, start)):
+                # SQLite has no decimals: totals are exact all the same.
+                exact = None if row[amount] is None else Decimal(str(row[amount]))
+                yield (*row[:amount], exact, *row[amount + 1 :])
+
+    def query(self, merchant: str) -> None:  # noqa: ARG002 - Spark would need a JDBC driver for it
+        return None
+
+    def _connected(self) -> sqlite3.Connection:
+        return sqlite3.connect(f"file:{quote(str(self._path.resolve()))}?mode=ro", uri=True)
+
+
+def quoted(name: str) -> str:
+    """A column's name in a query; Spark and SQLite both take backticks."""
+    return "`" + name.replace("`", "``") + "`"
