@@ -126,6 +126,7 @@ def test_progress_is_thinned_out_but_its_first_and_last_pass(slot: Rig) -> None:
 def test_an_export_asks_for_everything_over_the_link(slot: Rig) -> None:
     fence = slot.begin("ask_service", handle=b"before")
     seen = []
+    endless = 0
     while not isinstance(event := slot.event(), Ended):
         assert isinstance(event, Asked)
         seen.append((event.what, event.data))
