@@ -23,7 +23,7 @@ import os
 import queue
 import signal
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from types import FrameType
 from typing import Any
 
@@ -38,6 +38,7 @@ from steadyworker.logs import get_logger
 from steadyworker.memory import rss
 from steadyworker.retry import RetryPolicy
 from steadyworker.stopping import (
+    CLOSE_BEFORE_END,
     EX_CONFIG,
     EX_OK,
     EX_SOFTWARE,
@@ -53,6 +54,7 @@ from steadyworker.vigil import Vigil
 _LOOK_EVERY = 1.0
 _LOOK_SOON = 0.02
 _AGAIN = RetryPolicy(wait=wait_random_exponential(multiplier=1, max=10))
+_FORCE_TAKES = 0.25
 _SETUP_FAILURES = 3
 _PURGE_EVERY = 3600.0
 
@@ -108,11 +110,13 @@ class Service:
                     self._look(self._assembly)
                     self._vigil.look(self._assembly, self.stage)
         finally:
-            self._vigil.end()
-            if self._assembly is not None:
-                self._stop(self._assembly)
-            for number, handler in before.items():
-                signal.signal(number, handler)
+            try:
+                if self._assembly is not None:
+                    self._stop(self._assembly)
+            finally:
+                self._vigil.end()
+                for number, handler in before.items():
+                    signal.signal(number, handler)
         return self._exit_code()
 
     def _wired(self) -> Assembly | None:
@@ -123,14 +127,18 @@ class Service:
                 return self._wire()
             except (BrokerUnavailable, LedgerUnavailable) as error:
                 tries += 1
-                self._log.warning("not_reached", error=str(error))
-                self._vigil.wait(str(error))
-                self._away_since = self._away_since or self._clock.monotonic()
+                cause = str(error)
+                self._log.warning("not_reached", error=cause)
+            now = self._clock.monotonic()
+            self._away_since = self._away_since or now
             patience = self._options.give_up_after
-            if patience is not None and self._clock.monotonic() - self._away_since > patience:
+            if patience is not None and now - self._away_since > patience:
                 self._code = EX_UNAVAILABLE
                 return None
-            self._hear(_AGAIN.delay(min(tries, 10)))
+            again_at = now + _AGAIN.delay(min(tries, 10))
+            while self._budget is None and (left := again_at - self._clock.monotonic()) > 0:
+                self._vigil.wait(cause)
+                self._hear(min(left, _LOOK_EVERY))
         return None
 
     def _start(self, assembly: Assembly) -> None:
@@ -158,33 +166,51 @@ class Service:
         return {number: signal.signal(number, heard) for number in caught}
 
     def _over(self) -> bool:
-        """Every runner has finished, or the budget is spent."""
+        """Every runner has finished, or the budget is spent but for what closing takes."""
         if self._budget is None or self._assembly is None:
             return False
-        spent = self._budget.left(self._clock.monotonic()) == 0.0
+        spent = self._left() <= CLOSE_BEFORE_END
         return spent or all(runner.finished for runner in self._assembly.runners)
 
+    def _left(self) -> float:
+        """Seconds until everything must be gone; what ends without a signal gets as much as what is killed."""
+        return self._budget.left(self._clock.monotonic()) if self._budget is not None else KILL_BEFORE_END
+
     def _stop(self, assembly: Assembly) -> None:
-        """Stop every part, in order: jobs first, connections and the ledger last."""
-        within = max(1.0, self._budget.left(self._clock.monotonic())) if self._budget is not None else KILL_BEFORE_END
-        unfinished = [runner for runner in assembly.runners if not runner.finished]
-        for runner in assembly.runners:
-            for slot in runner.parts.slots:
-                slot.close(1.0 if unfinished else within)
-        for service in assembly.services.values():
-            service.stop(within)
-        for runner in assembly.runners:
+        """Stop every part within the budget, in order: jobs first, connections and the ledger last."""
+        runners = assembly.runners
+        self._close(
+            assembly, [slot.close for runner in runners for slot in runner.parts.slots], self._left() - CLOSE_BEFORE_END
+        )
+        self._close(assembly, [service.stop for service in assembly.services.values()], self._left() - CLOSE_BEFORE_END)
+        for runner in runners:
             runner.end()
-        for team in assembly.hands:
-            team.stop(0.5)
-        for runner in assembly.runners:
-            runner.parts.adapter.stop(within)
+        connections = [*(team.stop for team in assembly.hands), *(runner.parts.adapter.stop for runner in runners)]
+        self._close(assembly, connections, min(self._left(), CLOSE_BEFORE_END) / 2)
         assembly.keeper.end()
         for thread in self._threads:
-            thread.join(1.0)
+            thread.join(min(self._left(), 1.0))
         self.stage = advance(self.stage, Stage.STOPPED)
-        assembly.close()
+        self._close(assembly, [lambda _within: assembly.close()], min(self._left(), CLOSE_BEFORE_END))
         self._log.info("worker_stopped", reasons=self.reasons, exit_code=self._exit_code())
+
+    def _close(self, assembly: Assembly, closers: Sequence[Callable[[float], object]], within: float) -> None:
+        """
+        Call these side by side, and leave behind what does not end in that many seconds.
+
+        Signals are heard and the watchdog is fed meanwhile, for a teardown may take long; a third signal ends the patience.
+        """
+        within, hurried = (0.0 if self._killing else max(0.0, within)), self._killing
+        closing = [threading.Thread(target=close, args=(within,), daemon=True) for close in closers]
+        for thread in closing:
+            thread.start()
+        end = self._clock.monotonic() + within + _FORCE_TAKES
+        while any(thread.is_alive() for thread in closing) and self._clock.monotonic() < end:
+            self._hear(_LOOK_SOON)
+            self._vigil.look(assembly, self.stage)
+            if self._killing and not hurried:
+                self._close(assembly, closers, 0.0)
+                return
 
     def _exit_code(self) -> int:
         if self._code != EX_OK:
@@ -263,7 +289,7 @@ class Service:
                 )
             if any(slot.stuck for slot in runner.parts.slots):
                 found.append(("a handler's thread must end and won't", EX_SOFTWARE))
-        if any(not thread.is_alive() for thread in self._threads):
+        if any(not thread.is_alive() for thread in self._threads) or any(team.broken for team in assembly.hands):
             found.append(("a thread of ours has died", EX_SOFTWARE))
         return found
 

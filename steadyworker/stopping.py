@@ -21,6 +21,8 @@ EX_TERMINATED = 143
 
 CANCEL_BEFORE_END = 13.0
 KILL_BEFORE_END = 3.0
+CLOSE_BEFORE_END = 1.5
+"""Then nothing is waited for any longer: connections and the ledger are closed."""
 
 
 @dataclass(frozen=True, slots=True)

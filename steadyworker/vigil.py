@@ -12,6 +12,7 @@ from steadyworker.assemble import Assembly
 from steadyworker.clock import Clock, Times
 from steadyworker.health import HealthServer, Snapshot
 from steadyworker.lifecycle import Stage
+from steadyworker.logs import get_logger
 from steadyworker.notify import Notifier
 from steadyworker.watchdog import Part, Verdict, Watchdog
 
@@ -28,7 +29,8 @@ class Vigil:
     1. `open` starts to answer probes and says READY=1, before any broker is asked: a unit must start while its broker is down.
     2. `wait` says what is waited for, until `begin` names the parts.
     3. `look` takes the evidence; the watchdog is fed only while every vital part turns.
-    4. `end` says STOPPING=1 and stops answering.
+       What is in the way of being ready is logged once, and so is its end; STOPPING=1 is said when the stop begins.
+    4. `end` stops answering.
     """
 
     def __init__(self, clock: Clock, times: Times, health: str | None, environ: Mapping[str, str]) -> None:
@@ -40,7 +42,10 @@ class Vigil:
         self._watchdog: Watchdog | None = None
         self._verdict = Verdict(alive=True, ready=False)
         self._unready: dict[str, str] = {"worker": "starting"}
+        self._told: set[str] = set()
+        self._stopping = False
         self._looked_at = self._fed_at = -_EXTEND_BY
+        self._log = get_logger("steadyworker.service")
 
     def open(self) -> None:
         """Answer probes, and tell systemd that the process runs."""
@@ -69,16 +74,19 @@ class Vigil:
         if self._watchdog is None or now - self._looked_at < _LOOK_EVERY:
             return
         self._looked_at = now
+        if stage >= Stage.DRAINING:
+            self._stops()
         self._verdict = self._watchdog.verdict()
         unready: dict[str, str] = {}
         for runner in assembly.runners:
             unready |= {f"{runner.parts.spec.queue}: {part}": why for part, why in runner.not_ready().items()}
+        self._tell(unready)
         self._unready = unready
         if self._verdict.alive:
             self._feed(now)
         if self._notifier.listening:
             running = sum(len(runner.runs.by_fence) for runner in assembly.runners)
-            self._notifier.status(f"{stage.name.lower()}, {running} running" + ("".join(f"; {why}" for why in unready)))
+            self._notifier.status(f"{stage.name.lower()}, {running} running" + "".join(f"; {part}" for part in unready))
             if stage >= Stage.DRAINING:
                 self._notifier.extend_timeout(_EXTEND_BY)
 
@@ -89,6 +97,20 @@ class Vigil:
             self._fed_at = now
             self._notifier.watchdog()
 
+    def _tell(self, unready: Mapping[str, str]) -> None:
+        """Log what has been in the way for two looks: less is no trouble, and every start has some."""
+        for part in (unready.keys() & self._unready.keys()) - self._told:
+            self._told.add(part)
+            self._log.warning("not_ready", part=part, why=unready[part])
+        for part in self._told - unready.keys():
+            self._told.remove(part)
+            self._log.info("ready_again", part=part)
+
+    def _stops(self) -> None:
+        if not self._stopping:
+            self._stopping = True
+            self._notifier.stopping()
+
     def snapshot(self) -> Snapshot:
         """Why we are not alive, and why not ready; from any thread."""
         stuck = tuple(f"stuck: {part}" for part in self._verdict.stuck)
@@ -96,7 +118,7 @@ class Vigil:
         return Snapshot((), (*stuck, *unready)) if self._verdict.alive else Snapshot(stuck, unready)
 
     def end(self) -> None:
-        """The process stops."""
-        self._notifier.stopping()
+        """The process ends."""
+        self._stops()
         if self._server is not None:
             self._server.stop()
