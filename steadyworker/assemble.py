@@ -19,7 +19,8 @@ from steadyworker.clock import Clock, SystemClock, Times
 from steadyworker.config import Options
 from steadyworker.errors import ConfigError, LedgerUnavailable
 from steadyworker.events import Listener
-from steadyworker.exports.spark import SparkService, SparkSettings
+from steadyworker.exports.spark.service import SparkService
+from steadyworker.exports.spark.settings import SparkSettings
 from steadyworker.ledger.base import Ledger
 from steadyworker.ledger.lease import Keeper
 from steadyworker.ledger.owners import OwnerLock, new_owner_id
@@ -40,6 +41,7 @@ class Hands:
 
     def __init__(self, count: int, name: str) -> None:
         self._work: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
+        self._stopped = False
         self._threads = [threading.Thread(target=self._run, name=f"{name}-{n}", daemon=True) for n in range(count)]
         for thread in self._threads:
             thread.start()
@@ -50,10 +52,16 @@ class Hands:
 
     def stop(self, within: float) -> None:
         """End the threads that are free; those that hang are left behind."""
+        self._stopped = True
         for _ in self._threads:
             self._work.put(None)
         for thread in self._threads:
             thread.join(within / len(self._threads))
+
+    @property
+    def broken(self) -> bool:
+        """A thread has died, of what no hand-over may raise."""
+        return not self._stopped and not all(thread.is_alive() for thread in self._threads)
 
     def _run(self) -> None:
         while (work := self._work.get()) is not None:
@@ -162,6 +170,7 @@ def assemble(plan: Plan, listeners: Sequence[Listener] = (), services: Mapping[s
             times=times,
             emit=emit,
             submit=team.submit,
+            hurry=lambda: keeper.hurry(),  # noqa: PLW0108 - the keeper is made below: it serves every runner
             quota=quota,
             services=services,
             stop_on_ledger_loss=options.on_ledger_loss == "stop",
