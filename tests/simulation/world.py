@@ -454,13 +454,13 @@ class World:
 
     def heal(self) -> None:
         """Every fault ends; whoever was stopping is replaced; at times one worker is left; all goes on until nothing is to do."""
-        self.faults = CALM
+        kills, self.faults = self.faults.kill > 0, CALM
         for worker in list(self.workers):
             worker.ledger_away = False
             worker.frozen_until = 0.0
             if worker.stopping:
                 self.kill(worker)
-        if self.rng.random() < 0.3:
+        if kills and self.rng.random() < 0.3:
             # Only one is left: what it forgot of its own, nobody else will put right.
             for worker in self.workers[1:]:
                 worker.adapter.real.stop(0)
