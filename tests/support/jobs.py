@@ -1,0 +1,184 @@
+"""Workers for whole worker processes: each start and each effect leaves a line in a file, so that they can be counted."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import sys
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from tenacity import wait_fixed
+
+from steadyworker import Interrupt, Job, RetryPolicy, Worker
+from tests.slots.workers import Modes
+
+FOLDER = Path(os.environ.get("STAGE_FOLDER", "."))
+
+
+def note(file: str, line: str) -> None:
+    """Append a line, in one write."""
+    with (FOLDER / file).open("a") as out:
+        out.write(f"{line}\n")
+
+
+def is_open(gate: str) -> bool:
+    return (FOLDER / gate).exists()
+
+
+class Steps(Worker[dict[str, Any], int]):
+    """
+    Counts to `steps`, saving each position.
+
+    `gate`: waits for that file at position `at` (default 1), or at each `every`-th one; hears a shutdown if `hears`.
+    `fail`: so many attempts fail after their first position.
+    """
+
+    queue = "steps"
+    time_limit = 120
+    retry = RetryPolicy(max_attempts=3, wait=wait_fixed(0.2))
+
+    def handle(self, job: Job[dict[str, Any], int]) -> None:
+        asked = job.payload
+        note("starts", f"{job.key} {job.attempt} {job.last_checkpoint or 0}")
+        for position in range(job.last_checkpoint or 0, asked.get("steps", 10)):
+            note("effects", f"{job.key} {position}")
+            job.checkpoint(position + 1)
+            at = asked.get("every", 0)
+            if "gate" in asked and (position + 1 == asked.get("at", 1) if not at else (position + 1) % at == 0):
+                note("waiting", f"{job.key} {job.fence}")
+                self._wait(job, asked)
+            if asked.get("fail", 0) >= job.attempt:
+                raise ValueError("as asked")
+
+    def _wait(self, job: Job[dict[str, Any], int], asked: dict[str, Any]) -> None:
+        while not is_open(asked["gate"]):
+            if asked.get("hears"):
+                job.check()
+            time.sleep(0.01)
+
+
+class Deaf(Worker[dict[str, Any]]):
+    """Hears no signal and makes no Job call."""
+
+    queue = "deaf"
+    time_limit = 120
+
+    def handle(self, job: Job[dict[str, Any]]) -> None:
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+        note("starts", f"{job.key} {job.attempt} 0")
+        while not is_open("gate"):
+            time.sleep(0.05)
+
+
+class Tidy(Worker[dict[str, Any]]):
+    """Takes `seconds` to clean up when it hears a shutdown, or until it is killed."""
+
+    queue = "tidy"
+    time_limit = 120
+
+    def handle(self, job: Job[dict[str, Any]]) -> None:
+        note("starts", f"{job.key} {job.attempt} 0")
+        try:
+            while True:
+                job.progress()
+                time.sleep(0.01)
+        except Interrupt:
+            note("heard", job.key)
+            time.sleep(job.payload["seconds"])
+            note("cleaned", job.key)
+            raise
+
+
+class Slow(Worker[dict[str, Any]]):
+    """Its `setup` waits for a gate, or does what the environment says; so does its `teardown`."""
+
+    queue = "slow"
+    time_limit = 60
+
+    def setup(self) -> None:
+        note("setups", str(os.getpid()))
+        match os.environ.get("SLOW"):
+            case "raise":
+                raise ValueError("no database")
+            case "exit":
+                sys.exit(1)
+            case "die":
+                os.kill(os.getpid(), signal.SIGKILL)
+            case "hang":
+                time.sleep(60)
+            case "gate":
+                while not is_open("gate"):
+                    time.sleep(0.01)
+        note("warm", str(os.getpid()))
+
+    def handle(self, job: Job[dict[str, Any]]) -> None:
+        note("starts", f"{job.key} {job.attempt} 0")
+
+    def teardown(self) -> None:
+        note("teardowns", str(os.getpid()))
+        if os.environ.get("SLOW") == "hang in teardown":
+            time.sleep(60)
+
+
+class Hostile(Modes):
+    """Does the worst that the payload's `do` says, and is a dead letter at its first failure or crash."""
+
+    queue = "hostile"
+    time_limit = 2
+    memory_limit = "300 MiB"
+    retry = RetryPolicy(max_attempts=1, max_crashes=1)
+
+    def handle(self, job: Job[dict[str, Any], int]) -> object:
+        note("starts", f"{job.key} {job.attempt} 0")
+        return super().handle(job)
+
+
+class HostileAsync(Worker[dict[str, Any]]):
+    """Blocks its event loop."""
+
+    queue = "hostile-async"
+    time_limit = 2
+    retry = RetryPolicy(max_attempts=1, max_crashes=1)
+
+    async def handle(self, job: Job[dict[str, Any]]) -> None:
+        note("starts", f"{job.key} {job.attempt} 0")
+        if job.payload["do"] == "block":
+            signal.signal(signal.SIGTERM, signal.SIG_IGN)
+            time.sleep(60)  # noqa: ASYNC251 - blocking is the point
+        await asyncio.sleep(0)
+
+
+@dataclass
+class Export:
+    merchant: str
+    amount: int = 0
+
+
+class Typed(Worker[Export]):
+    """Takes an Export and nothing else."""
+
+    queue = "typed"
+    time_limit = 60
+    retry = RetryPolicy(max_attempts=1)
+
+    def handle(self, job: Job[Export]) -> None:
+        note("starts", f"{job.key} {job.attempt} 0")
+
+
+class Twin(Steps):
+    """A second Worker on the queue of the first."""
+
+
+class Threaded(Worker[dict[str, Any]]):
+    """In a thread of the worker process."""
+
+    queue = "threaded"
+    time_limit = 60
+    isolation = "thread"
+
+    def handle(self, job: Job[dict[str, Any]]) -> None:
+        note("starts", f"{job.key} {job.attempt} 0")

@@ -1,0 +1,105 @@
+"""
+A real worker process for a test, with what the test says in `STAGE` (JSON) done to its parts.
+
+| word | what it does |
+|---|---|
+| `point` | `ledger.claim:after:1`: SIGKILL of this process before or after the n-th call of that name |
+| `hang` | `ledger.read`: calls of that name do not come back |
+| `scale` | the ledger's clocks run so many times faster |
+| `silence` | seconds after which the broker gives a silent consumer's messages to another |
+| `proof` | false: no owner is ever provably dead, so that its lease has to run out |
+| `setup_limit` | seconds that `setup` may take |
+| `turn_limit` | seconds after which a loop that does not turn is stuck |
+
+Nothing of it needs a failpoint in shipped code; without any word this is `steadyworker.run`.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sys
+import threading
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from steadyworker import assemble as assembling
+from steadyworker import config, logs, run
+from steadyworker import vigil as watching
+from steadyworker.assemble import Plan, assemble, plan
+from steadyworker.clock import Times
+from steadyworker.ledger.sqlite import SqliteLedger
+from steadyworker.service import Service
+from steadyworker.slots.process import ProcessSlot
+from steadyworker.vigil import Vigil
+from steadyworker.worker import load_worker
+from steadyworker_sqlite import SqliteAdapter
+
+
+class Wrapped:
+    """Relays every call, but for the one that the test has something in mind with."""
+
+    def __init__(self, real: Any, kind: str, script: dict[str, Any]) -> None:
+        self._real = real
+        self._hangs = {script.get("hang", "")}
+        self._kind = kind
+        self._point, _, when = script.get("point", "").partition(":")
+        self._when, _, count = when.partition(":")
+        self._left = int(count or 0)
+
+    def __getattr__(self, name: str) -> Any:
+        real = getattr(self._real, name)
+        if f"{self._kind}.{name}" in self._hangs:
+            return lambda *_arguments, **_options: threading.Event().wait()
+        if f"{self._kind}.{name}" != self._point:
+            return real
+
+        def call(*arguments: Any, **options: Any) -> Any:
+            self._left -= 1
+            if self._left == 0 and self._when == "before":
+                os.kill(os.getpid(), signal.SIGKILL)
+            answer = real(*arguments, **options)
+            if self._left == 0:
+                os.kill(os.getpid(), signal.SIGKILL)
+            return answer
+
+        return call
+
+
+def changed(planned: Plan, script: dict[str, Any]) -> Plan:
+    """The plan, with the script's words done to it."""
+    ledger, adapters = planned.ledger, list(planned.adapters)
+    if not script.get("proof", True):
+        assert isinstance(ledger, SqliteLedger)
+        path = Path(ledger.url.removeprefix("sqlite:"))
+        ledger = SqliteLedger(path, clock=planned.clock, times=planned.times, is_dead=lambda _owner: False)
+    if "silence" in script:
+        for adapter in adapters:
+            assert isinstance(adapter, SqliteAdapter)
+            adapter.__init__(adapter.path, adapter._spec, adapter._settings, script["silence"])  # type: ignore[misc]
+    wrapped = [Wrapped(adapter, "adapter", script) for adapter in adapters]
+    return replace(planned, ledger=Wrapped(ledger, "ledger", script), adapters=wrapped)  # type: ignore[arg-type]
+
+
+def main() -> int:
+    """Run the Workers that the command line names."""
+    script = json.loads(os.environ.get("STAGE", "{}"))
+    workers = [load_worker(target) for target in sys.argv[1:]]
+    if not script:
+        return run(*workers)
+    if "setup_limit" in script:
+        assembling.ProcessSlot = partial(ProcessSlot, setup_limit=script["setup_limit"])  # type: ignore[misc, assignment]
+    if "turn_limit" in script:
+        watching._TURN_LIMIT = script["turn_limit"]
+    options = config.load({}, os.environ, Path.cwd())
+    logs.configure(options.log_format, options.log_level)
+    planned = changed(plan(workers, options, Times().scaled(script.get("scale", 1))), script)
+    vigil = Vigil(planned.clock, planned.times, options.health, os.environ)
+    return Service(options, planned.clock, lambda: assemble(planned), vigil).run()
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,227 @@
+"""A stage for whole worker processes: one broker, one ledger, a folder in which jobs leave traces, and who comes and goes."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sqlite3
+import subprocess
+import sys
+import time
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import closing, contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+from steadyworker import Client
+from steadyworker.clock import SystemClock, Times
+from steadyworker.ledger.base import Row, State
+from steadyworker.ledger.sqlite import SqliteLedger
+
+ROOT = Path(__file__).parents[2]
+MAIN = Path(__file__).with_name("main.py")
+
+WITHIN = 30.0
+"""Seconds that a test waits for what takes one on an idle machine."""
+
+Environment = Mapping[str, str]
+
+
+def eventually(probe: Callable[[], Any], what: str, within: float = WITHIN) -> Any:
+    """Ask until the answer is true, and return it; fails with `what` after that many seconds."""
+    deadline = time.monotonic() + within
+    while not (answer := probe()):
+        if time.monotonic() > deadline:
+            pytest.fail(f"not within {within:g} s: {what}")
+        time.sleep(0.01)
+    return answer
+
+
+class WorkerProcess(subprocess.Popen[bytes]):
+    """A worker process and the lines that it has logged."""
+
+    def __init__(self, command: list[str], folder: Path, environment: Environment, log: Path) -> None:
+        self.log = log
+        with log.open("wb") as out:
+            super().__init__(command, cwd=folder, env=environment, stdout=out, stderr=out, start_new_session=True)
+
+    def lines(self, event: str) -> list[dict[str, Any]]:
+        """Its log lines of this event."""
+        found = []
+        for line in self.log.read_text(encoding="utf-8", errors="replace").splitlines():
+            if f'"event":"{event}"' in line:
+                with suppress(ValueError):
+                    found.append(json.loads(line))
+        return found
+
+    def says(self, event: str, times: int = 1, **values: object) -> dict[str, Any]:
+        """Wait for the n-th line of this event with these values, and return it."""
+
+        def said() -> list[dict[str, Any]]:
+            lines = [line for line in self.lines(event) if values.items() <= line.items()]
+            return lines if len(lines) >= times else []
+
+        found: list[dict[str, Any]] = eventually(said, f"{event} {values or ''} ×{times}, in\n{self.log.read_text()}")
+        return found[times - 1]
+
+    def started(self) -> WorkerProcess:
+        """Wait until it consumes, and return it."""
+        self.says("worker_started")
+        return self
+
+    def family(self) -> list[int]:
+        """It and every process below it, as a service manager knows them by their cgroup."""
+        with suppress(psutil.NoSuchProcess):
+            return [self.pid, *(child.pid for child in psutil.Process(self.pid).children(recursive=True))]
+        return []
+
+    def signal_all(self, number: signal.Signals) -> None:
+        """Signal all of them, the worker process first: what systemd does."""
+        for pid in self.family():
+            with suppress(ProcessLookupError):
+                os.kill(pid, number)
+
+    def ended(self, code: int, within: float = WITHIN) -> float:
+        """Wait for its end with this exit code; answers how long that took."""
+        began = time.monotonic()
+        try:
+            found = self.wait(within)
+        except subprocess.TimeoutExpired:
+            pytest.fail(f"did not end within {within:g} s:\n{self.log.read_text()}")
+        assert found == code, self.log.read_text()
+        return time.monotonic() - began
+
+
+class Stage:
+    """One broker, one ledger, and the worker processes that come and go."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.broker = folder / "broker.db"
+        self.ledger_path = folder / "ledger.db"
+        self.ledger = SqliteLedger(self.ledger_path, clock=SystemClock(), times=Times())
+        self.urls = {"broker": f"sqlite:{self.broker}", "ledger": f"sqlite:{self.ledger_path}"}
+        self.processes: list[WorkerProcess] = []
+
+    def send(self, queue: str, payload: object, key: str = "job", **more: Any) -> None:
+        with Client(**self.urls) as client:
+            client.send(queue, payload, key=key, **more)
+
+    def environment(self, **settings: object) -> dict[str, str]:
+        """What a worker process is given: this stage, and settings by their names."""
+        given = {"broker": self.urls["broker"], "ledger": self.urls["ledger"], "state_dir": self.folder / "state"}
+        return {
+            **os.environ,
+            **{f"STEADYWORKER_{name.upper()}": str(value) for name, value in (given | settings).items()},
+            "STAGE_FOLDER": str(self.folder),
+            "PYTHONPATH": str(ROOT),
+        }
+
+    def worker(
+        self,
+        *targets: str,
+        script: Mapping[str, object] | None = None,
+        env: Environment | None = None,
+        **settings: object,
+    ) -> WorkerProcess:
+        """Start a worker process with these settings, and this done to its parts (`main.py`)."""
+        command = [sys.executable, str(MAIN), *targets]
+        environment = self.environment(**settings) | {"STAGE": json.dumps(script or {})} | dict(env or {})
+        return self._started(command, environment)
+
+    def command(self, *arguments: str, **settings: object) -> WorkerProcess:
+        """Start `steadyworker` with these arguments, as a user does."""
+        return self._started([sys.executable, "-m", "steadyworker", *arguments], self.environment(**settings))
+
+    def _started(self, command: list[str], environment: Environment) -> WorkerProcess:
+        log = self.folder / f"worker-{len(self.processes)}.log"
+        self.processes.append(WorkerProcess(command, self.folder, environment, log))
+        return self.processes[-1]
+
+    # --- what there is ---
+
+    def row(self, queue: str, key: str = "job") -> Row | None:
+        """The job's row, whatever its namespace is called."""
+        found = [row for row, _ in self.ledger.jobs(queue=queue) if row.id.key == key]
+        return found[0] if found else None
+
+    def reaches(self, queue: str, state: State, key: str = "job", within: float = WITHIN) -> Row:
+        """Wait until the job is in this state, and return its row."""
+
+        def row() -> Row | None:
+            found = self.row(queue, key)
+            return found if found is not None and found.state is state else None
+
+        found: Row = eventually(row, f"{key} {state}; it is {self.row(queue, key)}\n{self.logs()}", within)
+        return found
+
+    def depth(self, queue: str) -> int:
+        """How many messages the queue still has, held and delayed ones included."""
+        return self._count("SELECT count(*) FROM messages WHERE queue = ?", queue)
+
+    def ready(self, queue: str) -> int:
+        """How many messages of the queue nobody holds."""
+        held = "SELECT seq FROM handovers WHERE consumer IS NOT NULL"
+        return self._count(f"SELECT count(*) FROM messages WHERE queue = ? AND seq NOT IN ({held})", queue)
+
+    def _count(self, statement: str, queue: str) -> int:
+        with closing(sqlite3.connect(self.broker)) as broker:
+            return int(broker.execute(statement, (queue,)).fetchone()[0])
+
+    def empties(self, queue: str, within: float = WITHIN) -> None:
+        """Wait until the queue has no message at all."""
+        eventually(lambda: self.depth(queue) == 0, f"{queue} empty\n{self.logs()}", within)
+
+    def lines(self, file: str) -> list[str]:
+        """What jobs have noted in this file."""
+        path = self.folder / file
+        return path.read_text().splitlines() if path.exists() else []
+
+    def notes(self, file: str, count: int, within: float = WITHIN) -> list[str]:
+        """Wait until jobs have noted so many lines in this file, and return them."""
+        eventually(lambda: len(self.lines(file)) >= count, f"{count} {file}\n{self.logs()}", within)
+        return self.lines(file)
+
+    def logs(self) -> str:
+        return "\n".join(process.log.read_text(errors="replace")[-20_000:] for process in self.processes)
+
+    # --- what happens ---
+
+    def open(self, gate: str = "gate") -> None:
+        """Let jobs that wait at this gate go on."""
+        (self.folder / gate).touch()
+
+    @contextmanager
+    def locked(self, path: Path) -> Iterator[None]:
+        """Another process in the middle of a long write."""
+        with closing(sqlite3.connect(path, isolation_level=None, timeout=10)) as database:
+            database.execute("BEGIN EXCLUSIVE")
+            yield
+            database.execute("ROLLBACK")
+
+    def evict(self, owner_of: str) -> None:
+        """What the broker does to a consumer that it takes for dead: its messages go back, and its connection is over."""
+        with closing(sqlite3.connect(self.broker, isolation_level=None, timeout=10)) as broker:
+            broker.execute("BEGIN IMMEDIATE")
+            consumers = "SELECT id FROM consumers WHERE queue = ?"
+            broker.execute(f"UPDATE handovers SET consumer = NULL WHERE consumer IN ({consumers})", (owner_of,))
+            broker.execute("DELETE FROM consumers WHERE queue = ?", (owner_of,))
+            broker.execute("COMMIT")
+
+    def close(self) -> None:
+        for process in self.processes:
+            for pid in process.family():
+                with suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)
+            process.wait()
+        self.ledger.close()
+
+
+def each_once(lines: Iterable[str], expected: Iterable[str]) -> bool:
+    """Whether these lines are exactly those, each once, in any order."""
+    return Counter(lines) == Counter(expected) and max(Counter(lines).values(), default=1) == 1
