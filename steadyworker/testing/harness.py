@@ -50,6 +50,7 @@ Until = Literal["started", "checkpoint", "moving", "moved", "interrupted", "done
 _FINAL = (State.DONE, State.DEAD)
 _LOOK = 0.05
 _PATIENCE = 0.5
+_STAGE = 10.0
 _WARM_UP = 5.0
 _AT_ONCE = 1e-9
 
@@ -291,17 +292,19 @@ class Harness:
         return True
 
     def _finish(self, running: list[WorkerProcess], *, by_force: bool) -> bool:
-        """Give them their time to finish; answers whether all did."""
-        deadline = self._real.monotonic() + _PATIENCE * (1 + by_force)
+        """Give them their time to finish: real time to handlers, fake time to all else; answers whether all did."""
+        real, fake = self._real.monotonic() + _PATIENCE * (1 + by_force), self.clock.monotonic() + _STAGE
         while not all(process.finished for process in running):
             self._wake.clear()
             if self._turn():
                 continue
-            if self._real.monotonic() > deadline:
+            busy = any(process.busy for process in running)
+            if self._real.monotonic() > real or (not busy and self.clock.monotonic() > fake):
                 return False
-            if by_force or not any(process.busy for process in running):
+            if by_force or not busy:
                 self.clock.advance(_PATIENCE)
-            self._wake.wait(_LOOK)
+            if busy:
+                self._wake.wait(_LOOK)
         return True
 
     # --- how far a job is ---

@@ -1,0 +1,231 @@
+"""Settle once, and last: which calls a hand-over makes, in which order, and what stops it where."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any, cast
+
+import pytest
+
+from steadyworker import settle
+from steadyworker.adapter import Adapter
+from steadyworker.delivery import (
+    ATTEMPTS,
+    CRASHES,
+    ERROR_CLASS,
+    ERROR_TEXT,
+    FIRST_FAILED_AT,
+    HOP,
+    KEY,
+    LOSSES,
+    REASON,
+    ROUND,
+    UID,
+    WORKER,
+    Copy,
+    Delivery,
+    Settle,
+    Settled,
+    Target,
+)
+from steadyworker.errors import LedgerUnavailable, PublishFailed, StaleDelivery, TargetMissing, Unsettled
+from steadyworker.ledger.base import JobId, Ledger, Moving, Token, Verdict
+from steadyworker.outcome import Counters
+from steadyworker.settle import HandOver, Origin, Refused, Settler, Step
+
+ID = JobId("n", "q", "k", 2)
+TOKEN = Token(ID, "uid", 100, "owner")
+DELIVERY = Delivery(1, "d-1", "q", b"{}")
+LATER = Verdict(Moving.RETRY, "odd", Counters(attempts=1), 5.0)
+DYING = Verdict(Moving.DEAD, "exhausted", Counters(attempts=5))
+COPY = Copy(Target.LATER, b"{}", {}, 5.0)
+
+
+@dataclass
+class Table:
+    """A ledger and an adapter that write down what is asked of them, and answer as they are told."""
+
+    calls: list[str] = field(default_factory=list)
+    answers: dict[str, Any] = field(default_factory=dict)
+
+    def __getattr__(self, name: str) -> Callable[..., Any]:
+        def call(*arguments: object) -> object:
+            self.calls.append(name)
+            answer = self.answers.get(name, True)
+            if isinstance(answer, Exception):
+                raise answer
+            return answer
+
+        return call
+
+    def advance(self, hand_over: HandOver) -> None:
+        Settler(cast(Ledger, self), cast(Adapter, self)).advance(hand_over)
+
+
+def table(**answers: Any) -> Table:
+    return Table(answers={"settle": Settled.KNOWN, **answers})
+
+
+def hand_overs() -> dict[str, tuple[HandOver, list[str]]]:
+    """Every kind of hand-over, and all that it asks for, in order."""
+    return {
+        "done": (settle.done(TOKEN, DELIVERY), ["done", "settle", "settled"]),
+        "interrupted": (settle.interrupted(TOKEN, DELIVERY, Counters()), ["interrupted", "settle"]),
+        "retry": (settle.moving(TOKEN, DELIVERY, LATER, COPY), ["moving", "publish", "moved", "settle", "settled"]),
+        "dead letter": (
+            settle.moving(TOKEN, DELIVERY, DYING, COPY),
+            ["moving", "publish", "moved", "settle", "settled"],
+        ),
+        "finish": (settle.finish(TOKEN, DELIVERY, COPY), ["publish", "moved", "settle", "settled"]),
+        "pass on": (settle.pass_on(DELIVERY, COPY), ["publish", "settle"]),
+        "answer": (settle.answer(DELIVERY), ["settle"]),
+    }
+
+
+KINDS = list(hand_overs())
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_order_is_always_the_same(kind: str) -> None:
+    hand_over, order = hand_overs()[kind]
+    asked = table()
+
+    asked.advance(hand_over)
+
+    assert asked.calls == order
+    assert hand_over.step is None
+    assert hand_over.settled_with is DELIVERY
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_run_adrift_settles_nothing_and_writes_everything(kind: str) -> None:
+    hand_over, order = hand_overs()[kind]
+    hand_over.delivery = None
+    asked = table()
+
+    asked.advance(hand_over)
+
+    assert asked.calls == [call for call in order if call not in {"settle", "settled"}]
+    assert hand_over.settled_with is None
+
+
+@pytest.mark.parametrize(("kind", "call"), [(kind, call) for kind in KINDS for call in hand_overs()[kind][1]])
+@pytest.mark.parametrize("trouble", [LedgerUnavailable("away"), PublishFailed("no confirm"), TargetMissing("gone")])
+def test_it_goes_on_where_it_stopped(kind: str, call: str, trouble: Exception) -> None:
+    """Nothing after the step that failed is done, and nothing before it is done again."""
+    hand_over, order = hand_overs()[kind]
+    asked = table(**{call: trouble})
+    quiet = call == "settled" and isinstance(trouble, LedgerUnavailable)
+    if call in {"settle", "settled"} and not quiet:
+        return  # neither can raise this
+
+    if quiet:
+        asked.advance(hand_over)
+        assert asked.calls == order
+        return
+    with pytest.raises(type(trouble)):
+        asked.advance(hand_over)
+    assert asked.calls == order[: order.index(call) + 1]
+
+    again = table()
+    again.advance(hand_over)
+    assert again.calls == order[order.index(call) :]
+
+
+@pytest.mark.parametrize(("kind", "call"), [(kind, call) for kind in KINDS for call in hand_overs()[kind][1]])
+def test_what_the_ledger_refuses_is_never_settled(kind: str, call: str) -> None:
+    hand_over, order = hand_overs()[kind]
+    if call in {"publish", "settle", "settled"}:
+        return  # nobody refuses these
+
+    asked = table(**{call: False})
+    with pytest.raises(Refused):
+        asked.advance(hand_over)
+
+    assert asked.calls == order[: order.index(call) + 1]
+    assert "settle" not in asked.calls
+
+
+@pytest.mark.parametrize("error", [StaleDelivery("old epoch"), Unsettled("no answer")])
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_failed_settlement_never_fails_a_job(kind: str, error: Exception) -> None:
+    """The ledger answers the redelivery; until then it keeps the row for longer."""
+    hand_over, order = hand_overs()[kind]
+    asked = table(settle=error)
+
+    asked.advance(hand_over)
+
+    assert asked.calls == [call for call in order if call != "settled"]
+    assert hand_over.settled is None
+    assert hand_over.settled_with is DELIVERY
+
+
+def test_an_adopted_redelivery_is_what_is_settled() -> None:
+    """It may come while the hand-over waits for its publish."""
+    hand_over = settle.moving(TOKEN, None, LATER, COPY)
+    with pytest.raises(PublishFailed):
+        table(publish=PublishFailed("no confirm")).advance(hand_over)
+
+    home = Delivery(2, "d-9", "q", b"{}")
+    hand_over.delivery = home
+    asked = table()
+    asked.advance(hand_over)
+
+    assert asked.calls == ["publish", "moved", "settle", "settled"]
+    assert hand_over.settled_with is home
+
+
+def test_only_an_interrupted_run_gives_its_message_back() -> None:
+    ways = {kind: hand_over.how for kind, (hand_over, _) in hand_overs().items()}
+
+    assert {kind for kind, how in ways.items() if how is Settle.RELEASE} == {"interrupted"}
+
+
+def test_recorded_says_whether_the_ledger_has_its_first_word() -> None:
+    hand_over = settle.moving(TOKEN, DELIVERY, LATER, COPY)
+    assert not hand_over.recorded
+
+    with pytest.raises(PublishFailed):
+        table(publish=PublishFailed("no confirm")).advance(hand_over)
+
+    assert hand_over.recorded
+    assert hand_over.step is Step.PUBLISH
+
+
+COUNTERS = Counters(attempts=2, crashes=1, losses=3, interruptions=9, first_failed_at=1_700_000_000.5)
+ORIGIN = Origin(ID, 4, b"body", {"tenant": "t-1", KEY: "K!", HOP: "4", REASON: "before", ERROR_CLASS: "Old"})
+
+
+def test_a_retry_copy_is_one_hop_further_and_carries_the_counters() -> None:
+    verdict = Verdict(Moving.RETRY, "odd\n  amount", COUNTERS, 40.0)
+
+    copy = settle.hand_over_copy(ORIGIN, verdict, "uid", "host")
+
+    assert (copy.to, copy.body, copy.delay) == (Target.LATER, b"body", 40.0)
+    expected = {
+        "tenant": "t-1",
+        KEY: "k",
+        ROUND: "2",
+        HOP: "5",
+        ATTEMPTS: "2",
+        CRASHES: "1",
+        LOSSES: "3",
+        REASON: "odd amount",
+        FIRST_FAILED_AT: "1700000000.500",
+    }
+    assert expected.items() <= dict(copy.headers).items()
+    assert WORKER not in copy.headers
+
+
+def test_a_dead_letter_keeps_the_hop_and_says_why() -> None:
+    verdict = Verdict(Moving.DEAD, "exhausted", COUNTERS, error_class="ValueError", error_text="odd\namount " * 500)
+
+    copy = settle.hand_over_copy(ORIGIN, verdict, "uid", "host")
+
+    assert (copy.to, copy.delay) == (Target.DEAD, 0.0)
+    assert copy.headers[HOP] == "4"
+    assert copy.headers[ERROR_CLASS] == "ValueError"
+    assert (copy.headers[WORKER], copy.headers[UID]) == ("host", "uid")
+    assert len(copy.headers[ERROR_TEXT]) == 2000
+    assert copy.headers[ERROR_TEXT].startswith("odd amount odd amount")
