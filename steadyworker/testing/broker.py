@@ -11,6 +11,7 @@ A test, a simulation or the Harness therefore decides what happens in which orde
 | `drop_connection(adapter)` | the socket is cut: the epoch ends, what is un-acked comes again, a new epoch follows |
 | `redeliver(key)` | a delivery timeout: the message goes to someone again, and the first delivery is no longer valid |
 | `duplicate(key)` | a sender that did not hear its confirm and published twice |
+| `hasten(key)` | a delay that ends too early: a coarse ladder, a clock that was set |
 | `lose_settlement(adapter, landed=…)` | the acknowledgement, or the answer to it, is lost |
 | `lose_confirm(adapter, landed=…)` | a publish, or its confirm, is lost |
 | `go_down()`, `come_up()` | the broker restarts |
@@ -116,6 +117,11 @@ class MemoryBroker:
         with self._lock:
             message = self._queues.find(key)[0]
             self._queues.put(message.queue, message.body, message.headers, message.message_id)
+
+    def hasten(self, key: str) -> None:
+        """Make every delayed message with this job key or message id due now."""
+        with self._queues.lock:
+            self._queues.hasten(key)
 
     def lose_settlement(self, adapter: MemoryAdapter, *, landed: bool) -> None:
         """The adapter's next settlement raises Unsettled, and its epoch ends; the broker heard it when it `landed`."""

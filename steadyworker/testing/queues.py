@@ -148,6 +148,15 @@ class Queues:
         message = Message(queue, body, headers, id_, due, self.clock.wall(), self._order)
         insort(self.by_name.setdefault(queue, []), message, key=_place)
 
+    def hasten(self, key: str) -> None:
+        """Make the messages with this job key or message id due now."""
+        now = self.clock.boottime()
+        for message in self.find(key):
+            if message.due > now:
+                self.by_name[message.queue].remove(message)
+                message.due = now
+                insort(self.by_name[message.queue], message, key=_place)
+
     def due(self, queue: str, pump: int, limit: int | None = None) -> list[Message]:
         """The messages that can be handed over now and were not in this pump, oldest first."""
         now = self.clock.boottime()

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from typing import Any
 
 from steadyworker.adapter import QueueSpec
@@ -73,11 +73,12 @@ class Faults:
     lost_ack: float = 0.02
     lost_confirm: float = 0.02
     duplicate: float = 0.01
+    early: float = 0.02
     cancel: float = 0.003
     stop: float = 0.005
 
 
-CALM = Faults(0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0)
+CALM = Faults(*[0.0] * len(fields(Faults)))
 CONNECTIONS_ONLY = Faults(kill=0, freeze=0, lost_answer=0, ledger_away=0, duplicate=0, cancel=0, stop=0)
 
 
@@ -428,6 +429,8 @@ class World:
             self.broker.lose_confirm(worker.adapter.real, landed=rng.random() < 0.5)
         if rng.random() < faults.duplicate and self.broker.depth(QUEUE):
             self.broker.duplicate("job")
+        if rng.random() < faults.early and self.broker.depth(QUEUE):
+            self.broker.hasten("job")
         if rng.random() < faults.ledger_away:
             worker.ledger_away = not worker.ledger_away
         if faults.cancel and rng.random() < faults.cancel:
