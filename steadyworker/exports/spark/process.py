@@ -5,7 +5,7 @@ One Spark host as its parent sees it: a process in a session of its own, and a f
 
     <hosts>/<random>/          made by the parent, mode 0700
         lock                   held (flock) by parent and host: free when both are gone, and the folder may be removed
-        conf/spark-defaults.conf
+        spark.properties           mode 0600: may hold credentials
         log                    standard output and error of host and JVM
         tmp/ local/ warehouse/ Spark's
 
@@ -30,7 +30,7 @@ import msgspec
 
 from steadyworker.exports.spark.java import Java
 from steadyworker.exports.spark.protocol import Command, Message, Stop, decode_message, encode
-from steadyworker.exports.spark.settings import SparkSettings
+from steadyworker.exports.spark.settings import PROPERTIES, SparkSettings
 from steadyworker.memory import tree_rss
 
 _LOG_TAIL = 4000
@@ -71,13 +71,13 @@ class HostProcess:
         self._reader.start()
 
     def _start(self, settings: SparkSettings, java: Java, environ: Mapping[str, str]) -> subprocess.Popen[bytes]:
-        for name in ("conf", "tmp", "local"):
+        for name in ("tmp", "local"):
             (self.folder / name).mkdir()
         # CDS: share the archive, or record one, which the JVM writes when it exits in good order.
         share = (
             f"-XX:ArchiveClassesAtExit={self._recorded}" if self._recorded else f"-XX:SharedArchiveFile={self._archive}"
         )
-        properties = self.folder / "conf" / "spark-defaults.conf"
+        properties = self.folder / PROPERTIES
         properties.touch(mode=0o600)
         properties.write_text(settings.properties(self.folder, f"-Xshare:auto {share}"), encoding="utf-8")
         with (self.folder / "log").open("wb") as log:

@@ -209,7 +209,8 @@ class SparkService:
     def _gone(self, host: Host) -> None:
         """A host ended: begin its calls again, or end them if they have had their chances."""
         self._hosts.remove(host)
-        why = host.problem or host.process.log_tail() or "no last words"
+        last_words = "" if host.ready and host.problem else host.process.log_tail()
+        why = ": ".join(filter(None, (host.problem, last_words))) or "no last words"
         host.process.remove()
         if host.calls or not host.stopping:
             self._log.warning("spark_host_died", pid=host.process.pid, calls=len(host.calls), why=why)

@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import importlib.metadata
 import importlib.util
+import shlex
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -47,6 +48,9 @@ _DEFAULTS = {
     "spark.log.level": "WARN",
 }
 _LOCAL = {"spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1"}
+PROPERTIES = "spark.properties"
+"""The file of a host's folder that `SparkSettings.properties` goes into."""
+
 _JAVA_OPTIONS = "spark.driver.extraJavaOptions"
 _OURS = {
     "spark.master": "set `master` instead",
@@ -54,9 +58,9 @@ _OURS = {
     "spark.submit.deployMode": "the driver runs in the Spark host",
 }
 _HIDDEN = (
-    "PYSPARK_SUBMIT_ARGS",
     "PYSPARK_GATEWAY_PORT",
     "PYSPARK_GATEWAY_SECRET",
+    "SPARK_CONF_DIR",  # it would be on the class path, which the class-data archive is bound to
     "SPARK_LOCAL_DIRS",
     "SPARK_MASTER",
     "SPARK_REMOTE",
@@ -136,7 +140,7 @@ class SparkSettings:
         return self.folder / f"classes-{java.version}-{importlib.metadata.version('pyspark')}.jsa"
 
     def properties(self, home: Path, java_options: str) -> str:
-        """`spark-defaults.conf` of a host with this folder: a file, because a command line is there for everyone to read."""
+        """Spark's properties for a host with this folder: a file, because a command line is there for everyone to read."""
         options = f"-XX:+ExitOnOutOfMemoryError -Djava.io.tmpdir={home / 'tmp'} {java_options} {self.conf.get(_JAVA_OPTIONS, '')}"
         conf = {
             **_DEFAULTS,
@@ -156,7 +160,7 @@ class SparkSettings:
         return {key: value for key, value in environ.items() if key not in _HIDDEN} | {
             "JAVA_HOME": str(java.home),
             "SPARK_HOME": spark,
-            "SPARK_CONF_DIR": str(home / "conf"),
+            "PYSPARK_SUBMIT_ARGS": f"--properties-file {shlex.quote(str(home / PROPERTIES))} pyspark-shell",
             "PYSPARK_PYTHON": python,
             "PYSPARK_DRIVER_PYTHON": python,
             "TMPDIR": str(home / "tmp"),

@@ -1,0 +1,151 @@
+"""A live Spark service as a job's services, and small data to ask it about."""
+
+from __future__ import annotations
+
+import os
+import queue
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from steadyworker.errors import Interrupt
+from steadyworker.exports.spark.service import SparkService
+
+COLUMNS = ("id", "merchant", "paid_at", "amount", "currency", "status")
+QUERY = "SELECT id, merchant, paid_at, amount, currency, status FROM payments"
+ORDER = ("paid_at", "id")
+SMALL_TASKS = {
+    "spark.sql.adaptive.advisoryPartitionSizeInBytes": "64k",
+    "spark.sql.adaptive.coalescePartitions.minPartitionSize": "64k",
+}
+BIG = "SELECT sum(hash(id)) AS id FROM range(0, 200000000000, 1, 20000)"
+"""Minutes of work in small tasks."""
+
+
+@dataclass
+class LiveServices:
+    """What a job offers its export: the real service, and a ledger that says yes."""
+
+    service: SparkService
+    uid: str = "uid-1"
+    fence: int = 1
+    key: str = "payments-17"
+    on_event: Callable[[Mapping[str, Any]], None] = lambda _: None
+    on_check: Callable[[], None] = lambda: None
+    interrupt_at_once: bool = False
+    events: list[Mapping[str, Any]] = field(default_factory=list)
+    beats: list[tuple[float | None, float | None]] = field(default_factory=list)
+    _said: queue.SimpleQueue[Mapping[str, Any]] = field(default_factory=queue.SimpleQueue)
+
+    def progress(self, done: float | None, total: float | None, note: str = "") -> None:
+        self.beats.append((done, total))
+        self.on_check()
+
+    def check(self) -> None:
+        self.on_check()
+
+    def handle(self) -> bytes | None:
+        return None
+
+    def save_handle(self, value: bytes | None) -> None:
+        pass
+
+    def leave(self) -> None:
+        pass
+
+    def settled(self, uids: Sequence[str]) -> frozenset[str]:
+        return frozenset()
+
+    def call(self, service: str, request: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
+        call = self.service.open(request, self.uid, self.fence, self._said.put)
+        end = False
+        try:
+            if self.interrupt_at_once:
+                raise Interrupt("cancelled")
+            while not end:
+                event = self._said.get(timeout=100)
+                self.on_check()
+                self.events.append(event)
+                self.on_event(event)
+                end = bool(event["end"])
+                yield event
+        finally:
+            if not end:
+                call.cancel()
+
+    def hear(self) -> None:
+        """Wake the export up, so that it hears what `on_check` says."""
+        self._said.put({})
+
+    def kinds(self) -> list[str]:
+        """The types of the events so far."""
+        return [event["type"] for event in self.events]
+
+
+def session(leader: int) -> list[int]:
+    """The processes of a session that live."""
+    found = []
+    for entry in Path("/proc").iterdir():
+        with suppress(OSError, ValueError):
+            state, _, _, sid = (entry / "stat").read_text().rpartition(")")[2].split()[:4]
+            if int(sid) == leader and state != "Z":
+                found.append(int(entry.name))
+    return found
+
+
+def session_cpu(leader: int) -> float:
+    """Seconds of CPU that a session's processes have used."""
+    ticks = 0
+    for pid in session(leader):
+        with suppress(OSError):
+            ticks += sum(map(int, Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[11:13]))
+    return ticks / os.sysconf("SC_CLK_TCK")
+
+
+def java_of(leader: int) -> int:
+    """The JVM of a host."""
+    return next(pid for pid in session(leader) if b"java" in Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")[0])
+
+
+def payment(number: int) -> tuple[int, str, datetime, Decimal, str, str]:
+    """The payment with this number: always the same; times are not in the order of the numbers."""
+    at = datetime(2024, 1, 1) + timedelta(seconds=number * 7919 % 31_000_003)  # noqa: DTZ001 - the column has no zone
+    currency = ("EUR", "USD", "JPY")[number % 3]
+    return (
+        number,
+        f"m-{number % 11}",
+        at,
+        Decimal(number * 7919 % 1_000_003).scaleb(-2),
+        currency,
+        ("paid", "refunded")[number % 7 == 0],
+    )
+
+
+def payments_folder(folder: Path, rows: int, files: int = 4) -> Path:
+    """A Parquet folder of so many payments."""
+    folder.mkdir(parents=True)
+    schema = pa.schema(
+        [
+            ("id", pa.int64()),
+            ("merchant", pa.string()),
+            ("paid_at", pa.timestamp("us")),
+            ("amount", pa.decimal128(12, 2)),
+            ("currency", pa.string()),
+            ("status", pa.string()),
+        ]
+    )
+    for file in range(files):
+        numbers = range(file, rows, files)
+        columns = list(zip(*map(payment, numbers), strict=True))
+        table = pa.table(
+            [pa.array(column, field.type) for column, field in zip(columns, schema, strict=True)], schema=schema
+        )
+        pq.write_table(table, folder / f"part-{file}.parquet")
+    return folder

@@ -1,0 +1,239 @@
+"""The Spark host dies, hangs, idles, ages and is orphaned: what its service makes of it."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from steadyworker.errors import ExportError, Interrupt
+from steadyworker.exports.manifest import Manifest
+from steadyworker.exports.spark.export import SparkExport
+from steadyworker.exports.spark.process import reap_folders
+from steadyworker.exports.spark.service import SparkService
+from steadyworker.exports.spark.settings import SparkSettings
+from tests.conftest import Eventually
+from tests.exports.spark.sparkkit import BIG, ORDER, QUERY, SMALL_TASKS, LiveServices, java_of, session
+
+pytestmark = [pytest.mark.spark, pytest.mark.timeout(300)]
+
+
+@pytest.fixture
+def made(archive: Path, tmp_path: Path) -> Iterator[Callable[..., SparkService]]:
+    """Make services whose hosts have their folders under the test's own path; stopped at the end."""
+    services: list[SparkService] = []
+
+    def make(**settings: Any) -> SparkService:
+        service = SparkService(
+            SparkSettings(folder=archive, scratch=tmp_path / "scratch", **{"conf": SMALL_TASKS, **settings})
+        )
+        services.append(service)
+        return service
+
+    yield make
+    for service in services:
+        service.stop(10)
+
+
+def host_of(service: SparkService) -> int:
+    return service._hosts[0].process.pid
+
+
+def export(services: LiveServices, payments: Path, to: Path) -> Manifest:
+    return SparkExport(QUERY, tables={"payments": payments}, order_by=ORDER).write(
+        services, to, totals={"amount": "sum"}
+    )
+
+
+def at(kind: str, do: Callable[[], None], times: int = 1) -> Callable[[Mapping[str, Any]], None]:
+    """Do something at the first events of a kind."""
+    left = [times]
+
+    def on_event(event: Mapping[str, Any]) -> None:
+        if event["type"] == kind and left[0]:
+            left[0] -= 1
+            do()
+
+    return on_event
+
+
+def test_a_host_that_dies_mid_export_costs_a_resubmission_and_the_file_is_the_same(
+    made: Callable[..., SparkService], payments: Path, tmp_path: Path, eventually: Eventually
+) -> None:
+    """SIGKILL of the host while its parts are being joined, then of the JVM before its first part."""
+    service = made()
+    undisturbed = export(LiveServices(service), payments, tmp_path / "a.csv")
+    hosts = [host_of(service)]
+
+    def kill_host() -> None:
+        os.kill(host_of(service), signal.SIGKILL)
+
+    services = LiveServices(service, uid="uid-2", on_event=at("part", kill_host))
+    disturbed = export(services, payments, tmp_path / "b.csv")
+    assert services.kinds().count("started") == 2
+    assert services.events[-1]["submissions"] == 2
+    assert (disturbed.sha256, disturbed.totals) == (undisturbed.sha256, undisturbed.totals)
+    hosts.append(host_of(service))
+
+    def kill_jvm() -> None:
+        os.kill(java_of(host_of(service)), signal.SIGKILL)
+
+    services = LiveServices(service, uid="uid-3", on_event=at("started", kill_jvm))
+    assert export(services, payments, tmp_path / "c.csv").sha256 == undisturbed.sha256
+    assert services.events[-1]["submissions"] == 2
+    assert host_of(service) not in hosts
+    assert [session(host) for host in hosts] == [[], []]
+    assert len(list((tmp_path / "scratch" / "hosts").iterdir())) == 1, "the dead hosts' folders are gone"
+    assert not list(tmp_path.glob(".sw-stage/**/part-*"))
+
+
+def test_a_job_that_kills_every_host_is_given_up_and_its_neighbour_is_not(
+    made: Callable[..., SparkService], payments: Path, tmp_path: Path, eventually: Eventually
+) -> None:
+    """Both are on the host that dies first; then each runs alone, and only the culprit's hosts go on dying."""
+    service = made(resubmissions=1)
+    begun = threading.Event()
+    ends: list[str] = []
+
+    def kill() -> None:
+        begun.set()
+        if neighbour_runs.wait(60):
+            host = next(host for host in service._hosts if any("poison" in job for job in host.calls))
+            host.process.kill()
+
+    def poison() -> None:
+        services = LiveServices(service, uid="poison", on_event=at("started", kill, times=9))
+        try:
+            SparkExport(BIG, tables={}, order_by=("id",)).write(services, tmp_path / "poison.csv")
+        except ExportError as error:
+            ends.append(f"{services.events[-1]['submissions']} {error}")
+
+    neighbour_runs = threading.Event()
+    thread = threading.Thread(target=poison)
+    thread.start()
+    assert begun.wait(120)
+    services = LiveServices(service, uid="neighbour", on_event=at("progress", neighbour_runs.set))
+    manifest = export(services, payments, tmp_path / "neighbour.csv")
+    thread.join(200)
+    assert manifest.rows == 60_000
+    assert services.events[-1]["submissions"] <= 2
+    assert [end[0] for end in ends] == ["3"]
+    assert "host-died" in ends[0]
+
+
+def test_a_jvm_that_hangs_is_replaced(made: Callable[..., SparkService], payments: Path, tmp_path: Path) -> None:
+    service = made(ping_every=0.5, hung_after=8)
+
+    def freeze() -> None:
+        os.kill(java_of(host_of(service)), signal.SIGSTOP)
+
+    services = LiveServices(service, on_event=at("started", freeze))
+    assert export(services, payments, tmp_path / "out.csv").rows == 60_000
+    assert services.events[-1]["submissions"] == 2
+
+
+def test_an_idle_host_ends_and_its_folder_with_it(
+    made: Callable[..., SparkService], payments: Path, tmp_path: Path, eventually: Eventually
+) -> None:
+    """Until then the JVM's command line has the flags that matter, and no setting that may be a secret."""
+    conf = {"spark.hadoop.fs.s3a.secret.key": "hunter2", "spark.driver.extraJavaOptions": "-Dours=kept"}
+    service = made(idle_stop=0.2, conf=conf)
+    lines: list[bytes] = []
+
+    def look() -> None:
+        lines.extend(Path(f"/proc/{pid}/cmdline").read_bytes() for pid in session(host_of(service)))
+
+    export(LiveServices(service, on_event=at("started", look)), payments, tmp_path / "a.csv")
+    assert any(b"-Dours=kept" in line and b"-XX:+ExitOnOutOfMemoryError" in line for line in lines)
+    assert not any(b"hunter2" in line for line in lines)
+    eventually(lambda: not service._hosts, within=60)
+    assert list((tmp_path / "scratch" / "hosts").iterdir()) == []
+
+
+@pytest.mark.parametrize("limit", [{"max_rss": 1}, {"jobs_per_host": 1}])
+def test_a_host_that_has_had_its_share_takes_no_more_and_ends(
+    made: Callable[..., SparkService], payments: Path, tmp_path: Path, eventually: Eventually, limit: dict[str, int]
+) -> None:
+    service = made(**limit)
+    host: list[int] = []
+    services = LiveServices(service, on_event=at("started", lambda: host.append(host_of(service))))
+    export(services, payments, tmp_path / "out.csv")
+    eventually(lambda: not service._hosts, within=60)
+    assert session(host[0]) == []
+
+
+ORPHAN = """
+import sys, threading
+from pathlib import Path
+from steadyworker.exports.spark.service import SparkService
+from steadyworker.exports.spark.settings import SparkSettings
+from steadyworker.exports.spark.export import SparkExport
+from tests.exports.spark.sparkkit import LiveServices
+service = SparkService(SparkSettings(folder=Path(sys.argv[1]), scratch=Path(sys.argv[2])))
+def said(event):
+    if event["type"] == "progress":
+        print(service._hosts[0].process.pid, flush=True)
+SparkExport(sys.argv[3], tables={}, order_by=("id",)).write(LiveServices(service, on_event=said), Path(sys.argv[2], "out.csv"))
+"""
+
+
+def test_host_and_jvm_are_gone_within_3_seconds_of_their_parents_death(
+    archive: Path, tmp_path: Path, eventually: Eventually
+) -> None:
+    with subprocess.Popen(
+        [sys.executable, "-c", ORPHAN, str(archive), str(tmp_path), BIG],
+        stdout=subprocess.PIPE,
+        text=True,
+        cwd=Path(__file__).parents[3],
+    ) as parent:
+        assert parent.stdout is not None
+        host = int(parent.stdout.readline())
+        assert java_of(host)
+        parent.kill()
+        eventually(lambda: not session(host), within=3)
+    assert len(list((tmp_path / "hosts").iterdir())) == 1
+
+    def reaped() -> bool:
+        reap_folders(tmp_path / "hosts")
+        return not list((tmp_path / "hosts").iterdir())
+
+    eventually(reaped, within=10)  # a thread of a dead process may hold its files a moment longer
+
+
+def test_stopping_the_service_ends_calls_hosts_and_threads(
+    made: Callable[..., SparkService], tmp_path: Path, eventually: Eventually
+) -> None:
+    service = made()
+    services = LiveServices(service, uid="early", interrupt_at_once=True)
+    with pytest.raises(Interrupt):  # before the host is ready
+        SparkExport(BIG, tables={}, order_by=("id",)).write(services, tmp_path / "out.csv")
+    eventually(lambda: not service._waiting and service._hosts and not service._hosts[0].calls, within=5)
+    hosts: list[int] = []
+
+    def stop() -> None:
+        hosts.append(host_of(service))
+        threading.Thread(target=service.stop, args=(5,)).start()
+
+    services = LiveServices(service, on_event=at("progress", stop))
+    with pytest.raises(ExportError, match="stopped"):
+        SparkExport(BIG, tables={}, order_by=("id",)).write(services, tmp_path / "out.csv")
+    service.stop(5)
+    assert session(hosts[0]) == []
+    assert list((tmp_path / "scratch" / "hosts").iterdir()) == []
+    with pytest.raises(ExportError, match="stopped"):
+        SparkExport(BIG, tables={}, order_by=("id",)).write(LiveServices(service), tmp_path / "out.csv")
+
+
+def test_a_setting_that_spark_does_not_start_with_is_told(
+    made: Callable[..., SparkService], payments: Path, tmp_path: Path
+) -> None:
+    broken = made(conf={"spark.driver.memory": "nonsense"})
+    with pytest.raises(ExportError, match=r"unavailable.*nonsense"):
+        export(LiveServices(broken), payments, tmp_path / "b.csv")

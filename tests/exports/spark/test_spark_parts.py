@@ -1,0 +1,196 @@
+"""What needs no Spark: parts, tables, parameters, settings, and a Java that is there or not."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import random
+from datetime import UTC, date, datetime
+from decimal import Decimal
+from pathlib import Path
+
+import pytest
+
+from steadyworker.errors import ConfigError, ExportError
+from steadyworker.exports.formats import Csv
+from steadyworker.exports.manifest import Total
+from steadyworker.exports.spark.export import SparkExport
+from steadyworker.exports.spark.groups import Groups, check
+from steadyworker.exports.spark.java import find_java
+from steadyworker.exports.spark.join import Join, LineCount
+from steadyworker.exports.spark.protocol import from_param, to_param
+from steadyworker.exports.spark.service import SparkService
+from steadyworker.exports.spark.settings import SparkSettings
+from steadyworker.exports.spark.tables import Files, source
+from tests.exports.spark.sparkkit import LiveServices
+
+
+def part(folder: Path, index: int, text: str) -> tuple[int, str, int]:
+    path = folder / f"part-{index:05d}-x-c000.txt"
+    path.write_text(text)
+    return index, str(path), len(text.encode())
+
+
+def test_parts_are_joined_in_order_whatever_order_they_come_in(tmp_path: Path) -> None:
+    parts = {index: part(tmp_path, index, f'{index},"a\nb"\n' * index) for index in range(1, 7)}
+    with Join(tmp_path / "data", b"id,x\n", lambda: None, lambda _: None) as join:
+        for index in (3, 1):
+            join.offer(*parts[index])
+        assert join.rows == 0, "part 0 is not there yet"
+        join.offer(0, None, 0)
+        assert join.rows == 1
+        join.offer(*parts[2])
+        assert join.rows == 6
+        join.finish(parts.values())
+        assert join.rows == 21
+        data = (tmp_path / "data").read_bytes()
+        assert data == b"id,x\n" + b"".join(Path(path).read_bytes() for _, path, _ in parts.values())
+        assert (join.bytes, join.sha256) == (len(data), hashlib.sha256(data).hexdigest())
+
+
+def test_a_part_that_changed_after_it_was_joined_is_found(tmp_path: Path) -> None:
+    for offered, there in [
+        ((0, part(tmp_path, 0, "a\n")[1], 2), [(0, part(tmp_path, 0, "a\n")[1], 3)]),
+        ((0, None, 0), [part(tmp_path, 0, "a\n")]),
+        (part(tmp_path, 0, "a\n"), []),
+    ]:
+        with Join(tmp_path / f"data-{len(there)}-{offered[2]}", b"", lambda: None, lambda _: None) as join:
+            join.offer(*offered)
+            with pytest.raises(ExportError, match="part 0 to have"):
+                join.finish(there)
+
+
+def test_rows_are_counted_however_the_bytes_are_cut() -> None:
+    line = b'1,"say ""hi"",\n\nok",x\n"",2,""""\nplain,,\n'
+    data = line * 50
+    dice = random.Random(1)
+    for _ in range(50):
+        count, at = LineCount(), 0
+        while at < len(data):
+            step = dice.randrange(1, 40)
+            count.add(data[at : at + step])
+            at += step
+        assert count.count == 150
+
+
+def test_totals_by_group_are_exact_and_tell_null_from_nothing(tmp_path: Path) -> None:
+    columns = (("cur", "string"), ("n", "bigint"), ("amount", "decimal(38,2)"))
+    groups = Groups(columns, Csv(), ("cur",), ("amount", "n"))
+    big = "9" * 36 + ".99"
+    groups.add(Path(part(tmp_path, 0, f'EUR,1,{big}\n"",2,0.10\n,3,\n' + f"EUR,,{big}\n" * 9)[1]))
+    groups.add(Path(part(tmp_path, 1, '"a ""b"",\n",1,-0.05\n"",2,0.20\n')[1]))
+    groups.add(Path(part(tmp_path, 2, "")[1]))
+    assert groups.result() == (
+        Total(by={"cur": None}, rows=1, sums={"amount": "0", "n": "3"}),
+        Total(by={"cur": ""}, rows=2, sums={"amount": "0.30", "n": "4"}),
+        Total(by={"cur": "EUR"}, rows=10, sums={"amount": f"{'9' * 36}9.90", "n": "1"}),
+        Total(by={"cur": 'a "b",\n'}, rows=1, sums={"amount": "-0.05", "n": "1"}),
+    )
+    with pytest.raises(ExportError, match="that Spark counted, 13 rows"):
+        check(groups.result(), 13, {"n": "9"})
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        None,
+        True,
+        False,
+        0,
+        -(2**70),
+        1.5,
+        "",
+        "O'Brien; --",
+        Decimal("1E-8"),
+        date(1, 1, 1),
+        datetime(2024, 3, 31, 2, 30, tzinfo=UTC),
+    ],
+)
+def test_a_parameter_keeps_its_type(value: object) -> None:
+    back = from_param(to_param("p", value))
+    assert back == value
+    assert type(back) is type(value)
+
+
+def test_a_parameter_without_a_literal_is_refused() -> None:
+    with pytest.raises(ExportError, match="parameter 'p', got list"):
+        to_param("p", [1])
+
+
+def test_a_tables_format_is_what_its_first_visible_file_says(tmp_path: Path) -> None:
+    for name in ("_SUCCESS", ".hidden.csv", "_temporary/0/x.csv", "month=3/b.json.gz", "z.parquet"):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).touch()
+    assert source("t", tmp_path).format == "parquet"
+    assert source("t", tmp_path / "month=3").format == "json"
+    assert source("t", Files("s3a://bucket/t", format="csv")).path == "s3a://bucket/t"
+    for name, table, says in [
+        ("t", tmp_path / "none", "nothing there"),
+        ("t", Path(__file__), r"end in \.parquet"),
+        ("a b", tmp_path, "table name"),
+    ]:
+        with pytest.raises(ExportError, match=says):
+            source(name, table)
+
+
+def fake_java(home: Path, version: str) -> Path:
+    (home / "bin").mkdir(parents=True)
+    (home / "bin" / "java").write_text(f"#!/bin/sh\necho 'openjdk version \"{version}\"' >&2\n")
+    (home / "bin" / "java").chmod(0o755)
+    return home
+
+
+def test_the_java_that_fits_is_found(tmp_path: Path) -> None:
+    old, lts = fake_java(tmp_path / "a" / "jdk8", "1.8.0_402"), fake_java(tmp_path / "b" / "jdk21", "21.0.2")
+    newest = fake_java(tmp_path / "system" / "a-jdk25", "25")
+    oldest_that_fits = fake_java(tmp_path / "system" / "b-jdk17", "17.0.15")
+    system = (str(tmp_path / "system"),)
+    assert find_java({"JAVA_HOME": str(lts), "PATH": f"{old}/bin"}, system).home == lts
+    assert find_java({"JAVA_HOME": str(old), "PATH": f"{lts}/bin"}, system).home == lts
+    assert find_java({"JAVA_HOME": str(newest), "PATH": ""}, system).major == 25
+    assert find_java({"PATH": f"{old}/bin"}, system).home == oldest_that_fits
+    with pytest.raises(
+        ConfigError, match=r"Java 17 or newer.*got 8\.0_402 at .*jdk8: install one .*apt-get install"
+    ) as raised:
+        find_java({"JAVA_HOME": str(old), "PATH": ""}, (str(tmp_path / "nothing"),))
+    assert "JAVA_HOME" in str(raised.value)
+
+
+def test_an_export_without_java_or_pyspark_says_what_to_install(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def says() -> str:
+        service = SparkService(SparkSettings(folder=tmp_path), environ={"PATH": ""})
+        try:
+            with pytest.raises(ExportError) as raised:
+                SparkExport("SELECT 1 AS id", tables={}, order_by=("id",)).write(
+                    LiveServices(service), tmp_path / "x.csv"
+                )
+            return str(raised.value)
+        finally:
+            service.stop(1)
+
+    monkeypatch.setattr(
+        "steadyworker.exports.spark.settings.find_java", lambda environ: find_java(environ, ("/nowhere",))
+    )
+    assert "unavailable" in (said := says())
+    assert "openjdk-17" in said
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    assert "steadyworker[spark]" in says()
+
+
+def test_a_setting_that_would_undo_a_promise_is_refused(tmp_path: Path) -> None:
+    for key in ("spark.local.dir", "spark.master", "sparkle"):
+        with pytest.raises(ConfigError, match=key):
+            SparkSettings(folder=tmp_path, conf={key: "x"})
+    with pytest.raises(ConfigError, match="Spark master"):
+        SparkSettings(folder=tmp_path, master="sc://host")
+
+
+def test_properties_are_read_back_as_they_were(tmp_path: Path) -> None:
+    settings = SparkSettings(folder=tmp_path, conf={"spark.x": " a\\b\n#c", "spark.driver.memory": "2g"})
+    text = settings.properties(tmp_path, "-Da=b")
+    assert "spark.x=\\ a\\\\b\\n#c\n" in text
+    assert "spark.driver.memory=2g\n" in text
+    assert f"ExitOnOutOfMemoryError -Djava.io.tmpdir={tmp_path}/tmp -Da=b\n" in text
+    assert os.fspath(settings.hosts).startswith(str(tmp_path))
