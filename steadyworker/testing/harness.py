@@ -20,14 +20,13 @@ from __future__ import annotations
 
 import os
 import signal
-import threading
 from collections.abc import Callable, Mapping
 from datetime import timedelta
 from typing import Any, Literal, TypeVar
 
 from steadyworker import payload as payloads
 from steadyworker.adapter import QueueSpec
-from steadyworker.clock import SystemClock, Times
+from steadyworker.clock import Times
 from steadyworker.delivery import KEY, ROUND, Copy, Target
 from steadyworker.errors import seconds
 from steadyworker.events import Checkpointed, Event, JobStarted, Listener
@@ -40,6 +39,7 @@ from steadyworker.slots.process import ProcessSlot
 from steadyworker.testing.broker import MemoryBroker
 from steadyworker.testing.clock import FakeClock
 from steadyworker.testing.queues import Message
+from steadyworker.testing.turns import Turns
 from steadyworker.testing.worker_process import NAMESPACE, WorkerProcess
 from steadyworker.worker import Worker, WorkerSpec, payload_type, spec_of
 
@@ -48,11 +48,7 @@ P = TypeVar("P")
 Until = Literal["started", "checkpoint", "moving", "moved", "interrupted", "done", "dead", "settled"]
 
 _FINAL = (State.DONE, State.DEAD)
-_LOOK = 0.05
-_PATIENCE = 0.5
-_STAGE = 10.0
 _WARM_UP = 5.0
-_AT_ONCE = 1e-9
 
 
 class Harness:
@@ -80,9 +76,7 @@ class Harness:
         self._specs = {worker: spec_of(worker, {"isolation": isolation}) for worker in workers}
         self._adoption = adoption
         self._children = processes
-        self._real = SystemClock()
         self._times = Times()
-        self._wake = threading.Event()
         self._queues: dict[str, str] = {}
         self._listeners: list[Listener] = [log_events()]
         self.clock = FakeClock()
@@ -90,6 +84,7 @@ class Harness:
         self.ledger = MemoryLedger(self.clock, self._times)
         self.events: list[Event] = []
         self.processes: list[WorkerProcess] = []
+        self._turns = Turns(self.clock, self.broker, self.processes)
         self.start()
 
     # --- what a test does ---
@@ -137,20 +132,12 @@ class Harness:
         def reached() -> object:
             return until() if callable(until) else self._reached(id_, until)
 
-        self._go_on(reached, lambda: self._told(id_, until), timeout)
+        self._turns.until(reached, lambda: self._told(id_, until), timeout)
         return self.job(key)
 
     def advance(self, seconds: float) -> None:
         """Let this much fake time pass, with everything that falls due on the way."""
-        end = self.clock.monotonic() + seconds
-        while self._turn():
-            pass
-        while (left := end - self.clock.monotonic()) > _AT_ONCE:
-            due = [process.due_in for process in self.processes if not (process.frozen or process.stopped)]
-            step = min([left, *due, self.broker.due_in() or left])
-            self.clock.advance(max(step, _AT_ONCE))
-            while self._turn():
-                pass
+        self._turns.advance(seconds)
 
     def drop_connection(self) -> None:
         """Cut every worker process's connection to the broker: what is un-acknowledged comes again."""
@@ -178,7 +165,7 @@ class Harness:
         for adapter in frozen.adapters:
             self.broker.drop_connection(adapter)
         self.advance(self._times.lease + self._times.margin + 1)
-        self._go_on(lambda: self._fence(key) != row.fence, lambda: self._told(row.id, "taken over"), 10.0)
+        self._turns.until(lambda: self._fence(key) != row.fence, lambda: self._told(row.id, "taken over"), 10.0)
         frozen.thaw()
 
     def kill_child(self, key: str) -> None:
@@ -204,16 +191,12 @@ class Harness:
             self.ledger,
             self.clock,
             emit=self._heard,
-            wake=self._wake.set,
+            wake=self._turns.wake.set,
             adoption=self._adoption,
             processes=self._children,
         )
         self.processes.append(process)
-        deadline = self._real.monotonic() + _WARM_UP
-        while process.busy and self._real.monotonic() < deadline:
-            self._wake.clear()
-            if not self._turn():
-                self._wake.wait(_LOOK)
+        self._turns.warm_up(process, _WARM_UP)
         return process
 
     def stop(self) -> None:
@@ -229,7 +212,7 @@ class Harness:
         for stage, kill in ((Stage.DRAINING, False), (Stage.CANCELLING, False), (Stage.CANCELLING, True)):
             for process in running:
                 process.enter(stage, kill=kill)
-            if self._finish(running, by_force=kill):
+            if self._turns.finish(running, by_force=kill):
                 break
         for process in running:
             process.close()
@@ -258,54 +241,6 @@ class Harness:
         """Why no message is taken, by the name of the part, of all worker processes; empty when all is well."""
         running = (process for process in self.processes if not process.stopped)
         return {part: why for process in running for each in process.runners for part, why in each.not_ready().items()}
-
-    # --- turns ---
-
-    def _turn(self) -> bool:
-        """Everybody does what there is to do now; answers whether there was anything."""
-        done = [self.broker.pump() > 0, *(process.turn() for process in self.processes)]
-        return any(done)
-
-    def _go_on(self, reached: Callable[[], object], told: Callable[[], str], timeout: float) -> None:
-        deadline = self._real.monotonic() + timeout
-        while not reached():
-            left = deadline - self._real.monotonic()
-            if left <= 0:
-                raise AssertionError(f"{told()} Nothing came of it within {timeout:g} s.")
-            self._wake.clear()
-            if self._turn():
-                continue
-            if any(process.busy for process in self.processes):
-                self._wake.wait(min(left, _LOOK))
-            elif not self._skip():
-                raise AssertionError(f"{told()} Nothing is under way that could change it.")
-
-    def _skip(self) -> bool:
-        """Let time pass until something is due; False when nothing ever will be."""
-        due = self.broker.due_in()
-        if not all(process.idle for process in self.processes):
-            running = (process.due_in for process in self.processes if not (process.frozen or process.stopped))
-            due = min([*running, *([] if due is None else [due])], default=None)
-        if due is None:
-            return False
-        self.clock.advance(max(due, _AT_ONCE))
-        return True
-
-    def _finish(self, running: list[WorkerProcess], *, by_force: bool) -> bool:
-        """Give them their time to finish: real time to handlers, fake time to all else; answers whether all did."""
-        real, fake = self._real.monotonic() + _PATIENCE * (1 + by_force), self.clock.monotonic() + _STAGE
-        while not all(process.finished for process in running):
-            self._wake.clear()
-            if self._turn():
-                continue
-            busy = any(process.busy for process in running)
-            if self._real.monotonic() > real or (not busy and self.clock.monotonic() > fake):
-                return False
-            if by_force or not busy:
-                self.clock.advance(_PATIENCE)
-            if busy:
-                self._wake.wait(_LOOK)
-        return True
 
     # --- how far a job is ---
 

@@ -116,6 +116,11 @@ class WorkerProcess:
         )
 
     @property
+    def warming(self) -> bool:
+        """A slot's `setup` has neither returned nor failed."""
+        return any(_is_warming(slot, runner) for runner in self.runners for slot in runner.parts.slots)
+
+    @property
     def idle(self) -> bool:
         """It has nothing under way, so that only a message can give it something to do."""
         return (
@@ -227,8 +232,15 @@ def _slot_of(slots: Sequence[Slot], number: int) -> _Thread | _Process:
     return next(slot for slot in slots if isinstance(slot, (_Thread, _Process)) and slot.id == number)
 
 
+def _run_in(slot: Slot, runner: Runner) -> Run | None:
+    return next((run for run in runner.runs.by_fence.values() if run.slot is slot), None)
+
+
+def _is_warming(slot: Slot, runner: Runner) -> bool:
+    given_up = slot.stuck or _slot_of([slot], slot.id).down
+    return not given_up and not slot.warm and _run_in(slot, runner) is None
+
+
 def _is_busy(slot: Slot, runner: Runner) -> bool:
-    if slot.stuck or _slot_of([slot], slot.id).down:
-        return False
-    run = next((run for run in runner.runs.by_fence.values() if run.slot is slot), None)
-    return not slot.warm if run is None else not run.waiting
+    run = _run_in(slot, runner)
+    return _is_warming(slot, runner) if run is None else not (slot.stuck or run.waiting)

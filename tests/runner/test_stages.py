@@ -117,11 +117,12 @@ def test_a_job_that_comes_while_draining_is_given_back_unrun(harness: MakeHarnes
 
     for runner in process.runners:
         runner.handle(Staged(Stage.DRAINING))
-    h.wait(key, until=lambda: process.finished)
+    (message,) = h.broker.messages(QUEUE)
+    assert message.holder is not None
+    h.wait(key, until=lambda: message.holder is None and process.finished)
 
     assert h.starts(key) == 0
-    (message,) = h.broker.messages(QUEUE)
-    assert message.holder is None
+    assert h.job(key) is None
 
 
 def test_twenty_deploys_in_a_row_cost_no_attempt_no_crash_and_no_loss(harness: MakeHarness) -> None:
