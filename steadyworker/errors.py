@@ -84,12 +84,15 @@ class Retry(SteadyWorkerError):
         reason: Why, for the log and the dead letter.
         delay: Seconds (or a timedelta) until the next attempt, instead of the policy's wait.
         fresh: Forget the checkpoint: the next attempt starts from the beginning.
+
+    Raises:
+        ValueError: A delay that is no finite time from 0 up; TypeError for what is no number at all.
     """
 
     def __init__(self, reason: str = "", *, delay: float | timedelta | None = None, fresh: bool = False) -> None:
         super().__init__(reason)
         self.reason = reason
-        self.delay = seconds(delay)
+        self.delay = None if delay is None else _wait(delay)
         self.fresh = fresh
 
 
@@ -102,11 +105,16 @@ class Reject(SteadyWorkerError):
 
 
 class Snooze(SteadyWorkerError):
-    """Raised by a handler: not yet; the job comes again after `delay` seconds and no counter moves."""
+    """
+    Raised by a handler: not yet; the job comes again after `delay` seconds and no counter moves.
+
+    Raises:
+        ValueError: A delay that is no finite time from 0 up; TypeError for what is no number at all.
+    """
 
     def __init__(self, delay: float | timedelta) -> None:
         super().__init__(f"snoozed for {delay} s")
-        self.delay = seconds(delay) or 0.0
+        self.delay = _wait(delay)
 
 
 class Interrupt(BaseException):
@@ -149,3 +157,13 @@ class LedgerUnavailable(SteadyWorkerError):
 def seconds(value: float | timedelta | None) -> float | None:
     """Turn what the edge accepts (seconds, or a timedelta) into seconds."""
     return value.total_seconds() if isinstance(value, timedelta) else value
+
+
+def _wait(delay: float | timedelta) -> float:
+    """A delay that a handler asks for: judged where it is raised, for nobody can wait for less than nothing, or for ever."""
+    number = seconds(delay)
+    if isinstance(number, bool) or not isinstance(number, int | float):
+        raise TypeError(f"Expected a delay in seconds or a timedelta, got {delay!r}.")
+    if not 0 <= number < float("inf"):
+        raise ValueError(f"Expected a delay from 0 seconds up, and not for ever, got {delay!r}.")
+    return float(number)
