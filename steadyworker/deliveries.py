@@ -20,7 +20,7 @@ from steadyworker.adapter import Delays, Lost
 from steadyworker.delivery import KEY, REASON, Copy, Delivery, Settle, Target
 from steadyworker.errors import LedgerUnavailable
 from steadyworker.events import Adopted, Answered, Followed
-from steadyworker.intake import Arrival, Unkeyed, Unreadable, identify
+from steadyworker.intake import Arrival, Unkeyed, Unreadable, identify, too_large
 from steadyworker.ledger.base import Claimed, Moving, Row, Verdict
 from steadyworker.ledger.rules import (
     Action,
@@ -35,6 +35,7 @@ from steadyworker.ledger.rules import (
     answer,
 )
 from steadyworker.lifecycle import Stage
+from steadyworker.logs import get_logger
 from steadyworker.runs import Runs
 from steadyworker.table import Parts, Phase, Timers
 
@@ -55,13 +56,14 @@ class Deliveries:
         self.valid: dict[tuple[int, str], Delivery] = {}
         self.held: list[Delivery] = []
         self.stage = Stage.RUNNING
-        self.ledger_away = False
         self.offers_end = 0.0
         self.shut = False
         self._epoch = -1
+        self._asks_again = False
         self._parts = parts
         self._runs = runs
         self._timers = timers
+        self._log = get_logger("steadyworker.runner")
 
     # --- what is valid ---------------------------------------------------------------------------------------------
 
@@ -109,7 +111,7 @@ class Deliveries:
         """Take one delivery through the decision table, from the top, and act."""
         if not self.is_valid(delivery):
             return
-        if self.ledger_away:
+        if self._runs.ledger_away:
             self._hold(delivery)
             return
         match identify(delivery, self._parts.namespace, self._parts.spec.key_header):
@@ -166,11 +168,12 @@ class Deliveries:
                 self._dead(arrival.delivery, dict(arrival.origin.headers), "key-conflict")
             case Finish():
                 assert row is not None, "what is finished has a row"
-                return self._finish(arrival, self._parts.ledger.take(row, self._parts.owner))
+                began = self._parts.clock.boottime()
+                return self._finish(arrival, self._parts.ledger.take(row, self._parts.owner), began)
             case LostTooOften(counters=counters, reason=reason):
                 assert row is not None, "what was lost has a row"
-                verdict = Verdict(Moving.DEAD, reason, counters)
-                return self._finish(arrival, self._parts.ledger.lose(row, self._parts.owner, verdict))
+                began, verdict = self._parts.clock.boottime(), Verdict(Moving.DEAD, reason, counters)
+                return self._finish(arrival, self._parts.ledger.lose(row, self._parts.owner, verdict), began)
         return True
 
     # --- the actions -----------------------------------------------------------------------------------------------
@@ -185,11 +188,11 @@ class Deliveries:
             return True
         slot = self._runs.free_slot()
         if slot is None:
-            if self._runs.slots_adrift():
+            if self._runs.warming():
+                self._hold(delivery)
+            else:
                 self.offers_end = 0.0
                 self._give_back(delivery)
-            else:
-                self._hold(delivery)
             return True
         if not self._parts.quota.take():
             self._give_back(delivery)
@@ -205,6 +208,9 @@ class Deliveries:
                 self._parts.quota.give_back()
         if claimed is None:
             return False
+        if row is not None and arrival.origin.hop > row.hop + 1:
+            hops = {"hop": arrival.origin.hop, "known": row.hop}
+            self._log.warning("ledger_lost_history", key=arrival.id.key, queue=arrival.id.queue, **hops)
         self._runs.start(claimed, arrival, slot, began, lost=claim.lost, before=row)
         return True
 
@@ -214,10 +220,10 @@ class Deliveries:
         self._parts.adapter.credits(0)
         self._runs.pass_on(settle.answer(delivery, Settle.RELEASE))
 
-    def _finish(self, arrival: Arrival, row: Row | None) -> bool:
+    def _finish(self, arrival: Arrival, row: Row | None, began: float) -> bool:
         if row is None:
             return False
-        self._runs.finish(row, arrival)
+        self._runs.finish(row, arrival, began)
         return True
 
     def _follow(self, arrival: Arrival, row: Row | None, delay: float) -> None:
@@ -235,6 +241,9 @@ class Deliveries:
                 delivery, dict(delivery.headers), "no-key: expected a message id or the header sw-job-key, got neither"
             )
             return
+        if (reason := too_large(delivery, self._parts.max_body)) is not None:
+            self._dead(delivery, dict(delivery.headers), reason)
+            return
         stamped = Copy(Target.WORK, delivery.body, {**delivery.headers, KEY: uuid.uuid4().hex})
         self._runs.pass_on(settle.pass_on(delivery, stamped))
 
@@ -244,12 +253,21 @@ class Deliveries:
         self._runs.pass_on(settle.pass_on(delivery, Copy(Target.DEAD, delivery.body, headers)))
 
     def _hold(self, delivery: Delivery, ask_again_in: float | None = None) -> None:
+        """Keep it for later, unless a stop has begun: nothing here will run it any more."""
+        if self.stage >= Stage.DRAINING:
+            self._give_back(delivery)
+            return
         self.held.append(delivery)
-        if ask_again_in is not None:
-            self._timers.after(ask_again_in, self.reconsider)
+        if ask_again_in is not None and not self._asks_again:
+            self._asks_again = True
+            self._timers.after(ask_again_in, self._ask_again)
+
+    def _ask_again(self) -> None:
+        self._asks_again = False
+        self.reconsider()
 
     def release_held(self) -> None:
-        """Give back everything that is held: nothing here will run it any more."""
+        """Give back everything that is held: no slot is left to run it."""
         held, self.held = self.held, []
         for delivery in held:
             self._runs.pass_on(settle.answer(delivery, Settle.RELEASE))

@@ -5,9 +5,10 @@ from __future__ import annotations
 from steadyworker import report, settle
 from steadyworker.intake import Arrival
 from steadyworker.ledger.base import Moving, Row, Verdict
+from steadyworker.logs import get_logger
 from steadyworker.names import file_name
-from steadyworker.outcome import Ack, DeadLetter, Failed, Later, Outcome, Release
-from steadyworker.retry import count, decide, drawn_delay
+from steadyworker.outcome import Ack, Counters, DeadLetter, Failed, Later, Outcome, Release
+from steadyworker.retry import RetryPolicy, count, decide, drawn_delay
 from steadyworker.settle import HandOver, Origin
 from steadyworker.slots.base import Task
 from steadyworker.table import Parts, Run
@@ -35,9 +36,8 @@ def task_of(row: Row, arrival: Arrival, spec: WorkerSpec) -> Task:
 
 def hand_over_of(run: Run, outcome: Outcome, parts: Parts) -> HandOver:
     """What follows from the outcome of a run, by the policy (`retry.decide`), as a hand-over."""
-    policy = parts.spec.retry
     counters = count(outcome, run.row.counters, parts.clock.wall())
-    settlement = decide(outcome, counters, policy, drawn_delay(outcome, counters, policy))
+    settlement = decide(outcome, counters, parts.spec.retry, _delay(outcome, counters, parts.spec))
     error_class, error_text = report.error(outcome)
     match settlement:
         case Ack():
@@ -53,3 +53,20 @@ def hand_over_of(run: Run, outcome: Outcome, parts: Parts) -> HandOver:
     origin = Origin(run.token.id, run.row.hop, run.arrival.delivery.body, run.arrival.origin.headers)
     copy = settle.hand_over_copy(origin, verdict, run.token.uid, parts.worker)
     return settle.moving(run.token, run.delivery, verdict, copy)
+
+
+def finish_of(row: Row, arrival: Arrival, worker: str) -> HandOver:
+    """What is left of a hand-over that its owner left at `moving`, under the fence that was drawn for it."""
+    target = Moving.DEAD if row.target is None else row.target
+    verdict = Verdict(target, row.reason, row.counters, row.due_in, row.error_class, row.error_text)
+    origin = Origin(row.id, row.hop, arrival.delivery.body, arrival.origin.headers)
+    return settle.finish(row.token, arrival.delivery, settle.hand_over_copy(origin, verdict, row.uid, worker))
+
+
+def _delay(outcome: Outcome, counters: Counters, spec: WorkerSpec) -> float:
+    """The wait that the Worker's policy draws; one that raises is a user's code, in a thread that serves every job."""
+    try:
+        return drawn_delay(outcome, counters, spec.retry)
+    except Exception:  # noqa: BLE001 - whatever a user's `wait` raises for this attempt
+        get_logger("steadyworker.runner").exception("wait_failed", worker=spec.target)
+        return drawn_delay(outcome, counters, RetryPolicy())

@@ -70,6 +70,13 @@ def identify(delivery: Delivery, namespace: str, key_header: str | None) -> Arri
     return Arrival(delivery, origin, hashlib.sha256(delivery.body).digest(), carried)
 
 
+def too_large(delivery: Delivery, limit: int) -> str | None:
+    """Why a body is never run, or even stamped: it is over the limit."""
+    if delivery.size <= limit:
+        return None
+    return f"bad-payload: expected at most {limit} bytes, got {delivery.size}"
+
+
 def _number(headers: Headers, name: str) -> int:
     text = headers.get(name, "0")
     if not (text.isascii() and text.isdigit() and len(text) <= _DIGITS and int(text) <= _LARGEST):

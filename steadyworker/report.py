@@ -7,9 +7,12 @@ from typing import Any
 from steadyworker.clock import Clock
 from steadyworker.events import JobSettled
 from steadyworker.ledger.base import Moving, Row, Token, Verdict
+from steadyworker.logs import get_logger
 from steadyworker.outcome import Crashed, Done, Failed, Interrupted, Outcome, Rejected, Snoozed
 from steadyworker.settle import HandOver, RecordInterrupted
 from steadyworker.table import Run
+
+_MANY_INTERRUPTIONS = 10
 
 
 def about(token: Token, clock: Clock) -> dict[str, Any]:
@@ -76,3 +79,11 @@ def settled(run: Run, hand_over: HandOver, clock: Clock) -> JobSettled:
         settled=hand_over.settled.value if hand_over.settled is not None else "unknown",
         seconds=clock.monotonic() - run.started,
     )
+
+
+def often_interrupted(token: Token, times: int) -> None:
+    """Warn of a job that is interrupted again and again, and has not saved a checkpoint: it may never get to its end."""
+    if times >= _MANY_INTERRUPTIONS:
+        remedy = "save checkpoints more often, or raise --stop-within."
+        log = get_logger("steadyworker.runner")
+        log.warning("often_interrupted", key=token.id.key, queue=token.id.queue, times=times, remedy=remedy)

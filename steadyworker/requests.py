@@ -27,7 +27,7 @@ class Requests:
         self._runs = runs
         self._post = post
 
-    def asked(self, asked: Asked, *, ledger_away: bool = False) -> None:
+    def asked(self, asked: Asked) -> None:
         """Answer, or let it wait for the ledger: one that is away is asked by the keeper alone, for each call may take long."""
         run = self._runs.by_fence.get(asked.fence)
         if run is None or run.slot is None:
@@ -38,13 +38,13 @@ class Requests:
             self._call(run, asked)
         elif asked.what == CANCEL:
             self._cancel_call(run, asked)
-        elif self._runs.trusted(run) and not ledger_away:
+        elif self._runs.trusted(run) and not self._runs.ledger_away:
             self._write(run, asked)
         else:
             run.waiting.append(asked)
 
     def go_on(self, run: Run) -> None:
-        """Trust is back: answer what waited."""
+        """Trust is back: answer what waited, until the ledger goes away again."""
         if not self._runs.trusted(run):
             return
         waiting, run.waiting = run.waiting, []
@@ -78,6 +78,7 @@ class Requests:
             self._runs.drop(run, asked.what)
             return
         if asked.what == "checkpoint":
+            run.saved = True
             size = len(asked.data or b"")
             self._parts.emit(Checkpointed(**report.about(run.token, self._parts.clock), size=size))
         run.slot.reply(asked.fence, asked.id, answer)

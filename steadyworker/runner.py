@@ -47,7 +47,7 @@ class Runner:
     1. `start` opens slots and adapter; `run` drives the machine until `end`.
     2. `post` puts an event in the inbox, from any thread.
     3. `stage` is how a stop is asked for; `finished` says that nothing is left to wait for.
-    4. `snapshot` says how it is, from any thread.
+    4. `not_ready` says what is wrong with it, from any thread.
     """
 
     def __init__(self, parts: Parts) -> None:
@@ -62,12 +62,13 @@ class Runner:
         self._ended = False
         self.last_turn = parts.clock.monotonic()
         self._connection = "connecting"
+        self._was_connected = False
         self._blocked: str | None = None
-        self._up: set[int] = set()
         self._unready: dict[int, str] = {}
         self._setup_failures: dict[int, int] = {}
         self._ledger_cause: str | None = None
         self._window = 0
+        self._not_ready: Mapping[str, str] = self._causes()
         self._tokens: tuple[Token, ...] = ()
         self._inbox: queue.SimpleQueue[Happening] = queue.SimpleQueue()
 
@@ -115,6 +116,7 @@ class Runner:
         match happening:
             case Connected(epoch=epoch):
                 self._connection = ""
+                self._was_connected = True
                 self.deliveries.connected(epoch)
             case Delivered(delivery=delivery):
                 self.deliveries.arrived(delivery)
@@ -122,7 +124,7 @@ class Runner:
                 self.deliveries.lost(happening)
             case Gone(cause=cause, final=final):
                 self._connection = cause
-                self.final = cause if final else self.final
+                self.final = cause if final and not self._was_connected else self.final
             case Blocked(cause=cause):
                 self._blocked = cause
             case Unblocked():
@@ -135,7 +137,7 @@ class Runner:
                 if (run := self.runs.by_fence.get(fence)) is not None:
                     self.runs.remember(run, done, total, note)
             case Asked():
-                self.requests.asked(happening, ledger_away=self.deliveries.ledger_away)
+                self.requests.asked(happening)
             case ServiceSaid():
                 self.requests.service_said(happening)
             case Ended(fence=fence, outcome=outcome, killed=killed):
@@ -153,7 +155,7 @@ class Runner:
         self._settle_state()
 
     def _settle_state(self) -> None:
-        """What depends on everything else: the window, the tokens that the keeper renews."""
+        """What depends on everything else: the window, and what other threads read: the keeper's tokens, the causes."""
         self._tokens = tuple(run.token for run in self.runs.by_fence.values() if run.phase is not Phase.DROPPED)
         if self.deliveries.shut:
             self._window, self.deliveries.shut = 0, False
@@ -161,32 +163,35 @@ class Runner:
         if window != self._window:
             self._window = window
             self.parts.adapter.credits(window)
+        self._not_ready = self._causes()
         self.last_turn = self.parts.clock.monotonic()
 
     # --- credits ---------------------------------------------------------------------------------------------------
 
     def _wanted_window(self) -> int:
         """Slots that work, less those whose run holds no valid delivery; a run adrift may offer its credit for a while."""
-        if self.stage is not Stage.RUNNING or self.deliveries.ledger_away or self.parts.quota.spent:
+        if self.stage is not Stage.RUNNING or self.runs.ledger_away or self.parts.quota.spent:
             return 0
         adrift = self.runs.slots_adrift()
         offered = adrift if self.parts.clock.monotonic() < self.deliveries.offers_end and self.parts.adoption else 0
-        return max(0, len(self._up) - adrift + offered)
+        return max(0, len(self.runs.up) - adrift + offered)
 
     # --- slots -----------------------------------------------------------------------------------------------------
 
     def _slot_ready(self, number: int) -> None:
-        self._up.add(number)
+        self.runs.up.add(number)
         self._unready.pop(number, None)
         self._setup_failures.pop(number, None)
         self.deliveries.reconsider()
 
     def _slot_unready(self, number: int, reason: str) -> None:
         """`setup` is not the job's fault: nothing is claimed, and after three failures in a row the process gives up."""
-        self._up.discard(number)
+        self.runs.up.discard(number)
         self._unready[number] = reason
         failures = self._setup_failures[number] = self._setup_failures.get(number, 0) + 1
-        if not self._up:
+        if self.runs.up:
+            self.deliveries.reconsider()
+        else:
             self.deliveries.release_held()
         slot = next(each for each in self.parts.slots if each.id == number)
         if self.stage < Stage.DRAINING:
@@ -212,22 +217,15 @@ class Runner:
         self.post(LedgerLost(cause))
 
     def _ledger_lost(self, cause: str) -> None:
-        if not self.deliveries.ledger_away:
+        if not self.runs.ledger_away:
             self.parts.hurry()
-        self.deliveries.ledger_away = True
+        self.runs.ledger_away = True
         self._ledger_cause = cause
         if self.parts.stop_on_ledger_loss:
-            self._end_what_has_no_lease()
-
-    def _end_what_has_no_lease(self) -> None:
-        times = self.parts.times
-        for run in self.runs.by_fence.values():
-            over = self.parts.clock.boottime() > run.trusted_until - times.trust + times.lease
-            if over and run.phase is Phase.RUNNING and run.slot is not None:
-                run.slot.kill(run.token.fence, Interrupted())
+            self.runs.end_what_has_no_lease()
 
     def _renewed(self, told: Renewed) -> None:
-        self.deliveries.ledger_away = False
+        self.runs.ledger_away = False
         self._ledger_cause = None
         for token, renewal in told.answers:
             run = self.runs.by_fence.get(token.fence)
@@ -277,10 +275,7 @@ class Runner:
                 run.slot.kill(run.token.fence, Interrupted())
             elif stage >= Stage.DRAINING:
                 run.slot.interrupt(run.token.fence, "shutdown", hard=stage >= Stage.CANCELLING)
-        if stage >= Stage.CANCELLING:
-            self.deliveries.release_held()
-        else:
-            self.deliveries.reconsider()
+        self.deliveries.reconsider()
 
     @property
     def finished(self) -> bool:
@@ -292,15 +287,22 @@ class Runner:
         """Nothing is under way here."""
         return not (self.runs.by_fence or self.runs.passing or self.deliveries.valid)
 
+    @property
+    def waiting(self) -> bool:
+        """Messages are taken, and there is none."""
+        return self.idle and self._window > 0
+
     def _beats(self) -> None:
-        if not self.deliveries.ledger_away:
-            self.runs.write_beats(list(self.runs.by_fence.values()))
+        self.runs.write_beats(list(self.runs.by_fence.values()))
         self.timers.after(_BEATS_EVERY, self._beats)
 
     # --- for people ------------------------------------------------------------------------------------------------
 
     def not_ready(self) -> Mapping[str, str]:
-        """Why no message is taken, by the name of the part; empty when all is well."""
+        """Why no message is taken, by the name of the part, as of the last turn; empty when all is well; from any thread."""
+        return self._not_ready
+
+    def _causes(self) -> Mapping[str, str]:
         causes = {f"{target} queue": why for target, why in self.runs.missing.items()}
         if self._connection:
             causes["broker"] = self._connection
@@ -310,6 +312,8 @@ class Runner:
             causes["ledger"] = self._ledger_cause
         if self._unready:
             causes["setup"] = next(iter(self._unready.values()))
+        elif not self.runs.up:
+            causes["setup"] = "not over yet"
         if self.stage is not Stage.RUNNING:
             causes["stage"] = self.stage.name.lower()
         return causes

@@ -20,9 +20,9 @@ from steadyworker import report, settle
 from steadyworker.delivery import Delivery
 from steadyworker.errors import LedgerUnavailable, PublishFailed
 from steadyworker.events import Adrift, Fenced, JobEnded, JobStarted, TakenOver
-from steadyworker.handing import hand_over_of, task_of
-from steadyworker.intake import Arrival
-from steadyworker.ledger.base import Beat, JobId, Moving, Row, Verdict
+from steadyworker.handing import finish_of, hand_over_of, task_of
+from steadyworker.intake import Arrival, too_large
+from steadyworker.ledger.base import Beat, JobId, Row
 from steadyworker.outcome import (
     Done,
     Failed,
@@ -31,15 +31,15 @@ from steadyworker.outcome import (
     Rejected,
 )
 from steadyworker.retry import RetryPolicy
-from steadyworker.settle import HandOver, Origin, Refused, Settler
+from steadyworker.settle import HandOver, Refused, Settler
 from steadyworker.slots.base import Slot
 from steadyworker.table import HandedOver, Parts, Phase, Run, Timers
 
 _BACK_OFF = RetryPolicy(wait=wait_random_exponential(multiplier=0.5, max=30))
 """The waits between tries of a hand-over that cannot publish: full jitter, at most 30 s."""
 
-MANY_INTERRUPTIONS = 10
-"""So many interruptions of one job draw a warning (contract §3)."""
+_LIMITS = ("time-limit", "stalled")
+"""What a run that waits for the ledger cannot help: such an end is an interruption, and free."""
 
 
 class Runs:
@@ -62,9 +62,11 @@ class Runs:
     ) -> None:
         self.by_fence: dict[int, Run] = {}
         self.passing: list[HandOver] = []
-        self.missing: dict[str, str] = {}
         self.settled_jobs = 0
+        self.up: set[int] = set()
+        self.ledger_away = False
         self.ledger_lost = ledger_lost
+        self._failing: dict[HandOver, str] = {}
         self._parts = parts
         self._timers = timers
         self._post = post
@@ -75,8 +77,20 @@ class Runs:
 
     def free_slot(self) -> Slot | None:
         """A slot that can begin a run now."""
-        busy = {run.slot.id for run in self.by_fence.values() if run.slot is not None}
+        busy = self._busy()
         return next((slot for slot in self._parts.slots if slot.warm and slot.id not in busy), None)
+
+    def warming(self) -> bool:
+        """Whether a slot that nobody has will be warm soon: its child is being replaced."""
+        return bool(self.up - self._busy())
+
+    def _busy(self) -> set[int]:
+        return {run.slot.id for run in self.by_fence.values() if run.slot is not None}
+
+    @property
+    def missing(self) -> dict[str, str]:
+        """The targets that a hand-over waits for, each with why."""
+        return {hand_over.copy.to.value: why for hand_over, why in self._failing.items() if hand_over.copy is not None}
 
     def slots_adrift(self) -> int:
         """How many slots are busy with runs that hold no valid delivery."""
@@ -104,25 +118,20 @@ class Runs:
             run.slot = None
             self.ended(run, Rejected(f"cancelled: {row.cancel_reason}"))
             return
-        if arrival.delivery.size > self._parts.max_body:
+        if (reason := too_large(arrival.delivery, self._parts.max_body)) is not None:
             run.slot = None
-            limit, got = self._parts.max_body, arrival.delivery.size
-            self.ended(run, Rejected(f"bad-payload: expected at most {limit} bytes, got {got}"))
+            self.ended(run, Rejected(reason))
             return
         self._parts.emit(JobStarted(**about, attempt=row.counters.attempts + 1, why=report.why(before, lost=lost)))
         slot.run(task_of(row, arrival, self._parts.spec))
 
-    def finish(self, row: Row, arrival: Arrival) -> None:
-        """Finish a hand-over that its owner left at `moving`, under the fence that was drawn for it; nothing runs."""
-        target = Moving.DEAD if row.target is None else row.target
-        verdict = Verdict(target, row.reason, row.counters, row.due_in, row.error_class, row.error_text)
-        origin = Origin(row.id, row.hop, arrival.delivery.body, arrival.origin.headers)
-        copy = settle.hand_over_copy(origin, verdict, row.uid, self._parts.worker)
+    def finish(self, row: Row, arrival: Arrival, began: float) -> None:
+        """Finish a hand-over that its owner left at `moving`, under the fence that was asked for at `began`; nothing runs."""
         clock, times = self._parts.clock, self._parts.times
-        run = Run(row.token, row, arrival, arrival.delivery, clock.boottime() + times.trust, clock.monotonic())
+        run = Run(row.token, row, arrival, arrival.delivery, began + times.trust, clock.monotonic())
         run.outcome = Failed(row.reason, row.error_class)
         run.phase = Phase.HANDING
-        run.hand_over = settle.finish(row.token, arrival.delivery, copy)
+        run.hand_over = finish_of(row, arrival, self._parts.worker)
         self.by_fence[row.fence] = run
         self._submit(run.hand_over, run)
 
@@ -141,6 +150,8 @@ class Runs:
         if run is None:
             return
         run.slot = None
+        if run.waiting and isinstance(outcome, Failed) and outcome.reason in _LIMITS:
+            outcome = Interrupted()
         run.waiting.clear()
         for call in run.calls.values():
             call.cancel()
@@ -197,6 +208,7 @@ class Runs:
     def handed_over(self, told: HandedOver) -> None:
         """A hand-over came to its end, or to what stopped it."""
         hand_over, run, error = told.hand_over, told.run, told.error
+        self._failing.pop(hand_over, None)
         match error:
             case Refused():
                 if run is not None:
@@ -213,32 +225,34 @@ class Runs:
     def _publish_later(self, hand_over: HandOver, run: Run | None, error: PublishFailed) -> None:
         """It keeps lease and delivery, and tries again; the process is not ready, by name of the target."""
         hand_over.failures += 1
-        assert hand_over.copy is not None, "what could not be published has a copy"
-        self.missing[hand_over.copy.to.value] = str(error)
+        self._failing[hand_over] = str(error)
         self._timers.after(_BACK_OFF.delay(min(hand_over.failures, 10)), lambda: self.retry(hand_over, run))
 
     def retry(self, hand_over: HandOver, run: Run | None) -> None:
         """Go on with a hand-over that was stopped, unless it was dropped meanwhile."""
         if run is None:
             if hand_over.delivery is None:
+                self._failing.pop(hand_over, None)
                 self.passing.remove(hand_over)
             else:
                 self._submit(hand_over, None)
             return
         dropped = self.by_fence.get(run.token.fence) is not run or run.phase is not Phase.HANDING
-        if not dropped and (hand_over.recorded or self.trusted(run)):
+        if dropped:
+            self._failing.pop(hand_over, None)
+        elif hand_over.recorded or self.trusted(run):
             run.stopped = False
             self._submit(hand_over, run)
 
     def _over(self, hand_over: HandOver, run: Run | None) -> None:
-        if hand_over.copy is not None:
-            self.missing.pop(hand_over.copy.to.value, None)
         if run is None:
             self.passing.remove(hand_over)
             return
         self.by_fence.pop(run.token.fence, None)
         if not isinstance(hand_over.record, settle.RecordInterrupted):
             self.settled_jobs += 1
+        elif not run.saved:
+            report.often_interrupted(run.token, hand_over.record.counters.interruptions)
         self._parts.emit(report.settled(run, hand_over, self._parts.clock))
         late = run.delivery
         if late is not None and late is not hand_over.settled_with:
@@ -279,6 +293,17 @@ class Runs:
         if delivery is not None:
             self._again(delivery)
 
+    def end_what_has_no_lease(self) -> None:
+        """End what somebody else may have taken over by now (`on_ledger_loss = "stop"`)."""
+        now, times = self._parts.clock.boottime(), self._parts.times
+        for run in self.by_fence.values():
+            if (
+                now > run.trusted_until - times.trust + times.lease
+                and run.phase is Phase.RUNNING
+                and run.slot is not None
+            ):
+                run.slot.kill(run.token.fence, Interrupted())
+
     def remember(self, run: Run, done: float | None, total: float | None, note: str) -> None:
         """Progress, to be written with the next beats."""
         run.beat = Beat(done, total, note, self._parts.clock.wall())
@@ -286,7 +311,7 @@ class Runs:
     def write_beats(self, runs: Iterable[Run]) -> None:
         """Write what moved since the last time; lossy."""
         for run in runs:
-            if run.beat is not None:
+            if run.beat is not None and not self.ledger_away:
                 beat, run.beat = run.beat, None
                 try:
                     self._parts.ledger.beat(run.token, beat)

@@ -39,11 +39,10 @@ class Quota:
         with self._lock:
             if self._left is None:
                 return True
+            if self._left == 0:
+                return False
             self._left -= 1
-            if self._left >= 0:
-                return True
-            self._left = 0
-            return False
+            return True
 
     def give_back(self) -> None:
         """It was not begun after all."""
@@ -115,7 +114,7 @@ class Run:
     One execution, from its claim to the last word on it; `delivery` None means adrift.
 
     `trusted_until` is boot time: until then the ledger's word that this run is the one may be relied on.
-    `stopped` says that its hand-over waits for the ledger.
+    `stopped` says that its hand-over waits for the ledger; `saved` that it has saved a checkpoint.
     """
 
     token: Token
@@ -131,6 +130,7 @@ class Run:
     cancel_reason: str | None = None
     beat: Beat | None = None
     stopped: bool = False
+    saved: bool = False
     waiting: list[Asked] = field(default_factory=list)
     calls: dict[int, ServiceCall] = field(default_factory=dict)
 
