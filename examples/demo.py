@@ -13,7 +13,7 @@ import shutil
 import signal
 import sys
 import time
-from contextlib import suppress
+from contextlib import closing, suppress
 from pathlib import Path
 
 import demo_data
@@ -45,9 +45,7 @@ def main() -> int:
     no_java = missing_java()
     stories = [story for story in STORIES if not (story.needs_java and no_java)]
     ledger = open_ledger(LEDGER)
-    with Screen() as screen:
-        worker = Watched(screen, ledger, ENVIRON, OUT / "worker.log")
-
+    with closing(ledger), Screen() as screen, Watched(screen, ledger, ENVIRON, OUT / "worker.log") as worker:
         screen.chapter(f"Making {demo_data.PAYMENTS:,} payments")
         demo_data.make_payments(PAYMENTS)
         screen.say("Parquet, a folder for each month; the biggest merchant has 600,000 of them, the tiniest 37")
@@ -87,7 +85,6 @@ def main() -> int:
         screen.say(f"  steadyworker verify {OUT.name}/exports/*.csv")
         if no_java:
             screen.say(f"The biggest merchant was left out.  {no_java}", "bold yellow")
-    ledger.close()
     return 1 if wrong else 0
 
 

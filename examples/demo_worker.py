@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
 import sys
 import threading
@@ -12,7 +13,8 @@ from collections import Counter
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from queue import Empty, SimpleQueue
-from typing import Any
+from types import TracebackType
+from typing import Any, Self
 
 from demo_screen import Screen
 
@@ -49,6 +51,16 @@ class Watched:
         self.positions: dict[str, list[int]] = {}
         self.pid = 0
 
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        """Whatever went wrong, or Ctrl-C: leave no worker process behind."""
+        if self._process is not None and self._process.poll() is None:
+            self.end(signal.SIGTERM)
+
     def start(self, *options: str) -> None:
         """Start a worker process, as anyone would on the command line."""
         self._process = subprocess.Popen(
@@ -62,10 +74,10 @@ class Watched:
         self._reader = threading.Thread(target=self._read, args=(self._process,), daemon=True)
         self._reader.start()
 
-    def end(self, signal: int) -> int:
+    def end(self, number: int) -> int:
         """Send this signal, and answer the exit code once all is said."""
         assert self._process is not None
-        self._process.send_signal(signal)
+        self._process.send_signal(number)
         code = self._process.wait()
         self._reader.join()
         self._hear()

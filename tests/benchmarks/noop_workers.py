@@ -1,0 +1,24 @@
+"""Workers that do nothing, and report to nobody."""
+
+from __future__ import annotations
+
+from steadyworker import Job, Worker
+
+SLOTS = 2
+
+
+class Noop(Worker[dict[str, int]]):
+    time_limit = 60
+    concurrency = SLOTS
+
+    def handle(self, job: Job[dict[str, int]]) -> None:
+        """Nothing."""
+
+
+class Threads(Noop):
+    queue = "noop"
+    isolation = "thread"
+
+
+class Processes(Noop):
+    queue = "noop"

@@ -1,0 +1,168 @@
+"""
+The benchmarks, one table: `make bench`.
+
+Ratios are measured side by side: each round does one after the other, and the table has the median of the rounds.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from statistics import median
+
+import psutil
+from noop_workers import Processes
+from rich.box import SIMPLE_HEAD
+from rich.console import Console
+from rich.table import Table
+
+from steadyworker import Client
+from steadyworker.clock import SystemClock, Times
+from steadyworker.ledger.base import Claimed, JobId
+from steadyworker.ledger.sqlite import SqliteLedger
+from steadyworker.outcome import Counters
+
+HERE = Path(__file__).parent
+JOBS, ROUNDS, STARTS, IDLE, ROWS = 1_000, 3, 5, 10.0, 2_000
+CLOCK = SystemClock()
+Line = tuple[str, str, str]
+
+
+def main() -> int:
+    """Measure and print."""
+    lines = [*throughput(), *starts(), *footprint(), ledger()]
+    table = Table("what", "measured", "aim", title=f"{os.cpu_count()} cores", box=SIMPLE_HEAD)
+    for line in lines:
+        table.add_row(*line)
+    Console(width=110).print(table)
+    spark = HERE / "bench_spark.py"
+    if spark.exists() and shutil.which("java"):
+        return subprocess.run([sys.executable, spark], check=False).returncode
+    print("Spark's table was left out: no Java.")
+    return 0
+
+
+def throughput() -> Iterator[Line]:
+    """No-op jobs per second, and what part of the bare queue's speed that is."""
+    rates: dict[str, list[float]] = {"bare": [], "thread": [], "process": []}
+    for _ in range(ROUNDS):
+        for how, found in rates.items():
+            with folder() as environ:
+                send(environ, JOBS)
+                said = subprocess.run(
+                    [sys.executable, HERE / "noop.py", how, str(JOBS)],
+                    env=environ,
+                    cwd=HERE,
+                    stdout=subprocess.PIPE,
+                    stderr=subprocess.DEVNULL,
+                    check=True,
+                )
+                found.append(JOBS / float(said.stdout))
+    bare = median(rates["bare"])
+    yield "bare loop of the embedded queue: receive, acknowledge", f"{bare:,.0f} jobs/s", ""
+    for how in ("thread", "process"):
+        ratio = median(one / other for one, other in zip(rates[how], rates["bare"], strict=True))
+        yield f"two {how} slots", f"{median(rates[how]):,.0f} jobs/s, {ratio:.0%} of bare", ""
+
+
+def starts() -> Iterator[Line]:
+    """Start to first job, and the help text."""
+    seconds = []
+    for _ in range(STARTS):
+        with folder() as environ:
+            send(environ, 1)
+            began = CLOCK.monotonic()
+            with worker(environ) as (_, lines):
+                wait_for(lines, "job_started")
+                seconds.append(CLOCK.monotonic() - began)
+    yield "start to first job", f"{median(seconds):.2f} s", "< 1 s"
+    helps = [
+        timed(lambda: subprocess.run([sys.executable, "-m", "steadyworker", "--help"], capture_output=True, check=True))
+        for _ in range(STARTS)
+    ]
+    yield "steadyworker --help", f"{median(helps):.2f} s", "< 0.3 s"
+
+
+def footprint() -> Iterator[Line]:
+    """What the worker process itself takes, after some jobs."""
+    with folder() as environ:
+        send(environ, 50)
+        with worker(environ) as (process, lines):
+            for _ in range(50):
+                wait_for(lines, "job_settled")
+            parent = psutil.Process(process.pid)
+            before, began = parent.cpu_times(), CLOCK.monotonic()
+            time.sleep(IDLE)
+            after, seconds = parent.cpu_times(), CLOCK.monotonic() - began
+            used = (after.user + after.system - before.user - before.system) * 1000 / seconds
+            yield "memory of the worker process", f"{parent.memory_info().rss / 2**20:.0f} MiB", "≤ 45 MB"
+            yield "its CPU when idle", f"{used:.1f} ms per s", "≤ 2 ms"
+
+
+def ledger() -> Line:
+    """Claim and done, each a commit."""
+    with folder() as environ:
+        book = SqliteLedger(Path(environ["STEADYWORKER_STATE_DIR"]) / "bench.db", clock=CLOCK, times=Times())
+        body = hashlib.sha256(b"{}").digest()
+
+        def jobs() -> None:
+            for number in range(ROWS):
+                row = book.claim(Claimed(JobId("bench", "noop", str(number)), None, "owner", 0, body, Counters()))
+                assert row is not None
+                assert book.done(row.token)
+
+        micros = timed(jobs) / ROWS * 1e6
+        book.close()
+    return "ledger: claim and done", f"{micros:,.0f} µs", ""
+
+
+@contextmanager
+def folder() -> Iterator[dict[str, str]]:
+    """An environment with a state directory of its own."""
+    with tempfile.TemporaryDirectory() as place:
+        kept = {name: value for name, value in os.environ.items() if not name.startswith("STEADYWORKER_")}
+        yield {**kept, "STEADYWORKER_STATE_DIR": place}
+
+
+def send(environ: dict[str, str], jobs: int) -> None:
+    """Queue no-op jobs."""
+    with Client(f"sqlite:{environ['STEADYWORKER_STATE_DIR']}/broker.db") as client:
+        for number in range(jobs):
+            client.send(Processes, {"number": number})
+
+
+@contextmanager
+def worker(environ: dict[str, str]) -> Iterator[tuple[subprocess.Popen[str], Iterator[str]]]:
+    """A worker process, and the lines that it logs."""
+    command = [sys.executable, "-m", "steadyworker", "run", "noop_workers:Processes", "--log-format", "json"]
+    with subprocess.Popen(command, env=environ, cwd=HERE, stderr=subprocess.PIPE, text=True) as process:
+        assert process.stderr is not None
+        try:
+            yield process, iter(process.stderr)
+        finally:
+            process.terminate()
+            process.communicate()
+
+
+def wait_for(lines: Iterator[str], event: str) -> None:
+    """Read until the worker has said it."""
+    next(line for line in lines if f'"event":"{event}"' in line)
+
+
+def timed(work: Callable[[], object]) -> float:
+    """Seconds that it takes."""
+    began = CLOCK.monotonic()
+    work()
+    return CLOCK.monotonic() - began
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,44 @@
+"""The demo, as `make demo` runs it, with and without Java; it judges itself, and ends with 1 if anything is off."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.examples.conftest import EXAMPLES, Shell
+
+
+@pytest.mark.spark
+@pytest.mark.timeout(330)
+def test_the_demo_ends_as_it_has_to(tmp_path: Path, shell: Shell) -> None:
+    said = shell(f"python {EXAMPLES}/demo.py", within=300)
+    assert said.count("All as it has to be") == 1
+    assert said.count("middle: goes on at row ") == 1
+    assert sorted(path.name for path in (tmp_path / "demo-output/exports").glob("*.csv")) == [
+        "biggest.csv",
+        "fails-twice.csv",
+        "middle.csv",
+        "tiny.csv",
+    ]
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(330)
+def test_without_java_it_runs_all_but_spark_and_says_what_to_install(tmp_path: Path, shell: Shell) -> None:
+    said = shell(
+        f"""python - <<'END'
+import sys
+
+sys.path.insert(0, "{EXAMPLES}")
+import demo
+
+demo.missing_java = lambda: "apt-get install openjdk-17-jre-headless"
+sys.exit(demo.main())
+END""",
+        within=300,
+    )
+    assert said.count("All as it has to be") == 1
+    assert said.count("left out: no Java") == 1
+    assert said.rstrip().endswith("apt-get install openjdk-17-jre-headless")
+    assert len(list((tmp_path / "demo-output/exports").glob("*.csv"))) == 3
