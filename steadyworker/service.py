@@ -271,7 +271,7 @@ class Service:
             found.append((f"--give-up-after: no broker for {options.give_up_after:g} s", EX_UNAVAILABLE))
         if options.max_jobs is not None and all(runner.parts.quota.spent and runner.idle for runner in runners):
             found.append((f"--max-jobs: {options.max_jobs}", EX_OK))
-        if not all(runner.idle and not away for runner in runners):
+        if away or not all(runner.waiting for runner in runners):
             self._busy_at = now
         if options.idle_exit is not None and now - self._busy_at > options.idle_exit:
             found.append((f"--idle-exit: idle for {options.idle_exit:g} s", EX_OK))
