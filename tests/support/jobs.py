@@ -182,3 +182,16 @@ class Threaded(Worker[dict[str, Any]]):
 
     def handle(self, job: Job[dict[str, Any]]) -> None:
         note("starts", f"{job.key} {job.attempt} 0")
+
+
+class Stuck(Worker[dict[str, Any]]):
+    """In a thread that nothing can end."""
+
+    queue = "stuck"
+    time_limit = 1
+    isolation = "thread"
+
+    def handle(self, job: Job[dict[str, Any]]) -> None:
+        note("starts", f"{job.key} {job.attempt} 0")
+        while True:
+            time.sleep(0.05)

@@ -8,6 +8,7 @@ A real worker process for a test, with what the test says in `STAGE` (JSON) done
 | `scale` | the ledger's clocks run so many times faster |
 | `silence` | seconds after which the broker gives a silent consumer's messages to another |
 | `proof` | false: no owner is ever provably dead, so that its lease has to run out |
+| `adoption` | false: a redelivery is never bound to the run that is under way |
 | `setup_limit` | seconds that `setup` may take |
 | `turn_limit` | seconds after which a loop that does not turn is stuck |
 
@@ -34,6 +35,7 @@ from steadyworker.clock import Times
 from steadyworker.ledger.sqlite import SqliteLedger
 from steadyworker.service import Service
 from steadyworker.slots.process import ProcessSlot
+from steadyworker.table import Parts
 from steadyworker.vigil import Vigil
 from steadyworker.worker import load_worker
 from steadyworker_sqlite import SqliteAdapter
@@ -91,7 +93,9 @@ def main() -> int:
     if not script:
         return run(*workers)
     if "setup_limit" in script:
-        assembling.ProcessSlot = partial(ProcessSlot, setup_limit=script["setup_limit"])  # type: ignore[misc, assignment]
+        assembling.ProcessSlot = partial(ProcessSlot, setup_limit=script["setup_limit"])  # type: ignore[misc, assignment, attr-defined]
+    if not script.get("adoption", True):
+        assembling.Parts = partial(Parts, adoption=False)  # type: ignore[misc, assignment, attr-defined]
     if "turn_limit" in script:
         watching._TURN_LIMIT = script["turn_limit"]
     options = config.load({}, os.environ, Path.cwd())

@@ -10,7 +10,7 @@ import subprocess
 import sys
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 from typing import Any
@@ -30,14 +30,17 @@ WITHIN = 30.0
 """Seconds that a test waits for what takes one on an idle machine."""
 
 Environment = Mapping[str, str]
+Setting = str | float
 
 
-def eventually(probe: Callable[[], Any], what: str, within: float = WITHIN) -> Any:
-    """Ask until the answer is true, and return it; fails with `what` after that many seconds."""
+def eventually(
+    probe: Callable[[], Any], what: str, within: float = WITHIN, report: Callable[[], str] = lambda: ""
+) -> Any:
+    """Ask until the answer is true, and return it; fails after that many seconds, with what there is to report by then."""
     deadline = time.monotonic() + within
     while not (answer := probe()):
         if time.monotonic() > deadline:
-            pytest.fail(f"not within {within:g} s: {what}")
+            pytest.fail(f"not within {within:g} s: {what}\n{report()}")
         time.sleep(0.01)
     return answer
 
@@ -66,8 +69,12 @@ class WorkerProcess(subprocess.Popen[bytes]):
             lines = [line for line in self.lines(event) if values.items() <= line.items()]
             return lines if len(lines) >= times else []
 
-        found: list[dict[str, Any]] = eventually(said, f"{event} {values or ''} ×{times}, in\n{self.log.read_text()}")
+        found: list[dict[str, Any]] = eventually(said, f"{event} {values or ''} ×{times}", report=self.said)
         return found[times - 1]
+
+    def said(self) -> str:
+        """The end of its log."""
+        return self.log.read_text(encoding="utf-8", errors="replace")[-20_000:]
 
     def started(self) -> WorkerProcess:
         """Wait until it consumes, and return it."""
@@ -92,8 +99,8 @@ class WorkerProcess(subprocess.Popen[bytes]):
         try:
             found = self.wait(within)
         except subprocess.TimeoutExpired:
-            pytest.fail(f"did not end within {within:g} s:\n{self.log.read_text()}")
-        assert found == code, self.log.read_text()
+            pytest.fail(f"did not end within {within:g} s:\n{self.said()}")
+        assert found == code, self.said()
         return time.monotonic() - began
 
 
@@ -112,7 +119,7 @@ class Stage:
         with Client(**self.urls) as client:
             client.send(queue, payload, key=key, **more)
 
-    def environment(self, **settings: object) -> dict[str, str]:
+    def environment(self, **settings: Setting) -> dict[str, str]:
         """What a worker process is given: this stage, and settings by their names."""
         given = {"broker": self.urls["broker"], "ledger": self.urls["ledger"], "state_dir": self.folder / "state"}
         return {
@@ -127,14 +134,15 @@ class Stage:
         *targets: str,
         script: Mapping[str, object] | None = None,
         env: Environment | None = None,
-        **settings: object,
+        around: Sequence[str] = (),
+        **settings: Setting,
     ) -> WorkerProcess:
-        """Start a worker process with these settings, and this done to its parts (`main.py`)."""
-        command = [sys.executable, str(MAIN), *targets]
+        """Start a worker process with these settings, this done to its parts (`main.py`), and that command around it."""
+        command = [*around, sys.executable, str(MAIN), *targets]
         environment = self.environment(**settings) | {"STAGE": json.dumps(script or {})} | dict(env or {})
         return self._started(command, environment)
 
-    def command(self, *arguments: str, **settings: object) -> WorkerProcess:
+    def command(self, *arguments: str, **settings: Setting) -> WorkerProcess:
         """Start `steadyworker` with these arguments, as a user does."""
         return self._started([sys.executable, "-m", "steadyworker", *arguments], self.environment(**settings))
 
@@ -157,7 +165,7 @@ class Stage:
             found = self.row(queue, key)
             return found if found is not None and found.state is state else None
 
-        found: Row = eventually(row, f"{key} {state}; it is {self.row(queue, key)}\n{self.logs()}", within)
+        found: Row = eventually(row, f"{key} {state}", within, lambda: f"{self.row(queue, key)}\n{self.logs()}")
         return found
 
     def depth(self, queue: str) -> int:
@@ -175,7 +183,7 @@ class Stage:
 
     def empties(self, queue: str, within: float = WITHIN) -> None:
         """Wait until the queue has no message at all."""
-        eventually(lambda: self.depth(queue) == 0, f"{queue} empty\n{self.logs()}", within)
+        eventually(lambda: self.depth(queue) == 0, f"{queue} empty", within, self.logs)
 
     def lines(self, file: str) -> list[str]:
         """What jobs have noted in this file."""
@@ -184,11 +192,11 @@ class Stage:
 
     def notes(self, file: str, count: int, within: float = WITHIN) -> list[str]:
         """Wait until jobs have noted so many lines in this file, and return them."""
-        eventually(lambda: len(self.lines(file)) >= count, f"{count} {file}\n{self.logs()}", within)
+        eventually(lambda: len(self.lines(file)) >= count, f"{count} {file}", within, self.logs)
         return self.lines(file)
 
     def logs(self) -> str:
-        return "\n".join(process.log.read_text(errors="replace")[-20_000:] for process in self.processes)
+        return "\n\n".join(process.said() for process in self.processes)
 
     # --- what happens ---
 

@@ -1,0 +1,69 @@
+"""Starts and stops of a whole worker process in one Python process leave nothing behind."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import threading
+from pathlib import Path
+
+import psutil
+import pytest
+
+from steadyworker import Client, config
+from steadyworker.assemble import Assembly, assemble, plan
+from steadyworker.clock import SystemClock, Times
+from steadyworker.events import Event, JobSettled
+from steadyworker.service import Service
+from steadyworker.vigil import Vigil
+from steadyworker.worker import load_worker
+from tests.support.stage import ROOT, eventually
+
+
+def left_behind() -> tuple[set[threading.Thread], int, int]:
+    """The threads, open descriptors and children of this process."""
+    me = psutil.Process()
+    return set(threading.enumerate()), me.num_fds(), len(me.children(recursive=True))
+
+
+def cycle(target: str, folder: Path, number: int) -> int:
+    """Start, run one job, and be told to stop; answers the exit code."""
+    given = {
+        "broker": f"sqlite:{folder / 'broker.db'}",
+        "ledger": f"sqlite:{folder / 'ledger.db'}",
+        "state_dir": folder,
+    }
+    worker = load_worker(target)
+    with Client(given["broker"], ledger=given["ledger"]) as client:
+        client.send(worker, {}, key=f"job-{number}")
+    options = config.load(given | {"health": "127.0.0.1:0"}, {}, folder)
+
+    def stop(event: Event) -> None:
+        if isinstance(event, JobSettled):
+            os.kill(os.getpid(), signal.SIGTERM)
+
+    def wired() -> Assembly:
+        return assemble(planned, [stop])
+
+    planned = plan([worker], options)
+    clock = SystemClock()
+    return Service(options, clock, wired, Vigil(clock, Times(), options.health, {})).run()
+
+
+@pytest.mark.parametrize(("target", "cycles"), [("Threaded", 50), ("Slow", 10)], ids=["threads", "processes"])
+def test_starts_and_stops_leave_no_thread_descriptor_or_child(
+    target: str, cycles: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("STAGE_FOLDER", str(tmp_path))
+    monkeypatch.setattr(sys, "path", [str(ROOT), *sys.path])
+    handlers = [signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1)]
+    assert cycle(f"tests.support.jobs:{target}", tmp_path, 0) == 0  # whatever is made once is made now
+    before = left_behind()
+    for number in range(1, cycles + 1):
+        assert cycle(f"tests.support.jobs:{target}", tmp_path, number) == 0
+    eventually(lambda: left_behind() == before, f"{left_behind()} as before: {before}", within=5)
+    assert handlers == [
+        signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1)
+    ]
+    assert [path.name for path in tmp_path.glob("*.consumers/*")] == []

@@ -1,0 +1,80 @@
+"""Why a worker process ends, and what its exit code says of it (contract §6)."""
+
+from __future__ import annotations
+
+import sqlite3
+from contextlib import closing
+
+from steadyworker.ledger.base import State
+from tests.support.stage import Stage
+
+JOBS = "tests.support.jobs"
+STEPS = f"{JOBS}:Steps"
+
+
+def test_0_after_so_many_jobs_and_not_one_more(stage: Stage) -> None:
+    for number in range(4):
+        stage.send("steps", {"steps": 1}, key=f"job-{number}")
+    stage.command("run", STEPS, "--max-jobs", "2").ended(0)
+    assert len(stage.lines("starts")) == 2
+    assert stage.ready("steps") == stage.depth("steps") == 2
+
+
+def test_0_after_so_long_without_a_job(stage: Stage) -> None:
+    stage.send("steps", {"steps": 1})
+    process = stage.command("run", STEPS, "--idle-exit", "0.5")
+    process.ended(0)
+    assert stage.reaches("steps", State.DONE)
+    assert process.says("worker_stopped")["reasons"] == ["--idle-exit: idle for 0.5 s"]
+
+
+def test_69_when_the_broker_is_away_for_too_long(stage: Stage) -> None:
+    """It answers who it is, and takes no consumer."""
+    stage.send("steps", {})
+    with stage.locked(stage.broker):
+        process = stage.command("run", STEPS, "--give-up-after", "1")
+        process.ended(69)
+    assert "no broker for 1 s" in process.says("worker_stopped")["reasons"][0]
+    assert stage.lines("starts") == []
+
+
+def test_75_when_the_worker_process_has_grown_too_large(stage: Stage) -> None:
+    process = stage.command("run", STEPS, "--max-rss", "1 MiB")
+    process.ended(75)
+    assert "--max-rss" in process.says("worker_stopped")["reasons"][0]
+
+
+def test_78_for_a_setting_that_makes_no_sense(stage: Stage) -> None:
+    process = stage.command("run", STEPS, stop_within="soon")
+    process.ended(78)
+    assert "STEADYWORKER_STOP_WITHIN" in process.log.read_text()
+
+
+def test_78_for_two_workers_on_one_queue(stage: Stage) -> None:
+    process = stage.command("run", STEPS, f"{JOBS}:Twin")
+    process.ended(78)
+    assert "Expected one Worker for each queue" in process.log.read_text()
+
+
+def test_78_for_a_broker_file_that_is_another_programs(stage: Stage) -> None:
+    with closing(sqlite3.connect(stage.broker)) as other:
+        other.execute("CREATE TABLE songs (name TEXT)")
+    process = stage.command("run", STEPS)
+    process.ended(78)
+    assert "another program" in process.log.read_text()
+
+
+def test_78_for_a_namespace_of_another_broker(stage: Stage) -> None:
+    stage.command("run", STEPS, "--namespace", "shop", "--idle-exit", "0.1").ended(0)
+    process = stage.command("run", STEPS, "--namespace", "shop", broker=f"sqlite:{stage.folder / 'another.db'}")
+    process.ended(78)
+    assert "Expected namespace 'shop'" in process.log.read_text()
+
+
+def test_70_when_a_thread_does_not_end(stage: Stage) -> None:
+    """A handler in a thread cannot be killed; the worker process goes instead, and another one has the message."""
+    stage.send("stuck", {})
+    process = stage.worker(f"{JOBS}:Stuck")
+    process.ended(70)
+    assert stage.row("stuck").counters.attempts == 1  # type: ignore[union-attr]
+    assert stage.lines("starts") == ["job 1 0"]

@@ -1,0 +1,93 @@
+"""How a worker process is seen from outside, over real sockets: `/livez`, `/readyz`, and systemd's notify protocol."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.support.probes import Manager, free_address, probe, ready
+from tests.support.stage import Stage, eventually
+
+STEPS = "tests.support.jobs:Steps"
+
+
+@pytest.fixture
+def manager(tmp_path: Path) -> Iterator[Manager]:
+    made = Manager(tmp_path)
+    yield made
+    made.close()
+
+
+def watched(manager: Manager) -> dict[str, str]:
+    """What systemd gives to a unit with Type=notify and WatchdogSec=2."""
+    return {"NOTIFY_SOCKET": str(manager.path), "WATCHDOG_USEC": "2000000"}
+
+
+def test_a_life_is_told_to_systemd(stage: Stage, manager: Manager) -> None:
+    stage.send("steps", {"gate": "gate", "steps": 1})
+    process = stage.worker(STEPS, env=watched(manager))
+    stage.notes("waiting", 1)
+    eventually(lambda: manager.listen().count("WATCHDOG=1") >= 3, "it is fed while a job runs")
+    assert manager.heard[0] == "READY=1"
+    eventually(lambda: "STATUS=running, 1 running" in manager.listen(), "its status")
+    assert "STOPPING=1" not in manager.heard
+    process.terminate()
+    eventually(lambda: "STOPPING=1" in manager.listen(), "said when the stop begins, not when it ends")
+    manager.forget()
+    eventually(lambda: "WATCHDOG=1" in manager.listen(), "it is fed while it drains")
+    assert any(line.startswith("EXTEND_TIMEOUT_USEC=") for line in manager.heard)
+    stage.open()
+    process.ended(0)
+    assert "STOPPING=1" not in manager.listen(), "once"
+
+
+def test_a_stuck_runner_starves_the_watchdog_and_fails_livez(stage: Stage, manager: Manager) -> None:
+    """The ledger's call hangs for ever, in the runner's thread: the part is named, and the stop holds its budget all the same."""
+    health = free_address()
+    process = stage.worker(
+        STEPS, script={"hang": "ledger.read", "turn_limit": 3}, env=watched(manager), health=health, stop_within=5
+    )
+    ready(health)
+    stage.send("steps", {})
+    eventually(lambda: probe(health, "livez")[0] == 503, "unlive")
+    assert probe(health, "livez")[1].strip() == "stuck: runner of steps"
+    assert process.says("part_stuck")["part"] == "runner of steps"
+    manager.forget()
+    time.sleep(2.5)  # nothing is what is waited for
+    assert "WATCHDOG=1" not in manager.listen()
+    process.terminate()
+    assert process.ended(143) < 6
+
+
+def test_a_broker_that_is_down_makes_a_process_unready_not_unlive(stage: Stage, manager: Manager) -> None:
+    """A unit starts while its broker is down."""
+    health = free_address()
+    stage.send("steps", {"steps": 1})
+    with stage.locked(stage.broker):
+        process = stage.worker(STEPS, env=watched(manager), health=health)
+        eventually(lambda: "READY=1" in manager.listen(), "ready for systemd")
+        eventually(lambda: "steps: broker: " in probe(health, "readyz")[1], "not ready")
+        eventually(lambda: "locked" in probe(health, "readyz")[1], "and says why")
+        assert probe(health, "readyz")[0] == 503
+        assert probe(health, "livez")[0] == 200
+        eventually(lambda: "WATCHDOG=1" in manager.listen(), "fed")
+    eventually(lambda: probe(health, "readyz")[0] == 200, "ready by itself")
+    stage.notes("starts", 1)
+    process.terminate()
+    process.ended(0)
+
+
+def test_a_stage_is_a_reason_to_be_unready(stage: Stage) -> None:
+    health = free_address()
+    stage.send("steps", {"gate": "gate", "steps": 1})
+    process = stage.worker(STEPS, health=health)
+    stage.notes("waiting", 1)
+    eventually(lambda: probe(health, "readyz") == (200, "ok\n"), "ready")
+    process.terminate()
+    eventually(lambda: probe(health, "readyz") == (503, "steps: stage: draining\n"), "unready")
+    assert probe(health, "livez")[0] == 200
+    stage.open()
+    process.ended(0)
