@@ -1,7 +1,7 @@
 """
 The Workers that are killed: each start, each effect and each export leaves a line in a file, so that they can be counted.
 
-`KILL_IN_CHILD` names what the child kills itself (`child`) or its worker process (`worker`) at; the parent's points are `points.py`'s.
+`KILL_IN_CHILD` names what the child kills itself (`child`) or its worker process (`worker`) at; the parent's points are `tests/support/main.py`'s.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from tenacity import wait_fixed
 from steadyworker import Job, RetryPolicy, Worker
 from steadyworker.exports import RowExport
 
-FOLDER = Path(os.environ.get("KILL_FOLDER", "."))
+FOLDER = Path(os.environ.get("STAGE_FOLDER", "."))
 ROWS = 500
 
 

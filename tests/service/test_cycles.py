@@ -8,7 +8,7 @@ import sys
 import threading
 from pathlib import Path
 
-import psutil
+import psutil  # type: ignore[import-untyped]
 import pytest
 
 from steadyworker import Client, config
@@ -29,15 +29,12 @@ def left_behind() -> tuple[set[threading.Thread], int, int]:
 
 def cycle(target: str, folder: Path, number: int) -> int:
     """Start, run one job, and be told to stop; answers the exit code."""
-    given = {
-        "broker": f"sqlite:{folder / 'broker.db'}",
-        "ledger": f"sqlite:{folder / 'ledger.db'}",
-        "state_dir": folder,
-    }
+    broker, ledger = f"sqlite:{folder / 'broker.db'}", f"sqlite:{folder / 'ledger.db'}"
     worker = load_worker(target)
-    with Client(given["broker"], ledger=given["ledger"]) as client:
+    with Client(broker, ledger=ledger) as client:
         client.send(worker, {}, key=f"job-{number}")
-    options = config.load(given | {"health": "127.0.0.1:0"}, {}, folder)
+    given = {"broker": broker, "ledger": ledger, "health": "127.0.0.1:0", "state_dir": str(folder)}
+    options = config.load(given, {}, folder)
 
     def stop(event: Event) -> None:
         if isinstance(event, JobSettled):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-import psutil
+import psutil  # type: ignore[import-untyped]
 import pytest
 
 from steadyworker.adapter import Copy, QueueSpec, Settings, Target

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import signal
 
-import psutil
+import psutil  # type: ignore[import-untyped]
 import pytest
 
 from steadyworker import lifecycle
@@ -26,11 +26,11 @@ def counted(stage: Stage, queue: str = "steps") -> tuple[int, int, int, int]:
 
 
 def mid_job(
-    stage: Stage, target: str = STEPS, queue: str = "steps", payload: object = None, **settings: object
+    stage: Stage, target: str = STEPS, queue: str = "steps", payload: object = None, *, stop_within: float = 28
 ) -> WorkerProcess:
     """A worker process in the middle of its job."""
     stage.send(queue, payload)
-    process = stage.worker(target, **settings).started()
+    process = stage.worker(target, stop_within=stop_within).started()
     stage.notes("waiting" if queue == "steps" else "starts", 1)
     return process
 

@@ -6,7 +6,7 @@ import os
 import signal
 from pathlib import Path
 
-import psutil
+import psutil  # type: ignore[import-untyped]
 
 from steadyworker.ledger.base import State
 from steadyworker.outcome import Counters

