@@ -110,7 +110,11 @@ class Slot(Protocol):
         ...
 
     def run(self, task: Task) -> None:
-        """Begin a run; only on a warm, idle slot; returns at once."""
+        """
+        Begin a run; only on a slot that was warm and idle; returns at once.
+
+        One that was given up meanwhile answers `Ended` with `Interrupted`.
+        """
         ...
 
     def reply(

@@ -138,13 +138,18 @@ class ProcessSlot:
             self._thread.start()
 
     def run(self, task: Task) -> None:
-        """Begin a run; while the child warms up it waits for that."""
+        """Begin a run; while the child warms up it waits for that; a slot that was just given up interrupts it."""
+        run = Run(task, Limits(self._clock.monotonic(), task.time_limit, task.stall_limit))
         with self._lock:
-            if self._thread is None or self._run is not None:
-                raise RuntimeError(f"Expected slot {self._id} to be started and idle: a run needs a slot of its own.")
-            self._run = Run(task, Limits(self._clock.monotonic(), task.time_limit, task.stall_limit))
-            if self._tenure is not None and self._tenure.phase is Phase.IDLE:
-                self._tenure.begin(self._run)
+            if self._run is not None:
+                raise RuntimeError(f"Expected slot {self._id} to be idle: a run needs a slot of its own.")
+            given_up = self._thread is None
+            if not given_up:
+                self._run = run
+                if self._tenure is not None and self._tenure.phase is Phase.IDLE:
+                    self._tenure.begin(run)
+        if given_up:
+            self._sink(self._ended(run, Interrupted()))
 
     def reply(
         self, fence: int, id: int, answer: Any, *, refused: InterruptReason | None = None, end: bool = True

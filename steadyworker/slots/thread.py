@@ -94,14 +94,18 @@ class ThreadSlot:
             self._changed.notify_all()
 
     def run(self, task: Task) -> None:
-        """Begin a run; before `Ready` it waits for it."""
+        """Begin a run; before `Ready` it waits for it; a slot that was just given up interrupts it."""
+        run = _Run(self, task, self._clock)
         with self._changed:
-            if self._bench is None or self._run is not None:
-                raise RuntimeError(f"Expected slot {self._id} to be started and idle; a run needs a slot of its own.")
-            self._run = run = _Run(self, task, self._clock)
-            if min(run.limits.next(), self._clock.monotonic() + _TICK) < self._keeper_wakes:
-                self._changed.notify_all()
-            self._bench.inbox.put(run)
+            if self._run is not None:
+                raise RuntimeError(f"Expected slot {self._id} to be idle; a run needs a slot of its own.")
+            if (bench := self._bench) is not None:
+                self._run = run
+                if min(run.limits.next(), self._clock.monotonic() + _TICK) < self._keeper_wakes:
+                    self._changed.notify_all()
+                bench.inbox.put(run)
+        if bench is None:
+            self._say(self._ended(run, Interrupted(), killed=False))
 
     def reply(
         self, fence: int, id: int, answer: Any, *, refused: InterruptReason | None = None, end: bool = True

@@ -1,0 +1,25 @@
+"""What happens between two looks: a slot that was warm when it was chosen, and is gone when its run begins."""
+
+from __future__ import annotations
+
+import pytest
+
+from steadyworker.outcome import Interrupted
+from steadyworker.slots.base import Ended, Unready
+from tests.slots.conftest import MakeRig
+
+
+@pytest.mark.parametrize("kind", ["process", "thread"])
+def test_a_run_for_a_slot_that_has_just_been_given_up_is_interrupted(
+    rig: MakeRig, monkeypatch: pytest.MonkeyPatch, kind: str
+) -> None:
+    """A claim lies between the look and the run, and takes up to ten seconds; the runner's thread must survive it."""
+    monkeypatch.setenv("STEADYWORKER_TEST", "raise")
+    slot = rig("Broken", kind)
+    slot.slot.start(slot.said.put)
+    slot.next(Unready)
+
+    fence = slot.begin()
+
+    ended = slot.next(Ended)
+    assert (ended.fence, ended.outcome, ended.killed) == (fence, Interrupted(), False)
