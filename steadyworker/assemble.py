@@ -110,8 +110,10 @@ def specs_of(workers: Sequence[type[Worker[Any, Any]]], options: Options) -> lis
     """
     The Workers with the file's and the command line's overrides.
 
-    Raises ConfigError when two Workers consume one queue, or --concurrency is given for more than one.
+    Raises ConfigError when there is none, when two Workers consume one queue, or --concurrency is given for more than one.
     """
+    if not workers:
+        raise ConfigError("Expected at least one Worker to run, got none: pass its class, as in run(PaymentExports).")
     if options.concurrency is not None and len(workers) > 1:
         names = ", ".join(worker.__name__ for worker in workers)
         msg = f"Expected one Worker beside --concurrency, got {names}: use [workers.NAME] in steadyworker.toml."
@@ -213,7 +215,8 @@ def _fan_out(listeners: Sequence[Listener]) -> Listener:
             try:
                 listener(event)  # type: ignore[arg-type]
             except Exception:  # whatever a listener of the user's raises
-                heard.remove(listener)
+                with suppress(ValueError):  # another runner's thread was first
+                    heard.remove(listener)
                 log.exception("listener_silenced", listener=repr(listener))
 
     return emit

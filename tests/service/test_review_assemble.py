@@ -1,0 +1,38 @@
+"""Wiring, where it is easily overlooked: nobody to run, and listeners that fail in two runners at once."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+from pathlib import Path
+
+import pytest
+
+from steadyworker import config
+from steadyworker.assemble import _fan_out, specs_of
+from steadyworker.errors import ConfigError
+from steadyworker.events import Adopted, Event
+
+
+def test_no_worker_at_all_is_refused(tmp_path: Path) -> None:
+    """A process that runs nothing, for ever, is nobody's intention."""
+    options = config.load({"state_dir": tmp_path}, os.environ, tmp_path)
+    with pytest.raises(ConfigError, match="Expected at least one Worker"):
+        specs_of([], options)
+
+
+def test_a_listener_that_fails_twice_at_once_is_silenced_once() -> None:
+    """Two runners tell of two events at the same time; the second failure must not end the second runner."""
+    heard: list[Event] = []
+
+    def fails(event: Event) -> None:
+        heard.append(event)
+        if len(heard) == 1:
+            emit(dataclasses.replace(event, fence=2))  # as another thread would, before the first call is over
+        raise ValueError("odd")
+
+    emit = _fan_out([fails])
+    emit(Adopted(key="k", queue="q", fence=1, at=0.0))
+    emit(Adopted(key="k", queue="q", fence=3, at=0.0))
+
+    assert [event.fence for event in heard] == [1, 2]
