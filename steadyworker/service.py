@@ -38,6 +38,7 @@ from steadyworker.logs import get_logger
 from steadyworker.memory import rss
 from steadyworker.retry import RetryPolicy
 from steadyworker.stopping import (
+    CANCEL_BEFORE_END,
     CLOSE_BEFORE_END,
     EX_CONFIG,
     EX_OK,
@@ -242,6 +243,12 @@ class Service:
 
     def _look(self, assembly: Assembly) -> None:
         now = self._clock.monotonic()
+        dead = any(not thread.is_alive() for thread in self._threads) or any(team.broken for team in assembly.hands)
+        if dead and (self._budget is None or self._budget.left(now) > CANCEL_BEFORE_END):
+            # Its jobs end unheard, or their leases are not renewed: draining, which may take hours, heals nothing.
+            self._code = EX_SOFTWARE
+            self._budget = Budget(now, min(self._options.stop_within, CANCEL_BEFORE_END))
+            self.enter(Stage.CANCELLING, "a thread of ours has died")
         if self._budget is not None:
             stage, kill = self._budget.stage(now)
             if stage > self.stage or (kill and not self._killing):
@@ -289,8 +296,6 @@ class Service:
                 )
             if any(slot.stuck for slot in runner.parts.slots):
                 found.append(("a handler's thread must end and won't", EX_SOFTWARE))
-        if any(not thread.is_alive() for thread in self._threads) or any(team.broken for team in assembly.hands):
-            found.append(("a thread of ours has died", EX_SOFTWARE))
         return found
 
     # --- stages ----------------------------------------------------------------------------------------------------
