@@ -193,6 +193,7 @@ def test_quiet_takes_no_message_until_it_is_left(stage: Stage) -> None:
     process.ended(0)
 
 
+@pytest.mark.timeout(300)
 def test_twenty_deploys_in_a_row_cost_nothing(stage: Stage) -> None:
     """Each process does two positions of one long job; each position is done once, and the last process is done with it."""
     deploys, each = 20, 2
