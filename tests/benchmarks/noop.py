@@ -1,5 +1,7 @@
 """
-Jobs that do nothing, taken from one queue in three ways: `python noop.py bare|thread|process JOBS`.
+Jobs that do nothing, taken from one queue in three ways: `python -c "import noop; noop.main()" bare|thread|process JOBS`.
+
+(Imported, because a child has to import the Worker's module, too.)
 
 Each prints the seconds from the first job to the settlement of the last one.
 `bare` is what the queue itself costs: receive and acknowledge, without ledger, slots and logs.
@@ -12,9 +14,7 @@ import sys
 from pathlib import Path
 from queue import SimpleQueue
 
-from noop_workers import SLOTS, Processes, Threads
-
-from steadyworker import config, run
+from steadyworker import Job, Worker, config, run
 from steadyworker.adapter import Delivered, Signal
 from steadyworker.clock import SystemClock
 from steadyworker.delivery import Settle
@@ -22,6 +22,24 @@ from steadyworker.events import Event, JobSettled, JobStarted
 from steadyworker.opening import open_adapter_for
 
 _CLOCK = SystemClock()
+SLOTS = 2
+
+
+class Noop(Worker[dict[str, int]]):
+    time_limit = 60
+    concurrency = SLOTS
+
+    def handle(self, job: Job[dict[str, int]]) -> None:
+        """Nothing."""
+
+
+class Threads(Noop):
+    queue = "noop"
+    isolation = "thread"
+
+
+class Processes(Noop):
+    queue = "noop"
 
 
 class Watch:
@@ -67,6 +85,7 @@ def runtime(worker: type[Threads | Processes], jobs: int) -> float:
     return watch.last - watch.first
 
 
-if __name__ == "__main__":
+def main() -> None:
+    """Measure one way, and print it."""
     how, jobs = sys.argv[1], int(sys.argv[2])
     print(bare(jobs) if how == "bare" else runtime(Threads if how == "thread" else Processes, jobs))

@@ -22,7 +22,7 @@ Shell = Callable[..., str]
 def shell(tmp_path: Path) -> Shell:
     """Run a script in `tmp_path`; answers what it said on standard output, fails when any line of it fails."""
 
-    def run(script: str, within: float = 120, **environ: str) -> str:
+    def run(script: str, within: float = 300, **environ: str) -> str:
         kept = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST_")}
         process = subprocess.Popen(
             ["bash", "-euo", "pipefail", "-c", script],

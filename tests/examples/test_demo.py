@@ -10,9 +10,9 @@ from tests.examples.conftest import EXAMPLES, Shell
 
 
 @pytest.mark.spark
-@pytest.mark.timeout(330)
+@pytest.mark.timeout(600)
 def test_the_demo_ends_as_it_has_to(tmp_path: Path, shell: Shell) -> None:
-    said = shell(f"python {EXAMPLES}/demo.py", within=300)
+    said = shell(f"python {EXAMPLES}/demo.py", within=500)
     assert said.count("All as it has to be") == 1
     assert said.count("middle: goes on at row ") == 1
     assert sorted(path.name for path in (tmp_path / "demo-output/exports").glob("*.csv")) == [
@@ -24,7 +24,7 @@ def test_the_demo_ends_as_it_has_to(tmp_path: Path, shell: Shell) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(330)
+@pytest.mark.timeout(600)
 def test_without_java_it_runs_all_but_spark_and_says_what_to_install(tmp_path: Path, shell: Shell) -> None:
     said = shell(
         f"""python - <<'END'
@@ -36,7 +36,7 @@ import demo
 demo.missing_java = lambda: "apt-get install openjdk-17-jre-headless"
 sys.exit(demo.main())
 END""",
-        within=300,
+        within=500,
     )
     assert said.count("All as it has to be") == 1
     assert said.count("left out: no Java") == 1

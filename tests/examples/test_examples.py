@@ -72,10 +72,11 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def exported(folder: Path, shell: Shell, source: str, worker: str = "payment_exports:PaymentExports") -> Manifest:
+def exported(folder: Path, shell: Shell, source: str) -> Manifest:
     shell(
-        f"""steadyworker send {worker} '{{"merchant": "harbour-books"}}' --key march
-        steadyworker run {worker} --max-jobs 1
+        """worker=payment_exports:PaymentExports
+        steadyworker send $worker '{"merchant": "harbour-books"}' --key march
+        steadyworker run $worker --max-jobs 1
         steadyworker verify exports/march.csv""",
         PAYMENTS_SOURCE=source,
     )
@@ -102,23 +103,24 @@ def test_payments_come_from(source: Callable[[Path], str], folder: Path, shell: 
 
 
 @pytest.mark.spark
-@pytest.mark.timeout(300)
-@pytest.mark.parametrize("source", [parquet, csv_folder])
-def test_above_the_threshold_spark_makes_the_same_bytes(
-    source: Callable[[Path], str], folder: Path, shell: Shell
-) -> None:
+@pytest.mark.timeout(600)
+def test_above_the_threshold_spark_makes_the_same_bytes(folder: Path, shell: Shell) -> None:
     (folder / "low.py").write_text(
         "import payment_exports\n\npayment_exports.SPARK_ABOVE = 10\n\n\n"
         "class Low(payment_exports.PaymentExports):\n    '''Its threshold is low.'''\n"
     )
-    place = source(folder)
-    streamed = exported(folder, shell, place)
-    shutil.rmtree(folder / "exports")
-    shutil.rmtree(folder / "state")
-    by_spark = exported(folder, shell, place, "low:Low")
-    check(folder, by_spark)
-    assert "pyspark" in by_spark.versions
-    assert (by_spark.sha256, by_spark.totals) == (streamed.sha256, streamed.totals)
+    places = {"lake": parquet(folder), "csv": csv_folder(folder)}
+    script = "".join(
+        f"""steadyworker send $WORKER '{{"merchant": "harbour-books", "source": "{place}"}}' --key {name}\n"""
+        for name, place in places.items()
+    )
+    script += "steadyworker run $WORKER --max-jobs 2"
+    shell(script, WORKER="payment_exports:PaymentExports", PAYMENTS_OUT="streamed", STEADYWORKER_STATE_DIR="state-1")
+    shell(script, WORKER="low:Low", PAYMENTS_OUT="exports", STEADYWORKER_STATE_DIR="state-2", within=500)
+    for name in places:
+        streamed, by_spark = verify(folder / f"streamed/{name}.csv"), verify(folder / f"exports/{name}.csv")
+        assert ("pyspark" in streamed.versions, "pyspark" in by_spark.versions) == (False, True)
+        assert (by_spark.sha256, by_spark.totals) == (streamed.sha256, streamed.totals)
 
 
 def test_a_place_that_does_not_fit_is_a_dead_letter_that_says_so(folder: Path, shell: Shell) -> None:
