@@ -26,6 +26,7 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 from steadyworker import assemble as assembling
 from steadyworker import config, logs, run
@@ -93,11 +94,11 @@ def main() -> int:
     if not script:
         return run(*workers)
     if "setup_limit" in script:
-        vars(assembling)["ProcessSlot"] = partial(ProcessSlot, setup_limit=script["setup_limit"])
+        patch.object(assembling, "ProcessSlot", partial(ProcessSlot, setup_limit=script["setup_limit"])).start()
     if not script.get("adoption", True):
-        vars(assembling)["Parts"] = partial(Parts, adoption=False)
+        patch.object(assembling, "Parts", partial(Parts, adoption=False)).start()
     if "turn_limit" in script:
-        vars(watching)["_TURN_LIMIT"] = script["turn_limit"]
+        patch.object(watching, "_TURN_LIMIT", script["turn_limit"]).start()
     options = config.load({}, os.environ, Path.cwd())
     logs.configure(options.log_format, options.log_level)
     planned = changed(plan(workers, options, Times().scaled(script.get("scale", 1))), script)
