@@ -115,8 +115,13 @@ def test_above_the_threshold_spark_makes_the_same_bytes(folder: Path, shell: She
         for name, place in places.items()
     )
     script += "steadyworker run $WORKER --max-jobs 2"
-    shell(script, WORKER="payment_exports:PaymentExports", PAYMENTS_OUT="streamed", STEADYWORKER_STATE_DIR="state-1")
-    shell(script, WORKER="low:Low", PAYMENTS_OUT="exports", STEADYWORKER_STATE_DIR="state-2", within=500)
+    shell(
+        script,
+        WORKER="payment_exports:PaymentExports",
+        PAYMENTS_OUT="streamed",
+        STEADYWORKER_STATE_DIR=str(folder / "state-1"),
+    )
+    shell(script, WORKER="low:Low", PAYMENTS_OUT="exports", STEADYWORKER_STATE_DIR=str(folder / "state-2"), within=500)
     for name in places:
         streamed, by_spark = verify(folder / f"streamed/{name}.csv"), verify(folder / f"exports/{name}.csv")
         assert ("pyspark" in streamed.versions, "pyspark" in by_spark.versions) == (False, True)
