@@ -98,6 +98,7 @@ class Deliveries:
             self._runs.adrift(self.valid.pop(key), cause)
         self.held = [delivery for delivery in self.held if self.is_valid(delivery)]
         self.offers_end = self._parts.clock.monotonic() + self._parts.times.offer
+        self._timers.after(self._parts.times.offer, _turn)  # the window shrinks then
 
     # --- the decision ----------------------------------------------------------------------------------------------
 
@@ -271,3 +272,7 @@ class Deliveries:
         held, self.held = self.held, []
         for delivery in held:
             self._runs.pass_on(settle.answer(delivery, Settle.RELEASE))
+
+
+def _turn() -> None:
+    """Nothing but a turn of the runner's loop, which sets the window."""

@@ -19,7 +19,6 @@ A worker process from its start to its exit code: signals, the one stop budget, 
 
 from __future__ import annotations
 
-import os
 import queue
 import signal
 import threading
@@ -35,15 +34,13 @@ from steadyworker.config import Options
 from steadyworker.errors import BrokerUnavailable, LedgerUnavailable
 from steadyworker.lifecycle import Stage, advance
 from steadyworker.logs import get_logger
-from steadyworker.memory import rss
+from steadyworker.reasons import Reasons
 from steadyworker.retry import RetryPolicy
 from steadyworker.stopping import (
     CANCEL_BEFORE_END,
     CLOSE_BEFORE_END,
-    EX_CONFIG,
     EX_OK,
     EX_SOFTWARE,
-    EX_TEMPFAIL,
     EX_TERMINATED,
     EX_UNAVAILABLE,
     KILL_BEFORE_END,
@@ -56,7 +53,6 @@ _LOOK_EVERY = 1.0
 _LOOK_SOON = 0.02
 _AGAIN = RetryPolicy(wait=wait_random_exponential(multiplier=1, max=10))
 _FORCE_TAKES = 0.25
-_SETUP_FAILURES = 3
 _PURGE_EVERY = 3600.0
 
 STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
@@ -87,8 +83,9 @@ class Service:
         self._killing = False
         self._signals = 0
         self._code = EX_OK
-        self._busy_at = self._purged_at = clock.monotonic()
-        self._away_since: float | None = None
+        self._reasons = Reasons(options, clock.monotonic())
+        self._purged_at = clock.monotonic()
+        self._quieted = False
         self._threads: list[threading.Thread] = []
 
     # --- from start to exit code -----------------------------------------------------------------------------------
@@ -110,6 +107,7 @@ class Service:
                     self._hear()
                     self._look(self._assembly)
                     self._vigil.look(self._assembly, self.stage)
+                    self._heed(self._vigil.stuck)
         finally:
             try:
                 if self._assembly is not None:
@@ -131,9 +129,7 @@ class Service:
                 cause = str(error)
                 self._log.warning("not_reached", error=cause)
             now = self._clock.monotonic()
-            self._away_since = self._away_since or now
-            patience = self._options.give_up_after
-            if patience is not None and now - self._away_since > patience:
+            if self._reasons.gives_up(now, away=True):
                 self._code = EX_UNAVAILABLE
                 return None
             again_at = now + _AGAIN.delay(min(tries, 10))
@@ -217,6 +213,8 @@ class Service:
         if self._code != EX_OK:
             return self._code
         runners = self._assembly.runners if self._assembly is not None else ()
+        if any(slot.stuck for runner in runners for slot in runner.parts.slots):
+            return EX_SOFTWARE
         killed = any(runner.killed or not runner.finished for runner in runners)
         return EX_TERMINATED if killed or self._signals > 1 else EX_OK
 
@@ -231,6 +229,7 @@ class Service:
         except queue.Empty:
             return
         if number == signal.SIGUSR1:
+            self._quieted = False  # by a person: no part's recovery ends it
             self.enter(Stage.QUIET, "SIGUSR1")
         elif number == signal.SIGUSR2:
             self.enter(Stage.RUNNING, "SIGUSR2")
@@ -240,6 +239,15 @@ class Service:
             self.drain(name)
             if self._signals > 1:
                 self.enter(Stage.CANCELLING, name, kill=self._signals > 2)  # noqa: PLR2004 - the third signal
+
+    def _heed(self, stuck: Sequence[str]) -> None:
+        """A part that is stuck makes the process quiet, until it turns again."""
+        if stuck and self.stage is Stage.RUNNING:
+            self._quieted = True
+            self.enter(Stage.QUIET, f"stuck: {', '.join(stuck)}")
+        elif not stuck and self._quieted:
+            self._quieted = False
+            self.enter(Stage.RUNNING, "every part turns again")
 
     def _look(self, assembly: Assembly) -> None:
         now = self._clock.monotonic()
@@ -254,49 +262,13 @@ class Service:
             if stage > self.stage or (kill and not self._killing):
                 self.enter(stage, "the stop budget", kill=kill)
             return
-        for reason, code in self._reasons_to_stop(assembly, now):
+        for reason, code in self._reasons.to_stop(assembly.runners, now):
             self._code = code
             self.drain(reason)
             return
         if now - self._purged_at > _PURGE_EVERY:
             self._purged_at = now
             threading.Thread(target=assembly.purge, name="purge", daemon=True).start()
-
-    def _reasons_to_stop(self, assembly: Assembly, now: float) -> list[tuple[str, int]]:
-        """Why this process should end by itself, with the exit code, the gravest first."""
-        options, runners = self._options, assembly.runners
-        found = self._broken(assembly)
-        if options.max_rss is not None and (resident := rss(os.getpid())) > options.max_rss:
-            found.append((f"--max-rss: {resident} of {options.max_rss} bytes", EX_TEMPFAIL))
-        away = any("broker" in runner.not_ready() for runner in runners)
-        self._away_since = (self._away_since or now) if away else None
-        if (
-            options.give_up_after is not None
-            and self._away_since is not None
-            and now - self._away_since > options.give_up_after
-        ):
-            found.append((f"--give-up-after: no broker for {options.give_up_after:g} s", EX_UNAVAILABLE))
-        if options.max_jobs is not None and all(runner.parts.quota.spent and runner.idle for runner in runners):
-            found.append((f"--max-jobs: {options.max_jobs}", EX_OK))
-        if away or not all(runner.waiting for runner in runners):
-            self._busy_at = now
-        if options.idle_exit is not None and now - self._busy_at > options.idle_exit:
-            found.append((f"--idle-exit: idle for {options.idle_exit:g} s", EX_OK))
-        return found
-
-    def _broken(self, assembly: Assembly) -> list[tuple[str, int]]:
-        """What no waiting can heal."""
-        found: list[tuple[str, int]] = []
-        for runner in assembly.runners:
-            if runner.final is not None:
-                found.append((f"refused by the broker: {runner.final}", EX_CONFIG))
-            if runner.setup_failures >= _SETUP_FAILURES:
-                found.append(
-                    (f"setup failed {_SETUP_FAILURES} times in a row: {runner.not_ready().get('setup')}", EX_SOFTWARE)
-                )
-            if any(slot.stuck for slot in runner.parts.slots):
-                found.append(("a handler's thread must end and won't", EX_SOFTWARE))
-        return found
 
     # --- stages ----------------------------------------------------------------------------------------------------
 

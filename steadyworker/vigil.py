@@ -111,6 +111,11 @@ class Vigil:
             self._stopping = True
             self._notifier.stopping()
 
+    @property
+    def stuck(self) -> tuple[str, ...]:
+        """The parts that do not turn, as of the last look."""
+        return self._verdict.stuck
+
     def snapshot(self) -> Snapshot:
         """Why we are not alive, and why not ready; from any thread."""
         stuck = tuple(f"stuck: {part}" for part in self._verdict.stuck)

@@ -77,6 +77,7 @@ FLOORS: dict[str, int] = {
     # 7-9. Shell.
     "assemble.py": 7,
     "vigil.py": 8,
+    "reasons.py": 8,
     "service.py": 8,
     "launch.py": 8,
     "cli/": 9,

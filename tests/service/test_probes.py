@@ -55,6 +55,7 @@ def test_a_stuck_runner_starves_the_watchdog_and_fails_livez(stage: Stage, manag
     eventually(lambda: probe(health, "livez")[0] == 503, "unlive")
     assert probe(health, "livez")[1].strip() == "stuck: runner of steps"
     assert process.says("part_stuck")["part"] == "runner of steps"
+    eventually(lambda: process.says("stage")["stage"] == "quiet", "a stuck part makes the process quiet")
     manager.forget()
     time.sleep(2.5)  # nothing is what is waited for
     assert "WATCHDOG=1" not in manager.listen()

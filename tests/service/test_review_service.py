@@ -82,7 +82,9 @@ def test_a_runner_whose_thread_has_died_is_not_waited_for_until_the_end_of_a_lon
         close=lambda: None,
         purge=lambda: None,
     )
-    vigil = SimpleNamespace(**dict.fromkeys(("open", "wait", "waits", "begin", "look", "end"), lambda *_: None))
+    vigil = SimpleNamespace(
+        **dict.fromkeys(("open", "wait", "waits", "begin", "look", "end"), lambda *_: None), stuck=()
+    )
 
     service = Service(options, clock, lambda: cast(Assembly, assembly), cast(Vigil, vigil))
 

@@ -1,0 +1,52 @@
+"""A part that is stuck makes the process quiet; its recovery ends that, a person's word does not."""
+
+from __future__ import annotations
+
+import signal
+from typing import Any, cast
+
+from steadyworker import config
+from steadyworker.clock import SystemClock
+from steadyworker.lifecycle import Stage
+from steadyworker.service import Service
+
+
+def service(tmp_path: Any) -> Service:
+    options = config.load({}, {"XDG_STATE_HOME": str(tmp_path)}, tmp_path)
+    return Service(options, SystemClock(), never, cast(Any, None))
+
+
+def never() -> Any:
+    raise AssertionError("nothing is wired here")
+
+
+def test_a_stuck_part_makes_it_quiet_until_it_turns_again(tmp_path: Any) -> None:
+    made = service(tmp_path)
+    made._heed(["runner of exports"])
+    assert made.stage is Stage.QUIET
+    assert made.reasons == ["stuck: runner of exports"]
+    made._heed(["runner of exports"])
+    made._heed([])
+    assert made.stage is Stage.RUNNING
+    made._heed([])
+    assert made.reasons == ["stuck: runner of exports", "every part turns again"]
+
+
+def test_a_person_s_quiet_is_not_ended_by_a_part_s_recovery(tmp_path: Any) -> None:
+    made = service(tmp_path)
+    made._heed(["runner of exports"])
+    made._words.put(signal.SIGUSR1)
+    made._hear(0.0)
+    made._heed([])
+    assert made.stage is Stage.QUIET
+    made._words.put(signal.SIGUSR2)
+    made._hear(0.0)
+    assert made.stage is Stage.RUNNING
+
+
+def test_a_stop_is_not_left_for_a_recovery(tmp_path: Any) -> None:
+    made = service(tmp_path)
+    made._heed(["runner of exports"])
+    made.drain("SIGTERM")
+    made._heed([])
+    assert made.stage is Stage.DRAINING
