@@ -14,8 +14,8 @@ if TYPE_CHECKING:
     from steadyworker.client import Client, JobStatus
     from steadyworker.errors import ConfigError, Interrupt, Reject, Retry, SendError, Snooze, SteadyWorkerError
     from steadyworker.job import Job
-    from steadyworker.retry import RetryPolicy
     from steadyworker.launch import run
+    from steadyworker.retry import RetryPolicy
     from steadyworker.worker import Worker
 
 __all__ = [
