@@ -12,7 +12,7 @@ from __future__ import annotations
 import random
 from collections.abc import Callable
 from dataclasses import dataclass, field, fields
-from typing import Any
+from typing import Any, cast
 
 from steadyworker.adapter import QueueSpec
 from steadyworker.clock import Times
@@ -27,7 +27,7 @@ from steadyworker.outcome import Crashed, Done, Failed, Interrupted, Outcome, Re
 from steadyworker.retry import RetryPolicy
 from steadyworker.runner import Runner
 from steadyworker.settle import Step
-from steadyworker.slots.base import Asked, Ended, Ready, SlotSink, Task
+from steadyworker.slots.base import Asked, Ended, Ready, Slot, SlotSink, Task
 from steadyworker.table import Parts, Staged
 from steadyworker.testing.broker import MemoryBroker
 from steadyworker.testing.clock import FakeClock
@@ -228,9 +228,9 @@ class SimWorker:
             namespace=NAMESPACE,
             owner=self.owner,
             worker=self.owner,
-            ledger=self.ledger,
+            ledger=cast(Ledger, self.ledger),
             adapter=self.adapter,  # type: ignore[arg-type]
-            slots=[self.slot],
+            slots=[cast(Slot, self.slot)],
             clock=world.clock,
             times=TIMES,
             emit=world.heard,
@@ -238,7 +238,7 @@ class SimWorker:
             adoption=world.adoption,
         )
         self.runner = Runner(parts)
-        self.keeper = Keeper(self.ledger, self.owner, "host", [QUEUE], [self.runner], world.clock, TIMES)
+        self.keeper = Keeper(cast(Ledger, self.ledger), self.owner, "host", [QUEUE], [self.runner], world.clock, TIMES)
         self.next_turn = 0.0
         self.runner.start()
 
