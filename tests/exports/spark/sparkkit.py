@@ -70,7 +70,7 @@ class LiveServices:
             if self.interrupt_at_once:
                 raise Interrupt("cancelled")
             while not end:
-                event = self._said.get(timeout=100)
+                event = self._said.get(timeout=250)
                 self.on_check()
                 self.events.append(event)
                 self.on_event(event)

@@ -26,7 +26,7 @@ from steadyworker.exports.verifying import verify
 from tests.exports.kit import FakeServices
 from tests.exports.spark.sparkkit import BIG, COLUMNS, ORDER, QUERY, LiveServices, payment, session_cpu
 
-pytestmark = [pytest.mark.spark, pytest.mark.timeout(180)]
+pytestmark = [pytest.mark.spark, pytest.mark.timeout(400)]
 
 SINCE = datetime(2024, 1, 5)  # noqa: DTZ001 - the column has no zone
 ENDLESS = "SELECT sum(hash(id)) AS id FROM range(1000000000000)"

@@ -22,7 +22,7 @@ from steadyworker.exports.spark.settings import SparkSettings
 from tests.conftest import Eventually
 from tests.exports.spark.sparkkit import BIG, ORDER, QUERY, SMALL_TASKS, LiveServices, java_of, session
 
-pytestmark = [pytest.mark.spark, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.spark, pytest.mark.timeout(400)]
 
 
 @pytest.fixture
