@@ -109,6 +109,8 @@ def load(arguments: Mapping[str, object], environ: Mapping[str, str], cwd: Path,
         raise ConfigError("\n".join(map(str, reading.problems)), reading.problems)
     if values["state_dir"] is None:
         values["state_dir"], reading.origins["state_dir"] = _state_dir(environ)
+    # Children and Spark's processes may stand in other folders.
+    values["state_dir"] = cwd / values["state_dir"]
     for name in ("broker", "ledger"):
         values[name] = values[name] or f"sqlite:{values['state_dir'] / name}.db"
     return Options(**values, workers=tables, origins=reading.origins, files=reading.files)

@@ -27,7 +27,7 @@ SAMPLES: dict[str, tuple[str, str, Any]] = {
     "give_up_after": ("15m", "900.0", 900.0),
     "ledger_reach": ("host", '"host"', "host"),
     "on_ledger_loss": ("finish", '"finish"', "finish"),
-    "topology": ("check", '"check"', "check"),
+    "topology": ("verify", '"verify"', "verify"),
     "delays": ("1,5s,1m", '[1, "5s", 60]', (1.0, 5.0, 60.0)),
     "health": ("8080", "8080", "127.0.0.1:8080"),
     "log_format": ("JSON", '"json"', "json"),
@@ -130,7 +130,7 @@ def test_a_value_and_a_file_for_it_are_one_too_many(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("environ", "arguments", "toml", "near"),
     [
-        ({}, {"topolgy": "check"}, "", "did you mean --topology?"),
+        ({}, {"topolgy": "verify"}, "", "did you mean --topology?"),
         ({"STEADYWORKER_BROKR": "x"}, {}, "", "did you mean STEADYWORKER_BROKER?"),
         ({"STEADYWORKER_BROKER_FIL": "x"}, {}, "", "did you mean STEADYWORKER_BROKER_FILE?"),
         ({}, {}, "stop-within = 3", "did you mean stop_within in"),
