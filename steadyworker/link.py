@@ -15,10 +15,13 @@ from queue import SimpleQueue
 from typing import Any, NoReturn, Protocol
 
 from steadyworker.clock import Clock
-from steadyworker.errors import Interrupt, InterruptReason
+from steadyworker.errors import Interrupt, InterruptReason, SteadyWorkerError
 
 CANCEL = "cancel"
 """What is asked to end a call to a service early: its data is the id of that call, and nobody answers it."""
+
+SERVICE_ERROR = "service-error"
+"""The one event of a call that no service took: its text says why."""
 
 
 class Upstream(Protocol):
@@ -110,6 +113,8 @@ class Link:
                 answer = answers.get()
                 if answer is not None:
                     end = self._accepted(answer).end
+                    if SERVICE_ERROR in answer.data:
+                        raise SteadyWorkerError(answer.data[SERVICE_ERROR])
                     yield answer.data
         finally:
             self._waiting.pop(id, None)

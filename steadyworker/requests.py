@@ -13,7 +13,7 @@ from typing import Any
 from steadyworker import report
 from steadyworker.errors import LedgerUnavailable
 from steadyworker.events import Checkpointed
-from steadyworker.link import CANCEL
+from steadyworker.link import CANCEL, SERVICE_ERROR
 from steadyworker.runs import Runs
 from steadyworker.slots.base import Asked
 from steadyworker.table import Parts, Phase, Run, ServiceSaid
@@ -67,7 +67,7 @@ class Requests:
                     granted, answer = True, sorted(ledger.ended(asked.data))
                 case other:
                     msg = f"Expected a request that this worker process knows, got {other!r}: a service that was not wired?"
-                    run.slot.reply(asked.fence, asked.id, {"kind": "error", "text": msg, "end": True})
+                    run.slot.reply(asked.fence, asked.id, {SERVICE_ERROR: msg})
                     return
         except LedgerUnavailable as error:
             run.waiting.append(asked)
@@ -87,8 +87,13 @@ class Requests:
         def emit(event: Mapping[str, Any]) -> None:
             self._post(ServiceSaid(asked.fence, asked.id, event))
 
+        assert run.slot is not None, "a run that asks is in a slot"
         service = self._parts.services[asked.what]
-        run.calls[asked.id] = service.open(asked.data, run.token.uid, run.token.fence, emit)
+        try:
+            run.calls[asked.id] = service.open(asked.data, run.token.uid, run.token.fence, emit)
+        except Exception as error:  # noqa: BLE001 - a service's fault is the job's trouble, not the runner's
+            text = f"Expected the service {asked.what!r} to take the request, got {type(error).__name__}: {error}"
+            run.slot.reply(asked.fence, asked.id, {SERVICE_ERROR: text})
 
     def _cancel_call(self, run: Run, asked: Asked) -> None:
         call = run.calls.pop(asked.data, None)

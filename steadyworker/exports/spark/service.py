@@ -109,11 +109,15 @@ class SparkService:
     def _work(self) -> None:
         reap_folders(self._settings.hosts)
         while not (self._stopped and not self._hosts):
-            with suppress(queue.Empty):
-                self._notes.get(timeout=self._until_due())()
-            self._place()
-            for host in self._hosts:
-                host.attend(self._clock.monotonic())
+            try:
+                with suppress(queue.Empty):
+                    self._notes.get(timeout=self._until_due())()
+                self._place()
+                for host in self._hosts:
+                    host.attend(self._clock.monotonic())
+            except Exception as error:  # noqa: BLE001 - a fault of ours: no job shall wait for ever because of it
+                self._log.exception("spark_service_failed")
+                self._fail_all("unavailable", f"a fault of the Spark service: {error!r}")
 
     def _until_due(self) -> float | None:
         """Seconds until something is due; None when only a note can change anything."""
@@ -131,6 +135,16 @@ class SparkService:
             elif call.job in host.calls:
                 host.ended(call)
                 call.fail(*_CANCELLED)
+
+    def _fail_all(self, kind: str, text: str) -> None:
+        """End every call, and the hosts that had one."""
+        for call in (*self._waiting, *(call for host in self._hosts for call in host.calls.values())):
+            call.fail(kind, text)
+        self._waiting.clear()
+        for host in self._hosts:
+            if host.calls:
+                host.calls.clear()
+                host.kill()
 
     def _stop(self, deadline: float) -> None:
         self._stopped = True
@@ -208,10 +222,10 @@ class SparkService:
 
     def _gone(self, host: Host) -> None:
         """A host ended: begin its calls again, or end them if they have had their chances."""
-        self._hosts.remove(host)
         last_words = "" if host.ready and host.problem else host.process.log_tail()
         why = ": ".join(filter(None, (host.problem, last_words))) or "no last words"
         host.process.remove()
+        self._hosts.remove(host)
         if host.calls or not host.stopping:
             self._log.warning("spark_host_died", pid=host.process.pid, calls=len(host.calls), why=why)
         else:
