@@ -199,7 +199,9 @@ OPTIONS: tuple[Option, ...] = (
         None,
         "What a run does when its lease ends [default: by the ledger].",
     ),
-    Option("topology", _choice("declare", "verify"), "declare", "Create queues that are missing, or only look at them."),
+    Option(
+        "topology", _choice("declare", "verify"), "declare", "Create queues that are missing, or only look at them."
+    ),
     Option("delays", _LADDER, tuple(map(float, DELAYS)), "The ladder of delays, where the broker delays by levels."),
     Option("health", _ADDRESS, None, "Answer /livez and /readyz there; a bare port is on 127.0.0.1."),
     Option(

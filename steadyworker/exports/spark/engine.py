@@ -243,6 +243,7 @@ def _plain(value: Decimal | None) -> str:
 
 def _pieces(result: DataFrame) -> int:
     """Into how many pieces a shuffle of this result is cut at first; Spark puts small neighbours together when it knows them."""
-    plan: Any = result._jdf.queryExecution().optimizedPlan()  # noqa: SLF001 - as EXPLAIN COST shows it
+    frame: Any = result._jdf  # noqa: SLF001 - as EXPLAIN COST shows it
+    plan = frame.queryExecution().optimizedPlan()
     size = int(str(plan.stats().sizeInBytes()))
     return min(max(size // _PIECE, _FEWEST), _MOST)

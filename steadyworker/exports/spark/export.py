@@ -140,6 +140,7 @@ class _Run:
         form = self._form
         lines = Lines(delimiter=form.delimiter, null=form.null, guard_formulas=form.guard_formulas)
         parts = self._stage.path / "parts"
+        manifest, spark = None, began
         request = msgspec.to_builtins(self._export.plan(lines, tuple(self._sums), parts))
         with ExitStack() as opened:
             events = opened.enter_context(closing(self._services.call(SERVICE, request)))  # type: ignore[type-var]
@@ -157,6 +158,8 @@ class _Run:
                     case Done() as done:
                         spark = self._clock.monotonic()
                         manifest = self._finish(done, said)
+        if manifest is None:
+            raise ExportError("Expected to hear how Spark's job ended, got silence: the next run makes it again.")
         shutil.rmtree(parts, ignore_errors=True)
         ended = self._clock.monotonic()
         timings = {"spark": round(spark - began, 3), "join": round(ended - spark, 3), "write": round(ended - began, 3)}

@@ -22,6 +22,7 @@ import subprocess
 import sys
 import tempfile
 import threading
+import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from pathlib import Path
@@ -35,6 +36,7 @@ from steadyworker.memory import tree_rss
 
 _LOG_TAIL = 4000
 _LOG_LINES = 5
+_KILLS, _PAUSE = 500, 0.01
 
 
 class HostProcess:
@@ -150,7 +152,10 @@ class HostProcess:
             except msgspec.MsgspecError:  # half a line of a host that died
                 break
             self._sink(self, message)
-        kill_session(self.pid)  # the JVM, if the host died alone
+        for _ in range(_KILLS):  # the JVM, if the host died alone; until it writes no more into the folder
+            if not kill_session(self.pid):
+                break
+            time.sleep(_PAUSE)
         self._process.wait()
         stdout.close()
         if self._process.stdin is not None:
@@ -159,22 +164,30 @@ class HostProcess:
         self._sink(self, None)
 
 
-def kill_session(leader: int) -> None:
-    """SIGKILL every process of a session, whatever process groups it made; the leader must not have been reaped."""
+def kill_session(leader: int) -> bool:
+    """
+    SIGKILL every process of a session, whatever process groups it made; answers whether there was any that lived.
+
+    The leader must not have been reaped.
+    """
     with suppress(ProcessLookupError, PermissionError):
         os.killpg(leader, signal.SIGKILL)
-    for entry in _proc():
+    lived = False
+    for entry in _processes():
         with suppress(OSError, IndexError, ValueError):
             # pid (comm) state ppid pgrp session …; comm may hold blanks and brackets
-            session = int((entry / "stat").read_text(encoding="utf-8", errors="replace").rpartition(")")[2].split()[3])
-            if session == leader:
+            fields = (entry / "stat").read_text(encoding="utf-8", errors="replace").rpartition(")")[2].split()
+            if int(fields[3]) == leader:
                 os.kill(int(entry.name), signal.SIGKILL)
+                # A process is a zombie as soon as its first thread is: the others may still have files open.
+                lived = lived or fields[0] != "Z" or len(list((entry / "task").iterdir())) > 1
+    return lived
 
 
-def _proc() -> list[Path]:
+def _processes() -> list[Path]:
     try:
         return [entry for entry in Path("/proc").iterdir() if entry.name.isdecimal()]
-    except OSError:
+    except OSError:  # macOS has no /proc: the process group has to do
         return []
 
 

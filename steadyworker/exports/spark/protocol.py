@@ -218,7 +218,7 @@ def to_param(name: str, value: object) -> Param:
         case bool():
             return Param(type="bool", text=str(int(value)))
         case int() | float() | str() | Decimal():
-            kind = next(known for known in (int, float, str, Decimal) if isinstance(value, known))
+            kind: Any = next(known for known in (int, float, str, Decimal) if isinstance(value, known))
             return Param(type=kind.__name__, text=kind.__str__(value))
         case datetime() | date():
             return Param(type="datetime" if isinstance(value, datetime) else "date", text=value.isoformat())

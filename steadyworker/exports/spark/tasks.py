@@ -78,7 +78,8 @@ class Tasks:
             return []
         stage = max(self._stages)
         try:
-            store: Any = self._context._jsc.sc().statusStore()  # noqa: SLF001 - see above
+            context: Any = self._context._jsc  # noqa: SLF001 - see above
+            store = context.sc().statusStore()
             seen = store.lastStageAttempt(stage)
             if not seen.outputBytes() or seen.numCompleteTasks() == self._writing_done:
                 return []  # it is not the writing stage, or nothing is new
