@@ -8,6 +8,7 @@ Names are imported when they are first used, so that `import steadyworker` costs
 from __future__ import annotations
 
 import importlib
+import sys
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -17,6 +18,9 @@ if TYPE_CHECKING:
     from steadyworker.launch import run
     from steadyworker.retry import RetryPolicy
     from steadyworker.worker import Worker
+
+if sys.platform == "win32":
+    raise ImportError("SteadyWorker runs on Linux, and on macOS for development; on Windows run it under WSL 2.")
 
 __all__ = [
     "Client",

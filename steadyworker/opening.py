@@ -65,7 +65,7 @@ def open_adapter_for(spec: WorkerSpec | str, options: Options) -> Adapter:
     settings = Settings(
         topology=options.topology, delays=options.delays, consumer=f"steadyworker@{socket.gethostname()}"
     )
-    return registry.open_adapter(options.broker, wanted, settings)
+    return registry.open_adapter(options.fresh("broker"), wanted, settings)
 
 
 def namespace_of(adapter: Adapter, options: Options, ledger: Ledger, queue_name: str) -> str:
