@@ -18,7 +18,7 @@ def test_every_name_of_the_face_is_there() -> None:
 
 def test_another_name_is_an_attribute_error() -> None:
     with pytest.raises(AttributeError, match="'Wroker'"):
-        steadyworker.Wroker  # type: ignore[attr-defined]  # noqa: B018
+        steadyworker.Wroker  # noqa: B018
 
 
 def test_windows_is_told_of_wsl() -> None:
