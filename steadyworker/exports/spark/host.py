@@ -89,7 +89,7 @@ def main() -> None:
             case _:
                 stopping.set()
                 engine.stop()
-                sys.exit(0)
+                os._exit(0)  # at once: end of file, which tells the parent, must not come before the exit code
     die()
 
 
