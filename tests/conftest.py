@@ -29,6 +29,7 @@ def pytest_configure() -> None:
     settings.load_profile("ci" if os.environ.get("CI") else "here")
 
 
+@pytest.hookimpl(tryfirst=True)  # before xdist reads the groups
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Spark tests share one worker of xdist: two JVMs side by side are more than a small machine has memory for."""
     for item in items:
