@@ -10,6 +10,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import replace
 from typing import Self
 
@@ -141,8 +142,14 @@ class Terminal:
         os.close(self.master)
 
     def end(self, number: int = signal.SIGINT) -> int:
+        """Signal it, and read on until it has ended: a terminal that nobody reads holds up whoever writes."""
         self.process.send_signal(number)
-        return self.process.wait(10)
+        deadline = time.monotonic() + 30
+        while self.process.poll() is None and time.monotonic() < deadline:
+            if select.select([self.master], [], [], 0.1)[0]:
+                with suppress(OSError):  # its end is closed
+                    self.seen += os.read(self.master, 65536).decode(errors="replace")
+        return self.process.wait(1)
 
 
 def test_watch_shows_progress_as_it_happens_and_ends_with_ctrl_c(shell: Shell, queues: Queues) -> None:
