@@ -29,14 +29,6 @@ def pytest_configure() -> None:
     settings.load_profile("ci" if os.environ.get("CI") else "here")
 
 
-@pytest.hookimpl(tryfirst=True)  # before xdist reads the groups
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Spark tests share one worker of xdist: two JVMs side by side are more than a small machine has memory for."""
-    for item in items:
-        if item.get_closest_marker("spark"):
-            item.add_marker(pytest.mark.xdist_group("spark"))
-
-
 def pytest_runtest_setup(item: pytest.Item) -> None:
     if item.get_closest_marker("spark") and not has_java():
         missing = "Java 17 or newer was not found on PATH or in JAVA_HOME: run `make java`"
