@@ -46,6 +46,7 @@ class Tasks:
         self._writing_done = 0
         self._passed: set[int] = set()
         self._readable = True
+        self._mapper: Any = None
         self.done = self.total = self.rows = 0
 
     def look(self) -> bool:
@@ -93,9 +94,10 @@ class Tasks:
 
     def _json(self, tasks: Any) -> str:
         """Scala's list in one crossing of the bridge; field by field it would be thousands."""
-        jackson: Any = self._context._jvm.com.fasterxml.jackson  # type: ignore[union-attr] # noqa: SLF001
-        mapper = jackson.databind.ObjectMapper().registerModule(jackson.module.scala.DefaultScalaModule())
-        return str(mapper.writeValueAsString(tasks))
+        if self._mapper is None:
+            jackson: Any = self._context._jvm.com.fasterxml.jackson  # type: ignore[union-attr] # noqa: SLF001
+            self._mapper = jackson.databind.ObjectMapper().registerModule(jackson.module.scala.DefaultScalaModule())
+        return str(self._mapper.writeValueAsString(tasks))
 
 
 def parts_in(folder: Path) -> list[tuple[int, str, int]]:
