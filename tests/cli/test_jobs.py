@@ -112,6 +112,8 @@ class Terminal:
     def __init__(self, shell: Shell, *arguments: str, **environ: str) -> None:
         self.master, slave = pty.openpty()
         self.seen = ""
+        # A suite that was started in the background ignores SIGINT, and its children would inherit that.
+        signal.signal(signal.SIGINT, signal.default_int_handler)
         self.process = subprocess.Popen(
             [sys.executable, "-m", "steadyworker", *arguments],
             cwd=shell.folder,
