@@ -52,13 +52,13 @@ demo: $(READY) java ## Payment exports from message to file, with crashes on the
 # With ARGS that leave nothing to one of the two, pytest ends with 5: no tests were collected.
 test: $(READY) java ## The tests, but those marked slow
 	@echo "==> tests, two at a time"
-	@$(BIN)/python -m pytest -n 2 -m "not slow and not spark" $(ARGS) || [ $$? -eq 5 ]
+	@$(BIN)/python -m pytest -n 2 --dist worksteal -m "not slow and not spark" $(ARGS) || [ $$? -eq 5 ]
 	@echo "==> tests of Spark exports, one at a time"
 	@$(BIN)/python -m pytest -m "not slow and spark" $(ARGS) || [ $$? -eq 5 ]
 
 test-all: $(READY) java ## All tests, the slow ones too
 	@echo "==> all tests, two at a time"
-	@$(BIN)/python -m pytest -n 2 -m "not spark" $(ARGS) || [ $$? -eq 5 ]
+	@$(BIN)/python -m pytest -n 2 --dist worksteal -m "not spark" $(ARGS) || [ $$? -eq 5 ]
 	@echo "==> all tests of Spark exports, one at a time"
 	@$(BIN)/python -m pytest -m "spark" $(ARGS) || [ $$? -eq 5 ]
 
