@@ -311,10 +311,12 @@ def test_clients_leave_nothing_open(place: Place) -> None:
             client.status(Exports, "k")
 
     once()
-    before = (len(list(Path("/proc/self/fd").iterdir())), threading.active_count())
+    descriptors, threads = len(list(Path("/proc/self/fd").iterdir())), threading.active_count()
     for _ in range(10):
         once()
-    assert (len(list(Path("/proc/self/fd").iterdir())), threading.active_count()) == before
+    # What an earlier test has left may end meanwhile: fewer is fine.
+    assert len(list(Path("/proc/self/fd").iterdir())) <= descriptors
+    assert threading.active_count() <= threads
 
 
 def test_a_broker_that_cannot_be_reached_is_a_send_error_with_the_key(tmp_path: Path) -> None:

@@ -327,8 +327,11 @@ def test_starting_and_stopping_leaves_nothing_behind(path: Path, eventually: Eve
         worker.adapter.stop(5)
 
     once()
-    before = things()
+    threads, descriptors = things()
     for _ in range(20):
         once()
-    assert things() == before
+    now = things()
+    # What an earlier test has left may end meanwhile: fewer is fine.
+    assert now[0] <= threads
+    assert now[1] <= descriptors
     assert list(path.with_name("broker.db.consumers").iterdir()) == []

@@ -27,6 +27,12 @@ def left_behind() -> tuple[set[threading.Thread], int, int]:
     return set(threading.enumerate()), me.num_fds(), len(me.children(recursive=True))
 
 
+def no_more_than(before: tuple[set[threading.Thread], int, int]) -> bool:
+    """What an earlier test has left may end meanwhile: fewer is fine."""
+    threads, descriptors, children = left_behind()
+    return threads <= before[0] and descriptors <= before[1] and children <= before[2]
+
+
 def cycle(target: str, folder: Path, number: int) -> int:
     """Start, run one job, and be told to stop; answers the exit code."""
     broker, ledger = f"sqlite:{folder / 'broker.db'}", f"sqlite:{folder / 'ledger.db'}"
@@ -59,7 +65,7 @@ def test_starts_and_stops_leave_no_thread_descriptor_or_child(
     before = left_behind()
     for number in range(1, cycles + 1):
         assert cycle(f"tests.support.jobs:{target}", tmp_path, number) == 0
-    eventually(lambda: left_behind() == before, f"{left_behind()} as before: {before}", within=5)
+    eventually(lambda: no_more_than(before), f"{left_behind()}, no more than before: {before}", within=5)
     assert handlers == [
         signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1)
     ]

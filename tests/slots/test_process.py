@@ -303,8 +303,9 @@ def test_fifty_slots_leave_nothing_behind(rig: MakeRig) -> None:
         elif number % 4 == 1:
             slot.next(Ready)
         slot.slot.close(0.2)
-    assert threading.active_count() == threads
-    assert open_descriptors() == descriptors
+    # What an earlier test has left may end meanwhile: fewer is fine.
+    assert threading.active_count() <= threads
+    assert open_descriptors() <= descriptors
     assert psutil.Process().children(recursive=True) == []
 
 
