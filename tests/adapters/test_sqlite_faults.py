@@ -314,9 +314,9 @@ def test_settling_in_the_sink_is_refused_instead_of_waiting_for_ever(path: Path,
 
 
 def test_starting_and_stopping_leaves_nothing_behind(path: Path, eventually: Eventually) -> None:
-    def things() -> tuple[int, int]:
+    def things() -> tuple[set[threading.Thread], int]:
         gc.collect()
-        return threading.active_count(), len(list(Path("/proc/self/fd").iterdir()))
+        return set(threading.enumerate()), len(list(Path("/proc/self/fd").iterdir()))
 
     def once() -> None:
         worker = Worker(path)
