@@ -15,11 +15,11 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 from steadyworker.clock import Clock, SystemClock
 from steadyworker.delivery import Copy, Delivery, Headers, Redelivered, Settle, Settled, Target
-from steadyworker.errors import Finding
+from steadyworker.errors import Finding, StaleDelivery, Unsettled
 
 __all__ = [
     "SPI_VERSION",
@@ -43,6 +43,7 @@ __all__ = [
     "Settings",
     "Settle",
     "Settled",
+    "SettlesSoon",
     "Signal",
     "Sink",
     "SystemClock",
@@ -71,9 +72,11 @@ class Capabilities:
 
     Attributes:
         delays: How delays are made; `longest_delay` is the longest in seconds, or None for no limit.
+        levels: The delays in seconds that a broker with levels makes, ascending; others are rounded up to the next of them.
         counts_deliveries: The broker counts attempts itself, and may dead-letter by that count.
         stable_ids: Each message has an id that stays the same in every redelivery.
         counts_consumers: `consumers()` can be answered.
+        forgets_consumers_within: Seconds after which a consumer that died or froze is not counted any more (three heartbeats).
         reads_dead_letters: `dead_letters()` can be answered.
         max_body: The largest body in bytes that the broker takes, or None.
         loses_unacked: What a lost connection does to un-acked messages: True when they come again at once.
@@ -84,9 +87,11 @@ class Capabilities:
 
     delays: Delays = Delays.EXACT
     longest_delay: float | None = None
+    levels: tuple[float, ...] = ()
     counts_deliveries: bool = False
     stable_ids: bool = True
     counts_consumers: bool = False
+    forgets_consumers_within: float = 0.0
     reads_dead_letters: bool = True
     max_body: int | None = None
     loses_unacked: bool = True
@@ -109,12 +114,18 @@ class QueueSpec:
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """What the operator sets: topology policy, the delay ladder, the size limit, who we are to the broker."""
+    """
+    What the operator sets: topology policy, the delay ladder, the size limit, who we are to the broker.
+
+    `fresh_url`, where there is one, answers the broker's URL as it is now: to be asked before each connect, as passwords
+    are rotated; raises ConfigError when it cannot be read.
+    """
 
     topology: str = "declare"
     delays: Sequence[float] = DELAYS
     max_body: int = 1 << 20
     consumer: str = "steadyworker"
+    fresh_url: Callable[[], str] | None = None
     clock: Clock = field(default_factory=SystemClock)
 
 
@@ -239,7 +250,11 @@ class Adapter(Protocol):
         ...
 
     def consumers(self) -> int | None:
-        """How many consumers the queue has, or None where the broker cannot count; raises BrokerUnavailable."""
+        """
+        How many consumers the queue has, or None where the broker cannot count; raises BrokerUnavailable.
+
+        An adapter is at most one of them, and none while its window is 0.
+        """
         ...
 
     def findings(self, spec: QueueSpec) -> Sequence[Finding]:
@@ -256,6 +271,17 @@ class Adapter(Protocol):
 
         Safe in any order: before `start`, twice, from any thread.
         """
+        ...
+
+
+@runtime_checkable
+class SettlesSoon(Protocol):
+    """An adapter whose broker answers a settlement later, and which need not hold a thread until then."""
+
+    def settle_soon(
+        self, delivery: Delivery, how: Settle, told: Callable[[Settled | StaleDelivery | Unsettled], None]
+    ) -> None:
+        """As `settle`, but returns at once: `told` is called exactly once, from any thread, with what `settle` answers or raises."""
         ...
 
 

@@ -17,7 +17,7 @@ import uuid
 
 from steadyworker import report, settle
 from steadyworker.adapter import Delays, Lost
-from steadyworker.delivery import KEY, REASON, Copy, Delivery, Settle, Target
+from steadyworker.delivery import KEY, REASON, WORKER, Copy, Delivery, Settle, Target
 from steadyworker.errors import LedgerUnavailable
 from steadyworker.events import Adopted, Answered, Followed
 from steadyworker.intake import Arrival, Unkeyed, Unreadable, identify, too_large
@@ -160,7 +160,7 @@ class Deliveries:
                 self._runs.adopt(run, arrival.delivery)
                 self._parts.emit(Adopted(**report.about(run.token, self._parts.clock)))
             case Follow(delay=delay):
-                self._follow(arrival, row, self._parts.times.follow if delay is None else delay)
+                self._follow(arrival, row, self._parts.times.follow if delay is None else self._level(delay))
             case Answer(state=state):
                 if row is not None:
                     self._parts.emit(Answered(**report.about(row.token, self._parts.clock), state=state.value))
@@ -236,6 +236,10 @@ class Deliveries:
         copy = Copy(Target.LATER, arrival.delivery.body, {**arrival.delivery.headers, KEY: arrival.id.key}, delay)
         self._runs.pass_on(settle.pass_on(arrival.delivery, copy))
 
+    def _level(self, left: float) -> float:
+        """The longest delay that is over before `left` is: rounded up to a level, a copy that came early would be late in the end."""
+        return max((level for level in self._parts.adapter.capabilities.levels if level <= left), default=left)
+
     def _stamp(self, delivery: Delivery) -> None:
         if self._parts.spec.unkeyed == "reject":
             self._dead(
@@ -250,7 +254,7 @@ class Deliveries:
 
     def _dead(self, delivery: Delivery, headers: dict[str, str], reason: str) -> None:
         """A dead letter of a delivery that has no row of its own."""
-        headers |= {REASON: settle.header_text(reason), settle.WORKER: self._parts.worker}
+        headers |= {REASON: settle.header_text(reason), WORKER: self._parts.worker}
         self._runs.pass_on(settle.pass_on(delivery, Copy(Target.DEAD, delivery.body, headers)))
 
     def _hold(self, delivery: Delivery, ask_again_in: float | None = None) -> None:

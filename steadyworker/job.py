@@ -25,7 +25,6 @@ from typing_extensions import TypeVar
 from steadyworker.clock import Clock
 from steadyworker.errors import BadPayload, ExportError
 from steadyworker.exports.base import Export
-from steadyworker.ledger.base import CHECKPOINT_BYTES
 from steadyworker.link import Link
 from steadyworker.logs import get_logger
 from steadyworker.payload import Decode, plain_encode
@@ -34,6 +33,7 @@ P = TypeVar("P")
 C = TypeVar("C", default=Any)
 
 _NOTE = 500
+_CHECKPOINT_BYTES = 64 << 10  # a checkpoint is a position, not a result
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -174,9 +174,9 @@ class Job(Generic[P, C]):
             raise ValueError(
                 f"Expected a checkpoint of the Worker's checkpoint type, got {type(value).__name__}: {error}."
             ) from None
-        if len(text) > CHECKPOINT_BYTES:
+        if len(text) > _CHECKPOINT_BYTES:
             raise ValueError(
-                f"Expected a checkpoint of at most {CHECKPOINT_BYTES} bytes, got {len(text)}: "
+                f"Expected a checkpoint of at most {_CHECKPOINT_BYTES} bytes, got {len(text)}: "
                 "save a position, and keep results elsewhere."
             )
         self._link.ask("checkpoint", text)
@@ -253,8 +253,8 @@ class _JobServices:
         return self._handle
 
     def save_handle(self, value: bytes | None) -> None:
-        if value is not None and len(value) > CHECKPOINT_BYTES:
-            raise ValueError(f"Expected a handle of at most {CHECKPOINT_BYTES} bytes, got {len(value)}.")
+        if value is not None and len(value) > _CHECKPOINT_BYTES:
+            raise ValueError(f"Expected a handle of at most {_CHECKPOINT_BYTES} bytes, got {len(value)}.")
         self._link.ask("handle", value)
         self._handle = value
 

@@ -50,7 +50,9 @@ def _broken(runners: Sequence[Runner]) -> list[tuple[str, int]]:
     for runner in runners:
         if runner.final is not None:
             found.append((f"refused by the broker: {runner.final}", EX_CONFIG))
-        if runner.setup_failures >= _SETUP_FAILURES:
+        if runner.reached.lasting:
+            found.append((f"{runner.parts.spec.queue}: {runner.reached.cause}", EX_CONFIG))
+        if runner.standings.setup_failures >= _SETUP_FAILURES:
             found.append(
                 (f"setup failed {_SETUP_FAILURES} times in a row: {runner.not_ready().get('setup')}", EX_SOFTWARE)
             )

@@ -77,7 +77,7 @@ def settled(run: Run, hand_over: HandOver, clock: Clock) -> JobSettled:
         losses=counters.losses,
         interruptions=counters.interruptions,
         settled=hand_over.settled.value if hand_over.settled is not None else "unknown",
-        seconds=clock.monotonic() - run.started,
+        seconds=round(clock.monotonic() - run.started, 6),
     )
 
 

@@ -10,6 +10,7 @@ Everything that happens is an event in its inbox; `handle` takes one event to th
     adapter's I/O thread ── Connected, Delivered, Lost, Gone ──┐
     slots ── Ready, Unready, Progressed, Asked, Ended ─────────┤
     keeper ── Renewed, LedgerLost ─────────────────────────────┼──→ inbox ──→ handle
+    lookout ── Reached ────────────────────────────────────────┤
     hand-overs ── HandedOver ──────────────────────────────────┤
     service ── Staged ─────────────────────────────────────────┘
 
@@ -28,12 +29,14 @@ from steadyworker.delivery import Delivery
 from steadyworker.ledger.base import Renewal, Token
 from steadyworker.lifecycle import Stage
 from steadyworker.outcome import Interrupted
+from steadyworker.reach import Reached
 from steadyworker.requests import Requests
 from steadyworker.runs import Runs
 from steadyworker.slots.base import Asked, Ended, Progressed, Ready, SlotEvent, Unready
+from steadyworker.standing import Standings
 from steadyworker.table import HandedOver, LedgerLost, Parts, Phase, Renewed, ServiceSaid, Staged, Timers
 
-Happening = Signal | SlotEvent | Renewed | LedgerLost | HandedOver | Staged | ServiceSaid
+Happening = Signal | SlotEvent | Renewed | LedgerLost | HandedOver | Staged | ServiceSaid | Reached
 
 _BEATS_EVERY = 1.0
 _LONGEST_WAIT = 5.0
@@ -64,8 +67,8 @@ class Runner:
         self._connection = "connecting"
         self._was_connected = False
         self._blocked: str | None = None
-        self._unready: dict[int, str] = {}
-        self._setup_failures: dict[int, int] = {}
+        self.reached = Reached()
+        self.standings = Standings(parts.clock)
         self._ledger_cause: str | None = None
         self._window = 0
         self._not_ready: Mapping[str, str] = self._causes()
@@ -86,7 +89,9 @@ class Runner:
         while not self._ended:
             wait = self.timers.next_in()
             with suppress(queue.Empty):
-                self.handle(self._inbox.get(timeout=_LONGEST_WAIT if wait is None else min(wait, _LONGEST_WAIT)))
+                self._take(self._inbox.get(timeout=_LONGEST_WAIT if wait is None else min(wait, _LONGEST_WAIT)))
+                for _ in range(self._inbox.qsize()):
+                    self._take(self._inbox.get())
             self.tick()
 
     def end(self) -> None:
@@ -111,8 +116,12 @@ class Runner:
         self.timers.fire()
         self._settle_state()
 
-    def handle(self, happening: Happening) -> None:  # noqa: C901, PLR0912 - one case per event
+    def handle(self, happening: Happening) -> None:
         """Take one event to its end."""
+        self._take(happening)
+        self._settle_state()
+
+    def _take(self, happening: Happening) -> None:  # noqa: C901, PLR0912 - one case per event
         match happening:
             case Connected(epoch=epoch):
                 self._connection = ""
@@ -120,7 +129,9 @@ class Runner:
                 self.deliveries.connected(epoch)
             case Delivered(delivery=delivery):
                 self.deliveries.arrived(delivery)
-            case Lost():
+            case Lost(id=id_, cause=cause):
+                if id_ is None:
+                    self._connection = cause  # until the next Connected, which a broker may grant and take at once
                 self.deliveries.lost(happening)
             case Gone(cause=cause, final=final):
                 self._connection = cause
@@ -129,10 +140,12 @@ class Runner:
                 self._blocked = cause
             case Unblocked():
                 self._blocked = None
+            case Reached():
+                self.reached = happening
             case Ready(slot=number):
                 self._slot_ready(number)
-            case Unready(slot=number, reason=reason):
-                self._slot_unready(number, reason)
+            case Unready():
+                self._slot_unready(happening)
             case Progressed(fence=fence, done=done, total=total, note=note):
                 if (run := self.runs.by_fence.get(fence)) is not None:
                     self.runs.remember(run, done, total, note)
@@ -152,15 +165,13 @@ class Runner:
                 self._handed_over(happening)
             case Staged(stage=stage, kill=kill):
                 self._staged(stage, kill=kill)
-        self._settle_state()
 
     def _settle_state(self) -> None:
-        """What depends on everything else: the window, and what other threads read: the keeper's tokens, the causes."""
+        """What depends on everything else, once a turn: the window, and for other threads the keeper's tokens and the causes."""
         self._tokens = tuple(run.token for run in self.runs.by_fence.values() if run.phase is not Phase.DROPPED)
         if self.deliveries.shut:
             self._window, self.deliveries.shut = 0, False
-        window = self._wanted_window()
-        if window != self._window:
+        if (window := self._wanted_window()) != self._window:
             self._window = window
             self.parts.adapter.credits(window)
         self._not_ready = self._causes()
@@ -170,7 +181,7 @@ class Runner:
 
     def _wanted_window(self) -> int:
         """Slots that work, less those whose run holds no valid delivery; a run adrift may offer its credit for a while."""
-        if self.stage is not Stage.RUNNING or self.runs.ledger_away or self.parts.quota.spent:
+        if self.stage is not Stage.RUNNING or self.runs.ledger_away or self.parts.quota.spent or self.reached.cause:
             return 0
         adrift = self.runs.slots_adrift()
         offered = adrift if self.parts.clock.monotonic() < self.deliveries.offers_end and self.parts.adoption else 0
@@ -180,27 +191,20 @@ class Runner:
 
     def _slot_ready(self, number: int) -> None:
         self.runs.up.add(number)
-        self._unready.pop(number, None)
-        self._setup_failures.pop(number, None)
+        self.standings.ready(number)
         self.deliveries.reconsider()
 
-    def _slot_unready(self, number: int, reason: str) -> None:
+    def _slot_unready(self, told: Unready) -> None:
         """`setup` is not the job's fault: nothing is claimed, and after three failures in a row the process gives up."""
-        self.runs.up.discard(number)
-        self._unready[number] = reason
-        failures = self._setup_failures[number] = self._setup_failures.get(number, 0) + 1
+        self.runs.up.discard(told.slot)
+        rest = self.standings.unready(told)
         if self.runs.up:
             self.deliveries.reconsider()
         else:
             self.deliveries.release_held()
-        slot = next(each for each in self.parts.slots if each.id == number)
+        slot = next(each for each in self.parts.slots if each.id == told.slot)
         if self.stage < Stage.DRAINING:
-            self.timers.after(min(30.0, 2.0 ** (failures - 1)), lambda: slot.start(self.post))
-
-    @property
-    def setup_failures(self) -> int:
-        """How often in a row `setup` failed, in the slot where it failed most."""
-        return max(self._setup_failures.values(), default=0)
+            self.timers.after(rest, lambda: slot.start(self.post))
 
     # --- the ledger ------------------------------------------------------------------------------------------------
 
@@ -219,14 +223,12 @@ class Runner:
     def _ledger_lost(self, cause: str) -> None:
         if not self.runs.ledger_away:
             self.parts.hurry()
-        self.runs.ledger_away = True
-        self._ledger_cause = cause
+        self.runs.ledger_away, self._ledger_cause = True, cause
         if self.parts.stop_on_ledger_loss:
             self.runs.end_what_has_no_lease()
 
     def _renewed(self, told: Renewed) -> None:
-        self.runs.ledger_away = False
-        self._ledger_cause = None
+        self.runs.ledger_away, self._ledger_cause = False, None
         for token, renewal in told.answers:
             run = self.runs.by_fence.get(token.fence)
             if run is None:
@@ -253,8 +255,7 @@ class Runner:
 
     def _handed_over(self, told: HandedOver) -> None:
         self.runs.handed_over(told)
-        settled = told.hand_over.settled_with
-        if told.error is None and settled is not None:
+        if told.error is None and (settled := told.hand_over.settled_with) is not None:
             self.deliveries.settled(settled)
         self.deliveries.reconsider()
 
@@ -303,17 +304,13 @@ class Runner:
         return self._not_ready
 
     def _causes(self) -> Mapping[str, str]:
-        causes = {f"{target} queue": why for target, why in self.runs.missing.items()}
-        if self._connection:
-            causes["broker"] = self._connection
-        if self._blocked is not None:
-            causes["broker alarm"] = self._blocked
-        if self._ledger_cause is not None:
-            causes["ledger"] = self._ledger_cause
-        if self._unready:
-            causes["setup"] = next(iter(self._unready.values()))
-        elif not self.runs.up:
-            causes["setup"] = "not over yet"
-        if self.stage is not Stage.RUNNING:
-            causes["stage"] = self.stage.name.lower()
-        return causes
+        causes = {
+            **{f"{target} queue": why for target, why in self.runs.missing.items()},
+            "broker": self._connection or None,
+            "broker alarm": self._blocked,
+            "ledger": self._ledger_cause,
+            "reach": self.reached.cause,
+            "setup": next(iter(self.standings.causes.values()), None if self.runs.up else "not over yet"),
+            "stage": None if self.stage is Stage.RUNNING else self.stage.name.lower(),
+        }
+        return {part: why for part, why in causes.items() if why is not None}

@@ -17,6 +17,7 @@ from collections.abc import Callable, Iterable
 from tenacity import wait_random_exponential
 
 from steadyworker import report, settle
+from steadyworker.carrying import Carrier
 from steadyworker.delivery import Delivery
 from steadyworker.errors import LedgerUnavailable, PublishFailed
 from steadyworker.events import Adrift, Fenced, JobEnded, JobStarted, TakenOver
@@ -31,7 +32,7 @@ from steadyworker.outcome import (
     Rejected,
 )
 from steadyworker.retry import RetryPolicy
-from steadyworker.settle import HandOver, Refused, Settler
+from steadyworker.settle import HandOver, Refused
 from steadyworker.slots.base import Slot
 from steadyworker.table import HandedOver, Parts, Phase, Run, Timers
 
@@ -69,9 +70,8 @@ class Runs:
         self._failing: dict[HandOver, str] = {}
         self._parts = parts
         self._timers = timers
-        self._post = post
         self._again = again
-        self._settler = Settler(parts.ledger, parts.adapter)
+        self._carrier = Carrier(parts, post)
 
     # --- what there is ---------------------------------------------------------------------------------------------
 
@@ -122,8 +122,8 @@ class Runs:
             run.slot = None
             self.ended(run, Rejected(reason))
             return
-        self._parts.emit(JobStarted(**about, attempt=row.counters.attempts + 1, why=report.why(before, lost=lost)))
         slot.run(task_of(row, arrival, self._parts.spec))
+        self._parts.emit(JobStarted(**about, attempt=row.counters.attempts + 1, why=report.why(before, lost=lost)))
 
     def finish(self, row: Row, arrival: Arrival, began: float) -> None:
         """Finish a hand-over that its owner left at `moving`, under the fence that was asked for at `began`; nothing runs."""
@@ -133,7 +133,7 @@ class Runs:
         run.phase = Phase.HANDING
         run.hand_over = finish_of(row, arrival, self._parts.worker)
         self.by_fence[row.fence] = run
-        self._submit(run.hand_over, run)
+        self._carrier.carry(run.hand_over, run)
 
     def cancel(self, run: Run, reason: str) -> None:
         """The job was cancelled: its calls raise, and it is killed if it does not end by itself."""
@@ -168,7 +168,7 @@ class Runs:
         run.outcome = outcome
         run.phase = Phase.ENDED
         self.write_beats([run])  # the last one; those before it were written once a second
-        seconds = self._parts.clock.monotonic() - run.started
+        seconds = round(self._parts.clock.monotonic() - run.started, 6)
         self._parts.emit(
             JobEnded(
                 **report.about(run.token, self._parts.clock),
@@ -187,23 +187,12 @@ class Runs:
             return
         run.phase = Phase.HANDING
         run.hand_over = hand_over_of(run, run.outcome, self._parts)
-        self._submit(run.hand_over, run)
+        self._carrier.carry(run.hand_over, run)
 
     def pass_on(self, hand_over: HandOver) -> None:
         """Hand over what is not a run: a copy, an answer, a release."""
         self.passing.append(hand_over)
-        self._submit(hand_over, None)
-
-    def _submit(self, hand_over: HandOver, run: Run | None) -> None:
-        def work() -> None:
-            try:
-                self._settler.advance(hand_over)
-            except (Refused, LedgerUnavailable, PublishFailed) as error:
-                self._post(HandedOver(hand_over, run, error))
-            else:
-                self._post(HandedOver(hand_over, run, None))
-
-        self._parts.submit(work)
+        self._carrier.carry(hand_over, None)
 
     def handed_over(self, told: HandedOver) -> None:
         """A hand-over came to its end, or to what stopped it."""
@@ -220,6 +209,7 @@ class Runs:
             case PublishFailed():
                 self._publish_later(hand_over, run, error)
             case _:
+                self._carrier.note(hand_over)
                 self._over(hand_over, run)
 
     def _publish_later(self, hand_over: HandOver, run: Run | None, error: PublishFailed) -> None:
@@ -235,14 +225,14 @@ class Runs:
                 self._failing.pop(hand_over, None)
                 self.passing.remove(hand_over)
             else:
-                self._submit(hand_over, None)
+                self._carrier.carry(hand_over, None)
             return
         dropped = self.by_fence.get(run.token.fence) is not run or run.phase is not Phase.HANDING
         if dropped:
             self._failing.pop(hand_over, None)
         elif hand_over.recorded or self.trusted(run):
             run.stopped = False
-            self._submit(hand_over, run)
+            self._carrier.carry(hand_over, run)
 
     def _over(self, hand_over: HandOver, run: Run | None) -> None:
         if run is None:

@@ -14,14 +14,16 @@ Each step may be repeated: the ledger refuses a second record, and answers the r
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
 
-from steadyworker.adapter import Adapter
+from steadyworker.adapter import Adapter, SettlesSoon
 from steadyworker.delivery import (
     ATTEMPTS,
     CRASHES,
+    ERROR_CLASS,
+    ERROR_TEXT,
     FIRST_FAILED_AT,
     HOP,
     KEY,
@@ -29,6 +31,8 @@ from steadyworker.delivery import (
     OWN_HEADERS,
     REASON,
     ROUND,
+    UID,
+    WORKER,
     Copy,
     Delivery,
     Settle,
@@ -39,11 +43,6 @@ from steadyworker.errors import LedgerUnavailable, StaleDelivery, SteadyWorkerEr
 from steadyworker.ledger.base import JobId, Ledger, Moving, Token, Verdict
 from steadyworker.outcome import Counters
 
-ERROR_CLASS = "sw-error-class"
-ERROR_TEXT = "sw-error"
-WORKER = "sw-worker"
-UID = "sw-uid"
-DEAD_HEADERS = (ERROR_CLASS, ERROR_TEXT, WORKER, UID)
 _ERROR_CHARACTERS = 2000
 
 
@@ -144,17 +143,35 @@ class Settler:
 
     ledger: Ledger
     adapter: Adapter
+    soon: SettlesSoon | None = None
 
-    def advance(self, hand_over: HandOver) -> None:
+    def advance(self, hand_over: HandOver, answered: Callable[[], None] | None = None) -> bool:
         """
-        Go on where it stopped, until it is over.
+        Go on where it stopped, until it is over; answers whether it is.
+
+        It is not when an adapter that settles soon has begun to: `answered` is called, from any thread, when the broker
+        has answered, and only the note is left.
 
         Raises Refused, LedgerUnavailable or PublishFailed from the step that stopped it.
         A settlement that can no longer be made is not an error: the ledger answers the redelivery.
         """
         while (step := hand_over.step) is not None:
+            if (
+                step is Step.SETTLE
+                and self.soon is not None
+                and answered is not None
+                and hand_over.delivery is not None
+            ):
+                self._settle_soon(self.soon, hand_over, hand_over.delivery, answered)
+                return False
             getattr(self, _STEPS[step])(hand_over)
             hand_over.at += 1
+        return True
+
+    def waits(self, hand_over: HandOver) -> bool:
+        """Whether what is left of it waits for a broker, and so wants a thread of its own."""
+        left = hand_over.steps[hand_over.at :]
+        return Step.PUBLISH in left or (self.soon is None and Step.SETTLE in left)
 
     def _record(self, hand_over: HandOver) -> None:
         token, record = _owned(hand_over), hand_over.record
@@ -188,6 +205,17 @@ class Settler:
             hand_over.settled = self.adapter.settle(delivery, hand_over.how)
         except (StaleDelivery, Unsettled):
             hand_over.settled = None
+
+    @staticmethod
+    def _settle_soon(soon: SettlesSoon, hand_over: HandOver, delivery: Delivery, answered: Callable[[], None]) -> None:
+        hand_over.settled_with = delivery
+
+        def told(answer: Settled | StaleDelivery | Unsettled) -> None:
+            hand_over.settled = answer if isinstance(answer, Settled) else None
+            hand_over.at += 1
+            answered()
+
+        soon.settle_soon(delivery, hand_over.how, told)
 
     def _note(self, hand_over: HandOver) -> None:
         if hand_over.settled is None:

@@ -1,5 +1,5 @@
 """
-The one stop budget, and the exit codes.
+The stop signals, the one stop budget, and the exit codes.
 
 ::
 
@@ -8,9 +8,12 @@ The one stop budget, and the exit codes.
 
 from __future__ import annotations
 
+import signal
 from dataclasses import dataclass
 
 from steadyworker.lifecycle import Stage
+
+STOP_SIGNALS = frozenset({signal.SIGTERM, signal.SIGINT, signal.SIGHUP})
 
 EX_OK = 0
 EX_UNAVAILABLE = 69

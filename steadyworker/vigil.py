@@ -13,6 +13,7 @@ from steadyworker.clock import Clock, Times
 from steadyworker.health import HealthServer, Snapshot
 from steadyworker.lifecycle import Stage
 from steadyworker.logs import get_logger
+from steadyworker.metrics import Page
 from steadyworker.notify import Notifier
 from steadyworker.watchdog import Part, Verdict, Watchdog
 
@@ -33,12 +34,19 @@ class Vigil:
     4. `end` stops answering.
     """
 
-    def __init__(self, clock: Clock, times: Times, health: str | None, environ: Mapping[str, str]) -> None:
+    def __init__(
+        self,
+        clock: Clock,
+        times: Times,
+        health: str | None,
+        environ: Mapping[str, str],
+        metrics: Page | None = None,
+    ) -> None:
         self.address: str | None = None
         self._clock = clock
         self._times = times
         self._notifier = Notifier(environ)
-        self._server = HealthServer(health, self.snapshot, clock) if health is not None else None
+        self._server = HealthServer(health, self.snapshot, clock, metrics) if health is not None else None
         self._watchdog: Watchdog | None = None
         self._verdict = Verdict(alive=True, ready=False)
         self._unready: dict[str, str] = {"worker": "starting"}

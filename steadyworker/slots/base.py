@@ -48,10 +48,15 @@ class Ready:
 
 @dataclass(frozen=True, slots=True)
 class Unready:
-    """`setup` raised, hung or died; the slot has ended and must be started again after a back-off."""
+    """
+    `setup` raised, hung or died; the slot has ended and must be started again after a back-off.
+
+    `stood` says that `setup` had returned: the child died just after it, idle.
+    """
 
     slot: int
     reason: str
+    stood: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -42,7 +42,6 @@ from steadyworker.slots.base import Task
 from steadyworker.slots.execute import Executor, error_text
 from steadyworker.slots.frames import (
     STACKS_SIGNAL,
-    STOP_SIGNALS,
     Begin,
     Close,
     Cold,
@@ -60,9 +59,11 @@ from steadyworker.slots.frames import (
     over,
     packed,
 )
+from steadyworker.stopping import STOP_SIGNALS
 from steadyworker.worker import load_worker
 
 _CHUNK = 1 << 16
+_MOST_HELD = 8
 _POKE_EVERY = 0.05
 _GRACE_LOOK, _GRACE_LOOKS = 0.002, 10
 _PR_SET_PDEATHSIG = 1
@@ -130,7 +131,7 @@ class Child:
             time.sleep(_GRACE_LOOK)
 
     def _hello(self) -> Hello:
-        while data := self._wire.recv(_CHUNK):
+        while data := socket.recv_fds(self._wire, _CHUNK, _MOST_HELD)[0]:  # what is held stays open until the end
             for frame in self._frames.feed(data):
                 if isinstance(frame, Hello):
                     return frame
@@ -219,7 +220,7 @@ def main() -> None:
     child = Child(wire, SystemClock())
     for stop in STOP_SIGNALS:
         signal.signal(stop, child.on_stop_signal)
-    os.register_at_fork(after_in_child=_be_mortal)
+    _let_copies_be_mortal()
     signal.pthread_sigmask(signal.SIG_UNBLOCK, STOP_SIGNALS)
     _die_with(int(sys.argv[2]))
     faulthandler.enable()
@@ -239,10 +240,26 @@ def _die_with(parent: int) -> None:
         os._exit(1)
 
 
-def _be_mortal() -> None:
-    """A copy that the handler forks ends by a stop signal as any process does: `multiprocessing` relies on it."""
-    for stop in STOP_SIGNALS:
-        signal.signal(stop, signal.default_int_handler if stop is signal.SIGINT else signal.SIG_DFL)
+def _let_copies_be_mortal() -> None:
+    """
+    A copy that the handler forks ends by a stop signal as any process does: `multiprocessing` relies on it.
+
+    From its first moment on: what comes before it has lost our handlers waits until it has.
+    """
+    forking = threading.local()
+
+    def hold() -> None:
+        forking.mask = signal.pthread_sigmask(signal.SIG_BLOCK, STOP_SIGNALS)
+
+    def release() -> None:
+        signal.pthread_sigmask(signal.SIG_SETMASK, forking.mask)
+
+    def be_mortal() -> None:
+        for stop in STOP_SIGNALS:
+            signal.signal(stop, signal.default_int_handler if stop is signal.SIGINT else signal.SIG_DFL)
+        release()
+
+    os.register_at_fork(before=hold, after_in_parent=release, after_in_child=be_mortal)
 
 
 def _uncut(frame: FrameType | None) -> bool:

@@ -29,9 +29,6 @@ from steadyworker.errors import InterruptReason
 from steadyworker.outcome import Crashed, Done, Failed, Interrupted, Outcome, Rejected, Snoozed
 from steadyworker.slots.base import Task
 
-STOP_SIGNALS = frozenset({signal.SIGTERM, signal.SIGINT, signal.SIGHUP})
-"""Blocked by the thread that starts a child, and so in the child until its handlers are there."""
-
 STACKS_SIGNAL = signal.SIGUSR1
 """Makes a child write the stacks of all its threads to standard error, even while the GIL is held."""
 

@@ -6,10 +6,10 @@ A slot that is a child process: warm, reused, limited, killed as a group, replac
                ┌───────── died idle, retired ─────────┐
                ↓                                      │
     start → WARMING ──Warm──→ IDLE ⇄ BUSY ──→ LEAVING ┤
-               │                      │               │
-               │ setup raised,        └─ died, killed ┘
-               │ hung or died
-               ↓
+               │               │      │               │
+               │ setup raised, │      └─ died, killed ┘
+               │ hung or died  │ died within 10 s, before its first run
+               ↓               ↓
             Unready, until `start` is called again
 
 Each slot has one thread, which starts the child and lives longer than it: it waits for frames, for the child's death and
@@ -21,7 +21,6 @@ Every ending of a child during a run is an Outcome: what was decided for it (`ki
 
 from __future__ import annotations
 
-import signal
 import sys
 import threading
 from collections.abc import Sequence
@@ -35,7 +34,6 @@ from steadyworker.outcome import Crashed, Interrupted, Outcome
 from steadyworker.slots.base import Asked, Ended, Progressed, Ready, SlotEvent, SlotSink, Task, Unready
 from steadyworker.slots.execute import outcome_of_interrupt
 from steadyworker.slots.frames import (
-    STOP_SIGNALS,
     Cold,
     Hello,
     Moved,
@@ -47,6 +45,7 @@ from steadyworker.slots.frames import (
     outcome_of,
 )
 from steadyworker.slots.limits import Limits
+from steadyworker.slots.spare import Spare, start
 from steadyworker.slots.spawn import ChildProcess, Waker
 from steadyworker.slots.tenure import NEVER, PARTING, Phase, Run, Tenure
 from steadyworker.worker import WorkerSpec
@@ -60,7 +59,8 @@ class ProcessSlot:
         id: Its number within its Worker.
         spec: What it runs, and the memory limit.
         clock: Its monotonic time is what limits are judged by.
-        pass_fds: Descriptors that every child holds open: the owner's lock.
+        spare: A child that is running already, for whichever slot needs one first.
+        held: Descriptors that every child holds open: the owner's lock.
         log_format: Of the child's log lines, as for `logs.configure`.
         log_level: Of the child's log lines.
         setup_limit: Seconds until `setup` must have returned, the import included.
@@ -74,7 +74,8 @@ class ProcessSlot:
         spec: WorkerSpec,
         *,
         clock: Clock,
-        pass_fds: Sequence[int] = (),
+        spare: Spare | None = None,
+        held: Sequence[int] = (),
         log_format: str = "auto",
         log_level: str = "info",
         setup_limit: float = 60.0,
@@ -84,7 +85,8 @@ class ProcessSlot:
         self._id = id
         self._spec = spec
         self._clock = clock
-        self._pass_fds = tuple(pass_fds)
+        self._spare = spare
+        self._held = tuple(held)
         self._log = (log_format, log_level)
         self._setup_limit = setup_limit
         self._ping = ping
@@ -201,7 +203,6 @@ class ProcessSlot:
 
     def _live(self) -> None:
         """One child after another, until one cannot be replaced."""
-        signal.pthread_sigmask(signal.SIG_BLOCK, STOP_SIGNALS)
         while self._thread is not None:
             try:
                 tenure = self._hire()
@@ -213,7 +214,9 @@ class ProcessSlot:
                 self._sink(event)
 
     def _hire(self) -> Tenure:
-        child = ChildProcess(self._waker, self._pass_fds)
+        started = (self._spare.take() if self._spare is not None else None) or start()
+        hello = Hello(self._spec.target, list(sys.path), *self._log, self._silence)
+        child = ChildProcess(started, hello, self._held, self._waker)
         with self._lock:
             self._tenure = tenure = Tenure(
                 child,
@@ -223,7 +226,6 @@ class ProcessSlot:
                 ping=self._ping,
                 memory_limit=self._spec.memory_limit,
             )
-            tenure.send(Hello(self._spec.target, list(sys.path), *self._log, self._silence))
             if self._close_by < NEVER:
                 tenure.leave(self._close_by, closing=True)
         return tenure
@@ -289,19 +291,19 @@ class ProcessSlot:
         """A child is dead and reaped: what the runner is told, and whether there will be another."""
         with self._lock:
             run, self._tenure = tenure.run, None
-            if run is not None:
-                self._run = None
+            self._run = self._run if run is None else None
         said: list[SlotEvent] = [] if run is None else [self._ended(run, run.ending(code, stopping=self._stopping))]
-        reason = tenure.unready(code)
-        return said + (self._give_up(reason) if reason is not None or self._close_by < NEVER else [])
+        reason, stood = tenure.unready(code), tenure.phase is not Phase.WARMING
+        over = reason is not None or self._close_by < NEVER
+        return said + (self._give_up(reason, stood=stood) if over else [])
 
-    def _give_up(self, reason: str | None) -> list[SlotEvent]:
+    def _give_up(self, reason: str | None, *, stood: bool = False) -> list[SlotEvent]:
         """No further child; a run that waited for one has not begun."""
         with self._lock:
             run, self._run, self._thread = self._run, None, None
             said: list[SlotEvent] = [] if run is None else [self._ended(run, Interrupted())]
             if reason is not None and self._close_by == NEVER:
-                said.append(Unready(self._id, reason))
+                said.append(Unready(self._id, reason, stood))
         return said
 
     def _tenure_of(self, fence: int) -> Tenure | None:

@@ -1,9 +1,4 @@
-"""
-One child process: start it, talk to it, signal its group, kill it, reap it.
-
-A child is a session of its own, so that a terminal's Ctrl-C does not reach it; it is started by exec, never a bare fork.
-PDEATHSIG fires when the *thread* that started a child ends: that thread has to live as long as the child.
-"""
+"""One child process, from Hello on: talk to it, signal its group, kill it, reap it."""
 
 from __future__ import annotations
 
@@ -11,22 +6,16 @@ import os
 import select
 import signal
 import socket
-import subprocess
-import sys
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 
 from steadyworker.memory import session_members
-from steadyworker.slots.frames import Downward, Unpacker, Upward, packed
+from steadyworker.slots.frames import Downward, Hello, Unpacker, Upward, packed
+from steadyworker.slots.spare import Started
 
 _CHUNK = 1 << 16
 _LOOK_EVERY = 0.25
-
-# What systemd said to the worker process, not to its children.
-_NOT_INHERITED = frozenset(
-    {"NOTIFY_SOCKET", "WATCHDOG_USEC", "WATCHDOG_PID", "LISTEN_FDS", "LISTEN_PID", "LISTEN_FDNAMES"}
-)
 
 
 class Waker:
@@ -66,25 +55,19 @@ class Waker:
 
 class ChildProcess:
     """
-    A running child; its methods are thread-safe, but `wait`, `receive` and `reap`, which belong to one thread.
+    A running child, which is told Hello and given `held`, descriptors that it holds open to its end.
 
+    Its methods are thread-safe, but `wait`, `receive` and `reap`, which belong to one thread.
     `silent` says that it has closed its end: it is about to die, or has lost its way.
     `waker` interrupts `wait`.
     """
 
-    def __init__(self, waker: Waker, pass_fds: Sequence[int] = ()) -> None:
-        ours, theirs = socket.socketpair()
-        with theirs:
-            self._process = subprocess.Popen(
-                [sys.executable, "-m", "steadyworker.slots.child", str(theirs.fileno()), str(os.getpid())],
-                stdin=subprocess.DEVNULL,
-                pass_fds=(theirs.fileno(), *pass_fds),
-                start_new_session=True,
-                env={name: value for name, value in os.environ.items() if name not in _NOT_INHERITED},
-            )
+    def __init__(self, started: Started, hello: Hello, held: Sequence[int], waker: Waker) -> None:
+        self._process, self._wire = started
         self.pid = self._process.pid
         self.silent = False
-        self._wire = ours
+        with suppress(OSError):  # it has died: the end of the stream says so
+            socket.send_fds(self._wire, [packed(hello)], held)
         self._wire.setblocking(False)  # noqa: FBT003 - its name in the standard library
         self._frames: Unpacker[Upward] = Unpacker(Upward)
         self._lock = threading.Lock()

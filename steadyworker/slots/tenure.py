@@ -24,10 +24,12 @@ NEVER = float("inf")
 PARTING = 5.0
 """Seconds that a child gets to exit by itself."""
 
+STEADY = 10.0
+"""A child that dies idle sooner than this many seconds after its setup, before its first run, is broken, not unlucky."""
+
 _TICK = 0.5  # how often a run's memory is looked at
 _STACKS_TIME = 0.5  # what a stalled child gets to write its stacks
 _LAST_BREATH = 1.0  # what is left to a child that has closed its socket: it is exiting, or has lost its way
-_STEADY = 1.0  # a child that dies idle sooner than this after its setup is broken, not unlucky
 
 
 class Phase(Enum):
@@ -188,7 +190,7 @@ class Tenure:
         """Why a child that died with this return code is not to be replaced at once; None when it is."""
         if self.phase is Phase.WARMING:
             return self.cold or f"the child died before it was ready: {cause_of(code)}"
-        if self.phase is Phase.IDLE and not self.runs and self._clock.monotonic() - self._since < _STEADY:
+        if self.phase is Phase.IDLE and not self.runs and self._clock.monotonic() - self._since < STEADY:
             return f"the child died just after its setup: {cause_of(code)}"
         return None
 

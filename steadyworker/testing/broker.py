@@ -11,7 +11,8 @@ A test, a simulation or the Harness therefore decides what happens in which orde
 | `drop_connection(adapter)` | the socket is cut: the epoch ends, what is un-acked comes again, a new epoch follows |
 | `redeliver(key)` | a delivery timeout: the message goes to someone again, and the first delivery is no longer valid |
 | `duplicate(key)` | a sender that did not hear its confirm and published twice |
-| `hasten(key)` | a delay that ends too early: a coarse ladder, a clock that was set |
+| `hasten(key)` | a delay that ends too early: a clock that was set |
+| `delay_by(*levels)` | a broker without exact delays: they are rounded up to a level, and one over the longest is cut to it |
 | `lose_settlement(adapter, landed=…)` | the acknowledgement, or the answer to it, is lost |
 | `lose_confirm(adapter, landed=…)` | a publish, or its confirm, is lost |
 | `go_down()`, `come_up()` | the broker restarts |
@@ -34,7 +35,7 @@ Choose = Callable[[int], int]
 
 class MemoryBroker:
     """
-    Queues in memory, shared by every adapter that `adapter(spec)` makes; delays are exact, by the clock given to it.
+    Queues in memory, shared by every adapter that `adapter(spec)` makes; delays are exact until told otherwise, by the clock given to it.
 
     Thread-safe, but for `pump`, which one thread calls; sinks are called by `pump` only, without any lock held.
     """
@@ -122,6 +123,10 @@ class MemoryBroker:
         """Make every delayed message with this job key or message id due now."""
         with self._queues.lock:
             self._queues.hasten(key)
+
+    def delay_by(self, *levels: float) -> None:
+        """Delay by these levels only, in seconds, ascending; none: exactly."""
+        self._queues.levels = levels
 
     def lose_settlement(self, adapter: MemoryAdapter, *, landed: bool) -> None:
         """The adapter's next settlement raises Unsettled, and its epoch ends; the broker heard it when it `landed`."""

@@ -33,7 +33,7 @@ from steadyworker.events import Checkpointed, Event, JobStarted, Listener
 from steadyworker.ledger.base import JobId, Row, State
 from steadyworker.ledger.memory import MemoryLedger
 from steadyworker.lifecycle import Stage
-from steadyworker.logs import log_events
+from steadyworker.lines import log_events
 from steadyworker.names import normal_key
 from steadyworker.slots.process import ProcessSlot
 from steadyworker.testing.broker import MemoryBroker

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
-from steadyworker.adapter import Capabilities, Finding, QueueSpec, Settings, Sink
+from steadyworker.adapter import Capabilities, Delays, Finding, QueueSpec, Settings, Sink
 from steadyworker.delivery import Copy, Delivery, Settle, Settled, Target
 from steadyworker.errors import PublishFailed
 from steadyworker.testing.queues import Consumer, Queues
@@ -25,8 +25,16 @@ class MemoryAdapter:
 
     @property
     def capabilities(self) -> Capabilities:
-        """Everything that a broker can do."""
-        return Capabilities(counts_consumers=True, max_body=self._max_body, one_host=True)
+        """Everything that a broker can do; delays by levels when the broker was told so."""
+        levels = self._queues.levels
+        return Capabilities(
+            delays=Delays.LEVELS if levels else Delays.EXACT,
+            longest_delay=max(levels, default=None),
+            levels=levels,
+            counts_consumers=True,
+            max_body=self._max_body,
+            one_host=True,
+        )
 
     @property
     def last_turn(self) -> None:

@@ -69,6 +69,7 @@ class Queues:
         self.deleted: set[str] = set()
         self.down: str | None = None
         self.blocked: str | None = None
+        self.levels: tuple[float, ...] = ()
         self._order = 0
 
     def messages(self, queue: str) -> list[Message]:
@@ -101,7 +102,7 @@ class Queues:
                 raise TargetMissing(f"Expected the queue {queue!r}, but it was deleted: declare it again.")
             lost, consumer.confirm_lost = consumer.confirm_lost, None
             if lost is not False:
-                delay = copy.delay if copy.to is Target.LATER else 0.0
+                delay = self._delay(copy.delay) if copy.to is Target.LATER else 0.0
                 self.put(queue, copy.body, dict(copy.headers), copy.message_id, delay)
             if lost is not None:
                 raise PublishFailed("Expected a confirm, got none: the message may or may not be there.")
@@ -212,6 +213,10 @@ class Queues:
         if not found:
             raise LookupError(f"Expected a message with the job key or message id {key!r}, got none in any queue.")
         return found
+
+    def _delay(self, wanted: float) -> float:
+        """Rounded up to a level, where there are levels; one over the longest is cut to it."""
+        return next((level for level in self.levels if level >= wanted), max(self.levels, default=wanted))
 
     def _take(self, consumer: Consumer, id_: str, *, remove: bool) -> None:
         message = consumer.held.pop(id_, None)

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from steadyworker.delivery import HOP
+from steadyworker.errors import Snooze
 from steadyworker.events import Adopted, Adrift, Answered, Fenced, Followed, JobSettled, JobStarted, TakenOver
 from steadyworker.ledger.base import State
 from steadyworker.testing.harness import Harness
@@ -290,6 +291,20 @@ def test_a_copy_that_comes_too_early_follows_until_it_is_due(harness: MakeHarnes
     assert followed.delay == 5.0
     started = [event.at for event in events(h, key, JobStarted)]
     assert started[1] - started[0] == pytest.approx(5.0)
+
+
+def test_where_delays_have_levels_an_early_copy_follows_down_the_ladder_and_is_not_late(harness: MakeHarness) -> None:
+    """A wait of 100 s, past the longest level: rounded up, the last step would end at 120 s."""
+    exports = worker(raises(Snooze(100)), nothing)
+    h = harness(exports)
+    h.broker.delay_by(1, 2, 5, 10, 30, 60)
+
+    key = h.send(exports, {})
+    h.wait(key)
+
+    assert [event.delay for event in events(h, key, Followed)] == [30.0, 10.0]
+    started = [event.at for event in events(h, key, JobStarted)]
+    assert started[1] - started[0] == pytest.approx(100.0)
 
 
 def test_with_one_slot_a_job_comes_home_before_a_strangers(harness: MakeHarness) -> None:

@@ -7,6 +7,7 @@ import itertools
 import logging
 import sys
 import threading
+from collections.abc import Callable
 from typing import Any, cast
 
 import pytest
@@ -15,6 +16,7 @@ from steadyworker.adapter import Adapter, Capabilities, Connected, Delays, Deliv
 from steadyworker.clock import Times
 from steadyworker.delivery import KEY, REASON, Copy, Delivery, Settle, Settled, Target
 from steadyworker.errors import InterruptReason, LedgerUnavailable, Retry, Snooze, TargetMissing
+from steadyworker.events import Listener
 from steadyworker.ledger.base import Claimed, JobId, Ledger, Moving, State, Token, Verdict
 from steadyworker.ledger.memory import MemoryLedger
 from steadyworker.lifecycle import Stage
@@ -96,13 +98,21 @@ class Bench:
     """A runner on a bench: everything around it is played, and hand-overs are carried out at once."""
 
     def __init__(
-        self, cls: AnyWorker | None = None, *, slots: int = 1, delays: Delays = Delays.EXACT, **more: Any
+        self,
+        cls: AnyWorker | None = None,
+        *,
+        slots: int = 1,
+        delays: Delays = Delays.EXACT,
+        adapter: PlayedAdapter | None = None,
+        emit: Listener = lambda _event: None,
+        submit: Callable[[Callable[[], None]], object] = lambda work: work(),
+        **more: Any,
     ) -> None:
         self.clock = FakeClock()
         self.times = Times()
         self.real = MemoryLedger(self.clock, self.times)
         self.line = LedgerLine(self.real)
-        self.adapter = PlayedAdapter(Capabilities(delays=delays))
+        self.adapter = adapter or PlayedAdapter(Capabilities(delays=delays))
         self.slots = [PlayedSlot(number) for number in range(slots)]
         self._ids = itertools.count(1)
         parts = Parts(
@@ -115,8 +125,8 @@ class Bench:
             slots=self.slots,
             clock=self.clock,
             times=self.times,
-            emit=lambda _event: None,
-            submit=lambda work: work(),
+            emit=emit,
+            submit=submit,
             **more,
         )
         self.runner = Runner(parts)

@@ -9,6 +9,7 @@ import pytest
 
 from steadyworker.ledger.base import State
 from steadyworker.lifecycle import Stage
+from steadyworker.reach import Reached
 from steadyworker.table import Staged
 from steadyworker.testing.plugin import MakeHarness
 from tests.runner.kit import QUEUE, Gate, Obedient, Seen, counted, nothing, saves, settled, worker
@@ -166,3 +167,27 @@ def test_a_handler_that_swallows_the_interrupt_and_returns_is_not_done(harness: 
     h.wait(key)
 
     assert h.starts(key) == 2
+
+
+def test_beyond_the_ledgers_reach_no_message_is_taken_and_what_runs_runs_on(harness: MakeHarness) -> None:
+    gate = Gate()
+    exports = worker(saves(1, gate), nothing)
+    h = harness(exports)
+    (runner,) = h.processes[0].runners
+    running = h.send(exports, {})
+    h.wait(running, until="checkpoint")
+
+    runner.post(Reached("3 consumers"))
+    waiting = h.send(exports, {})
+    h.advance(60)
+    gate.open()
+    h.wait(running)
+    h.advance(60)
+
+    assert h.starts(waiting) == 0
+    assert h.not_ready == {"reach": "3 consumers"}
+
+    runner.post(Reached())
+    h.wait(waiting)
+
+    assert h.not_ready == {}

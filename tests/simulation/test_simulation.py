@@ -169,7 +169,7 @@ def test_a_seed_plays_the_same_history_again() -> None:
 
 def test_histories_do_meet_the_faults_that_they_are_about() -> None:
     """Kills, freezes, refusals, take-overs, retries and dead letters all occur, so that nothing above is vacuous."""
-    worlds: list[World] = [history(seed, faults=Faults()) for seed in range(600)]
+    worlds: list[World] = [history(seed, faults=Faults()) for seed in range(1_200)]
     assert sum(world.kills for world in worlds) > 50
     assert sum(world.pauses for world in worlds) > 50
     assert sum(world.fenced for world in worlds) > 5

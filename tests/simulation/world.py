@@ -17,7 +17,7 @@ from typing import Any, cast
 from steadyworker.adapter import QueueSpec
 from steadyworker.clock import Times
 from steadyworker.delivery import KEY, Copy, Delivery, Settle, Settled, Target
-from steadyworker.errors import LedgerUnavailable
+from steadyworker.errors import LedgerUnavailable, StaleDelivery, Unsettled
 from steadyworker.events import Event, Fenced
 from steadyworker.ledger.base import JobId, Ledger, Row, State, Token, Verdict
 from steadyworker.ledger.lease import Keeper
@@ -206,6 +206,24 @@ class SimAdapter:
         return settled
 
 
+class SoonAdapter(SimAdapter):
+    """Settles as RabbitMQ's does: the broker hears it some time after it was asked for, and its answer comes later still."""
+
+    def settle_soon(
+        self, delivery: Delivery, how: Settle, told: Callable[[Settled | StaleDelivery | Unsettled], None]
+    ) -> None:
+        self._world.perhaps_struck(self._worker)
+
+        def heard() -> None:
+            try:
+                answer: Settled | StaleDelivery | Unsettled = self.settle(delivery, how)
+            except (StaleDelivery, Unsettled) as error:
+                answer = error
+            self._worker.pending.append(lambda: told(answer))
+
+        self._worker.pending.append(heard)
+
+
 @dataclass
 class SimWorker:
     """One worker process: a runner, its keeper, what it has still to do off its thread, and how it fares."""
@@ -220,7 +238,7 @@ class SimWorker:
 
     def __post_init__(self) -> None:
         world = self.world
-        self.adapter = SimAdapter(world, self)
+        self.adapter = (SoonAdapter if world.soon else SimAdapter)(world, self)
         self.ledger = SimLedger(world, self)
         self.slot = SimSlot(world)
         parts = Parts(
@@ -286,6 +304,7 @@ class World:
         self.rng = random.Random(seed)
         self.faults = faults
         self.adoption = adoption
+        self.soon = seed % 2 == 1
         self.clock = FakeClock()
         self.dead_owners: set[str] = set()
         make = make_ledger or (lambda clock, times, is_dead: MemoryLedger(clock, times, is_dead=is_dead))

@@ -15,7 +15,7 @@ from steadyworker.slots.process import ProcessSlot
 from steadyworker.slots.thread import ThreadSlot
 from steadyworker.worker import load_worker, spec_of
 
-SLOT_ARGUMENTS = ("setup_limit", "ping", "silence", "grace", "pass_fds")
+SLOT_ARGUMENTS = ("setup_limit", "ping", "silence", "grace", "spare", "held")
 
 Kind = TypeVar("Kind", Asked, Ended, Progressed, Ready, Unready)
 

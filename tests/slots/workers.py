@@ -191,6 +191,14 @@ class Modes(Worker[Asked, int]):
                 os._exit(7)
         assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 7
 
+    def fork_and_terminate(self, job: Job[Asked, int]) -> None:
+        """Each copy gets its signal at its first moment."""
+        for _ in range(20):
+            if (copy := os.fork()) == 0:
+                time.sleep(60)
+            os.kill(copy, signal.SIGTERM)
+            assert os.waitstatus_to_exitcode(os.waitpid(copy, 0)[1]) == -signal.SIGTERM
+
     def multiprocess(self, job: Job[Asked, int]) -> None:
         with multiprocessing.get_context("fork").Pool(2) as pool:
             assert pool.map(abs, [-1, -2]) == [1, 2]

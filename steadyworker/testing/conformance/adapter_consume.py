@@ -135,13 +135,13 @@ class ConsumePromises(AdapterBench):
         assert adapter.capabilities == before
 
     def test_consumers_are_counted(self, open_adapter: Open) -> None:
-        """Who consumes is counted, who only publishes is not, who stopped is not."""
+        """Who consumes (has credits) is counted, who only publishes is not, who stopped is not."""
         one, two, three = open_adapter(), open_adapter(), open_adapter()
         if not one.capabilities.counts_consumers:
             assert one.consumers() is None
             pytest.skip("this broker does not count consumers")
-        tape = self.started(one)
-        self.started(two)
+        tape = self.started(one, 1)
+        self.started(two, 1)
         three.publish(message())
         assert tape.until(lambda: three.consumers() == 2, "2 consumers")
         two.stop(self.within)

@@ -85,7 +85,8 @@ class PublishPromises(AdapterBench):
             with two.dead_letters() as theirs:
                 assert [letter.headers[KEY] for letter in theirs] == ["k-3"]
         with two.dead_letters() as theirs:
-            assert [letter.headers[KEY] for letter in theirs] == ["k-1", "k-2", "k-3"]
+            # What two readers gave back may have changed places.
+            assert sorted(letter.headers[KEY] for letter in theirs) == ["k-1", "k-2", "k-3"]
 
     def test_a_dropped_dead_letter_is_gone(self, adapter: Adapter) -> None:
         """The others stay."""

@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from queue import SimpleQueue
 
 import pytest
 
-from steadyworker.adapter import Adapter, Redelivered
-from steadyworker.delivery import KEY, Settle, Settled
-from steadyworker.errors import StaleDelivery
+from steadyworker.adapter import Adapter, Redelivered, SettlesSoon
+from steadyworker.delivery import KEY, Delivery, Settle, Settled
+from steadyworker.errors import StaleDelivery, Unsettled
 from steadyworker.testing.conformance.adapter_bench import AdapterBench, message, messages
 
 Open = Callable[[], Adapter]
@@ -124,3 +125,34 @@ class SettlePromises(AdapterBench):
             list(threads.map(lambda delivery: one.settle(delivery, Settle.ACK), tape.deliveries))
         one.stop(self.within)
         self.started(two, 40).stays(deliveries=0)
+
+    def test_settling_soon_answers_each_settlement_once(self, adapter: Adapter) -> None:
+        """Where an adapter can: what `settle` would answer or raise, to everyone who asked, and nobody waits meanwhile."""
+        if not isinstance(adapter, SettlesSoon):
+            pytest.skip("this adapter settles in the call")
+        answers: SimpleQueue[tuple[str, Settled | StaleDelivery | Unsettled]] = SimpleQueue()
+
+        def settle(delivery: Delivery, how: Settle, name: str) -> None:
+            adapter.settle_soon(delivery, how, lambda answer: answers.put((name, answer)))
+
+        tape = self.started(adapter, 2)
+        for copy in messages(2):
+            adapter.publish(copy)
+        tape.delivery(2)
+        first, second = tape.deliveries
+        settle(first, Settle.ACK, "acknowledged")
+        settle(second, Settle.RELEASE, "released")
+        told = dict(answers.get(timeout=self.within) for _ in range(2))
+        assert told.keys() == {"acknowledged", "released"}
+        assert all(isinstance(answer, Settled) for answer in told.values())
+        assert tape.delivery(3).headers[KEY] == second.headers[KEY]
+        self.cut(adapter)
+        again = tape.delivery(4)
+        settle(second, Settle.ACK, "of an old epoch")
+        name, answer = answers.get(timeout=self.within)
+        assert (name, type(answer)) == ("of an old epoch", StaleDelivery)
+        adapter.stop(self.within)
+        settle(again, Settle.ACK, "after the stop")
+        name, answer = answers.get(timeout=self.within)
+        assert (name, type(answer)) == ("after the stop", StaleDelivery)
+        assert answers.empty()

@@ -153,11 +153,13 @@ class WritePromises(LedgerBench):
         assert 19.0 < row.due_in <= 20.0
 
     def test_a_verdict_may_clear_the_checkpoint(self, ledger: Ledger) -> None:
-        """`Retry(fresh=True)`: the next attempt starts from the beginning."""
+        """`Retry(fresh=True)`: the next attempt starts from the beginning, an export's position is forgotten, too."""
         token = claimed(ledger).token
         ledger.checkpoint(token, b"17")
+        ledger.handle(token, b"row 17")
         assert ledger.moving(token, replace(AGAIN, keep_checkpoint=False))
-        assert (seen(ledger).checkpoint, seen(ledger).checkpoint_fence) == (None, None)
+        row = seen(ledger)
+        assert (row.checkpoint, row.checkpoint_fence, row.handle) == (None, None, None)
 
     def test_moved_goes_where_the_verdict_said(self, ledger: Ledger) -> None:
         """A retry is `moved`, and a dead letter is `dead`, with why."""

@@ -1,0 +1,66 @@
+"""
+The log line of each event.
+
+`job_settled` is the canonical line, one for each settled message; the names in `LINES` are frozen like an API.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from dataclasses import fields
+
+from structlog.stdlib import ProcessorFormatter
+
+from steadyworker.events import (
+    Adopted,
+    Adrift,
+    Answered,
+    Checkpointed,
+    Event,
+    Fenced,
+    Followed,
+    JobEnded,
+    JobSettled,
+    JobStarted,
+    Listener,
+    TakenOver,
+)
+
+LINES: Mapping[type[Event], tuple[str, int]] = {
+    JobStarted: ("job_started", logging.INFO),
+    JobEnded: ("job_ended", logging.DEBUG),
+    JobSettled: ("job_settled", logging.INFO),
+    Adrift: ("adrift", logging.WARNING),
+    Adopted: ("adopted", logging.INFO),
+    Followed: ("followed", logging.INFO),
+    Answered: ("answered", logging.INFO),
+    TakenOver: ("taken_over", logging.WARNING),
+    Fenced: ("fenced", logging.WARNING),
+    Checkpointed: ("checkpointed", logging.DEBUG),
+}
+"""The `event` and the level of each kind of Event."""
+
+
+def log_events() -> Listener:
+    """
+    A listener that writes one line for each event, at its kind's level.
+
+    A settlement that makes a dead letter is an error: somebody has to look at it.
+    """
+    log = logging.getLogger("steadyworker")
+    # `at` is left out: the line has its own time.
+    told = {kind: [field.name for field in fields(kind) if field.name != "at"] for kind in LINES}
+
+    def listen(event: Event) -> None:
+        kind = type(event)
+        name, level = LINES[kind]
+        if isinstance(event, JobSettled) and event.settlement == "dead-letter":
+            level = logging.ERROR
+        if log.isEnabledFor(level):
+            # What a logger from `get_logger` would hand over, for half the work: each job has two lines.
+            said = {field: getattr(event, field) for field in told[kind]}
+            (line,), more = ProcessorFormatter.wrap_for_formatter(log, name, {"event": name, **said})
+            log.handle(log.makeRecord(log.name, level, "", 0, line, (), None, extra=more["extra"]))
+
+    return listen

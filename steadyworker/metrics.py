@@ -1,0 +1,72 @@
+"""
+Counters for Prometheus, served at `/metrics` beside the probes where prometheus-client is installed (extra `metrics`).
+
+A listener like any other: it sees events and changes nothing.
+Keys and fences are no labels (each would be a time series of its own): the fence of the run that did a job is the
+*exemplar* of the delivery that its record answered, which the OpenMetrics format carries.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Protocol
+
+from steadyworker.events import Adopted, Answered, Event, Followed
+
+if TYPE_CHECKING:
+    from prometheus_client import CollectorRegistry, Counter
+
+Page = Callable[[str], tuple[str, bytes]]
+"""From an `Accept` header to a content type and a body."""
+
+
+class Metrics(Protocol):
+    """A listener that can be read."""
+
+    def __call__(self, event: Event) -> None:
+        """Count one event."""
+        ...
+
+    def page(self, accept: str) -> tuple[str, bytes]:
+        """Content type and body, in the format that `accept` asks for."""
+        ...
+
+
+def open_metrics() -> Metrics | None:
+    """Counters with a registry of their own, or None where prometheus-client is not installed."""
+    try:
+        from prometheus_client import CollectorRegistry, Counter
+    except ImportError:
+        return None
+    registry = CollectorRegistry()
+    unrun = Counter(
+        "steadyworker_deliveries_unrun",
+        "Deliveries that started nothing: answered from the record, passed on, or adopted by the run under way.",
+        ("queue", "action", "state"),
+        registry=registry,
+    )
+    return _Counted(registry, unrun)
+
+
+class _Counted:
+    def __init__(self, registry: CollectorRegistry, unrun: Counter) -> None:
+        self._registry = registry
+        self._unrun = unrun
+
+    def __call__(self, event: Event) -> None:
+        match event:
+            case Answered(state=state):
+                action = "answer"
+            case Followed():
+                action, state = "follow", ""
+            case Adopted():
+                action, state = "adopt", ""
+            case _:
+                return
+        self._unrun.labels(event.queue, action, state).inc(exemplar={"fence": str(event.fence)})
+
+    def page(self, accept: str) -> tuple[str, bytes]:
+        from prometheus_client.exposition import choose_encoder
+
+        encode, content_type = choose_encoder(accept)
+        return content_type, encode(self._registry)
