@@ -17,9 +17,6 @@ from typing import Protocol
 from steadyworker.errors import Finding
 from steadyworker.outcome import Counters
 
-CHECKPOINT_BYTES = 64 << 10
-"""A checkpoint is a position, not a result: at most 64 KiB."""
-
 
 class State(StrEnum):
     """Where a job is in its life (contract §4)."""
@@ -122,7 +119,11 @@ class Claimed:
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """What a run hands over: where to, why, with which counters, and after how many seconds."""
+    """
+    What a run hands over: where to, why, with which counters, and after how many seconds.
+
+    Without `keep_checkpoint` the handle is cleared, too: the next run starts from the beginning, its exports as well.
+    """
 
     target: Moving
     reason: str
@@ -252,7 +253,11 @@ class Ledger(Protocol):
         ...
 
     def settled(self, token: Token, known: bool) -> None:  # noqa: FBT001 - the contract's word
-        """The original is acknowledged: `known` or only `written`; decides how long the row is kept (R9)."""
+        """
+        The original is acknowledged: `known` or only `written`; decides how long the row is kept (R9), and nothing else.
+
+        May be committed with a later call: a process that dies before only leaves a row that is kept longer.
+        """
         ...
 
     def cancel(self, id: JobId, reason: str) -> State | None:

@@ -42,6 +42,7 @@ class Keeper:
     1. `turn` renews once and tells each holder; a ledger that is away is news for them, not an error.
     2. `run` does so every `times.renew` seconds, and more often while the ledger is away.
     3. `hurry` makes the next turn come at once; `end` lets `run` return.
+    4. A queue that is `left` is not registered until it is no longer; the next turn comes at once.
     """
 
     def __init__(
@@ -60,6 +61,7 @@ class Keeper:
         self._owner = owner
         self._host = host
         self._queues = queues
+        self._left: frozenset[str] = frozenset()
         self._holders = holders
         self._clock = clock
         self._times = times
@@ -73,7 +75,7 @@ class Keeper:
         began = self._clock.boottime()
         try:
             answers = iter(self._ledger.renew(tokens))
-            self._ledger.register(self._owner, self._host, self._queues)
+            self._ledger.register(self._owner, self._host, [name for name in self._queues if name not in self._left])
         except LedgerUnavailable as error:
             self.away = True
             for holder, _ in held:
@@ -94,6 +96,11 @@ class Keeper:
     def hurry(self) -> None:
         """Turn now: someone waits for the ledger."""
         self._wake.set()
+
+    def left(self, queue: str, *, left: bool) -> None:
+        """Say whether this owner has left one of its queues: nobody is to count on a consumer of it; for one thread."""
+        self._left = self._left | {queue} if left else self._left - {queue}
+        self.hurry()
 
     def end(self) -> None:
         """Let `run` return."""

@@ -93,7 +93,7 @@ class MemoryJob:
         self.error_class = verdict.error_class
         self.error_text = verdict.error_text
         if not verdict.keep_checkpoint:
-            self.checkpoint = self.checkpoint_fence = None
+            self.checkpoint = self.checkpoint_fence = self.handle = None
 
     def move(self, now: float, wall: float) -> None:
         """The hand-over is made: `moved` or `dead`, by its target."""

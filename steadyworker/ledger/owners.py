@@ -70,7 +70,7 @@ class OwnerLock:
     @property
     def fd(self) -> int:
         """
-        The descriptor to pass to children (`pass_fds`), which keep the lock after this process is dead.
+        The descriptor to pass to children, which keep the lock after this process is dead.
 
         Raises:
             ValueError: The lock was released.

@@ -23,17 +23,8 @@ from steadyworker.ledger import retention
 from steadyworker.ledger import sqlite_schema as sql
 from steadyworker.ledger.base import Beat, Claimed, JobId, Ledger, OwnerSeen, Renewal, Row, State, Token, Verdict
 from steadyworker.ledger.sqlite_file import LedgerFile, place_findings
-from steadyworker.ledger.sqlite_rows import (
-    Values,
-    beat_of,
-    counters_values,
-    mine_values,
-    pk_values,
-    row_of,
-    seen_values,
-    storable,
-    verdict_values,
-)
+from steadyworker.ledger.sqlite_rows import beat_of, row_of, storable, verdict_values
+from steadyworker.ledger.values import Values, counters_values, mine_values, pk_values, seen_values
 from steadyworker.outcome import Counters
 
 _PAGE_ROWS = 200
@@ -133,6 +124,8 @@ class SqliteLedger(Ledger):
 
     @override
     def read(self, id: JobId) -> Row | None:
+        if self._file.owes("key", id.key):
+            self._file.catch_up()
         with self._file.connection() as db:
             found = db.execute(sql.READ, pk_values(id)).fetchone()
         return None if found is None else self._row(found)
@@ -199,8 +192,9 @@ class SqliteLedger(Ledger):
 
     @override
     def settled(self, token: Token, known: bool) -> None:
+        # The runner claims the next job just then: this would be a third of its commits, and in its way.
         keep = {"now": self._clock.wall(), "keep_known": retention.DONE_AND_KNOWN}
-        self._write(sql.SETTLED_KNOWN if known else sql.SETTLED_WRITTEN, token, keep)
+        self._file.later(sql.SETTLED_KNOWN if known else sql.SETTLED_WRITTEN, mine_values(token) | keep)
 
     @override
     def cancel(self, id: JobId, reason: str) -> State | None:
@@ -251,8 +245,8 @@ class SqliteLedger(Ledger):
 
     @override
     def purge(self) -> int:
-        now = self._clock.wall()
-        removed = 0
+        self._file.catch_up()
+        now, removed = self._clock.wall(), 0
         while True:  # in small batches, so that no claim waits long
             with self._file.connection() as db:
                 batch = db.execute(sql.PURGE, {"now": now, "rows": _PURGE_ROWS}).rowcount
@@ -298,6 +292,7 @@ class SqliteLedger(Ledger):
 
     def _pages(self, values: Values) -> Iterator[tuple[Row, Beat | None]]:
         """Newest first, page by page, so that a long listing holds nobody up."""
+        self._file.catch_up()
         below = sys.maxsize
         while True:
             with self._file.connection() as db:

@@ -11,10 +11,12 @@ import secrets
 import shutil
 import sqlite3
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections import deque
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from threading import Lock
+from typing import Any
 from urllib.parse import quote
 
 from steadyworker.clock import Clock
@@ -78,6 +80,7 @@ class LedgerFile:
         self._lock = Lock()
         self._connection: sqlite3.Connection | None = None
         self._level = ""
+        self._later: deque[tuple[str, Mapping[str, Any]]] = deque()
         self._inode: tuple[int, int] | None = None
         self._was_open = False
         self._closed = False
@@ -114,11 +117,29 @@ class LedgerFile:
         """One write transaction: committed at the end of the block, rolled back when the block raises."""
         with self.connection() as connection:
             connection.execute("BEGIN IMMEDIATE")
+            while self._later:
+                connection.execute(*self._later.popleft())
             yield connection
             connection.execute("COMMIT")
 
+    def later(self, statement: str, values: Mapping[str, Any]) -> None:
+        """A write that nobody waits for: it goes with the next transaction, and is lost with this process, or if that fails."""
+        self._later.append((statement, values))
+
+    def owes(self, name: str, value: object) -> bool:
+        """Whether a write that was left for later has this value under this name."""
+        return any(values[name] == value for _, values in tuple(self._later))
+
+    def catch_up(self) -> None:
+        """Write now what was left for later."""
+        if self._later:
+            with self.transaction():
+                pass
+
     def close(self) -> None:
         """Close for good; safe twice."""
+        with suppress(ConfigError, LedgerUnavailable):
+            self.catch_up()
         with self._lock:
             self._closed = True
             self._drop()

@@ -6,36 +6,9 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from steadyworker.clock import Clock, Times
-from steadyworker.ledger.base import Beat, JobId, Moving, Row, State, Token, Verdict
+from steadyworker.ledger.base import Beat, JobId, Moving, Row, State, Verdict
+from steadyworker.ledger.values import Values, counters_values
 from steadyworker.outcome import Counters
-
-Values = dict[str, Any]
-
-
-def pk_values(id: JobId) -> Values:
-    """The row that a job has."""
-    return {"namespace": id.namespace, "queue": id.queue, "key": id.key, "round": id.round}
-
-
-def mine_values(token: Token) -> Values:
-    """The row that a token names, for as long as it does."""
-    return pk_values(token.id) | {"uid": token.uid, "fence": token.fence, "owner": token.owner}
-
-
-def seen_values(row: Row) -> Values:
-    """The row that was seen, for as long as nobody claims it or changes its state."""
-    return pk_values(row.id) | {"uid": row.uid, "fence": row.fence, "state": row.state.value}
-
-
-def counters_values(counters: Counters) -> Values:
-    """The four counters, and the first failure."""
-    return {
-        "attempts": counters.attempts,
-        "crashes": counters.crashes,
-        "losses": counters.losses,
-        "interruptions": counters.interruptions,
-        "first_failed_at": counters.first_failed_at,
-    }
 
 
 def verdict_values(verdict: Verdict, clock: Clock, boot: str) -> Values:

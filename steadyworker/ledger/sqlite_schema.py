@@ -131,7 +131,8 @@ _HAND_OVER = f"""
     state = 'moving', target = :target, due_boot = :boot, due = :due, not_before = :not_before, delay = :delay,
     reason = :reason, error_class = :error_class, error_text = :error_text, {_COUNTERS},
     checkpoint = iif(:keep_checkpoint, checkpoint, NULL),
-    checkpoint_fence = iif(:keep_checkpoint, checkpoint_fence, NULL)
+    checkpoint_fence = iif(:keep_checkpoint, checkpoint_fence, NULL),
+    handle = iif(:keep_checkpoint, handle, NULL)
 """
 
 DRAW_FENCE = "UPDATE meta SET next_fence = max(next_fence, :wall_ms) + 1 RETURNING next_fence - 1"

@@ -5,12 +5,14 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import tempfile
 from collections.abc import Callable
 from pathlib import Path
 
 from steadyworker.clock import SystemClock, Times
-from steadyworker.ledger.base import Claimed, JobId, Moving, Verdict
+from steadyworker.ledger.base import Claimed, JobId, Ledger, Moving, Verdict
 from steadyworker.ledger.owners import OwnerLock, new_owner_id
+from steadyworker.ledger.postgres import PostgresLedger
 from steadyworker.ledger.sqlite import SqliteLedger
 from steadyworker.outcome import Counters
 
@@ -22,8 +24,12 @@ def say(*words: object) -> None:
     print(*words, flush=True)
 
 
-def open_ledger(path: str) -> SqliteLedger:
-    return SqliteLedger(Path(path), clock=SystemClock(), times=Times())
+def open_ledger(place: str) -> Ledger:
+    """A ledger in a file, or that of a `postgresql:` URL."""
+    if place.startswith("postgresql:"):
+        owners = Path(tempfile.gettempdir(), "owners")
+        return PostgresLedger(lambda: place, owners_dir=owners, clock=SystemClock(), times=Times())
+    return SqliteLedger(Path(place), clock=SystemClock(), times=Times())
 
 
 def race(path: str, name: str) -> None:
@@ -62,7 +68,7 @@ def live(path: str) -> None:
 
 def hold(path: str) -> None:
     """Own a running job, with a child that has the owner's lock too."""
-    ledger = open_ledger(path)
+    ledger = SqliteLedger(Path(path), clock=SystemClock(), times=Times())
     lock = OwnerLock(ledger.owners_dir, new_owner_id())
     ledger.register(lock.owner, "host", ["exports"])
     ledger.claim(Claimed(JOB, None, lock.owner, 0, BODY, Counters()))

@@ -1,0 +1,86 @@
+"""What goes into the PostgreSQL ledger's statements, and what comes out of its tables."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from steadyworker.ledger.base import Beat, JobId, Moving, Row, State, Token, Verdict
+from steadyworker.ledger.values import Values, counters_values
+from steadyworker.outcome import Counters
+
+_LONGEST_DELAY = 100 * 365.25 * 86_400.0
+"""A copy that is due later than in a century is due in a century: a timestamp has an end, a delay has none."""
+
+
+def verdict_values(verdict: Verdict) -> Values:
+    """A hand-over that is decided now."""
+    return counters_values(verdict.counters) | {
+        "target": verdict.target.value,
+        "due_in": min(verdict.delay, _LONGEST_DELAY),
+        "delay": verdict.delay,
+        "reason": storable(verdict.reason),
+        "error_class": storable(verdict.error_class),
+        "error_text": storable(verdict.error_text),
+        "keep_checkpoint": verdict.keep_checkpoint,
+    }
+
+
+def tokens_values(tokens: Sequence[Token]) -> Values:
+    """The rows that these tokens name, as one array a column."""
+    return {
+        "namespaces": [token.id.namespace for token in tokens],
+        "queues": [token.id.queue for token in tokens],
+        "keys": [token.id.key for token in tokens],
+        "rounds": [token.id.round for token in tokens],
+        "uids": [token.uid for token in tokens],
+        "fences": [token.fence for token in tokens],
+        "owners": [token.owner for token in tokens],
+    }
+
+
+def row_of(found: Sequence[Any], is_dead: Callable[[str], bool]) -> Row:
+    """The row as the server judged it at that instant, and the proof of its owner's death, if there is one here."""
+    (
+        namespace, queue, key, round_, uid, state, body_sha256, hop, fence, owner, lease_over,
+        attempts, crashes, losses, interruptions, first_failed_at, target, due_in, late_by, delay,
+        reason, error_class, error_text, checkpoint, checkpoint_fence, handle, cancel_reason, settled,
+        created_at, started_at, ended_at, worker,
+    ) = found  # fmt: skip
+    return Row(
+        id=JobId(namespace, queue, key, round_),
+        uid=uid,
+        state=State(state),
+        body_sha256=body_sha256,
+        hop=hop,
+        fence=fence,
+        owner=owner,
+        lease_over=lease_over or is_dead(owner),
+        counters=Counters(attempts, crashes, losses, interruptions, first_failed_at),
+        target=None if target is None else Moving(target),
+        due_in=due_in,
+        late_by=late_by,
+        delay=delay,
+        reason=reason,
+        error_class=error_class,
+        error_text=error_text,
+        checkpoint=checkpoint,
+        checkpoint_fence=checkpoint_fence,
+        handle=handle,
+        cancel_reason=cancel_reason,
+        settled=settled,
+        created_at=created_at,
+        started_at=started_at,
+        ended_at=ended_at,
+        worker=worker,
+    )
+
+
+def beat_of(found: Sequence[Any] | None) -> Beat | None:
+    """The last progress of a job; a listing has NULLs where there was none."""
+    return None if found is None or found[-1] is None else Beat(*found)
+
+
+def storable(text: str) -> str:
+    """Text that PostgreSQL can keep: NUL and what is not Unicode (undecodable bytes of a file name) are spelled out."""
+    return text.replace("\0", "\\x00").encode("utf-8", "backslashreplace").decode("utf-8")

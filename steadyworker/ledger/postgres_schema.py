@@ -1,0 +1,310 @@
+"""
+The PostgreSQL ledger's tables, and every statement that is sent to them.
+
+Every time is judged and written by the server (`clock_timestamp()`), so that no worker's clock decides anything.
+Tables stand in the first schema of the connection's search path; their names cannot meet another program's.
+
+Each write is one statement, and so one transaction.
+A claim locks `steadyworker_meta` before its job's row, and nothing else locks both: claims wait for each other, and never in a circle.
+"""
+# ruff: noqa: S608 - the statements are put together from this file's own constants, once, at import
+
+from __future__ import annotations
+
+from typing import LiteralString
+
+SCHEMA_VERSION = 1
+"""Raised with every change of the tables; a ledger of a newer version is refused."""
+
+CREATE_LOCK = 0x53574C47
+"""The advisory lock of this database under which tables are made: `SWLG`."""
+
+CREATE = (
+    """
+    CREATE TABLE steadyworker_meta (
+        one boolean PRIMARY KEY DEFAULT true CHECK (one),
+        ledger_id text NOT NULL,
+        schema integer NOT NULL,
+        next_fence bigint NOT NULL DEFAULT 1
+    )
+    """,
+    # Room in each page lets a renewal write its new version there, without touching an index.
+    """
+    CREATE TABLE steadyworker_jobs (
+        number bigint GENERATED ALWAYS AS IDENTITY UNIQUE,
+        namespace text NOT NULL,
+        queue text NOT NULL,
+        key text NOT NULL,
+        round bigint NOT NULL,
+        uid text NOT NULL UNIQUE,
+        body_sha256 bytea,
+        state text NOT NULL CHECK (state IN ('running', 'interrupted', 'moving', 'moved', 'done', 'dead')),
+        hop bigint NOT NULL DEFAULT 0,
+        fence bigint NOT NULL DEFAULT 0,
+        owner text,
+        lease_until timestamptz,
+        attempts bigint NOT NULL DEFAULT 0,
+        crashes bigint NOT NULL DEFAULT 0,
+        losses bigint NOT NULL DEFAULT 0,
+        interruptions bigint NOT NULL DEFAULT 0,
+        target text CHECK (target IN ('retry', 'dead')),
+        not_before timestamptz,
+        delay double precision NOT NULL DEFAULT 0,
+        reason text NOT NULL DEFAULT '',
+        error_class text NOT NULL DEFAULT '',
+        error_text text NOT NULL DEFAULT '',
+        checkpoint bytea,
+        checkpoint_fence bigint,
+        handle bytea,
+        cancel_reason text,
+        settled text NOT NULL DEFAULT 'unknown' CHECK (settled IN ('unknown', 'written', 'known')),
+        keep_until timestamptz,
+        created_at timestamptz NOT NULL DEFAULT clock_timestamp(),
+        started_at timestamptz,
+        first_failed_at double precision,
+        ended_at timestamptz,
+        worker text NOT NULL DEFAULT '',
+        PRIMARY KEY (namespace, queue, key, round)
+    ) WITH (fillfactor = 70)
+    """,
+    "CREATE INDEX steadyworker_jobs_held ON steadyworker_jobs (owner) WHERE owner IS NOT NULL",
+    "CREATE INDEX steadyworker_jobs_to_purge ON steadyworker_jobs (keep_until) WHERE keep_until IS NOT NULL",
+    """
+    CREATE TABLE steadyworker_beats (
+        uid text PRIMARY KEY REFERENCES steadyworker_jobs (uid) ON DELETE CASCADE,
+        fence bigint NOT NULL,
+        done double precision,
+        total double precision,
+        note text NOT NULL,
+        at double precision NOT NULL
+    ) WITH (fillfactor = 70)
+    """,
+    """
+    CREATE TABLE steadyworker_owners (
+        owner text PRIMARY KEY,
+        host text NOT NULL,
+        boot_id text NOT NULL,
+        lock_path text NOT NULL,
+        queues text[] NOT NULL,
+        seen_at timestamptz NOT NULL
+    ) WITH (fillfactor = 70)
+    """,
+    """
+    CREATE TABLE steadyworker_bindings (
+        namespace text NOT NULL,
+        queue text NOT NULL,
+        broker_identity text NOT NULL,
+        PRIMARY KEY (namespace, queue)
+    )
+    """,
+)
+CREATE_META = "INSERT INTO steadyworker_meta (ledger_id, schema) VALUES (%(ledger_id)s, %(schema)s)"
+TAKE_CREATE_LOCK = "SELECT pg_advisory_xact_lock(%(lock)s)"
+# By name in the catalogue, which is read afresh under the lock: `to_regclass` may answer from before.
+PLACE = """
+    SELECT current_setting('server_encoding'), current_schema(), EXISTS (
+        SELECT FROM pg_class WHERE relname = 'steadyworker_meta' AND pg_table_is_visible(oid)
+    )
+"""
+META = "SELECT ledger_id, schema FROM steadyworker_meta"
+DURABILITY = "SELECT current_setting('synchronous_commit'), current_setting('fsync')"
+
+_JOB = "namespace = %(namespace)s AND queue = %(queue)s AND key = %(key)s AND round = %(round)s"
+_RUN = f"{_JOB} AND uid = %(uid)s AND fence = %(fence)s"
+_SEEN = f"{_RUN} AND state = %(state)s"
+_MINE = f"{_RUN} AND owner = %(owner)s"
+_NOW = "clock_timestamp()"
+
+
+def _after(seconds: LiteralString) -> LiteralString:
+    return f"{_NOW} + make_interval(secs => {seconds})"
+
+
+_LEASE = f"lease_until = {_after('%(lease)s')}"
+# The order in which `postgres_rows.row_of` unpacks them.
+_COLUMNS = f"""
+    namespace, queue, key, round, uid, state, body_sha256, hop, fence, owner,
+    owner IS NULL OR {_NOW} > lease_until + make_interval(secs => %(margin)s),
+    attempts, crashes, losses, interruptions, first_failed_at, target,
+    greatest(0, extract(epoch FROM not_before - {_NOW}))::float8,
+    greatest(0, extract(epoch FROM {_NOW} - CASE
+        WHEN owner IS NOT NULL THEN lease_until WHEN state = 'moved' THEN not_before
+    END))::float8,
+    delay, reason, error_class, error_text, checkpoint, checkpoint_fence, handle, cancel_reason, settled,
+    extract(epoch FROM created_at)::float8, extract(epoch FROM started_at)::float8,
+    extract(epoch FROM ended_at)::float8, worker
+"""
+# The ledger-wide last fence + 1, or the wall clock in milliseconds when that is more.
+_DRAWN = f"""
+    WITH drawn AS (
+        UPDATE steadyworker_meta
+        SET next_fence = greatest(next_fence, floor(extract(epoch FROM {_NOW}) * 1000)::bigint) + 1
+        RETURNING next_fence - 1 AS fence
+    )
+"""
+_FENCE = "(SELECT drawn.fence FROM drawn)"
+_CHECKPOINT_OF_ROUND_BEFORE = """(
+    SELECT earlier.checkpoint FROM steadyworker_jobs AS earlier
+    WHERE earlier.namespace = %(namespace)s AND earlier.queue = %(queue)s AND earlier.key = %(key)s
+        AND earlier.round = %(round)s - 1
+)"""
+_OWN = f"fence = {_FENCE}, owner = %(owner)s, {_LEASE}"
+_NOBODY = "owner = NULL, lease_until = NULL"
+_COUNTERS = """
+    attempts = %(attempts)s, crashes = %(crashes)s, losses = %(losses)s, interruptions = %(interruptions)s,
+    first_failed_at = %(first_failed_at)s
+"""
+_HAND_OVER = f"""
+    state = 'moving', target = %(target)s, not_before = {_after("%(due_in)s")}, delay = %(delay)s,
+    reason = %(reason)s, error_class = %(error_class)s, error_text = %(error_text)s, {_COUNTERS},
+    checkpoint = CASE WHEN %(keep_checkpoint)s THEN checkpoint END,
+    checkpoint_fence = CASE WHEN %(keep_checkpoint)s THEN checkpoint_fence END,
+    handle = CASE WHEN %(keep_checkpoint)s THEN handle END
+"""
+
+
+def _committing(level: LiteralString) -> LiteralString:
+    """A first part of a statement that sets how its own commit waits, for this once; `FROM committed` makes it so."""
+    return f"WITH committed AS MATERIALIZED (SELECT set_config('synchronous_commit', {level}, true))"
+
+
+READ = f"SELECT {_COLUMNS} FROM steadyworker_jobs WHERE {_JOB}"
+CLAIM_NEW = f"""
+    {_DRAWN}
+    INSERT INTO steadyworker_jobs (
+        namespace, queue, key, round, uid, body_sha256, state, hop, fence, owner, lease_until,
+        attempts, crashes, losses, interruptions, first_failed_at, checkpoint, started_at, worker
+    ) VALUES (
+        %(namespace)s, %(queue)s, %(key)s, %(round)s, %(uid)s, %(body_sha256)s, 'running', %(hop)s, {_FENCE}, %(owner)s,
+        {_after("%(lease)s")}, %(attempts)s, %(crashes)s, %(losses)s, %(interruptions)s, %(first_failed_at)s,
+        {_CHECKPOINT_OF_ROUND_BEFORE}, {_NOW}, %(worker)s
+    ) ON CONFLICT (namespace, queue, key, round) DO NOTHING RETURNING {_COLUMNS}
+"""
+CLAIM_SEEN = f"""
+    {_DRAWN}
+    UPDATE steadyworker_jobs SET
+        state = 'running', hop = greatest(hop, %(hop)s), {_OWN}, {_COUNTERS},
+        body_sha256 = coalesce(body_sha256, %(body_sha256)s),
+        checkpoint = CASE WHEN fence = 0 THEN {_CHECKPOINT_OF_ROUND_BEFORE} ELSE checkpoint END,
+        target = NULL, not_before = NULL, delay = 0,
+        settled = 'unknown', keep_until = NULL, started_at = {_NOW}, worker = %(worker)s
+    WHERE {_SEEN} AND state NOT IN ('done', 'dead') RETURNING {_COLUMNS}
+"""
+TAKE = f"{_DRAWN} UPDATE steadyworker_jobs SET {_OWN} WHERE {_SEEN} AND state = 'moving' RETURNING {_COLUMNS}"
+LOSE = f"""
+    {_DRAWN} UPDATE steadyworker_jobs SET {_OWN}, {_HAND_OVER} WHERE {_SEEN} AND state = 'running' RETURNING {_COLUMNS}
+"""
+RENEW = f"""
+    UPDATE steadyworker_jobs AS job SET {_LEASE}
+    FROM unnest(
+        %(namespaces)s::text[], %(queues)s::text[], %(keys)s::text[], %(rounds)s::bigint[],
+        %(uids)s::text[], %(fences)s::bigint[], %(owners)s::text[]
+    ) WITH ORDINALITY AS mine (namespace, queue, key, round, uid, fence, owner, place)
+    WHERE job.namespace = mine.namespace AND job.queue = mine.queue AND job.key = mine.key AND job.round = mine.round
+        AND job.uid = mine.uid AND job.fence = mine.fence AND job.owner = mine.owner
+        AND job.state IN ('running', 'moving')
+    RETURNING mine.place, job.cancel_reason
+"""
+# `off` is the only level that does not wait for this server's disk.
+MAY_COMMIT = f"""
+    {_committing("coalesce(nullif(current_setting('synchronous_commit'), 'off'), 'on')")}
+    UPDATE steadyworker_jobs SET {_LEASE} FROM committed WHERE {_MINE} AND state = 'running'
+"""
+CHECKPOINT = f"""
+    UPDATE steadyworker_jobs
+    SET checkpoint = %(value)s, checkpoint_fence = CASE WHEN %(value)s::bytea IS NOT NULL THEN fence END
+    WHERE {_MINE} AND state = 'running'
+"""
+HANDLE = f"UPDATE steadyworker_jobs SET handle = %(value)s WHERE {_MINE} AND state = 'running'"
+DONE = f"""
+    UPDATE steadyworker_jobs SET
+        state = 'done', {_NOBODY}, reason = '', error_class = '', error_text = '',
+        ended_at = {_NOW}, keep_until = {_after("%(keep_done)s")}
+    WHERE {_MINE} AND state = 'running'
+"""
+INTERRUPTED = f"""
+    UPDATE steadyworker_jobs SET state = 'interrupted', {_NOBODY}, {_COUNTERS} WHERE {_MINE} AND state = 'running'
+"""
+MOVING = f"UPDATE steadyworker_jobs SET {_HAND_OVER} WHERE {_MINE} AND state = 'running'"
+MOVED = f"""
+    UPDATE steadyworker_jobs SET
+        state = CASE target WHEN 'dead' THEN 'dead' ELSE 'moved' END, {_NOBODY},
+        ended_at = CASE target WHEN 'dead' THEN {_NOW} END,
+        keep_until = CASE target
+            WHEN 'dead' THEN {_after("%(keep_dead)s")}
+            ELSE greatest({_NOW}, not_before) + make_interval(secs => %(keep_moved)s)
+        END
+    WHERE {_MINE} AND state = 'moving'
+"""
+# Lost, it leaves a row that is kept longer: not worth a wait for the disk.
+SETTLED_KNOWN = f"""
+    {_committing("'off'")}
+    UPDATE steadyworker_jobs
+    SET settled = 'known', keep_until = CASE state WHEN 'done' THEN {_after("%(keep_known)s")} ELSE keep_until END
+    FROM committed WHERE {_RUN} AND state NOT IN ('running', 'moving')
+"""
+SETTLED_WRITTEN = f"""
+    {_committing("'off'")}
+    UPDATE steadyworker_jobs SET settled = 'written'
+    FROM committed WHERE {_RUN} AND state NOT IN ('running', 'moving') AND settled = 'unknown'
+"""
+CANCEL = """
+    INSERT INTO steadyworker_jobs AS job (namespace, queue, key, round, uid, state, cancel_reason)
+    VALUES (%(namespace)s, %(queue)s, %(key)s, %(round)s, %(uid)s, 'interrupted', %(reason)s)
+    ON CONFLICT (namespace, queue, key, round) DO UPDATE SET cancel_reason = CASE
+        WHEN job.state IN ('done', 'dead') THEN job.cancel_reason ELSE excluded.cancel_reason
+    END
+    RETURNING job.state, job.uid
+"""
+CLEAR_CHECKPOINT = f"""
+    UPDATE steadyworker_jobs SET checkpoint = NULL, checkpoint_fence = NULL
+    WHERE {_JOB} AND state NOT IN ('running', 'moving')
+"""
+BEAT = f"""
+    {_committing("'off'")}
+    INSERT INTO steadyworker_beats (uid, fence, done, total, note, at)
+    SELECT uid, fence, %(done)s::float8, %(total)s::float8, %(note)s, %(at)s::float8
+    FROM steadyworker_jobs, committed WHERE {_RUN}
+    ON CONFLICT (uid) DO UPDATE
+    SET fence = excluded.fence, done = excluded.done, total = excluded.total, note = excluded.note, at = excluded.at
+"""
+ENDED = "SELECT uid FROM steadyworker_jobs WHERE uid = ANY(%(uids)s::text[]) AND state IN ('done', 'dead')"
+LAST_BEAT = f"SELECT done, total, note, at FROM steadyworker_beats JOIN steadyworker_jobs USING (uid) WHERE {_JOB}"
+LAST_ROUND = """
+    SELECT max(round) FROM steadyworker_jobs WHERE namespace = %(namespace)s AND queue = %(queue)s AND key = %(key)s
+"""
+PAGE = f"""
+    SELECT {_COLUMNS}, number, beat.done, beat.total, beat.note, beat.at
+    FROM steadyworker_jobs LEFT JOIN (SELECT uid, done, total, note, at FROM steadyworker_beats) AS beat USING (uid)
+    WHERE number < %(below)s AND (%(namespace)s::text IS NULL OR namespace = %(namespace)s)
+        AND (%(queue)s::text IS NULL OR queue = %(queue)s)
+    ORDER BY number DESC LIMIT %(rows)s
+"""
+FORGET = f"""
+    DELETE FROM steadyworker_jobs WHERE {_JOB} AND state = 'dead' AND (checkpoint IS NULL OR EXISTS (
+        SELECT 1 FROM steadyworker_jobs AS later
+        WHERE later.namespace = %(namespace)s AND later.queue = %(queue)s AND later.key = %(key)s
+            AND later.round = %(round)s + 1
+    ))
+"""
+# Rows that somebody claims at this moment are skipped: their claim takes `keep_until` away.
+PURGE = f"""
+    DELETE FROM steadyworker_jobs WHERE number IN (
+        SELECT number FROM steadyworker_jobs WHERE keep_until <= {_NOW} LIMIT %(rows)s FOR UPDATE SKIP LOCKED
+    )
+"""
+PURGE_OWNERS = f"DELETE FROM steadyworker_owners WHERE seen_at <= {_NOW} - make_interval(secs => %(keep_owners)s)"
+HOLDS = "SELECT 1 FROM steadyworker_jobs WHERE owner = %(owner)s LIMIT 1"
+REGISTER = f"""
+    INSERT INTO steadyworker_owners VALUES (%(owner)s, %(host)s, %(boot)s, %(lock_path)s, %(queues)s, {_NOW})
+    ON CONFLICT (owner) DO UPDATE SET host = excluded.host, queues = excluded.queues, seen_at = excluded.seen_at
+"""
+UNREGISTER = "DELETE FROM steadyworker_owners WHERE owner = %(owner)s"
+OWNERS = f"""
+    SELECT owner, host, queues, extract(epoch FROM {_NOW} - seen_at)::float8 FROM steadyworker_owners
+    WHERE seen_at > {_NOW} - make_interval(secs => %(keep_owners)s)
+"""
+BIND = """
+    INSERT INTO steadyworker_bindings AS bound VALUES (%(namespace)s, %(queue)s, %(identity)s)
+    ON CONFLICT (namespace, queue) DO UPDATE SET broker_identity = bound.broker_identity RETURNING broker_identity
+"""

@@ -1,0 +1,33 @@
+"""What the tests of the PostgreSQL ledger ask for."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, closing
+from pathlib import Path
+
+import psycopg
+import pytest
+
+from steadyworker.clock import SystemClock, Times
+from steadyworker.ledger.postgres import PostgresLedger
+from tests.ledger.pgkit import QUICK, Admin, Open
+
+
+@pytest.fixture
+def opened(database: str, tmp_path: Path) -> Iterator[Open]:
+    """Opens ledgers, by default that of this test's database, and closes them."""
+    with ExitStack() as stack:
+
+        def open_one(url: str | Callable[[], str] = database, times: Times = QUICK) -> PostgresLedger:
+            asked = url if callable(url) else lambda: url
+            ledger = PostgresLedger(asked, owners_dir=tmp_path / "owners", clock=SystemClock(), times=times)
+            return stack.enter_context(closing(ledger))
+
+        yield open_one
+
+
+@pytest.fixture
+def admin(database: str) -> Iterator[Admin]:
+    with psycopg.connect(database, autocommit=True) as connection:
+        yield connection

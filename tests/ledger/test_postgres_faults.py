@@ -1,0 +1,221 @@
+"""What happens to the PostgreSQL ledger's server in use: never a raw error, never a lost row, and back by itself."""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from urllib.parse import urlsplit
+
+import psycopg
+import pytest
+
+from steadyworker.clock import Times
+from steadyworker.errors import LedgerUnavailable
+from steadyworker.ledger.base import Claimed, JobId, Row
+from steadyworker.ledger.postgres import PostgresLedger
+from steadyworker.outcome import Counters
+from tests.brokers.postgres import Cluster, Postgres
+from tests.faults.link import Link
+from tests.faults.proxy import Proxy
+from tests.ledger.pgkit import JOB, QUICK, Admin, Open, claim, prefer, seen
+
+
+class TestInUse:
+    """Whatever happens later is LedgerUnavailable, until it is put right; then everything is as it was."""
+
+    def back(self, ledger: PostgresLedger, row: Row) -> None:
+        """It answers again, by itself, and the lease goes on."""
+        deadline = time.monotonic() + 30
+        while True:
+            try:
+                assert ledger.renew([row.token])[0].granted
+                assert seen(ledger, row.id).fence == row.fence
+            except LedgerUnavailable:
+                assert time.monotonic() < deadline
+                time.sleep(0.05)
+            else:
+                return
+
+    def test_killed_and_started_again(self, postgres_cluster: Cluster, opened: Open) -> None:
+        """kill -9 in the middle of the work: nothing is lost, and the lease is renewed."""
+        ledger = opened()
+        row = claim(ledger)
+        assert ledger.checkpoint(row.token, b"17")
+        postgres_cluster.kill()
+        for call in (lambda: ledger.renew([row.token]), lambda: ledger.done(row.token)) * 2:
+            with pytest.raises(LedgerUnavailable):
+                call()
+        postgres_cluster.start()
+        self.back(ledger, row)
+        assert seen(ledger).checkpoint == b"17"
+        assert ledger.done(row.token)
+
+    def test_frozen(self, postgres_cluster: Cluster, opened: Open) -> None:
+        """Its kernel goes on to acknowledge what we send: only our own deadline ends the call."""
+        ledger = opened()
+        row = claim(ledger)
+        assert ledger.renew([row.token])[0].granted
+        postgres_cluster.freeze()
+        began = time.monotonic()
+        for call in (lambda: ledger.renew([row.token]), lambda: ledger.checkpoint(row.token, b"17")):
+            with pytest.raises(LedgerUnavailable, match="no answer in time"):
+                call()
+        assert time.monotonic() - began < 5 * 2 * QUICK.call
+        postgres_cluster.thaw()
+        self.back(ledger, row)
+        assert ledger.checkpoint(row.token, b"18")
+        assert seen(ledger).checkpoint == b"18"
+
+    @pytest.mark.parametrize("count", [1, 100, 400])
+    def test_a_cut_in_the_middle_of_an_answer(self, database: str, opened: Open, count: int) -> None:
+        """Whether the call landed is open; the next who reads the row sees, and a claim that landed is his own."""
+        with Proxy(database) as proxy:
+            ledger = opened(proxy.url)
+            assert ledger.read(JOB) is None
+            proxy.links[0].after(count, "down", Link.cut)
+            with pytest.raises(LedgerUnavailable):
+                claim(ledger)
+            row = opened().read(JOB)
+            assert row is not None
+            assert row.owner == "me"
+            self.back(ledger, row)
+            assert ledger.done(row.token)
+
+    def test_answers_that_come_byte_by_byte(self, database: str, opened: Open) -> None:
+        opened().ledger_id()
+        with Proxy(database) as proxy:
+            proxy.slice(1)
+            ledger = opened(proxy.url, Times())
+            row = claim(ledger)
+            assert ledger.checkpoint(row.token, bytes(range(256)))
+            assert seen(ledger).checkpoint == bytes(range(256))
+
+    def test_a_network_that_swallows_everything(self, database: str, opened: Open) -> None:
+        with Proxy(database) as proxy:
+            ledger = opened(proxy.url)
+            row = claim(ledger)
+            proxy.stall()
+            began = time.monotonic()
+            with pytest.raises(LedgerUnavailable, match="no answer in time"):
+                ledger.checkpoint(row.token, b"17")
+            assert time.monotonic() - began < 5 * QUICK.call
+            proxy.resume()
+            self.back(ledger, row)
+
+    def test_a_fail_over_to_another_server(self, postgres: Postgres, database: str, opened: Open) -> None:
+        """An empty one, or one with another ledger, is refused, and left as it is; the old one is welcome back."""
+        place = database
+        ledger = opened(lambda: place)
+        row = claim(ledger)
+        other = postgres.add_database()
+        try:
+            for got in ("a database without a ledger", "the ledger"):
+                place = other
+                self.cut(database)
+                for call in (lambda: ledger.renew([row.token]), lambda: ledger.done(row.token)):
+                    self.refuses(call, f"got {got}.*restart every worker process")
+                place = database
+                self.back(ledger, row)
+                opened(other).ledger_id()
+        finally:
+            postgres.remove_database(other)
+
+    def refuses(self, call: Callable[[], object], match: str) -> None:
+        """It says so, as soon as it has found that its connection was cut."""
+        deadline = time.monotonic() + 30
+        while True:
+            with pytest.raises(LedgerUnavailable) as raised:
+                call()
+            if re.search(match, str(raised.value)):
+                return
+            assert time.monotonic() < deadline, raised.value
+            time.sleep(0.05)
+
+    def cut(self, database: str) -> None:
+        """End every connection of the ledger's."""
+        with psycopg.connect(database, autocommit=True) as admin:
+            admin.execute(
+                "SELECT pg_terminate_backend(pid, 5000) FROM pg_stat_activity"
+                " WHERE datname = current_database() AND application_name LIKE 'steadyworker/%'"
+            )
+
+    def test_its_tables_are_gone(self, opened: Open, admin: Admin) -> None:
+        ledger = opened()
+        row = claim(ledger)
+        admin.execute("ALTER TABLE steadyworker_jobs RENAME TO away")
+        with pytest.raises(LedgerUnavailable, match="restore them"):
+            ledger.renew([row.token])
+        admin.execute("ALTER TABLE away RENAME TO steadyworker_jobs")
+        self.back(ledger, row)
+
+    def test_a_row_that_somebody_has_locked_holds_up_nothing_but_its_own_calls(
+        self, opened: Open, admin: Admin
+    ) -> None:
+        ledger = opened()
+        locked, free = claim(ledger), claim(ledger, JobId("shop", "exports", "free"))
+        with admin.transaction():
+            admin.execute("SELECT 1 FROM steadyworker_jobs WHERE uid = %s FOR UPDATE", [locked.uid])
+            with pytest.raises(LedgerUnavailable, match="pg_stat_activity"):
+                ledger.done(locked.token)
+            assert ledger.renew([free.token])[0].granted
+            assert ledger.done(free.token)
+        assert ledger.done(locked.token)
+
+    def test_a_password_that_is_changed_is_heard_at_the_next_connect(
+        self, database: str, opened: Open, admin: Admin
+    ) -> None:
+        admin.execute("CREATE ROLE worker LOGIN PASSWORD 'first'")
+        admin.execute("GRANT CREATE ON SCHEMA public TO worker")
+        parts = urlsplit(database)
+        secret = "first"
+        ledger = opened(lambda: parts._replace(netloc=f"worker:{secret}@{parts.hostname}:{parts.port}").geturl())
+        try:
+            row = claim(ledger)
+            admin.execute("ALTER ROLE worker PASSWORD 'second'")
+            self.cut(database)
+            with pytest.raises(LedgerUnavailable):
+                ledger.renew([row.token])
+            with pytest.raises(LedgerUnavailable, match="password authentication failed"):
+                ledger.renew([row.token])
+            secret = "second"
+            self.back(ledger, row)
+        finally:
+            ledger.close()
+            admin.execute("DROP OWNED BY worker; DROP ROLE worker")
+
+    def test_closed(self, opened: Open) -> None:
+        ledger = opened()
+        row = claim(ledger)
+        ledger.close()
+        with pytest.raises(LedgerUnavailable, match="closed"):
+            ledger.done(row.token)
+
+    def test_a_database_that_prefers_another_isolation_refuses_all_the_same(self, opened: Open, admin: Admin) -> None:
+        """`serializable` would make an error of what must be a refusal."""
+        prefer(admin, "default_transaction_isolation", "serializable")
+        ledgers = [opened() for _ in range(4)]
+        with ThreadPoolExecutor(4) as pool:
+            for number in range(20):
+                wanted = Claimed(JobId("shop", "exports", str(number)), None, "me", 0, b"", Counters())
+                won = [pool.submit(ledger.claim, wanted) for ledger in ledgers]
+                assert len([claimed for claimed in won if claimed.result() is not None]) == 1
+
+    def test_leave_to_commit_is_on_disk_before_it_is_given(self, opened: Open, admin: Admin) -> None:
+        """Even where commits are not: the server's log is flushed past the point that it had reached before."""
+        prefer(admin, "synchronous_commit", "off")
+        ledger = opened()
+        (finding,) = ledger.findings()
+        assert "synchronous_commit=off" in finding.what
+        row = claim(ledger)
+        ahead = 0
+        for number in range(20):
+            assert ledger.checkpoint(row.token, b"%d" % number)
+            written, flushed = admin.execute(
+                "SELECT pg_current_wal_insert_lsn(), pg_current_wal_flush_lsn()"
+            ).fetchall()[0]
+            ahead += written != flushed
+            assert ledger.may_commit(row.token)
+            assert admin.execute("SELECT pg_current_wal_flush_lsn() > %s", [written]).fetchall() == [(True,)]
+        assert ahead > 0, "a checkpoint alone leaves it to later"

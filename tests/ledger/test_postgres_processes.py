@@ -1,0 +1,227 @@
+"""Real worker processes on one PostgreSQL ledger: they race, they are killed, and two hundred of them cost it next to nothing."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing
+from dataclasses import replace
+from pathlib import Path
+
+import psutil  # type: ignore[import-untyped]
+import pytest
+
+from steadyworker.clock import SystemClock, Times
+from steadyworker.ledger.base import Claimed, JobId, Ledger, Renewal, State, Token
+from steadyworker.ledger.lease import Keeper
+from steadyworker.ledger.owners import OwnerLock, new_owner_id
+from steadyworker.ledger.postgres import PostgresLedger
+from steadyworker.outcome import Counters
+from tests.brokers.postgres import Cluster
+from tests.conftest import Eventually
+
+ROOT = Path(__file__).parents[2]
+JOB = JobId("shop", "exports", "m-17")
+BODY = b"\x01" * 32
+OWNERS = 200
+MEASURED = 30.0
+
+Actor = Callable[..., "subprocess.Popen[str]"]
+
+
+@pytest.fixture
+def actor(tmp_path: Path) -> Iterator[Actor]:
+    """Starts actors, and ends what is left of them."""
+    started: list[subprocess.Popen[str]] = []
+
+    def start(part: str, *arguments: object) -> subprocess.Popen[str]:
+        command = [sys.executable, str(Path(__file__).with_name("actors.py")), part, *map(str, arguments)]
+        env = {**os.environ, "PYTHONPATH": str(ROOT), "TMPDIR": str(tmp_path)}
+        process = subprocess.Popen(
+            command,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,  # the server is killed under one of them
+            text=True,
+            env=env,
+        )
+        started.append(process)
+        return process
+
+    yield start
+    for process in started:
+        process.kill()
+        process.communicate()
+
+
+def opened(url: str, owners: Path) -> PostgresLedger:
+    return PostgresLedger(lambda: url, owners_dir=owners, clock=SystemClock(), times=Times())
+
+
+@pytest.fixture
+def ledger(database: str, tmp_path: Path) -> Iterator[PostgresLedger]:
+    with closing(opened(database, tmp_path / "owners")) as ledger:
+        yield ledger
+
+
+def line(process: subprocess.Popen[str]) -> str:
+    assert process.stdout is not None
+    return process.stdout.readline().strip()
+
+
+def test_of_two_processes_that_claim_a_row_a_thousand_times_one_wins_each_time(
+    actor: Actor, database: str, ledger: Ledger
+) -> None:
+    """Each version of the row is claimed once at most, and the versions make one line."""
+    racers = [actor("race", database, name) for name in ("a", "b")]
+    assert [line(racer) for racer in racers] == ["ready", "ready"]
+    wins: list[list[tuple[int, int]]] = []
+    for racer in racers:
+        assert racer.stdin is not None
+        racer.stdin.write("go\n")
+        racer.stdin.flush()
+    for racer in racers:
+        said, _ = racer.communicate(timeout=100)
+        assert racer.returncode == 0
+        wins.append([(int(seen), int(won)) for seen, won in map(str.split, said.splitlines())])
+    assert all(wins), "both won some"
+    versions = sorted(wins[0] + wins[1])
+    assert [seen for seen, _ in versions] == [0, *(won for _, won in versions[:-1])]
+    row = ledger.read(JOB)
+    assert row is not None
+    assert row.fence == versions[-1][1]
+
+
+def test_a_sigkill_of_worker_or_server_loses_nothing_that_was_said(
+    actor: Actor, postgres_cluster: Cluster, database: str, ledger: Ledger
+) -> None:
+    """What a call has answered is in the ledger, whichever instruction the kill hits, and the next process goes on."""
+    said: dict[str, tuple[str, int]] = {}
+
+    def note(words: str) -> None:
+        key, state, fence = words.split()
+        said[key] = (state, int(fence))
+
+    order = list(State)
+    for lines in (3, 8, 21, 4, 13):
+        process = actor("live", database)
+        for _ in range(lines):
+            note(line(process))
+        if lines % 2:
+            postgres_cluster.kill()
+            postgres_cluster.start()
+        process.send_signal(signal.SIGKILL)
+        rest, _ = process.communicate(timeout=30)
+        for words in rest.splitlines():
+            note(words)
+        with closing(opened(database, ledger._owners_dir)) as afresh:  # type: ignore[attr-defined]
+            for key, (state, fence) in said.items():
+                row = afresh.read(replace(JOB, key=key))
+                assert row is not None
+                assert order.index(row.state) >= order.index(State(state))
+                assert row.fence >= fence
+    highest = max(fence for _, fence in said.values())
+    with closing(opened(database, ledger._owners_dir)) as afresh:  # type: ignore[attr-defined]
+        claimed = afresh.claim(Claimed(replace(JOB, key="next"), None, "me", 0, b"", Counters()))
+    assert claimed is not None
+    assert claimed.fence > highest
+
+
+def test_an_owner_of_this_host_is_dead_when_its_lock_is_free(ledger: PostgresLedger, tmp_path: Path) -> None:
+    """Proof, as on a ledger in a file; an owner of another host has a lease and no more."""
+    lock = OwnerLock(tmp_path / "owners", new_owner_id())
+    elsewhere = "another-host/00000000-0000-0000-0000-000000000000/1"
+    for key, owner in (("here", lock.owner), ("there", elsewhere)):
+        ledger.register(owner, "host", ["exports"])
+        assert ledger.claim(Claimed(replace(JOB, key=key), None, owner, 0, BODY, Counters()))
+
+    def judged() -> list[bool]:
+        rows = [ledger.read(replace(JOB, key=key)) for key in ("here", "there")]
+        return [row is not None and row.lease_over for row in rows]
+
+    assert judged() == [False, False]
+    lock.release()
+    assert judged() == [True, False]
+    assert {seen.owner: seen.dead for seen in ledger.owners()} == {lock.owner: True, elsewhere: False}
+    ledger.purge()
+    assert judged() == [True, False], "the proof stays while a row needs it"
+
+
+class Held:
+    """A run that is renewed."""
+
+    def __init__(self, ledger: Ledger, owner: str, key: str) -> None:
+        row = ledger.claim(Claimed(replace(JOB, key=key), None, owner, 0, BODY, Counters()))
+        assert row is not None
+        self._token = row.token
+        self.granted = 0
+
+    def tokens(self) -> Sequence[Token]:
+        return [self._token]
+
+    def renewed(self, began: float, answers: Sequence[tuple[Token, Renewal]]) -> None:
+        self.granted += len([renewal for _, renewal in answers if renewal.granted])
+
+    def ledger_lost(self, cause: str) -> None:
+        pytest.fail(cause)
+
+
+@pytest.mark.timeout(300)
+def test_two_hundred_owners_that_renew_cost_the_server_less_than_a_twentieth_of_a_core(
+    postgres_cluster: Cluster,
+    database: str,
+    tmp_path: Path,
+    eventually: Eventually,
+) -> None:
+    """CPU time of all its processes over 30 s, at the clocks of use: a keeper each, with a run, on a connection of its own."""
+    clock, times = SystemClock(), Times()
+    with closing(opened(database, tmp_path)) as record:
+        ledgers = [opened(database, tmp_path) for _ in range(OWNERS)]
+        holders = [Held(record, f"host/boot/{number}", f"m-{number}") for number in range(OWNERS)]
+        keepers = [
+            Keeper(ledger, f"host/boot/{number}", "host", ["exports"], [holders[number]], clock, times)
+            for number, ledger in enumerate(ledgers)
+        ]
+        threads = [threading.Thread(target=keeper.run, daemon=True) for keeper in keepers]
+        try:
+            for thread in threads:
+                thread.start()
+                time.sleep(times.renew / OWNERS)  # a fleet does not beat as one
+            eventually(lambda: all(holder.granted for holder in holders), within=60)
+            before, at = cpu_seconds(postgres_cluster.pid), time.monotonic()
+            time.sleep(MEASURED)
+            share = (cpu_seconds(postgres_cluster.pid) - before) / (time.monotonic() - at)
+            assert connections(record) <= 2 * OWNERS + 2
+        finally:
+            for keeper in keepers:
+                keeper.end()
+            for thread in threads:
+                thread.join(30)
+            for ledger in ledgers:
+                ledger.close()
+    renewals = sum(holder.granted for holder in holders)
+    print(f"{OWNERS} owners, {renewals} renewals: {share:.2%} of a core")
+    assert renewals >= OWNERS * MEASURED / times.renew
+    assert share < 0.05
+
+
+def cpu_seconds(pid: int) -> float:
+    """User and system time of the server and all its processes, those that ended included."""
+    server = psutil.Process(pid)
+    total = 0.0
+    for process in [server, *server.children(recursive=True)]:
+        spent = process.cpu_times()
+        total += spent.user + spent.system
+    ended = server.cpu_times()
+    return total + float(ended.children_user) + float(ended.children_system)
+
+
+def connections(ledger: PostgresLedger) -> int:
+    """How many connections workers have to the server."""
+    found = ledger._ask("SELECT count(*) FROM pg_stat_activity WHERE application_name LIKE 'steadyworker/%%'", {})
+    return int(found[0][0])
