@@ -94,7 +94,7 @@ class Connection:
                 raise _stale(delivery.epoch, self._epoch)
             self._settlements.append(settlement)
             self._session.wake()
-        settlement.answer.result()
+        settlement.wait()
 
     def stop(self, within: float) -> None:
         """Give everything back and end the thread within that many seconds, or at least free our lock by then."""
@@ -162,7 +162,7 @@ class Connection:
             self._session = None
             waiting, self._settlements = self._settlements, []
         for settlement in waiting:
-            settlement.answer.set_exception(_stale(self._epoch, None))
+            settlement.answer(_stale(self._epoch, None))
         how()
 
     def _turn_until_stopped(self, session: Session, epoch: int, sink: Sink) -> None:
@@ -182,10 +182,10 @@ class Connection:
                     self._session = None  # before anyone hears of it: this epoch is over
                 answer: Exception = _stale(epoch, None) if isinstance(error, Evicted) else Unsettled(str(error))
                 for settlement in settlements:
-                    settlement.answer.set_exception(answer)
+                    settlement.answer(answer)
                 raise
             for settlement in settlements:
-                settlement.answer.set_result(Settled.KNOWN)
+                settlement.answer(Settled.KNOWN)
             for message in taken:
                 sink(Delivered(delivery_of(epoch, message)))
             if not taken and not settlements:

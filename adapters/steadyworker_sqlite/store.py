@@ -107,6 +107,7 @@ class Store:
         self.folder = path.with_name(path.name + ".consumers")
         self._clock = clock
         self._queues: set[str] = set()
+        self._durable: bool | None = None
         with translated(path):
             if create:
                 path.parent.mkdir(parents=True, exist_ok=True)
@@ -133,8 +134,9 @@ class Store:
         Raises Replaced, after the commit, when the file at the path is no longer the one that was written.
         """
         with translated(self.path):
-            # A changed level takes effect with the next transaction: one connection can have both.
-            self._db.execute(f"PRAGMA synchronous = {'FULL' if durable else 'NORMAL'}")
+            if durable is not self._durable:  # it takes effect with the next transaction: one connection can have both
+                self._db.execute(f"PRAGMA synchronous = {'FULL' if durable else 'NORMAL'}")
+                self._durable = durable
             self._db.execute("BEGIN IMMEDIATE")
             try:
                 yield
@@ -312,8 +314,7 @@ def boot_id() -> str:
 
 
 def _inode(path: Path) -> tuple[int, int] | None:
-    try:
+    with suppress(FileNotFoundError):
         status = path.stat()
-    except FileNotFoundError:
-        return None
-    return status.st_dev, status.st_ino
+        return status.st_dev, status.st_ino
+    return None

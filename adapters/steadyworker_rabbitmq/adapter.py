@@ -1,0 +1,189 @@
+"""RabbitMQ's adapter: `steadyworker.adapter.Adapter` over one I/O thread and two connections."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future
+from contextlib import AbstractContextManager, contextmanager, suppress
+from dataclasses import replace
+from functools import partial
+
+from pika import BlockingConnection
+from pika.channel import Channel
+from pika.exceptions import AMQPError, ChannelClosedByBroker
+
+from steadyworker.adapter import (
+    Capabilities,
+    Copy,
+    Delays,
+    Delivery,
+    Finding,
+    QueueSpec,
+    Settings,
+    Settle,
+    Settled,
+    Sink,
+)
+from steadyworker.errors import BrokerUnavailable
+from steadyworker_rabbitmq.connection import ANSWER_WITHIN, Link
+from steadyworker_rabbitmq.consumer import Consumer
+from steadyworker_rabbitmq.deadletters import PATIENCE, RabbitmqDeadLetters
+from steadyworker_rabbitmq.epoch import Told
+from steadyworker_rabbitmq.errors import Refused, closed_channel, is_missing, translated
+from steadyworker_rabbitmq.findings import find
+from steadyworker_rabbitmq.iothread import IoThread
+from steadyworker_rabbitmq.preparation import Preparation, hasty, visit
+from steadyworker_rabbitmq.probe import Broker
+from steadyworker_rabbitmq.publisher import Publisher
+from steadyworker_rabbitmq.topology import Topology
+from steadyworker_rabbitmq.where import Where, where
+
+
+class RabbitmqAdapter:
+    """
+    One queue of one virtual host, consumed by one worker process; touches nothing until it is used.
+
+    Args:
+        url: Where the broker is (`where.py`).
+        spec: The queue, and its dead-letter queue.
+        settings: The operator's.
+
+    Raises:
+        ConfigError: A URL or a name that RabbitMQ does not take.
+    """
+
+    def __init__(self, url: str, spec: QueueSpec, settings: Settings) -> None:
+        self._spec = spec
+        self._settings = settings
+        self._first = where(url)
+        self._topology = Topology(spec, settings)
+        self._preparation = Preparation(self._where, self._topology, f"{settings.consumer} prepares {spec.queue}")
+        self._io = IoThread(f"rabbitmq {spec.queue}", settings.clock)
+        self._consumer = Consumer(self._io, self._where, self._preparation, spec, settings)
+        self._publisher = Publisher(
+            self._io, self._where, self._preparation, self._topology, settings, self._consumer.tell
+        )
+
+    def _where(self) -> Where:
+        """Where the broker is now: passwords are rotated."""
+        return self._first if self._settings.fresh_url is None else where(self._settings.fresh_url())
+
+    @property
+    def capabilities(self) -> Capabilities:
+        """
+        Delays by levels, and consumers that are counted.
+
+        What the broker does to long deliveries is its queue's, and known when it was asked: `findings` speaks of that.
+        """
+        return Capabilities(
+            delays=Delays.LEVELS,
+            longest_delay=self._topology.longest,
+            levels=self._topology.levels,
+            counts_deliveries=True,
+            counts_consumers=True,
+            forgets_consumers_within=3.0 * self._first.heartbeat,
+            max_body=self._settings.max_body,
+        )
+
+    @property
+    def last_turn(self) -> float | None:
+        """When the I/O thread last turned."""
+        return self._io.last_turn if self._consumer.started else None
+
+    def start(self, sink: Sink) -> None:
+        """Begin to consume."""
+        self._consumer.start(sink)
+
+    def credits(self, count: int) -> None:
+        """At most so many un-settled deliveries."""
+        self._consumer.credits(count)
+
+    def publish(self, copy: Copy) -> None:
+        """Return when the broker has confirmed it; raises PublishFailed, TargetMissing or ValueError."""
+        self._publisher.publish(copy)
+
+    def settle(self, delivery: Delivery, how: Settle) -> Settled:
+        """Return when the broker has read it; raises StaleDelivery or Unsettled."""
+        return self._consumer.settle(delivery, how)
+
+    def settle_soon(self, delivery: Delivery, how: Settle, told: Told) -> None:
+        """As `settle`, but returns at once (`SettlesSoon`)."""
+        self._consumer.settle_soon(delivery, how, told)
+
+    def identity(self) -> str:
+        """The name of the cluster, and the virtual host."""
+        with self._visit("asks who this is") as connection, translated(str(self._first)):
+            return Broker(connection, None).identity
+
+    def consumers(self) -> int:
+        """How many consumers the queue has; one with a window of 0 is none, and a queue that is not there has none."""
+        queue = self._spec.queue
+        if self._consumer.started:
+            question: Callable[[Future[int]], None] = partial(count_consumers, self._consumer.link, queue)
+            with translated(str(self._first)):
+                return self._io.ask(question, ANSWER_WITHIN)
+        with self._visit("counts consumers") as connection, translated(str(self._first)):
+            try:
+                count: int = connection.channel().queue_declare(queue, passive=True).method.consumer_count
+            except ChannelClosedByBroker as refused:
+                if is_missing(refused):
+                    return 0
+                raise
+            return count
+
+    def findings(self, spec: QueueSpec) -> Sequence[Finding]:
+        """What is wrong between this broker and the queues."""
+        topology = Topology(spec, self._settings)
+        try:
+            where_ = self._where()
+            purpose = f"{self._settings.consumer} checks {spec.queue}"
+            with visit(where_, purpose) as connection, translated(str(where_)):
+                return find(connection, topology, where_.management)
+        except Refused as error:
+            return [
+                Finding("error", f"{error}", "correct --broker; until then a worker process ends with exit code 78.")
+            ]
+
+    @contextmanager
+    def dead_letters(self) -> Iterator[RabbitmqDeadLetters]:
+        """The dead letters, on a connection of their own."""
+        patient = replace(self._where(), heartbeat=PATIENCE)
+        with visit(patient, f"{self._settings.consumer} reads {self._topology.dead}") as connection:
+            with translated(str(patient)):
+                channel = connection.channel()
+            letters = RabbitmqDeadLetters(channel, self._topology.dead, str(patient), self.publish)
+            try:
+                yield letters
+            finally:
+                with suppress(AMQPError):  # the end of the connection gives them back as well
+                    letters.give_back()
+
+    def stop(self, within: float) -> None:
+        """Give everything back and close."""
+        self._io.stop(within)
+
+    def _visit(self, purpose: str) -> AbstractContextManager[BlockingConnection]:
+        return visit(hasty(self._where()), f"{self._settings.consumer} {purpose}")
+
+
+def count_consumers(link: Link, queue: str, answer: Future[int]) -> None:
+    """Answer how many consumers a queue has, over a channel of its own; in the I/O thread."""
+    if (connection := link.connection) is None:
+        raise BrokerUnavailable(
+            f"Expected RabbitMQ at {link.place} that answers, got no connection; it is tried again."
+        )
+
+    def closed(_: Channel, reason: Exception) -> None:
+        if is_missing(reason):
+            answer.set_result(0)
+        elif not answer.done():
+            answer.set_exception(BrokerUnavailable(f"Expected queue {queue!r}, got: {closed_channel(reason)}."))
+
+    def opened(channel: Channel) -> None:
+        channel.queue_declare(queue, passive=True, callback=lambda frame: counted(channel, frame.method.consumer_count))
+
+    def counted(channel: Channel, count: int) -> None:
+        answer.set_result(count)
+        channel.close()
+
+    connection.channel(on_open_callback=opened).add_on_close_callback(closed)

@@ -1,0 +1,177 @@
+"""
+One AMQP connection after another, on the I/O thread's loop.
+
+::
+
+              open()                    connected
+    closed ──────────→ opening ───────────────────→ open
+      ↑                   │ every host refused        │ lost, aborted, closed
+      └───────────────────┴──── down(cause) ──────────┘
+
+Hosts are tried in a random order, each once: pika's own list gives up at the first name that does not resolve.
+When to open again is for who uses the connection to say.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+
+from pika import SelectConnection
+
+from steadyworker.errors import BrokerUnavailable, ConfigError
+from steadyworker_rabbitmq import beneath
+from steadyworker_rabbitmq.errors import Foreign, Refused, Silent, unavailable
+from steadyworker_rabbitmq.iothread import IoThread, Timer
+from steadyworker_rabbitmq.where import Address, Where
+
+ANSWER_WITHIN = 30.0
+"""Seconds in which the broker answers an RPC; pika itself would wait for ever (its issue 652)."""
+
+
+class Link:
+    """
+    The connection for one purpose; every method is for the I/O thread.
+
+    Args:
+        io: The thread.
+        where: Where the broker is now: asked before each connect, for passwords are rotated.
+        purpose: What it is for, as the broker's list of connections shows it.
+        up: Called when it is open.
+        down: Called once for each `open`, with the cause: nobody answered, or it was lost.
+    """
+
+    def __init__(
+        self,
+        io: IoThread,
+        where: Callable[[], Where],
+        purpose: str,
+        up: Callable[[SelectConnection], None],
+        down: Callable[[BrokerUnavailable], None],
+    ) -> None:
+        self.place: Address | None = None
+        self.where: Where | None = None
+        self._io = io
+        self._where = where
+        self._purpose = purpose
+        self._up = up
+        self._down = down
+        self._connection: SelectConnection | None = None
+        self._left: list[Address] = []
+        self._errors: list[BrokerUnavailable] = []
+        self._cause: Exception | None = None
+        self._deadline: Timer | None = None
+
+    @property
+    def connection(self) -> SelectConnection | None:
+        """The connection, while it is open and nobody closes it."""
+        return self._connection if self._connection is not None and self._connection.is_open else None
+
+    @property
+    def is_closed(self) -> bool:
+        """Whether there is no connection, not even one that is opening or closing."""
+        return self._connection is None
+
+    def open(self) -> None:
+        """Begin to connect; nothing when that has begun."""
+        if self._connection is not None:
+            return
+        if self._io.stopping:
+            self._down(BrokerUnavailable("Expected an open adapter, got one that was stopped: open another."))
+            return
+        try:
+            self.where = self._where()
+        except ConfigError as error:
+            self._down(unavailable(error, ""))
+            return
+        self._left = random.sample(self.where.addresses, len(self.where.addresses))
+        self._errors = []
+        self._try_next()
+
+    def abort(self, error: Exception) -> None:
+        """End it without asking the broker; `down` is told the first error of these."""
+        if self._connection is not None and self._cause is None:
+            self._cause = error
+            beneath.abort(self._connection, error)
+
+    def close(self, within: float) -> None:
+        """End it in good order, or abort it after so many seconds."""
+        self._left = []
+        closing = Silent("closed by us")
+        if self._connection is None:
+            return
+        if not self._connection.is_open or within <= 0:
+            self.abort(closing)
+            return
+        self._deadline = self._io.after(within, lambda: self.abort(closing))
+        self._connection.close()
+
+    def _try_next(self) -> None:
+        assert self.where is not None, "what is opened has an address"
+        self.place = self._left.pop()
+        self._cause = None
+        try:
+            self._connection = beneath.Connection(
+                self.where.parameters(self.place, self._purpose),
+                on_open_callback=self._opened,
+                on_open_error_callback=self._failed,
+                on_close_callback=self._closed,
+                custom_ioloop=self._io.loop,
+            )
+        except Exception as error:  # noqa: BLE001 - translated, like all that pika raises
+            self._next_or_down(error)
+
+    def _opened(self, connection: SelectConnection) -> None:
+        self._up(connection)
+
+    def _failed(self, connection: SelectConnection, error: object) -> None:
+        cause = error if isinstance(error, BaseException) else ConnectionError(str(error))
+        if self._cause is None and beneath.spoke_something_else(connection):
+            cause = Foreign()
+        self._connection = None
+        self._next_or_down(self._cause or cause)
+
+    def _next_or_down(self, error: BaseException) -> None:
+        self._errors.append(unavailable(error, str(self.place)))
+        if self._left:
+            self._try_next()
+            return
+        # Only when no host is left that waiting could heal, no waiting heals it.
+        self._tell(next((each for each in self._errors if not isinstance(each, Refused)), self._errors[-1]))
+
+    def _closed(self, _: SelectConnection, error: Exception) -> None:
+        self._tell(unavailable(self._cause or error, str(self.place)))
+
+    def _tell(self, error: BrokerUnavailable) -> None:
+        self._connection = None
+        if self._deadline is not None:
+            self._deadline.cancel()
+            self._deadline = None
+        self._io.guard(lambda: self._down(error))
+        self._io.end_if_closed()
+
+
+class Owed:
+    """What the broker owes us on one channel: each answer in time, or the connection ends; for the I/O thread."""
+
+    def __init__(self, io: IoThread, link: Link) -> None:
+        self._io = io
+        self._link = link
+        self._timers: set[Timer] = set()
+
+    def expect(self, what: str) -> Callable[[], None]:
+        """Abort the connection unless what is returned is called in time."""
+        silent = Silent(f"no answer to {what} within {ANSWER_WITHIN:g} s")
+        timer = self._io.after(ANSWER_WITHIN, lambda: self._link.abort(silent))
+        self._timers.add(timer)
+
+        def answered() -> None:
+            self._timers.discard(timer)
+            timer.cancel()
+
+        return answered
+
+    def forgive(self) -> None:
+        """The channel is no more: nothing will be answered, and nothing need be."""
+        while self._timers:
+            self._timers.pop().cancel()

@@ -1,0 +1,259 @@
+"""
+The consuming connection: one epoch after another, for as long as the adapter lives; it never publishes.
+
+::
+
+    connect ──→ queues ready? ──→ channel ──→ the queue is there ──→ Connected … Lost
+       ↑            │                │                │                       │
+       └── wait ←───┴────────────────┴──── Gone ←─────┘        wait, channel ←┘
+
+What waits is drawn by `backoff.py`; a connection that still stands is used again, with a new channel.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from concurrent.futures import Future
+from contextlib import suppress
+from queue import SimpleQueue
+
+from pika import SelectConnection
+from pika.channel import Channel
+
+from steadyworker.adapter import Connected, Delivery, Gone, QueueSpec, Settings, Settle, Settled, Signal, Sink
+from steadyworker.errors import BrokerUnavailable, ConfigError, StaleDelivery, SteadyWorkerError, Unsettled
+from steadyworker_rabbitmq.backoff import USEFUL_AFTER, Backoff
+from steadyworker_rabbitmq.connection import Link, Owed
+from steadyworker_rabbitmq.declare import Prepared
+from steadyworker_rabbitmq.epoch import Epoch, Settlement, Told, stale
+from steadyworker_rabbitmq.errors import Refused, closed_channel, is_missing, unavailable
+from steadyworker_rabbitmq.iothread import IoThread, Timer
+from steadyworker_rabbitmq.preparation import Preparation
+from steadyworker_rabbitmq.where import Where
+
+
+class Consumer:
+    """
+    Consumes one queue; `start`, `credits` and `settle` are for other threads, the rest is the I/O thread's.
+
+    Args:
+        io: The I/O thread.
+        where: Where the broker is now.
+        preparation: The queues.
+        spec: The queue to consume.
+        settings: The operator's.
+    """
+
+    def __init__(
+        self, io: IoThread, where: Callable[[], Where], preparation: Preparation, spec: QueueSpec, settings: Settings
+    ) -> None:
+        self._io = io
+        self._preparation = preparation
+        self._spec = spec
+        self._settings = settings
+        self._sink: Sink | None = None
+        self._window = 0
+        self._link = Link(io, where, f"{settings.consumer} consumes {spec.queue}", self._up, self._down)
+        self._backoff = Backoff()
+        self._timer: Timer | None = None
+        self._epochs = 0
+        self._epoch: Epoch | None = None
+        self._channel: Channel | None = None
+        self._owed = Owed(io, self._link)
+        self._preparing = False
+        self._told = False
+        self._said = ""
+
+    # --- for other threads -----------------------------------------------------------------------------------------
+
+    def start(self, sink: Sink) -> None:
+        """Begin to connect; nothing when it began, or was stopped, before."""
+        if self._sink is None and not self._io.stopping:
+            self._sink = sink
+            self._io.members.append(self)
+            self._io.call(self._go)
+
+    @property
+    def started(self) -> bool:
+        """Whether `start` was called."""
+        return self._sink is not None
+
+    def tell(self, signal: Signal) -> None:
+        """Hand a signal to the sink, where there is one; in the I/O thread."""
+        if self._sink is not None and not self._io.stopping:
+            self._sink(signal)
+
+    def credits(self, count: int) -> None:
+        """Set the window; deliveries see it at once."""
+        self._window = count
+        if self.started:
+            with suppress(BrokerUnavailable):  # stopped
+                self._io.call(self._adjust)
+
+    def settle(self, delivery: Delivery, how: Settle) -> Settled:
+        """Return when the broker has read it; raises StaleDelivery or Unsettled."""
+        if self._io.is_current:
+            raise RuntimeError(
+                "Expected settle on another thread than the sink's: the I/O thread would wait for itself."
+            )
+        answer: SimpleQueue[Settled | StaleDelivery | Unsettled] = SimpleQueue()
+        self.settle_soon(delivery, how, answer.put)
+        settled = answer.get()
+        if isinstance(settled, Settled):
+            return settled
+        raise settled
+
+    def settle_soon(self, delivery: Delivery, how: Settle, told: Told) -> None:
+        """Begin to settle; `told` hears once, in the I/O thread or in this one."""
+        if not self.started:
+            told(stale(delivery))
+            return
+        try:
+            self._io.call(lambda: self._settle(Settlement(delivery, how, told)))
+        except BrokerUnavailable:
+            told(stale(delivery))
+
+    # --- for the I/O thread ----------------------------------------------------------------------------------------
+
+    @property
+    def link(self) -> Link:
+        """The connection, for a look at the queue: it is never blocked, for it never publishes."""
+        return self._link
+
+    @property
+    def is_closed(self) -> bool:
+        """Whether nothing is connected."""
+        return self._link.is_closed
+
+    def close(self, within: float) -> None:
+        """Give everything back and close."""
+        if self._timer is not None:
+            self._timer.cancel()
+        if self._epoch is not None:
+            self._epoch.leave()
+            self._epoch = None
+        self._link.close(within)
+
+    def fail(self, error: Exception) -> None:
+        """End the connection for an error that nobody foresaw."""
+        if self._link.is_closed:
+            self._again(self._backoff.refused())
+        else:
+            self._link.abort(error)
+
+    def _adjust(self) -> None:
+        if self._epoch is not None:
+            self._epoch.adjust()
+
+    def _settle(self, settlement: Settlement) -> None:
+        if self._epoch is None or self._epoch.number != settlement.delivery.epoch:
+            settlement.told(stale(settlement.delivery))
+            return
+        self._epoch.settle(settlement)
+
+    # --- connecting ------------------------------------------------------------------------------------------------
+
+    def _again(self, after: float) -> None:
+        if self._io.stopping:
+            return
+        if self._timer is not None:
+            self._timer.cancel()
+        self._timer = self._io.after(after, self._go)
+
+    def _go(self) -> None:
+        """Take the next step towards an epoch."""
+        if self._io.stopping or self._epoch is not None or self._channel is not None or self._preparing:
+            return
+        connection = self._link.connection
+        if connection is None:
+            self._link.open()
+        else:
+            self._prepare()
+
+    def _up(self, _: SelectConnection) -> None:
+        self._go()
+
+    def _down(self, error: BrokerUnavailable) -> None:
+        """The connection could not be had, or was lost; the end of an epoch was told when its channel ended."""
+        if not self._told:
+            self._gone(error)
+        self._told = False
+
+    def _gone(self, error: SteadyWorkerError) -> None:
+        """Say it once for each cause, not for each try, and try again."""
+        if str(error) != self._said:
+            self._said = str(error)
+            self.tell(Gone(self._said, final=isinstance(error, Refused | ConfigError) and self._epochs == 0))
+        self._again(self._backoff.refused())
+
+    def _prepare(self) -> None:
+        """Making queues blocks: it has a thread and a connection of its own."""
+        if (prepared := self._preparation.known) is not None:
+            self._open_channel(prepared)
+            return
+        self._preparing = True
+        self._io.in_background(self._preparation.prepared, self._prepared)
+
+    def _prepared(self, answer: Future[Prepared]) -> None:
+        self._preparing = False
+        try:
+            prepared = answer.result()
+        except SteadyWorkerError as error:
+            self._gone(error)
+        else:
+            self._open_channel(prepared)
+
+    def _open_channel(self, prepared: Prepared) -> None:
+        if (connection := self._link.connection) is None:  # lost while the queues were made
+            self._again(self._backoff.cut(useful=False))
+            return
+        answered = self._owed.expect("channel.open")
+
+        def opened(channel: Channel) -> None:
+            answered()
+            self._look(channel, prepared)
+
+        self._channel = connection.channel(on_open_callback=opened)
+        self._channel.add_on_close_callback(self._channel_closed)
+
+    def _look(self, channel: Channel, prepared: Prepared) -> None:
+        """Whether the queue is there; needs no permission."""
+        answered = self._owed.expect("queue.declare")
+
+        def found(_: object) -> None:
+            answered()
+            self._begin(channel, prepared)
+
+        channel.queue_declare(self._spec.queue, passive=True, callback=found)
+
+    def _begin(self, channel: Channel, prepared: Prepared) -> None:
+        self._epochs += 1
+        self._said = ""
+        self._epoch = Epoch(
+            self._epochs,
+            channel,
+            self._owed,
+            self._spec,
+            prepared,
+            self._settings,
+            lambda: self._window,
+            self.tell,
+            self._io.after,
+        )
+        self.tell(Connected(self._epochs))
+        self._epoch.adjust()
+
+    def _channel_closed(self, _: Channel, reason: Exception) -> None:
+        epoch, self._epoch, self._channel = self._epoch, None, None
+        self._owed.forgive()
+        if is_missing(reason):
+            self._preparation.forget()
+        stands = self._link.connection is not None
+        if epoch is None:
+            if stands:
+                got = f"Expected the queue {self._spec.queue!r} at {self._link.place}, got: {closed_channel(reason)}."
+                self._gone(BrokerUnavailable(got))
+            return
+        epoch.closed(reason, None if stands else str(unavailable(reason, str(self._link.place))))
+        self._told = not stands
+        self._again(self._backoff.cut(useful=epoch.useful(USEFUL_AFTER)))

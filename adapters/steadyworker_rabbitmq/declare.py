@@ -1,0 +1,106 @@
+"""From the plan to the broker: makes what is missing, or looks whether it is there, and says what it found."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+import pika
+
+from steadyworker.errors import BrokerUnavailable, ConfigError, Finding, TargetMissing
+from steadyworker_rabbitmq import limits
+from steadyworker_rabbitmq.actual import Actual, QueueType, as_wanted
+from steadyworker_rabbitmq.errors import closed_channel
+from steadyworker_rabbitmq.findings import broker_finding, missing_finding, permission_finding, retry_finding
+from steadyworker_rabbitmq.management import Management
+from steadyworker_rabbitmq.probe import PRECONDITION, REFUSED, Broker
+from steadyworker_rabbitmq.topology import Topology, Version, Wanted
+
+
+@dataclass(frozen=True, slots=True)
+class Prepared:
+    """
+    What was found when the queues were made ready.
+
+    Attributes:
+        identity: Cluster name and virtual host: the same from every client.
+        version: The broker's, as numbers.
+        queue_type: The work queue's; None where it could not be learned.
+        consume_arguments: To be sent with `basic.consume` on the work queue.
+        delivery_timeout: Seconds after which the broker takes a delivery back from a consumer with those arguments; None for never.
+        delivery_limit: Hand-overs of a message after which the broker gives it up; None for no limit, or where nobody could say.
+        longer_timeout: How an operator raises the delivery timeout to what a job needs.
+    """
+
+    identity: str
+    version: Version
+    queue_type: QueueType | None = None
+    consume_arguments: Mapping[str, int] = field(default_factory=dict)
+    delivery_timeout: float | None = None
+    delivery_limit: int | None = None
+    longer_timeout: str = ""
+
+
+def prepare(connection: pika.BlockingConnection, topology: Topology, management: Management | None = None) -> Prepared:
+    """
+    Make the queues ready, as `topology.mode` says; blocks, and uses channels of its own.
+
+    "declare" makes what is missing and changes nothing that exists; "verify" looks whether all is there; "trust" believes it.
+    `management` is asked for what AMQP cannot say, as long as it answers; nothing depends on it.
+
+    Raises:
+        TargetMissing: A queue is not there, and is not ours to make ("verify").
+        ConfigError: What no waiting heals: a permission, a broker that is too old, a retry queue that would lose copies.
+        BrokerUnavailable: The connection was lost on the way.
+    """
+    broker = Broker(connection, management)
+    if (finding := broker_finding(broker)) is not None:
+        raise _fatal(finding)
+    work = Actual(topology.work)
+    for wanted in topology.queues(broker.version):
+        actual = _made(broker, topology, wanted) if topology.mode == "declare" else _seen(broker, topology, wanted)
+        if wanted.role == "work":
+            work = actual
+        elif wanted.role == "retry" and (finding := retry_finding(wanted, actual)) is not None:
+            raise _fatal(finding)
+    timeout = limits.delivery_timeout(broker.version, work, topology.time_limit)
+    return Prepared(
+        identity=broker.identity,
+        version=broker.version,
+        queue_type=work.type,
+        consume_arguments=limits.consume_arguments(broker.version, work.type, topology.time_limit),
+        delivery_timeout=timeout.seconds,
+        delivery_limit=limits.delivery_limit(broker.version, work),
+        longer_timeout=limits.longer_timeout(broker.version, broker.vhost, work, topology.time_limit),
+    )
+
+
+def _made(broker: Broker, topology: Topology, wanted: Wanted) -> Actual:
+    """The queue, made where there was none, else as it is."""
+    refused = broker.declare(wanted)
+    if refused is None and wanted.role != "work":
+        return as_wanted(wanted)
+    # Declared or not: the management API may know of policies.
+    if (actual := broker.look(wanted, redeclare=True)) is not None:
+        return actual
+    if refused is None:
+        raise TargetMissing(f"Expected queue {wanted.name!r}, which was just made, but it is gone: see who deletes it.")
+    if refused.reply_code == REFUSED:
+        raise _fatal(permission_finding(broker, topology, f"make queue {wanted.name!r}"))
+    text = f"Expected to make queue {wanted.name!r}, got: {closed_channel(refused)}."
+    raise ConfigError(text) if refused.reply_code == PRECONDITION else BrokerUnavailable(text)
+
+
+def _seen(broker: Broker, topology: Topology, wanted: Wanted) -> Actual:
+    """The queue as it is, as far as it may be looked at."""
+    if topology.mode == "trust":
+        # Only to know what a consumer of it may be given.
+        return Actual(wanted.name, type=broker.queue_type(wanted.name) if wanted.role == "work" else None)
+    actual = broker.look(wanted, redeclare=False)
+    if actual is None:
+        raise TargetMissing(str(missing_finding(broker, wanted)))
+    return actual
+
+
+def _fatal(finding: Finding) -> ConfigError:
+    return ConfigError(str(finding), [finding])

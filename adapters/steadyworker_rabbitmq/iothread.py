@@ -1,0 +1,189 @@
+"""
+The I/O thread: turns pika's loop, and is the only one that touches pika.
+
+Other threads hand it calls; an error in one of them, or in pika, ends the connections and never the thread.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from collections.abc import Callable
+from concurrent.futures import Future
+from typing import Protocol, TypeVar
+
+from pika.adapters.select_connection import IOLoop
+
+from steadyworker.adapter import Clock
+from steadyworker.errors import BrokerUnavailable
+
+Answer = TypeVar("Answer")
+
+_TURN_EVERY = 1.0
+"""Seconds between two signs of life of an idle thread: the watchdog wants one every 5 s."""
+
+
+class Member(Protocol):
+    """A connection that lives on the loop."""
+
+    def fail(self, error: Exception) -> None:
+        """End at once, because something broke that nobody foresaw."""
+        ...
+
+    def close(self, within: float) -> None:
+        """End in good order, or by force once that many seconds have passed."""
+        ...
+
+    @property
+    def is_closed(self) -> bool:
+        """Whether nothing of it is left on the loop."""
+        ...
+
+
+class Timer:
+    """Something that is to be done later; `cancel` may be called at any time, in the I/O thread."""
+
+    def __init__(self, loop: IOLoop, delay: float, action: Callable[[], None]) -> None:
+        self._loop = loop
+        self._handle = loop.call_later(delay, action)
+
+    def cancel(self) -> None:
+        """Do not do it."""
+        self._loop.remove_timeout(self._handle)
+
+
+class IoThread:
+    """
+    One thread and its loop, started on first use, and never again once it was stopped.
+
+    `call`, `ask` and `stop` are for other threads; `after`, `in_background` and `loop` belong to the thread itself.
+    """
+
+    loop: IOLoop
+
+    def __init__(self, name: str, clock: Clock) -> None:
+        self.members: list[Member] = []
+        self.last_turn: float | None = None
+        self._name = name
+        self._clock = clock
+        self._lock = threading.Lock()
+        self._calls: deque[Callable[[], None]] = deque()
+        self._thread: threading.Thread | None = None
+        self._next_turn: Timer | None = None
+        self._stopping = False
+        self._over = False
+
+    def call(self, action: Callable[[], None]) -> None:
+        """Have the thread do something soon; raises BrokerUnavailable once it was stopped."""
+        with self._lock:
+            if self._over or (self._stopping and self._thread is None):
+                raise BrokerUnavailable("Expected an open adapter, got one that was stopped: open another.")
+            awake = bool(self._calls)
+            self._calls.append(action)
+            if self._thread is None:
+                self.loop = IOLoop()
+                self._thread = threading.Thread(target=self._run, name=self._name, daemon=True)
+                self._thread.start()
+        if not awake:  # else a wake-up is on its way already
+            self.loop.add_callback_threadsafe(self._do_calls)
+
+    def ask(self, question: Callable[[Future[Answer]], None], within: float) -> Answer:
+        """The answer that the thread gives to a question; raises what it sets as exception, or TimeoutError."""
+        answer: Future[Answer] = Future()
+        self.call(lambda: _guarded(answer, question))
+        return answer.result(within)
+
+    def after(self, delay: float, action: Callable[[], None]) -> Timer:
+        """Do something after so many seconds."""
+        return Timer(self.loop, delay, lambda: self.guard(action))
+
+    def in_background(self, work: Callable[[], Answer], then: Callable[[Future[Answer]], None]) -> None:
+        """Do what blocks on a thread of its own, and go on here with what came of it."""
+        done: Future[Answer] = Future()
+
+        def run() -> None:
+            try:
+                done.set_result(work())
+            except Exception as error:  # noqa: BLE001 - the future hands it on
+                done.set_exception(error)
+            try:
+                self.call(lambda: then(done))
+            except BrokerUnavailable:
+                return  # stopped meanwhile: nobody waits for it
+
+        threading.Thread(target=run, name=f"{self._name}, beside", daemon=True).start()
+
+    @property
+    def is_current(self) -> bool:
+        """Whether the caller is this thread."""
+        return threading.current_thread() is self._thread
+
+    @property
+    def stopping(self) -> bool:
+        """Whether a stop was asked for."""
+        return self._stopping
+
+    def stop(self, within: float) -> None:
+        """Close all connections and end the thread, within that many seconds; from any thread, in any state."""
+        with self._lock:
+            first, self._stopping = not self._stopping, True
+            thread = self._thread
+        if thread is None:
+            return
+        if first:
+            self.call(lambda: self._close(within / 2))
+        if not self.is_current:
+            thread.join(within)
+
+    def _close(self, within: float) -> None:
+        for member in self.members:
+            member.close(within)
+        self.end_if_closed()
+
+    def end_if_closed(self) -> None:
+        """Leave the loop once a stop was asked for and every connection is closed."""
+        if self._stopping and all(member.is_closed for member in self.members):
+            self.loop.stop()
+
+    def _run(self) -> None:
+        while True:
+            self._turn()
+            self._do_calls()  # a wake-up may have gone with the error
+            try:
+                self.loop.start()
+                break
+            except Exception as error:  # noqa: BLE001 - a defect of pika's must not end the thread
+                self._fail(error)
+        with self._lock:
+            self._over = True
+        self._do_calls()  # whoever waits for an answer gets one: everything is closed
+        self.loop.close()
+
+    def _turn(self) -> None:
+        self.last_turn = self._clock.monotonic()
+        if self._next_turn is not None:
+            self._next_turn.cancel()
+        self._next_turn = self.after(_TURN_EVERY, self._turn)
+
+    def _do_calls(self) -> None:
+        while self._calls:
+            self.guard(self._calls.popleft())
+
+    def guard(self, action: Callable[[], None]) -> None:
+        """Do something; an error of it ends the connections."""
+        try:
+            action()
+        except Exception as error:  # noqa: BLE001 - an exception would leave pika's loop, and take timers with it
+            self._fail(error)
+
+    def _fail(self, error: Exception) -> None:
+        for member in self.members:
+            member.fail(error)
+
+
+def _guarded(answer: Future[Answer], question: Callable[[Future[Answer]], None]) -> None:
+    try:
+        question(answer)
+    except Exception as error:  # noqa: BLE001 - the future hands it on
+        if not answer.done():
+            answer.set_exception(error)

@@ -1,0 +1,234 @@
+"""
+The publishing connection: opened on first use, confirmed, mandatory, and of no other use.
+
+On an alarm (memory, disk) the broker stops reading every connection that publishes: an ack on this one would wait with it.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Callable
+from concurrent.futures import Future
+from dataclasses import dataclass, field
+
+from pika import SelectConnection
+from pika.channel import Channel
+from pika.frame import Method
+from pika.spec import Basic, BasicProperties
+
+from steadyworker.adapter import Blocked, Copy, Settings, Signal, Target, Unblocked
+from steadyworker.errors import BrokerUnavailable, ConfigError, PublishFailed, TargetMissing
+from steadyworker_rabbitmq.connection import ANSWER_WITHIN, Link, Owed
+from steadyworker_rabbitmq.errors import closed_channel
+from steadyworker_rabbitmq.iothread import IoThread
+from steadyworker_rabbitmq.messages import HEADER_BYTES, fits_id, fitted, properties_of, size_of
+from steadyworker_rabbitmq.preparation import Preparation
+from steadyworker_rabbitmq.topology import Topology
+from steadyworker_rabbitmq.where import Where
+
+
+@dataclass(slots=True, eq=False)
+class _Outgoing:
+    """One copy on its way; `returned` is what the broker said when no queue took it."""
+
+    exchange: str
+    routing_key: str
+    properties: BasicProperties
+    body: bytes
+    confirmed: Future[None] = field(default_factory=Future)
+    returned: str | None = None
+
+    def fail(self, error: PublishFailed) -> None:
+        if not self.confirmed.done():
+            self.confirmed.set_exception(error)
+
+
+class Publisher:
+    """
+    Publishes copies; `publish` is for any thread, the rest is the I/O thread's.
+
+    Args:
+        io: The I/O thread.
+        where: Where the broker is now.
+        preparation: The queues.
+        topology: Which queue a copy goes to.
+        settings: The operator's.
+        tell: Where Blocked and Unblocked are told.
+    """
+
+    def __init__(
+        self,
+        io: IoThread,
+        where: Callable[[], Where],
+        preparation: Preparation,
+        topology: Topology,
+        settings: Settings,
+        tell: Callable[[Signal], None],
+    ) -> None:
+        self._io = io
+        self._preparation = preparation
+        self._topology = topology
+        self._settings = settings
+        self._tell = tell
+        self._link = Link(io, where, f"{settings.consumer} publishes to {topology.work}", self._up, self._down)
+        self._owed = Owed(io, self._link)
+        self._channel: Channel | None = None
+        self._ready = False
+        self._frame_max = 0
+        self._blocked: str | None = None
+        self._waiting: list[_Outgoing] = []
+        self._in_flight: dict[int, _Outgoing] = {}
+        self._written = 0
+        io.members.append(self)
+
+    def publish(self, copy: Copy) -> None:
+        """
+        Return when the broker has confirmed it.
+
+        Raises:
+            TargetMissing: No queue took it, or the queue is full.
+            PublishFailed: Nobody knows, or the broker takes none.
+            ValueError: A new message over the limits, or a header that AMQP cannot say.
+        """
+        message_id = copy.message_id if copy.message_id and fits_id(copy.message_id) else str(uuid.uuid4())
+        properties = properties_of(copy, message_id, self._settings.clock.wall())
+        size = size_of(properties)
+        if copy.to is Target.WORK:
+            _refuse("a body", len(copy.body), self._settings.max_body)
+            _refuse("headers", size, HEADER_BYTES)
+        outgoing = _Outgoing(*self._topology.route(copy), properties, copy.body)
+        try:
+            self._preparation.prepared()
+            self._io.call(lambda: self._take(outgoing))
+            outgoing.confirmed.result(ANSWER_WITHIN)
+        except TimeoutError:
+            outgoing.confirmed.cancel()
+            raise PublishFailed(
+                f"Expected a confirm for {outgoing.routing_key!r} within {ANSWER_WITHIN:g} s, got none: "
+                "it may or may not be there; see whether the broker is overloaded, or has lost the queue's majority."
+            ) from None
+        except (BrokerUnavailable, ConfigError) as error:
+            raise PublishFailed(str(error)) from error
+
+    # --- for the I/O thread ----------------------------------------------------------------------------------------
+
+    @property
+    def is_closed(self) -> bool:
+        """Whether nothing is connected."""
+        return self._link.is_closed
+
+    def close(self, within: float) -> None:
+        """Close; a blocked connection would not hear us, and is aborted."""
+        self._link.close(0 if self._blocked else within)
+
+    def fail(self, error: Exception) -> None:
+        """End the connection for an error that nobody foresaw."""
+        self._link.abort(error)
+
+    def _take(self, outgoing: _Outgoing) -> None:
+        if self._blocked is not None:
+            outgoing.fail(_unreachable(f"the broker takes no publishes for now ({self._blocked})"))
+        elif self._channel is not None and self._ready:
+            self._write(outgoing)
+        else:
+            self._waiting.append(outgoing)
+            if (connection := self._link.connection) is None:
+                self._link.open()
+            elif self._channel is None:
+                self._open_channel(connection)
+
+    def _write(self, outgoing: _Outgoing) -> None:
+        channel = self._channel
+        assert channel is not None, "what is written has a channel"
+        if not outgoing.confirmed.set_running_or_notify_cancel():
+            return  # whoever wanted it gave up
+        self._written += 1
+        self._in_flight[self._written] = outgoing
+        channel.basic_publish(
+            outgoing.exchange,
+            outgoing.routing_key,
+            outgoing.body,
+            fitted(outgoing.properties, self._frame_max),
+            mandatory=True,
+        )
+
+    # --- connecting ------------------------------------------------------------------------------------------------
+
+    def _up(self, connection: SelectConnection) -> None:
+        connection.add_on_connection_blocked_callback(lambda _, frame: self._alarm(str(frame.method.reason)))
+        connection.add_on_connection_unblocked_callback(lambda *_: self._alarm(None))
+        self._frame_max = connection.params.frame_max
+        self._open_channel(connection)
+
+    def _open_channel(self, connection: SelectConnection) -> None:
+        answered = self._owed.expect("channel.open")
+
+        def ready(_: object) -> None:
+            answered()
+            self._ready, self._written = True, 0
+            waiting, self._waiting = self._waiting, []
+            for outgoing in waiting:
+                self._take(outgoing)
+
+        def opened(channel: Channel) -> None:
+            channel.add_on_return_callback(self._returned)
+            channel.confirm_delivery(self._confirmed, callback=ready)
+
+        self._channel = connection.channel(on_open_callback=opened)
+        self._channel.add_on_close_callback(self._channel_closed)
+
+    def _down(self, error: BrokerUnavailable) -> None:
+        self._alarm(None)
+        self._lose(str(error))
+
+    def _channel_closed(self, _: Channel, reason: Exception) -> None:
+        self._channel, self._ready = None, False
+        self._owed.forgive()
+        if self._link.connection is not None:  # else the end of the connection says more
+            self._lose(closed_channel(reason))
+
+    def _lose(self, cause: str) -> None:
+        lost, self._waiting, self._in_flight = [*self._waiting, *self._in_flight.values()], [], {}
+        for outgoing in lost:
+            outgoing.fail(_unreachable(cause))
+
+    # --- what the broker says --------------------------------------------------------------------------------------
+
+    def _alarm(self, reason: str | None) -> None:
+        if reason is not None and self._blocked is None:
+            self._tell(Blocked(f"the broker takes no publishes ({reason}): free memory or disk of the broker"))
+        elif reason is None and self._blocked is not None:
+            self._tell(Unblocked())
+        self._blocked = reason
+
+    def _returned(self, _: Channel, method: Basic.Return, properties: BasicProperties, __: bytes) -> None:
+        """No queue took it; a confirm follows. Where two are in flight with one id, both are published again."""
+        for outgoing in self._in_flight.values():
+            if (outgoing.routing_key, outgoing.properties.message_id) == (method.routing_key, properties.message_id):
+                outgoing.returned = f"{method.reply_text} ({method.reply_code})"
+
+    def _confirmed(self, frame: Method[Basic.Ack | Basic.Nack]) -> None:
+        answer = frame.method
+        tags = (
+            [tag for tag in self._in_flight if tag <= answer.delivery_tag] if answer.multiple else [answer.delivery_tag]
+        )
+        for outgoing in filter(None, (self._in_flight.pop(tag, None) for tag in tags)):
+            queue = outgoing.routing_key
+            if isinstance(answer, Basic.Nack):
+                outgoing.fail(TargetMissing(f"Expected the queue {queue!r} to take a copy, got a refusal: it is full."))
+            elif outgoing.returned is not None:
+                self._preparation.forget()
+                outgoing.fail(TargetMissing(f"Expected the queue {queue!r}, got: {outgoing.returned}: make it."))
+            else:
+                outgoing.confirmed.set_result(None)
+
+
+def _unreachable(cause: str) -> PublishFailed:
+    return PublishFailed(f"Expected a confirm from the broker, got: {cause}")
+
+
+def _refuse(what: str, got: int, limit: int) -> None:
+    if got > limit:
+        raise ValueError(
+            f"Expected {what} of at most {limit} bytes, got {got}: send a reference to the data, not the data."
+        )

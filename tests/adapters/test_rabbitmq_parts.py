@@ -1,0 +1,352 @@
+"""The parts of RabbitMQ's adapter that need no broker: waits, messages, errors, and the thread."""
+
+from __future__ import annotations
+
+import random
+import ssl
+import threading
+from bisect import bisect_left
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future
+from datetime import UTC, datetime
+from decimal import Decimal
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from pika import exceptions
+from pika.adapters.utils import connection_workflow
+from pika.spec import Basic, BasicProperties
+
+from steadyworker.adapter import Copy, Redelivered, SystemClock, Target
+from steadyworker.errors import BrokerUnavailable, PublishFailed
+from steadyworker_rabbitmq.backoff import Backoff
+from steadyworker_rabbitmq.errors import Foreign, Refused, translated, unavailable
+from steadyworker_rabbitmq.iothread import IoThread
+from steadyworker_rabbitmq.messages import EXACT, delivery_of, fitted, properties_of, size_of
+
+# --- Waits ------------------------------------------------------------------------------------------------------------
+
+
+def test_the_first_try_comes_soon_and_later_ones_spread() -> None:
+    """Within 0.5 s of a cut; once refused, over 10 s, and then up to a limit that doubles to 60 s; each as wide as it may be."""
+    bounds = [(0.0, 0.5), (0.0, 10.0), (10.0, 20.0), (20.0, 40.0), (30.0, 60.0), (30.0, 60.0)]
+    drawn: list[list[float]] = [[] for _ in bounds]
+    for _ in range(2000):
+        backoff = Backoff()
+        for number, waits in enumerate(drawn):
+            waits.append(backoff.refused() if number else backoff.cut(useful=True))
+    for (least, most), waits in zip(bounds, drawn, strict=True):
+        assert least <= min(waits) < least + (most - least) * 0.02
+        assert most - (most - least) * 0.02 < max(waits) <= most
+
+
+def test_a_connection_of_use_is_missed_at_once_again() -> None:
+    backoff = Backoff()
+    for _ in range(10):
+        backoff.refused()
+    assert max(backoff.cut(useful=True) for _ in range(100)) <= 0.5
+
+
+def test_a_connection_that_never_serves_is_tried_ever_more_rarely() -> None:
+    """A broker that dies at each connect is left in peace."""
+    waits = [[backoff.cut(useful=False) for _ in range(8)] for backoff in (Backoff() for _ in range(300))]
+    assert max(each[0] for each in waits) <= 0.5
+    assert sum(each[-1] for each in waits) / len(waits) > 20
+
+
+FLEET, OUTAGES = 200, 20
+
+
+@pytest.fixture
+def _drawn_alike() -> Iterator[None]:
+    """The same waits each time: what is asserted of chance is looked at once, and then stays as it is."""
+    before = random.getstate()
+    random.seed(200)
+    yield
+    random.setstate(before)
+
+
+@pytest.mark.usefixtures("_drawn_alike")
+@pytest.mark.parametrize("away", [0.6, 1, 1.5, 2, 3, 4, 5, 6, 7, 8, 10, 12, 15, 20, 30, 60, 120, 300, 600])
+def test_a_fleet_of_200_does_not_come_back_as_one(away: float) -> None:
+    """
+    All lose the broker at once; who tries while it is away is refused, and who tries when it is back stays.
+
+    However long it was away, in no second from its return on does a fifth of the fleet try, and a minute sees all of it:
+    not in one of 20 outages, and on average far from it.
+    """
+    together: list[float] = []
+    for _ in range(OUTAGES):
+        tries = sorted(_first_after(away) for _ in range(FLEET))
+        assert tries[-1] <= 60
+        assert _busiest_second(tries) < FLEET * 0.2
+        together += tries
+    assert _busiest_second(sorted(together)) < FLEET * OUTAGES * 0.125
+
+
+def _first_after(away: float) -> float:
+    """Seconds from the broker's return to one worker's next try."""
+    backoff = Backoff()
+    now = backoff.cut(useful=True)
+    while now < away:
+        now += backoff.refused()
+    return now - away
+
+
+def _busiest_second(tries: list[float]) -> int:
+    """The most tries in any second; `tries` ascend."""
+    return max(bisect_left(tries, first + 1) - number for number, first in enumerate(tries))
+
+
+# --- Messages ---------------------------------------------------------------------------------------------------------
+
+DELIVER = Basic.Deliver("tag", 7, False, "", "exports")
+TYPES: dict[str, Any] = {
+    "text": "Café №7",
+    "empty": "",
+    "int": 5,
+    "long": 1 << 40,
+    "yes": True,
+    "none": None,
+    "bytes": b"\xff\x00",
+    "list": [1, "two", b"3"],
+    "table": {"a": 1, "b": {"c": [True, None]}},
+    "when": datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC),
+    "price": Decimal("1.25"),
+}
+
+
+def received(properties: BasicProperties, body: bytes = b"{}", limit: int = 100) -> Any:
+    return delivery_of(3, "exports", DELIVER, properties, body, limit)
+
+
+def over_the_wire(properties: BasicProperties) -> Any:
+    decoded: Any = BasicProperties()
+    decoded.decode(b"".join(properties.encode()))
+    return decoded
+
+
+def test_headers_of_every_type_and_the_properties_survive_a_retry() -> None:
+    sent = BasicProperties(
+        headers=TYPES, content_type="application/json", correlation_id="c", priority=3, message_id="m", timestamp=1000
+    )
+    delivery = received(over_the_wire(sent))
+    assert delivery.headers["text"] == "Café №7"
+    assert (delivery.headers["int"], delivery.headers["yes"], delivery.headers["none"]) == ("5", "true", "")
+    assert (delivery.message_id, delivery.sent_at) == ("m", 1000.0)
+    again = over_the_wire(properties_of(Copy(Target.LATER, b"", {**delivery.headers, "sw-hop": "1"}), "m-2", 2000.5))
+    assert again.headers == {**TYPES, "sw-hop": "1"}
+    assert (again.content_type, again.correlation_id, again.priority) == ("application/json", "c", 3)
+    assert (again.message_id, again.timestamp, again.delivery_mode) == ("m-2", 2000, 2)
+
+
+def test_a_header_that_was_changed_on_the_way_is_what_it_was_changed_to() -> None:
+    delivery = received(BasicProperties(headers={"n": 5, "m": 6}))
+    again = properties_of(Copy(Target.LATER, b"", {**delivery.headers, "n": "6"}), "m", 0)
+    assert again.headers == {"n": "6", "m": 6}
+
+
+def test_text_alone_needs_no_help() -> None:
+    assert received(BasicProperties(headers={"a": "b"})).headers == {"a": "b"}
+
+
+def test_what_the_broker_wrote_is_shown_and_not_published_again() -> None:
+    """Nor what would send a copy elsewhere, drop it, or have it refused."""
+    theirs = {"x-death": [{"count": 3}], "x-first-death-queue": "q", "x-last-death-reason": "r", "x-delivery-count": 9}
+    others = {"x-acquired-count": 2, "CC": ["elsewhere"], "BCC": ["elsewhere"], "mine": "1"}
+    delivery = received(BasicProperties(headers={**theirs, **others}, expiration="1000", user_id="bob"))
+    assert delivery.headers["x-death"] == '[{"count": 3}]'
+    again = properties_of(Copy(Target.LATER, b"", delivery.headers), "m", 0)
+    assert again.headers == {"mine": "1"}
+    assert (again.expiration, again.user_id) == (None, None)
+
+
+@pytest.mark.parametrize(
+    "forged", ["{", "[]", "7", '{"headers": 1}', '{"properties": []}', '{"headers": {"a": {"time": 1e99}}}']
+)
+def test_a_forged_help_is_no_help(forged: str) -> None:
+    assert properties_of(Copy(Target.WORK, b"", {"a": "b", EXACT: forged}), "m", 0).headers == {"a": "b"}
+    assert EXACT not in received(BasicProperties(headers={EXACT: forged})).headers
+
+
+def test_a_body_over_the_limit_is_left_out_and_its_size_is_kept() -> None:
+    delivery = received(BasicProperties(), b"x" * 101)
+    assert (delivery.body, delivery.size) == (b"", 101)
+    assert delivery.redelivered is Redelivered.NO
+
+
+def test_headers_that_grew_too_large_for_a_frame_are_cut_where_they_are_longest() -> None:
+    properties = BasicProperties(headers={"long": "é" * 100_000, "n": 5, "key": "k"}, message_id="m")
+    cut = over_the_wire(fitted(properties, 8192))
+    assert size_of(cut) <= 8192
+    assert (cut.headers["n"], cut.headers["key"]) == (5, "k")
+    assert cut.headers["long"].startswith("éé")
+
+
+@pytest.mark.parametrize("headers", [{"n" * 256: "1"}, {"a": "\ud800"}])
+def test_what_amqp_cannot_say_is_refused(headers: dict[str, str]) -> None:
+    with pytest.raises(ValueError, match=r"255 bytes|surrogates"):
+        size_of(properties_of(Copy(Target.WORK, b"", headers), "m", 0))
+
+
+@given(st.dictionaries(st.text(max_size=20), st.text(max_size=40), max_size=5))
+def test_any_text_comes_back_as_it_went(headers: dict[str, str]) -> None:
+    kept = {name: text for name, text in headers.items() if name not in {"CC", "BCC", EXACT}}
+    try:
+        wire = over_the_wire(properties_of(Copy(Target.WORK, b"", headers), "m", 0))
+    except ValueError:
+        return
+    assert received(wire).headers == kept
+
+
+# --- Errors -----------------------------------------------------------------------------------------------------------
+
+
+def failed(error: BaseException) -> BaseException:
+    """As pika wraps what went wrong while it connected."""
+    phase = connection_workflow.AMQPConnectorAMQPHandshakeError(error)
+    wrapped: BaseException = exceptions.AMQPConnectionError(connection_workflow.AMQPConnectionWorkflowFailed([phase]))
+    return wrapped
+
+
+def closed(code: int, text: str) -> str:
+    return repr(exceptions.ConnectionClosedByBroker(code, text))
+
+
+@pytest.mark.parametrize(
+    ("error", "final", "says"),
+    [
+        (
+            exceptions.ProbableAuthenticationError(closed(403, "ACCESS_REFUSED - Login was refused")),
+            True,
+            "user and password",
+        ),
+        (exceptions.ProbableAuthenticationError("StreamLostError: ('Transport indicated EOF',)"), False, "Transport"),
+        (
+            exceptions.ProbableAccessDeniedError(closed(530, "NOT_ALLOWED - vhost nope not found")),
+            True,
+            "vhost nope not found",
+        ),
+        (
+            exceptions.ProbableAccessDeniedError(closed(530, "NOT_ALLOWED - user connection limit (1) is reached")),
+            False,
+            "limit",
+        ),
+        (exceptions.AuthenticationError("EXTERNAL"), True, "EXTERNAL"),
+        (
+            exceptions.IncompatibleProtocolError("StreamLostError: ('Transport indicated EOF',)"),
+            False,
+            "without a word",
+        ),
+        (Foreign(), True, "not AMQP 0-9-1"),
+        (ssl.SSLError(1, "[SSL: WRONG_VERSION_NUMBER] wrong version number"), True, "scheme and port"),
+        (ssl.SSLEOFError(8, "EOF occurred in violation of protocol"), False, "TLS handshake"),
+        (exceptions.ConnectionClosedByBroker(320, "CONNECTION_FORCED - shutdown"), False, "CONNECTION_FORCED"),
+        (exceptions.AMQPHeartbeatTimeout("No activity"), False, "heartbeat"),
+        (exceptions.ConnectionBlockedTimeout("expired"), False, "alarm"),
+        (ConnectionRefusedError(111, "Connection refused"), False, "Connection refused"),
+        (connection_workflow.AMQPConnectorStackTimeout("x"), False, "in time"),
+        (KeyError("ctag1"), False, "ctag1"),
+    ],
+)
+def test_every_error_of_the_client_is_one_of_ours(error: BaseException, final: bool, says: str) -> None:
+    for raised in (error, failed(error)):
+        ours = unavailable(raised, "h:5672")
+        assert isinstance(ours, Refused) is final
+        assert says in str(ours)
+        assert "h:5672" in str(ours)
+        assert ours.__cause__ is raised
+
+
+def test_errors_of_ours_pass_and_others_are_what_they_are_to_be() -> None:
+    with pytest.raises(PublishFailed, match="refused"), translated("h", PublishFailed):
+        raise ConnectionRefusedError(111, "refused")
+    with pytest.raises(PublishFailed, match="away"), translated("h", PublishFailed):
+        raise BrokerUnavailable("away")
+    with pytest.raises(Refused, match="no"), translated("h"):
+        raise Refused("no")
+
+
+# --- The thread -------------------------------------------------------------------------------------------------------
+
+
+class Wreck:
+    """A member of the loop that only hears of failures."""
+
+    is_closed = True
+
+    def __init__(self) -> None:
+        self.failures: list[Exception] = []
+
+    def fail(self, error: Exception) -> None:
+        self.failures.append(error)
+
+    def close(self, within: float) -> None: ...
+
+
+def explode() -> None:
+    msg = "boom"
+    raise RuntimeError(msg)
+
+
+def later(after: Callable[[float, Callable[[], None]], object]) -> None:
+    after(0, explode)
+
+
+def test_an_error_in_a_call_ends_connections_and_not_the_thread(eventually: Callable[..., Any]) -> None:
+    """Neither one of ours, nor one that pika lets through to its loop."""
+    io, wreck = IoThread("test", SystemClock()), Wreck()
+    io.members.append(wreck)
+    try:
+        io.call(explode)
+        io.call(lambda: later(io.after))
+        io.call(lambda: later(io.loop.call_later))
+        eventually(lambda: len(wreck.failures) == 3)
+        before = io.last_turn
+        assert before is not None
+        eventually(lambda: (io.last_turn or 0) > before)
+    finally:
+        io.stop(5)
+
+
+def answer_one(answer: Future[int]) -> None:
+    answer.set_result(1)
+
+
+def test_whoever_asks_a_thread_that_stops_gets_an_answer() -> None:
+    """A call is done, or refused; never forgotten."""
+    for _ in range(50):
+        io = IoThread("test", SystemClock())
+        asking = threading.Barrier(3)
+        heard: list[object] = []
+
+        def ask(io: IoThread = io, asking: threading.Barrier = asking, heard: list[object] = heard) -> None:
+            asking.wait()
+            for _ in range(random.randrange(20)):
+                try:
+                    io.ask(answer_one, 5)
+                except BrokerUnavailable:
+                    break
+            heard.append("answered")
+
+        threads = [threading.Thread(target=ask) for _ in range(2)]
+        for thread in threads:
+            thread.start()
+        asking.wait()
+        io.stop(5)
+        for thread in threads:
+            thread.join(5)
+        assert heard == ["answered"] * 2
+
+
+def test_an_error_in_an_answer_is_the_askers() -> None:
+    io = IoThread("test", SystemClock())
+
+    def question(_: Future[int]) -> None:
+        explode()
+
+    with pytest.raises(RuntimeError, match="boom"):
+        io.ask(question, 5)
+    io.stop(5)

@@ -1,0 +1,162 @@
+"""A broker's URL: what it says, what is refused by name, and that a password is in no text."""
+
+from __future__ import annotations
+
+import ssl
+from pathlib import Path
+from typing import Any
+
+import pytest
+import trustme
+from cryptography.hazmat.primitives import serialization
+from pika.credentials import ExternalCredentials
+
+from steadyworker.errors import ConfigError
+from steadyworker_rabbitmq.where import HEARTBEAT, Address, Tls, Where, where
+
+CANARY = "c4n4ry"
+
+
+@pytest.fixture
+def certificate(tmp_path: Path) -> tuple[Path, Path]:
+    """Somebody's certificate and key."""
+    certificate = trustme.CA().issue_cert("worker")
+    for name, blobs in (("cert.pem", certificate.cert_chain_pems), ("key.pem", [certificate.private_key_pem])):
+        (tmp_path / name).write_bytes(b"".join(blob.bytes() for blob in blobs))
+    return tmp_path / "cert.pem", tmp_path / "key.pem"
+
+
+def test_a_url_without_anything_is_the_broker_of_this_host() -> None:
+    assert where("amqp://localhost") == Where((Address("localhost", 5672),), "/", "guest", "guest", None, HEARTBEAT)
+
+
+def test_everything_that_a_url_can_say() -> None:
+    found = where(
+        "amqp://us%40er:p%2F%3Aw@one:5673,two,[::1]:5674/a%2Fb?heartbeat=30&connection_name=shop&management=off"
+    )
+    assert found.addresses == (Address("one", 5673), Address("two", 5672), Address("::1", 5674))
+    assert (found.user, found.password, found.vhost, found.heartbeat) == ("us@er", "p/:w", "a/b", 30)
+    parameters: Any = found.parameters(found.addresses[0], "consumes exports")
+    assert (parameters.host, parameters.port, parameters.virtual_host) == ("one", 5673, "a/b")
+    assert parameters.client_properties["connection_name"] == "shop"
+    assert found.management is None
+    assert str(found) == "one:5673,two:5672,[::1]:5674"
+
+
+@pytest.mark.parametrize(("path", "vhost"), [("", "/"), ("/", "/"), ("/%2F", "/"), ("/shop", "shop")])
+def test_the_virtual_host(path: str, vhost: str) -> None:
+    assert where(f"amqp://h{path}").vhost == vhost
+
+
+@pytest.mark.parametrize(
+    ("url", "management"),
+    [
+        ("amqp://u:p@h1,h2", "http://h1:15672"),
+        ("amqps://u:p@h1:5999", "https://h1:15671"),
+        ("amqp://u:p@h1?management=https://ops:8443", "https://ops:8443"),
+        ("amqp://[::1]", "http://[::1]:15672"),
+    ],
+)
+def test_the_management_api_stands_where_it_stands_by_default(url: str, management: str) -> None:
+    found = where(url).management
+    assert found is not None
+    assert found.url == management
+
+
+def test_nothing_waits_for_ever() -> None:
+    """Connecting, the handshake, an alarm, a dead peer: each has its limit."""
+    found = where("amqp://h")
+    parameters: Any = found.parameters(found.addresses[0], "")
+    assert (parameters.socket_timeout, parameters.stack_timeout) == (10, 20)
+    assert parameters.blocked_connection_timeout == 300
+    assert (parameters.heartbeat, parameters.connection_attempts) == (60, 1)
+    assert parameters.tcp_options == {
+        "TCP_KEEPIDLE": 60,
+        "TCP_KEEPINTVL": 10,
+        "TCP_KEEPCNT": 3,
+        "TCP_USER_TIMEOUT": 30_000,
+    }
+
+
+def test_tls_is_verified_unless_nobody_asks() -> None:
+    found = where("amqps://h?server_name=rabbit.example")
+    options: Any = found.parameters(found.addresses[0], "").ssl_options
+    assert options.server_hostname == "rabbit.example"
+    assert options.context.verify_mode is ssl.CERT_REQUIRED
+    assert options.context.check_hostname
+    assert options.context.minimum_version >= ssl.TLSVersion.TLSv1_2
+    assert found.addresses == (Address("h", 5671),)
+    assert where("amqp://h").parameters(Address("h", 1), "").ssl_options is None
+
+
+def test_a_certificate_is_a_login_where_the_url_has_no_user(certificate: tuple[Path, Path]) -> None:
+    query = "certfile={}&keyfile={}".format(*certificate)
+    alone, beside = where(f"amqps://h?{query}"), where(f"amqps://u:p@h?{query}")
+    assert isinstance(alone.parameters(Address("h", 1), "").credentials, ExternalCredentials)
+    assert alone.management is None, "it has no user to ask as"
+    login: Any = beside.parameters(Address("h", 1), "").credentials
+    assert login.username == "u"
+
+
+def test_certificates_are_read_anew_for_each_connection(certificate: tuple[Path, Path]) -> None:
+    """They are rotated; a file that is gone is named."""
+    found = where("amqps://h?certfile={}&keyfile={}".format(*certificate))
+    certificate[1].unlink()
+    with pytest.raises(ConfigError, match=r"key\.pem"):
+        found.parameters(Address("h", 1), "")
+
+
+@pytest.mark.parametrize(
+    ("url", "says"),
+    [
+        ("amqp://h?hartbeat=5", "'hartbeat': did you mean heartbeat"),
+        ("amqp://h?nonsense=5", "'nonsense': leave it out"),
+        ("amqp://h?heartbeat=0", "never missed"),
+        ("amqp://h?heartbeat=1.5", "whole seconds"),
+        ("amqp://h?heartbeat=5&heartbeat=6", "once"),
+        ("amqp://h?heartbeat=", "a value for heartbeat"),
+        ("amqp://h?heartbeat", "name=value"),
+        ("amqp://h?cafile=/ca.pem", "amqps://"),
+        ("amqps://h?cafile=/nowhere/ca.pem", "/nowhere/ca.pem"),
+        ("amqps://h?keyfile=/key.pem", "certfile beside keyfile"),
+        ("amqp://h?management=ftp://x", "http"),
+        ("amqp://h:port", "host:port"),
+        ("amqp://h:0", "host:port"),
+        ("amqp://h:70000", "host:port"),
+        ("amqp://", "host or host:port"),
+        ("amqp://h1,,h2", "host or host:port"),
+        ("amqp://[::1", "none"),
+        ("amqp://h/a/b", "%2F"),
+        ("amqp://h/v#x", "%23"),
+    ],
+)
+def test_what_is_wrong_is_named(url: str, says: str) -> None:
+    with pytest.raises(ConfigError, match=says):
+        where(url)
+
+
+@pytest.mark.parametrize("mark", ["/", "?", "#", "@", ":", "[", "]", "//", "?x=", "/?#"])
+@pytest.mark.parametrize("rest", ["@h/v", "@h:bad", "@h?nonsense=1", "@[::1", "@h,"])
+def test_a_password_that_was_not_encoded_is_never_repeated(mark: str, rest: str) -> None:
+    url, said = f"amqp://user:{CANARY}{mark}{CANARY}{rest}", []
+    try:
+        found = where(url)
+        said += [repr(found), str(found), repr(found.management)]
+    except ConfigError as error:
+        said += [str(error), repr(error.__cause__), repr(None if error.__suppress_context__ else error.__context__)]
+    assert CANARY not in "".join(said)
+
+
+def test_a_key_with_a_password_is_refused_and_nobody_is_asked_for_it(tmp_path: Path) -> None:
+    made = trustme.CA().issue_cert("worker")
+    (tmp_path / "cert.pem").write_bytes(made.cert_chain_pems[0].bytes())
+    key = serialization.load_pem_private_key(made.private_key_pem.bytes(), None)
+    (tmp_path / "key.pem").write_bytes(
+        key.private_bytes(
+            serialization.Encoding.PEM,
+            serialization.PrivateFormat.PKCS8,
+            serialization.BestAvailableEncryption(CANARY.encode()),
+        )
+    )
+    with pytest.raises(ConfigError, match="without a password"):
+        Tls(certfile=str(tmp_path / "cert.pem"), keyfile=str(tmp_path / "key.pem")).context()
