@@ -14,21 +14,25 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
-from steadyworker.adapter import Adapter
+from steadyworker.adapter import Adapter, Capabilities
+from steadyworker.checks import check
 from steadyworker.clock import Clock, SystemClock, Times
 from steadyworker.config import Options
-from steadyworker.errors import ConfigError, LedgerUnavailable
+from steadyworker.errors import ConfigError, Finding, LedgerUnavailable
 from steadyworker.events import Listener
 from steadyworker.exports.spark.service import SparkService
 from steadyworker.exports.spark.settings import SparkSettings
 from steadyworker.ledger.base import Ledger
 from steadyworker.ledger.lease import Keeper
 from steadyworker.ledger.owners import OwnerLock, new_owner_id
-from steadyworker.logs import get_logger, log_events
+from steadyworker.lines import log_events
+from steadyworker.logs import get_logger
 from steadyworker.opening import namespace_of, open_adapter_for, open_ledger, owners_directory
+from steadyworker.reach import Lookout, Reach, registered_name
 from steadyworker.runner import Runner
 from steadyworker.slots.base import Service, Slot
 from steadyworker.slots.process import ProcessSlot
+from steadyworker.slots.spare import Spare
 from steadyworker.slots.thread import ThreadSlot
 from steadyworker.table import Parts, Quota
 from steadyworker.worker import Worker, WorkerSpec, spec_of
@@ -78,6 +82,7 @@ class Assembly:
     lock: OwnerLock
     runners: Sequence[Runner]
     keeper: Keeper
+    lookout: Lookout
     services: Mapping[str, Service]
     hands: Sequence[Hands]
 
@@ -104,6 +109,14 @@ class Plan:
     adapters: Sequence[Adapter]
     clock: Clock = field(default_factory=SystemClock)
     times: Times = field(default_factory=Times)
+
+    def findings(self) -> list[Finding]:
+        """Everything that is wrong, errors first: what `checks` finds, and what Spark's settings do."""
+        found = [
+            *check(self.specs, self.options, self.adapters, self.ledger),
+            *_spark(self.options).findings(),
+        ]
+        return sorted(found, key=lambda finding: finding.level != "error")
 
 
 def specs_of(workers: Sequence[type[Worker[Any, Any]]], options: Options) -> list[WorkerSpec]:
@@ -137,13 +150,18 @@ def plan(workers: Sequence[type[Worker[Any, Any]]], options: Options, times: Tim
     """Open ledger and adapters, connect nothing."""
     specs = specs_of(workers, options)
     clock, times = SystemClock(), times or Times()
-    ledger = open_ledger(options.ledger, clock, times, socket.gethostname())
+    ledger = open_ledger(options, clock, times, socket.gethostname())
     return Plan(options, specs, ledger, [open_adapter_for(spec, options) for spec in specs], clock, times)
 
 
-def assemble(plan: Plan, listeners: Sequence[Listener] = (), services: Mapping[str, Service] | None = None) -> Assembly:
+def assemble(
+    plan: Plan,
+    listeners: Sequence[Listener] = (),
+    services: Mapping[str, Service] | None = None,
+    spare: Spare | None = None,
+) -> Assembly:
     """
-    Wire a worker process; nothing is started yet.
+    Wire a worker process; nothing is started yet, but for a spare child that the first slot takes.
 
     Raises ConfigError for a namespace of another broker, BrokerUnavailable when a broker does not answer.
     """
@@ -157,7 +175,7 @@ def assemble(plan: Plan, listeners: Sequence[Listener] = (), services: Mapping[s
     services = services if services is not None else _services(options, clock)
     emit = _fan_out([log_events(), *listeners])
     quota = Quota(options.max_jobs)
-    runners, hands = [], []
+    runners, hands, reaches = [], [], {}
     for spec, adapter, namespace in zip(plan.specs, plan.adapters, namespaces, strict=True):
         team = Hands(min(_MOST_HANDS, spec.concurrency + 1), f"hands-{spec.queue}")
         parts = Parts(
@@ -167,7 +185,7 @@ def assemble(plan: Plan, listeners: Sequence[Listener] = (), services: Mapping[s
             worker=socket.gethostname(),
             ledger=plan.ledger,
             adapter=adapter,
-            slots=[_slot(number, spec, lock, options, clock) for number in range(spec.concurrency)],
+            slots=[_slot(number, spec, lock, options, clock, spare) for number in range(spec.concurrency)],
             clock=clock,
             times=times,
             emit=emit,
@@ -175,34 +193,52 @@ def assemble(plan: Plan, listeners: Sequence[Listener] = (), services: Mapping[s
             hurry=lambda: keeper.hurry(),  # noqa: PLW0108 - the keeper is made below: it serves every runner
             quota=quota,
             services=services,
-            stop_on_ledger_loss=options.on_ledger_loss == "stop",
+            stop_on_ledger_loss=options.stops_on_ledger_loss,
         )
         runners.append(Runner(parts))
         hands.append(team)
-    queues = [spec.queue for spec in plan.specs]
+        if counted(adapter.capabilities, options):
+            name = registered_name(namespace, spec.queue)
+            reach = Reach(name, owner, adapter, plan.ledger, clock, lambda name, left: keeper.left(name, left=left))
+            reaches[reach] = runners[-1].post
+    queues = [registered_name(runner.parts.namespace, runner.parts.spec.queue) for runner in runners]
     keeper = Keeper(plan.ledger, owner, socket.gethostname(), queues, runners, clock, times)
-    return Assembly(options, plan.ledger, owner, lock, runners, keeper, services, hands)
+    return Assembly(options, plan.ledger, owner, lock, runners, keeper, Lookout(reaches), services, hands)
 
 
-def _slot(number: int, spec: WorkerSpec, lock: OwnerLock, options: Options, clock: Clock) -> Slot:
+def counted(broker: Capabilities, options: Options) -> bool:
+    """Whether consumers are compared with owners: not where all are on one host by nature, or by the operator's word."""
+    return broker.counts_consumers and not broker.one_host and options.ledger_reach != "host"
+
+
+def _slot(number: int, spec: WorkerSpec, lock: OwnerLock, options: Options, clock: Clock, spare: Spare | None) -> Slot:
     if spec.isolation == "thread":
         return ThreadSlot(number, spec, clock=clock)
     return ProcessSlot(
         number,
         spec,
         clock=clock,
-        pass_fds=(lock.fd,),
+        spare=spare,
+        held=(lock.fd,),
         log_format=options.log_format,
         log_level=options.log_level,
     )
 
 
-def _services(options: Options, clock: Clock) -> Mapping[str, Service]:
-    """What jobs may ask of this process; nothing of it is started before the first one asks."""
-    settings = SparkSettings(
-        folder=options.state_dir / "spark", master=options.spark_master, conf=dict(options.spark_conf)
+def _spark(options: Options) -> SparkSettings:
+    return SparkSettings(
+        folder=options.state_dir / "spark",
+        master=options.spark_master,
+        conf=dict(options.spark_conf),
+        stuck_after=options.spark_stuck_after,
     )
-    return {"spark": SparkService(settings, clock=clock)}
+
+
+def _services(options: Options, clock: Clock) -> Mapping[str, Service]:
+    """What jobs may ask of this process; nothing of it is started before the first one asks, but what the dead have left goes."""
+    spark = SparkService(_spark(options), clock=clock)
+    spark.reap()
+    return {"spark": spark}
 
 
 def _fan_out(listeners: Sequence[Listener]) -> Listener:

@@ -28,7 +28,6 @@ from steadyworker.redaction import redact
 from steadyworker.worker import WorkerSpec
 
 _SPARE_HAND_OVERS = 5
-_ONE_HOST_LEDGERS = ("sqlite", "memory")
 
 
 def check(
@@ -121,9 +120,9 @@ def _unit(options: Options, host: Host) -> Iterator[Finding]:
 
 def _reach(options: Options, broker: Capabilities) -> Iterator[Finding]:
     """All consumers of a queue must share one ledger; who cannot be counted must be vouched for."""
-    scheme = options.ledger.partition(":")[0]
-    if broker.one_host or broker.counts_consumers or options.ledger_reach == "host" or scheme not in _ONE_HOST_LEDGERS:
+    if broker.one_host or broker.counts_consumers or options.ledger_reach == "host" or not options.ledger_is_local:
         return
+    scheme = options.ledger.partition(":")[0]
     what = f"The {scheme}: ledger reaches this host only, and this broker cannot say whether others consume its queues too."
     yield Finding(
         "error", what, "set --ledger postgresql://…, or say that all consumers are on this host: --ledger-reach host."

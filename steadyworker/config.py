@@ -27,6 +27,7 @@ __all__ = ["OPTIONS", "Kind", "Option", "Options", "load", "parse_seconds"]
 FILE_NAME = "steadyworker.toml"
 
 _VALUE_BYTES = 64 << 10
+_LOCAL_LEDGERS = ("sqlite", "memory")
 _WORKER_DURATIONS = ("time_limit", "stall_limit")
 # What Kubernetes sets in every container beside a Service named steadyworker, or steadyworker-something.
 _SERVICE_LINK = re.compile(
@@ -63,10 +64,21 @@ class Options:
     log_level: str
     spark_master: str
     spark_conf: Mapping[str, str]
+    spark_stuck_after: float
     concurrency: int | None
     workers: Mapping[str, Mapping[str, object]] = field(default_factory=dict)
     origins: Mapping[str, str] = field(default_factory=dict)
     files: Mapping[str, Path] = field(default_factory=dict)
+
+    @property
+    def ledger_is_local(self) -> bool:
+        """Whether the ledger reaches this host only."""
+        return self.ledger.partition(":")[0] in _LOCAL_LEDGERS
+
+    @property
+    def stops_on_ledger_loss(self) -> bool:
+        """Whether a run whose lease ran out unrenewed is ended: by default where another host may take it over."""
+        return self.on_ledger_loss == "stop" if self.on_ledger_loss is not None else not self.ledger_is_local
 
     def fresh(self, name: Literal["broker", "ledger"]) -> str:
         """

@@ -72,7 +72,7 @@ class Connections:
         """The ledger."""
         with self._lock:
             if self._ledger is None:
-                self._ledger = open_ledger(self._options.ledger)
+                self._ledger = open_ledger(self._options)
             return self._ledger
 
     def namespace(self, line: Line) -> str:

@@ -83,7 +83,8 @@ class Retry(SteadyWorkerError):
     Args:
         reason: Why, for the log and the dead letter.
         delay: Seconds (or a timedelta) until the next attempt, instead of the policy's wait.
-        fresh: Forget the checkpoint: the next attempt starts from the beginning.
+        fresh: Forget the checkpoint, and how far an export got: the next attempt starts from the beginning.
+            A file that was exported stays.
 
     Raises:
         ValueError: A delay that is no finite time from 0 up; TypeError for what is no number at all.

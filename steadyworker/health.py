@@ -3,6 +3,7 @@
 
 `/livez` says whether the process is to be restarted, `/readyz` whether it takes messages: 200, or 503 with reasons.
 The body is text, or JSON where the request accepts only that.
+`/metrics` is there where somebody gives a page for it (`steadyworker.metrics`).
 A prober gets few seconds and few kilobytes, and a few of them are served at a time: probing cannot wear the worker out.
 """
 
@@ -21,6 +22,7 @@ from typing import Any, cast
 
 from steadyworker.clock import Clock, SystemClock
 from steadyworker.errors import ConfigError
+from steadyworker.metrics import Page
 
 _HEAD_BYTES = 8 << 10
 _WITHIN = 5.0
@@ -43,15 +45,22 @@ class HealthServer:
     Args:
         address: `host:port`; port 0 takes a free one.
         snapshot: Asked for each probe, from any thread; must answer at once.
+        metrics: The page at `/metrics`; without one the path is not there.
 
     Raises:
         ConfigError: The address cannot be listened on.
     """
 
-    def __init__(self, address: str, snapshot: Callable[[], Snapshot], clock: Clock | None = None) -> None:
+    def __init__(
+        self,
+        address: str,
+        snapshot: Callable[[], Snapshot],
+        clock: Clock | None = None,
+        metrics: Page | None = None,
+    ) -> None:
         host, _, port = address.rpartition(":")
         try:
-            self._server = _Server(host.strip("[]"), int(port), snapshot, clock or SystemClock())
+            self._server = _Server(host.strip("[]"), int(port), snapshot, clock or SystemClock(), metrics)
         except (OSError, OverflowError) as error:
             raise ConfigError(
                 f"Expected to listen on {address} for --health, got: {error}. Choose another address, or take it out."
@@ -83,9 +92,12 @@ class _Server(ThreadingHTTPServer):
     daemon_threads = True
     block_on_close = False  # a prober that hangs must not hold the stop up
 
-    def __init__(self, host: str, port: int, snapshot: Callable[[], Snapshot], clock: Clock) -> None:
+    def __init__(
+        self, host: str, port: int, snapshot: Callable[[], Snapshot], clock: Clock, metrics: Page | None
+    ) -> None:
         self.address_family = socket.AF_INET6 if ":" in host else socket.AF_INET
         self.snapshot = snapshot
+        self.metrics = metrics
         self.clock = clock
         self._places = threading.BoundedSemaphore(_AT_A_TIME)
         super().__init__((host, port), _Probe)
@@ -132,6 +144,9 @@ class _Probe(BaseHTTPRequestHandler):
     def do_GET(self) -> None:
         """Answer a probe."""
         path = self.path.partition("?")[0]
+        if path == "/metrics":
+            self._count()
+            return
         if path not in ("/livez", "/readyz"):
             self._say(HTTPStatus.NOT_FOUND, ("expected /livez or /readyz",))
             return
@@ -155,6 +170,13 @@ class _Probe(BaseHTTPRequestHandler):
     def log_message(self, format: str, *args: Any) -> None:
         """Probes come every few seconds: they are not logged."""
 
+    def _count(self) -> None:
+        if self._ours.metrics is None:
+            self._say(HTTPStatus.NOT_FOUND, ("no metrics here: they need prometheus-client (steadyworker[metrics])",))
+        else:
+            content_type, body = self._ours.metrics(self.headers.get("Accept", ""))
+            self._send(HTTPStatus.OK, content_type, body)
+
     def _head(self) -> bytes:
         deadline = self._ours.clock.monotonic() + _WITHIN
         head = b""
@@ -177,13 +199,16 @@ class _Probe(BaseHTTPRequestHandler):
             kind, body = "application/json", json.dumps({"ok": status == HTTPStatus.OK, "reasons": reasons})
         else:
             kind, body = "text/plain; charset=utf-8", "\n".join(reasons) or "ok"
+        self._send(status, kind, f"{body}\n".encode())
+
+    def _send(self, status: HTTPStatus, content_type: str, body: bytes) -> None:
         # send_response_only: without a Server and a Date header.
         self.send_response_only(status)
-        self.send_header("Content-Type", kind)
-        self.send_header("Content-Length", str(len(body.encode()) + 1))
+        self.send_header("Content-Type", content_type)
+        self.send_header("Content-Length", str(len(body)))
         self.send_header("Cache-Control", "no-store")
         if status == HTTPStatus.METHOD_NOT_ALLOWED:
             self.send_header("Allow", "GET, HEAD")
         self.end_headers()
         if self.command != "HEAD":
-            self.wfile.write(f"{body}\n".encode())
+            self.wfile.write(body)

@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from steadyworker import checks, config, logs
+from steadyworker import config, logs
 from steadyworker.assemble import Assembly, Plan, assemble, plan
-from steadyworker.errors import ConfigError
+from steadyworker.errors import ConfigError, Finding
 from steadyworker.events import Listener
 from steadyworker.logs import get_logger
+from steadyworker.metrics import open_metrics
 from steadyworker.service import Service
+from steadyworker.slots.spare import Spare
 from steadyworker.stopping import EX_CONFIG
 from steadyworker.vigil import Vigil
 from steadyworker.worker import Worker
@@ -41,35 +43,53 @@ def run(
     Call it from the main thread: only that one can catch signals.
     A setting or a check that no retry can heal is logged with its remedy and answers 78.
     """
+    return launch(workers, {"broker": broker, "ledger": ledger, **settings}, config_file, listeners)
+
+
+def launch(
+    workers: Sequence[type[Worker[Any, Any]]],
+    settings: Mapping[str, object],
+    config_file: Path | None = None,
+    listeners: Sequence[Listener] = (),
+    spare: Spare | None = None,
+) -> int:
+    """`run`, with settings that may be None for "not given", and a child in reserve."""
     if threading.current_thread() is not threading.main_thread():
         raise RuntimeError(
             "Expected run to be called from the main thread, which alone can catch signals: call it there."
         )
-    wanted = {"broker": broker, "ledger": ledger, **settings}
     try:
-        options = config.load(wanted, os.environ, Path.cwd(), config_file)
+        options = config.load(settings, os.environ, Path.cwd(), config_file)
     except ConfigError as error:
         logs.configure("auto", "info")
         return _refused(error)
     logs.configure(options.log_format, options.log_level)
     try:
         planned = plan(workers, options)
-        vigil = Vigil(planned.clock, planned.times, options.health, os.environ)
-        return Service(options, planned.clock, lambda: _checked(planned, listeners), vigil).run()
+        if spare is not None and all(spec.isolation == "thread" for spec in planned.specs):
+            spare.close()
+        metrics = open_metrics() if options.health is not None else None
+        page = metrics.page if metrics is not None else None
+        heard: Sequence[Listener] = listeners if metrics is None else (*listeners, metrics)
+        vigil = Vigil(planned.clock, planned.times, options.health, os.environ, page)
+        told: set[Finding] = set()
+        return Service(options, planned.clock, lambda: _checked(planned, heard, spare, told), vigil).run()
     except ConfigError as error:
         return _refused(error)
 
 
-def _checked(planned: Plan, listeners: Sequence[Listener]) -> Assembly:
-    """Wire the parts, once every check has passed."""
+def _checked(planned: Plan, listeners: Sequence[Listener], spare: Spare | None, told: set[Finding]) -> Assembly:
+    """Wire the parts, once every check has passed; what was `told` before, at an earlier try, is not said again."""
     log = get_logger("steadyworker.check")
-    findings = checks.check(planned.specs, planned.options, planned.adapters, planned.ledger)
+    findings = planned.findings()
     errors = [finding for finding in findings if finding.level == "error"]
     if errors:
         raise ConfigError("\n".join(map(str, errors)), errors)
     for finding in findings:
-        log.warning("check", what=finding.what, remedy=finding.remedy)
-    return assemble(planned, listeners)
+        if finding not in told:
+            log.warning("check", what=finding.what, remedy=finding.remedy)
+    told.update(findings)
+    return assemble(planned, listeners, spare=spare)
 
 
 def _refused(error: ConfigError) -> int:

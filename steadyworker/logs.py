@@ -4,7 +4,7 @@ Logs: one formatter for our lines, the user's and the libraries', with no secret
 A line is JSON off a terminal and pretty on one.
 Its keys are `timestamp` (ISO 8601 UTC, milliseconds), `level`, `event` (a stable snake_case id in our own lines) and
 `logger`, then the rest.
-`job_settled` is the canonical line, one for each settled message; the names in `LINES` are frozen like an API.
+What is said of each job's way is in `lines.py`.
 
 Everything is done in the handler, and the handler fails no one: a line that cannot be formatted or written is replaced
 by one that says so, or dropped.
@@ -21,48 +21,24 @@ import re
 import sys
 from collections.abc import Mapping, MutableMapping
 from contextlib import suppress
-from dataclasses import fields
 from datetime import UTC, datetime
 from typing import Any, Literal, TextIO
 
+import msgspec
 import structlog
 from structlog.contextvars import merge_contextvars
 from structlog.stdlib import BoundLogger, ProcessorFormatter
 
-from steadyworker.events import (
-    Adopted,
-    Adrift,
-    Answered,
-    Checkpointed,
-    Event,
-    Fenced,
-    Followed,
-    JobEnded,
-    JobSettled,
-    JobStarted,
-    Listener,
-    TakenOver,
-)
-from steadyworker.redaction import REDACTED, is_secret_name, redact
+from steadyworker.redaction import REDACTED, is_secret_name, may_hold_secret, redact
 
-__all__ = ["LINES", "configure", "get_logger", "log_events", "redact"]
+__all__ = ["configure", "get_logger", "redact"]
 
 LogFormat = Literal["auto", "json", "pretty"]
 
-LINES: Mapping[type[Event], tuple[str, int]] = {
-    JobStarted: ("job_started", logging.INFO),
-    JobEnded: ("job_ended", logging.DEBUG),
-    JobSettled: ("job_settled", logging.INFO),
-    Adrift: ("adrift", logging.WARNING),
-    Adopted: ("adopted", logging.INFO),
-    Followed: ("followed", logging.INFO),
-    Answered: ("answered", logging.INFO),
-    TakenOver: ("taken_over", logging.WARNING),
-    Fenced: ("fenced", logging.WARNING),
-    Checkpointed: ("checkpointed", logging.DEBUG),
-}
-"""The `event` and the level of each kind of Event."""
+_CLIENT_LIBRARIES = ("pika", "rocketmq", "stomp")
+"""What they say, their adapters say in our words, with a remedy: heard at debug only."""
 
+_LABORIOUS = frozenset({"exc_info", "stack_info", "positional_args"})
 _DEPTH = 6
 _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
 
@@ -85,6 +61,8 @@ def configure(format: LogFormat, level: str, stream: TextIO | None = None) -> No
         root.removeHandler(old)
     root.addHandler(handler)
     root.setLevel(level.upper())
+    for name in _CLIENT_LIBRARIES:
+        logging.getLogger(name).setLevel(logging.CRITICAL if root.level > logging.DEBUG else logging.NOTSET)
 
 
 def get_logger(name: str) -> BoundLogger:
@@ -101,25 +79,6 @@ def get_logger(name: str) -> BoundLogger:
         cache_logger_on_first_use=True,
     )
     return logger
-
-
-def log_events() -> Listener:
-    """
-    A listener that writes one line for each event, at its kind's level.
-
-    A settlement that makes a dead letter is an error: somebody has to look at it.
-    """
-    log = get_logger("steadyworker")
-
-    def listen(event: Event) -> None:
-        name, level = LINES[type(event)]
-        if isinstance(event, JobSettled) and event.settlement == "dead-letter":
-            level = logging.ERROR
-        # `at` is left out: the line has its own time.
-        said = {field.name: getattr(event, field.name) for field in fields(event) if field.name != "at"}
-        log.log(level, name, **said)
-
-    return listen
 
 
 class _Handler(logging.StreamHandler[TextIO]):
@@ -146,6 +105,16 @@ class _Handler(logging.StreamHandler[TextIO]):
             self.flush()
 
 
+class _JsonFormatter(ProcessorFormatter):
+    """Spares a plain line of ours what exceptions, stacks and other people's records need: two are written for every job."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        if hasattr(record, "_logger") and isinstance(record.msg, dict) and _LABORIOUS.isdisjoint(record.msg):
+            line = merge_contextvars(None, "", {**record.msg, "_record": record})
+            return _json(_clean(None, "", _head(None, "", line)))
+        return super().format(record)
+
+
 def _formatter(*, colors: bool | None = None) -> ProcessorFormatter:
     """JSON when `colors` is None, else pretty."""
     chain: list[structlog.typing.Processor] = [
@@ -157,14 +126,14 @@ def _formatter(*, colors: bool | None = None) -> ProcessorFormatter:
         _clean,
     ]
     if colors is None:
-        chain.append(structlog.processors.JSONRenderer(json.dumps, ensure_ascii=False, separators=(",", ":")))
-    else:
-        chain += [
-            _visible,
-            structlog.dev.ConsoleRenderer(
-                colors=colors, sort_keys=False, pad_event_to=20, exception_formatter=structlog.dev.plain_traceback
-            ),
-        ]
+        chain.append(structlog.processors.JSONRenderer(_json))
+        return _JsonFormatter(processors=chain, foreign_pre_chain=[structlog.stdlib.ExtraAdder()])
+    chain += [
+        _visible,
+        structlog.dev.ConsoleRenderer(
+            colors=colors, sort_keys=False, pad_event_to=20, exception_formatter=structlog.dev.plain_traceback
+        ),
+    ]
     return ProcessorFormatter(processors=chain, foreign_pre_chain=[structlog.stdlib.ExtraAdder()])
 
 
@@ -184,7 +153,21 @@ def _head(_logger: Any, _method: str, line: MutableMapping[str, Any]) -> Mutable
 
 def _clean(_logger: Any, _method: str, line: MutableMapping[str, Any]) -> MutableMapping[str, Any]:
     """Plain JSON values without secrets."""
+    if _is_clean(line):
+        return line
     return {str(key): _plain(value, str(key), _DEPTH) for key, value in line.items()}
+
+
+def _is_clean(line: Mapping[str, Any]) -> bool:
+    """Whether a glance at the whole line is enough: our own lines are told for every job."""
+    texts: list[str] = []
+    for each in (*line, *line.values()):
+        if type(each) is str:
+            texts.append(each)
+        elif not (type(each) is int or each is None or (type(each) is float and math.isfinite(each))):
+            return False
+    text = "\n".join(texts)
+    return text.isascii() and not may_hold_secret(text)
 
 
 def _plain(value: Any, name: str, depth: int) -> Any:
@@ -194,7 +177,7 @@ def _plain(value: Any, name: str, depth: int) -> Any:
         # A lone surrogate cannot be written as UTF-8.
         return REDACTED if is_secret_name(name) else redact(value.encode("utf-8", "backslashreplace").decode())
     if value is None or isinstance(value, int):
-        return value
+        return value if value is None or isinstance(value, bool) else int(value)
     if isinstance(value, float):
         return value if math.isfinite(value) else str(value)
     if isinstance(value, Mapping) and depth:
@@ -206,6 +189,11 @@ def _plain(value: Any, name: str, depth: int) -> Any:
     except Exception as error:  # noqa: BLE001 - whatever a user's `__str__` raises
         text = f"<{type(value).__name__} that cannot be shown: {type(error).__name__}>"
     return _plain(text, name, depth)
+
+
+def _json(line: Mapping[str, Any], **_options: Any) -> str:
+    """The line; structlog's options are for `json.dumps`, and need no heed where every value is plain."""
+    return msgspec.json.encode(line).decode()
 
 
 def _visible(_logger: Any, _method: str, line: MutableMapping[str, Any]) -> MutableMapping[str, Any]:

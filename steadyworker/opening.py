@@ -20,19 +20,21 @@ from steadyworker.ledger.memory import MemoryLedger
 from steadyworker.ledger.sqlite import SqliteLedger
 from steadyworker.worker import WorkerSpec
 
-_LEDGERS = "sqlite:PATH or memory:"
+_LEDGERS = "sqlite:PATH, postgresql://… or memory:"
 
 
-def open_ledger(url: str, clock: Clock | None = None, times: Times | None = None, worker: str = "") -> Ledger:
+def open_ledger(options: Options, clock: Clock | None = None, times: Times | None = None, worker: str = "") -> Ledger:
     """
-    Open the ledger that a URL names: `sqlite:PATH`, with `?synchronous=full` on request, or `memory:` for tests.
+    Open the ledger that `--ledger` names: `sqlite:PATH`, with `?synchronous=full` on request, `postgresql://…`, or `memory:` for tests.
 
-    Raises ConfigError for a URL that names no ledger, or a place where one cannot be.
+    Raises ConfigError for a URL that names no ledger, a place where one cannot be, or an extra that is not installed.
     """
     clock, times = clock or SystemClock(), times or Times()
-    scheme, _, rest = url.partition(":")
+    scheme, _, rest = options.ledger.partition(":")
     if scheme == "memory":
         return MemoryLedger(clock, times, worker)
+    if scheme in ("postgresql", "postgres"):
+        return _postgres_ledger(options, clock, times, worker)
     if scheme != "sqlite":
         msg = f"Expected a ledger of {_LEDGERS}, got one of {scheme!r}: set --ledger."
         raise ConfigError(msg)
@@ -40,9 +42,25 @@ def open_ledger(url: str, clock: Clock | None = None, times: Times | None = None
     wanted = parse_qs(query, keep_blank_values=True)
     synchronous = wanted.pop("synchronous", ["normal"])[-1]
     if wanted or not place or synchronous not in ("normal", "full"):
-        msg = f"Expected sqlite:PATH or sqlite:PATH?synchronous=full, got {url!r}: set --ledger."
+        msg = f"Expected sqlite:PATH or sqlite:PATH?synchronous=full, got {options.ledger!r}: set --ledger."
         raise ConfigError(msg)
     return SqliteLedger(sqlite_path(place), synchronous=synchronous, clock=clock, times=times, worker=worker)
+
+
+def _postgres_ledger(options: Options, clock: Clock, times: Times, worker: str) -> Ledger:
+    try:
+        from steadyworker.ledger.postgres import PostgresLedger
+    except ImportError as error:
+        raise ConfigError(
+            f"Expected psycopg for a postgresql: ledger, got: {error}: pip install 'steadyworker[postgres]'."
+        ) from error
+    return PostgresLedger(
+        lambda: options.fresh("ledger"),
+        owners_dir=owners_directory(options),
+        clock=clock,
+        times=times,
+        worker=worker,
+    )
 
 
 def sqlite_path(place: str) -> Path:
@@ -63,7 +81,10 @@ def open_adapter_for(spec: WorkerSpec | str, options: Options) -> Adapter:
     """The adapter that `--broker` names, for a Worker or for a queue by its name."""
     wanted = QueueSpec(spec, f"{spec}.dead") if isinstance(spec, str) else spec.queue_spec
     settings = Settings(
-        topology=options.topology, delays=options.delays, consumer=f"steadyworker@{socket.gethostname()}"
+        topology=options.topology,
+        delays=options.delays,
+        consumer=f"steadyworker@{socket.gethostname()}",
+        fresh_url=lambda: options.fresh("broker"),
     )
     return registry.open_adapter(options.fresh("broker"), wanted, settings)
 

@@ -156,10 +156,13 @@ OPTIONS: tuple[Option, ...] = (
         "broker",
         _URL,
         None,
-        "Where the queues are: sqlite:PATH, or the scheme of another adapter [default: in the state directory].",
+        "Where the queues are: sqlite:PATH, or amqp[s]://USER:PASSWORD@HOST/VHOST for RabbitMQ [default: in the state directory].",
     ),
     Option(
-        "ledger", _URL, None, "Where jobs are recorded: sqlite:PATH reaches one host [default: in the state directory]."
+        "ledger",
+        _URL,
+        None,
+        "Where jobs are recorded: sqlite:PATH reaches one host, postgresql://… a fleet [default: in the state directory].",
     ),
     Option(
         "namespace",
@@ -197,12 +200,20 @@ OPTIONS: tuple[Option, ...] = (
         "on_ledger_loss",
         _choice("stop", "finish"),
         None,
-        "What a run does when its lease ends [default: by the ledger].",
+        "What a run does when its lease ends unrenewed [default: stop where postgresql://… holds it, else finish].",
     ),
     Option(
-        "topology", _choice("declare", "verify"), "declare", "Create queues that are missing, or only look at them."
+        "topology",
+        _choice("declare", "verify", "trust"),
+        "declare",
+        "Create queues that are missing, only look at them, or not even look.",
     ),
-    Option("delays", _LADDER, tuple(map(float, DELAYS)), "The ladder of delays, where the broker delays by levels."),
+    Option(
+        "delays",
+        _LADDER,
+        tuple(map(float, DELAYS)),
+        "The ladder of delays: the broker has a retry queue for each level, where it needs one.",
+    ),
     Option("health", _ADDRESS, None, "Answer /livez and /readyz there; a bare port is on 127.0.0.1."),
     Option(
         "log_format", _choice("auto", "json", "pretty"), "auto", "auto: pretty on a terminal, JSON lines elsewhere."
@@ -212,8 +223,14 @@ OPTIONS: tuple[Option, ...] = (
         "spark_master",
         _NAME,
         "local[*,4]",
-        "Spark's master for heavy exports; with another than local[…] the executors share the exports' file system.",
+        "Spark's master for heavy exports, or a Spark Connect server (sc://host:15002); with another than local[…] the executors share the exports' file system.",
     ),
     Option("spark_conf", _PAIRS, {}, "Spark's own settings, on top of ours, like spark.driver.memory=2g."),
+    Option(
+        "spark_stuck_after",
+        _SECONDS,
+        60.0,
+        "Begin an export of Spark's again when nothing of it has moved for so long, or for five times its slowest task.",
+    ),
     Option("concurrency", _COUNT, None, "Slots, in place of the Worker's own number; with one target."),
 )

@@ -35,14 +35,13 @@ _SECRET_NAME = re.compile(rf"{_NAMES}$|authorization$|cookie$", re.IGNORECASE)
 # What any of the patterns needs; most texts have none of it and are done.
 _HINTS = (
     *("://", "passw", "passphrase", "passcode", "login:", "secret", "credential", "token", "authorization", "bearer"),
-    *("apikey", "api_key", "api-key", "accesskey", "access_key", "access-key"),
+    *("apikey", "api_key", "api-key", "accesskey", "access_key", "access-key", "cookie"),
 )
 
 
 def redact(text: str) -> str:
     """The text with every password, token and Authorization that can be recognised replaced by `***`."""
-    lowered = text.lower()
-    if not any(hint in lowered for hint in _HINTS):
+    if not may_hold_secret(text):
         return text
     if "://" in text and "@" in text:
         text = _WORD.sub(_redacted_word, text)
@@ -50,6 +49,12 @@ def redact(text: str) -> str:
     text = _BEARER.sub(rf"\1{REDACTED}", text)
     text = _FRAME.sub(rf"\1{REDACTED}", text)
     return _PAIR.sub(_redacted_pair, text)
+
+
+def may_hold_secret(text: str) -> bool:
+    """False when `redact` would leave the text as it is, and no word in it is a secret's name: so it is with most lines."""
+    lowered = text.lower()
+    return any(hint in lowered for hint in _HINTS)
 
 
 def is_secret_name(name: str) -> bool:

@@ -35,6 +35,7 @@ from steadyworker.errors import BrokerUnavailable, LedgerUnavailable
 from steadyworker.lifecycle import Stage, advance
 from steadyworker.logs import get_logger
 from steadyworker.reasons import Reasons
+from steadyworker.redaction import redact
 from steadyworker.retry import RetryPolicy
 from steadyworker.stopping import (
     CANCEL_BEFORE_END,
@@ -44,6 +45,7 @@ from steadyworker.stopping import (
     EX_TERMINATED,
     EX_UNAVAILABLE,
     KILL_BEFORE_END,
+    STOP_SIGNALS,
     Budget,
 )
 from steadyworker.table import Staged
@@ -51,11 +53,9 @@ from steadyworker.vigil import Vigil
 
 _LOOK_EVERY = 1.0
 _LOOK_SOON = 0.02
-_AGAIN = RetryPolicy(wait=wait_random_exponential(multiplier=1, max=10))
+_AGAIN = RetryPolicy(wait=wait_random_exponential(multiplier=1, max=10, min=0.5))
 _FORCE_TAKES = 0.25
 _PURGE_EVERY = 3600.0
-
-STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 
 
 class Service:
@@ -120,14 +120,15 @@ class Service:
 
     def _wired(self) -> Assembly | None:
         """The parts; a broker that cannot be reached is asked again, ever more patiently, until a stop signal."""
-        tries = 0
+        tries, cause = 0, ""
         while self._budget is None:
             try:
                 return self._wire()
             except (BrokerUnavailable, LedgerUnavailable) as error:
                 tries += 1
-                cause = str(error)
-                self._log.warning("not_reached", error=cause)
+                if str(error) != cause:
+                    cause = str(error)
+                    self._log.warning("not_reached", error=cause)
             now = self._clock.monotonic()
             if self._reasons.gives_up(now, away=True):
                 self._code = EX_UNAVAILABLE
@@ -149,8 +150,10 @@ class Service:
             )
         for thread in self._threads:
             thread.start()
+        threading.Thread(target=assembly.lookout.run, name="lookout", daemon=True).start()
         queues = [runner.parts.spec.queue for runner in assembly.runners]
-        self._log.info("worker_started", queues=queues, owner=assembly.owner, ledger=assembly.ledger.url)
+        broker = redact(self._options.broker)
+        self._log.info("worker_started", queues=queues, owner=assembly.owner, broker=broker, ledger=assembly.ledger.url)
 
     def _catch_signals(self) -> dict[int, Any]:
         """Signals become words in a queue; only the main thread of a process can catch them."""
@@ -185,6 +188,7 @@ class Service:
         connections = [*(team.stop for team in assembly.hands), *(runner.parts.adapter.stop for runner in runners)]
         self._close(assembly, connections, min(self._left(), CLOSE_BEFORE_END) / 2)
         assembly.keeper.end()
+        assembly.lookout.end()
         for thread in self._threads:
             thread.join(min(self._left(), 1.0))
         self.stage = advance(self.stage, Stage.STOPPED)

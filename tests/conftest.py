@@ -15,11 +15,13 @@ from typing import Protocol, TypeVar
 import pytest
 from hypothesis import settings
 
+pytest_plugins = ["tests.brokers.fixtures"]
+
 Value = TypeVar("Value")
 
 
 class Eventually(Protocol):
-    def __call__(self, probe: Callable[[], Value], *, within: float = 10.0) -> Value: ...
+    def __call__(self, probe: Callable[[], Value], *, within: float = 60.0) -> Value: ...
 
 
 def pytest_configure() -> None:
@@ -66,7 +68,7 @@ def eventually() -> Eventually:
     Fails after `within` seconds, with the last answer.
     """
 
-    def wait(probe: Callable[[], Value], *, within: float = 10.0) -> Value:
+    def wait(probe: Callable[[], Value], *, within: float = 60.0) -> Value:
         deadline = time.monotonic() + within
         while not (answer := probe()):
             if time.monotonic() > deadline:

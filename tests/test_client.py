@@ -80,7 +80,7 @@ class Place:
 
     @contextmanager
     def job(self, queue: str, key: str, round_: int = 0) -> Iterator[tuple[Ledger, JobId]]:
-        ledger = open_ledger(self.options.ledger)
+        ledger = open_ledger(self.options)
         adapter = open_adapter_for(queue, self.options)
         try:
             yield ledger, JobId(namespace_of(adapter, self.options, ledger, queue), queue, key, round_)

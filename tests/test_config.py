@@ -34,6 +34,7 @@ SAMPLES: dict[str, tuple[str, str, Any]] = {
     "log_level": ("debug", '"debug"', "debug"),
     "spark_master": ("yarn", '"yarn"', "yarn"),
     "spark_conf": ("spark.driver.memory=2g", '{ "spark.driver.memory" = "2g" }', {"spark.driver.memory": "2g"}),
+    "spark_stuck_after": ("10 min", "600", 600.0),
     "concurrency": ("4", "4", 4),
 }
 

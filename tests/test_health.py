@@ -13,14 +13,15 @@ import pytest
 
 from steadyworker.errors import ConfigError
 from steadyworker.health import HealthServer, Snapshot
+from steadyworker.metrics import Page
 
 
 class Probed:
     """A server whose snapshot the test sets."""
 
-    def __init__(self) -> None:
+    def __init__(self, metrics: Page | None = None) -> None:
         self.snapshot = Snapshot()
-        self.server = HealthServer("127.0.0.1:0", lambda: self.snapshot)
+        self.server = HealthServer("127.0.0.1:0", lambda: self.snapshot, metrics=metrics)
 
     @property
     def place(self) -> tuple[str, int]:
@@ -140,3 +141,9 @@ def test_ipv6() -> None:
         pytest.skip("no IPv6 on this machine")
     assert server.address.startswith("[::1]:")
     server.stop()
+
+
+def test_metrics_are_not_there_unless_somebody_counts(probed: Probed) -> None:
+    response, body = probed.ask("GET", "/metrics")
+    assert response.status == 404
+    assert "steadyworker[metrics]" in body

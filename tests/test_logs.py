@@ -18,7 +18,8 @@ from structlog.contextvars import bound_contextvars
 
 from steadyworker import events
 from steadyworker.events import Event, JobSettled
-from steadyworker.logs import LINES, configure, get_logger, log_events
+from steadyworker.lines import LINES, log_events
+from steadyworker.logs import configure, get_logger
 
 
 @pytest.fixture
@@ -61,6 +62,14 @@ def test_a_line_begins_with_time_level_event_and_logger(out: io.StringIO) -> Non
     assert list(line) == ["timestamp", "level", "event", "logger", "key", "count"]
     assert re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z", line.pop("timestamp"))
     assert line == {"level": "info", "event": "job_seen", "logger": "app", "key": "m-17", "count": 3}
+
+
+def test_client_libraries_are_heard_at_debug_only(out: io.StringIO) -> None:
+    """Their adapter says it in our words; a program that only uses our Client hears them as ever."""
+    for level, heard in (("info", 0), ("debug", 1)):
+        configure("json", level, out)
+        logging.getLogger("pika.connection").error("AMQPConnector - reporting failure")
+        assert len(lines(out)) == heard
 
 
 def test_the_libraries_lines_look_like_ours_with_their_extras_and_the_context(out: io.StringIO) -> None:

@@ -13,6 +13,11 @@ from pathlib import Path
 import pytest
 
 REPOSITORY = Path(__file__).parents[1]
+PACKAGES = {
+    "steadyworker": REPOSITORY,
+    "steadyworker_rabbitmq": REPOSITORY / "adapters",
+    "steadyworker_sqlite": REPOSITORY / "adapters",
+}
 
 
 @pytest.fixture(scope="module")
@@ -74,7 +79,7 @@ def test_only_our_packages_are_in_the_wheel(names: list[str]) -> None:
     """In particular no `adapters`, `tests` or `examples`: everybody could import them by these names."""
     tops = {name.split("/")[0] for name in names}
 
-    assert {top for top in tops if not top.endswith(".dist-info")} == {"steadyworker", "steadyworker_sqlite"}
+    assert {top for top in tops if not top.endswith(".dist-info")} == set(PACKAGES)
 
 
 def test_nothing_but_source_is_in_the_packages(names: list[str]) -> None:
@@ -83,7 +88,7 @@ def test_nothing_but_source_is_in_the_packages(names: list[str]) -> None:
     assert suffixes == {".py", ".typed"}
 
 
-@pytest.mark.parametrize("package", ["steadyworker", "steadyworker_sqlite"])
+@pytest.mark.parametrize("package", PACKAGES)
 def test_packages_say_that_they_are_typed(names: list[str], package: str) -> None:
     assert f"{package}/py.typed" in names
 
@@ -91,7 +96,7 @@ def test_packages_say_that_they_are_typed(names: list[str], package: str) -> Non
 def test_every_source_file_is_in_the_wheel(names: list[str]) -> None:
     sources = {
         path.relative_to(root).as_posix()
-        for root, package in ((REPOSITORY, "steadyworker"), (REPOSITORY / "adapters", "steadyworker_sqlite"))
+        for package, root in PACKAGES.items()
         for path in (root / package).rglob("*.py")
     }
 
@@ -123,7 +128,7 @@ for point in ours.entry_points:
 """,
     )
 
-    assert sorted(loaded.split()) == ["sqlite", "steadyworker", "steadyworker"]
+    assert sorted(loaded.split()) == ["amqp", "amqps", "sqlite", "steadyworker", "steadyworker"]
 
 
 def test_every_public_name_comes_from_the_wheel_alone(installed: Path) -> None:

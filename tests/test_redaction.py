@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from steadyworker.clock import SystemClock
-from steadyworker.redaction import is_secret_name, redact
+from steadyworker.redaction import _SECRET_NAME, is_secret_name, may_hold_secret, redact
 
 
 @pytest.mark.parametrize(
@@ -72,3 +72,11 @@ def test_names_of_secrets() -> None:
         map(is_secret_name, ("password", "DB_PASSWORD", "token", "Proxy-Authorization", "client_secret", "cookie"))
     )
     assert not any(map(is_secret_name, ("key", "tokens", "queue", "author")))
+
+
+@given(st.text(max_size=200) | st.from_regex(_SECRET_NAME))
+def test_what_cannot_hold_a_secret_needs_no_second_look(text: str) -> None:
+    """The quick look at a whole line lets no text pass that `redact` would change, and no secret's name."""
+    if not may_hold_secret(text):
+        assert redact(text) == text
+        assert not is_secret_name(text)

@@ -65,8 +65,8 @@ Jobs of seconds to many hours, one message each, that no dropped connection can 
 
 \b
 A first job, on the embedded broker (no server to install):
-  steadyworker run   exports:PaymentExports
   steadyworker send  exports:PaymentExports '{"merchant": "m-17"}'
+  steadyworker run   exports:PaymentExports
   steadyworker jobs  --watch
 
 A Worker is named MODULE:CLASS, found from the working directory.

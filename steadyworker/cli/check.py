@@ -9,7 +9,7 @@ from typing import Any
 
 import click
 
-from steadyworker import assemble, checks
+from steadyworker import assemble
 from steadyworker.cli.output import Column, json_line, printable, table
 from steadyworker.cli.settings import find_worker, settings
 from steadyworker.config import OPTIONS, Options
@@ -43,7 +43,7 @@ def command(ctx: click.Context, options: Options, *, targets: tuple[str, ...], a
     Every finding comes with its remedy; exit code 78 says that one of them is an error: `run` would not start.
     """
     with _planned(targets, options) as plan:
-        findings = checks.check(plan.specs, options, plan.adapters, plan.ledger)
+        findings = plan.findings()
         shown = _settings(options)
         workers = {spec.target: _attributes(spec, options) for spec in plan.specs}
     if as_json:

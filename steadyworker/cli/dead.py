@@ -180,7 +180,7 @@ def _why(letter: DeadLetter) -> str:
 def _error(letter: DeadLetter) -> str:
     """The exception, where it says more than the reason."""
     error = ": ".join(part for part in (letter.error_class, letter.error) if part)
-    return "" if error == letter.reason else error
+    return "" if letter.reason in (error, letter.error) else error
 
 
 def _record(letter: DeadLetter) -> dict[str, Any]:
@@ -211,10 +211,10 @@ def _paragraph(letter: DeadLetter, checkpoint: bytes | None) -> Iterator[str]:
         "error": redact(_error(letter)),
         "counters": f"{letter.attempts} attempts, {letter.crashes} crashes, {letter.losses} losses",
         "first failure": instant(letter.first_failed_at),
-        "sent": instant(letter.sent_at),
+        "dead since" if letter.ours else "sent": instant(letter.sent_at),
         "worker": letter.worker,
         "uid": letter.uid,
-        "checkpoint": "gone" if checkpoint is None else redact(checkpoint.decode(errors="backslashreplace")),
+        "checkpoint": "none" if checkpoint is None else redact(checkpoint.decode(errors="backslashreplace")),
         "copies": str(letter.copies) if letter.copies > 1 else None,
         "payload": _payload_text(letter),
     }

@@ -1,4 +1,8 @@
-"""`steadyworker run`: a worker process."""
+"""
+`steadyworker run`: a worker process.
+
+Its start is mostly imports, here and in the children: so the first child is started before the rest is imported.
+"""
 
 from __future__ import annotations
 
@@ -6,8 +10,8 @@ from typing import Any
 
 import click
 
-from steadyworker import launch
-from steadyworker.cli.settings import every_setting, find_worker
+from steadyworker.cli.flags import every_setting
+from steadyworker.slots.spare import Spare
 
 
 @click.command(
@@ -41,4 +45,10 @@ def command(ctx: click.Context, arguments: dict[str, Any], *, targets: tuple[str
     Each option may also be a variable (STEADYWORKER_STOP_WITHIN), a line of steadyworker.toml, or, for secrets, the
     name of a file that holds the value (--broker-file).
     """
-    ctx.exit(launch.run(*(find_worker(target) for target in targets), **arguments))
+    config = arguments.pop("config", None)
+    with Spare() as spare:
+        from steadyworker.cli.settings import find_worker
+        from steadyworker.launch import launch
+
+        code = launch([find_worker(target) for target in targets], arguments, config, spare=spare)
+    ctx.exit(code)

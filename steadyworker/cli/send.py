@@ -115,7 +115,8 @@ def _read(file: Path, line: Line) -> Iterator[tuple[int, object, _Line]]:
                 wish = msgspec.json.decode(text, type=_Line)
                 value = _checked(wish, bytes(wish.payload), line)
             except (msgspec.MsgspecError, UnicodeDecodeError, SteadyWorkerError) as error:
-                raise BadPayload(f"{file}:{number}: {error} Nothing was sent.") from error
+                said = str(error).removesuffix(".")
+                raise BadPayload(f"{file}:{number}: {said}. Nothing was sent.") from error
             if wish.key is not None and (first := seen.setdefault(wish.key, number)) != number:
                 raise BadPayload(
                     f"{file}:{number}: the key {wish.key!r} is that of line {first}, and the second would not run: "
@@ -126,9 +127,13 @@ def _read(file: Path, line: Line) -> Iterator[tuple[int, object, _Line]]:
 
 def _checked(wish: _Line, body: bytes, line: Line) -> object:
     """The payload as it is handed to the client, once everything about the job is known to make sense."""
-    value: object = body if line.payload_type is bytes else payloads.decoder(Any)(body)
     try:
+        value: object = body if line.payload_type is bytes else payloads.decoder(Any)(body)
         message(line, value, key=wish.key, delay=wish.delay, headers=wish.headers)
+    except BadPayload as error:
+        raise BadPayload(
+            f"Expected a payload that queue {line.queue!r} takes, got one that does not fit: {error}."
+        ) from error
     except (ValueError, TypeError) as error:
         raise BadPayload(str(error)) from error
     return value

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import sqlite3
+from collections.abc import Iterable, Sequence
+from contextlib import closing
 from pathlib import Path
+from typing import Any
 
 import click
 import msgspec
@@ -14,6 +18,7 @@ from steadyworker.errors import ExportError
 from steadyworker.exports.manifest import Manifest
 from steadyworker.exports.stage import reap
 from steadyworker.exports.verifying import verify
+from steadyworker.redaction import redact
 
 
 @click.command(
@@ -22,6 +27,8 @@ from steadyworker.exports.verifying import verify
 Examples:
   steadyworker verify out/m-17.csv
   steadyworker verify out/*.csv --json | jq .rows
+  steadyworker verify out/m-17.csv --source sqlite:shop.db \\
+      --query "SELECT currency, count(*), sum(cents) FROM payments WHERE merchant = 17 GROUP BY currency"
   steadyworker verify --reap out/        # remove what interrupted exports left, once their jobs have ended""",
 )
 @click.argument("files", metavar="FILE...", nargs=-1, type=click.Path(path_type=Path))
@@ -34,10 +41,27 @@ Examples:
     type=click.Path(exists=True, file_okay=False, path_type=Path),
     help="Remove the stages in DIR whose jobs the ledger says are done or dead; may be repeated.",
 )
+@click.option(
+    "--source",
+    metavar="URL",
+    help="Ask the source as well: sqlite:PATH, or postgresql://user@host/database (password: PGPASSWORD, or ~/.pgpass).",
+)
+@click.option(
+    "--query",
+    metavar="SQL",
+    help="What it is asked: for each group of the totals its values, its count of rows and its sums.",
+)
 @click.option("--json", "as_json", is_flag=True, help="One JSON object per file and line: its manifest, if it is true.")
 @click.pass_context
 def command(
-    ctx: click.Context, options: Options, *, files: tuple[Path, ...], folders: tuple[Path, ...], as_json: bool
+    ctx: click.Context,
+    options: Options,
+    *,
+    files: tuple[Path, ...],
+    folders: tuple[Path, ...],
+    source: str | None,
+    query: str | None,
+    as_json: bool,
 ) -> None:
     """
     Re-read exported FILEs: size, SHA-256, rows and totals have to be what the manifest beside each says.
@@ -46,18 +70,50 @@ def command(
     """
     if not files and not folders:
         raise click.UsageError("Expected FILEs, or --reap DIR.")
+    if (source is None) != (query is None) or (source is not None and len(files) != 1):
+        raise click.UsageError("Expected --source and --query together, and one FILE with them.")
     if folders:
         with open_ledger(options) as ledger:
             for folder in folders:
                 removed = reap(folder, ledger.ended)
                 click.echo(f"{folder}: {len(removed)} jobs' stages removed.", err=True)
-    true = [_told(file, as_json=as_json) for file in files]
+    said = _asked(source, query) if source is not None and query is not None else None
+    true = [_told(file, said, as_json=as_json) for file in files]
     ctx.exit(0 if all(true) else 1)
 
 
-def _told(file: Path, *, as_json: bool) -> bool:
+def _asked(source: str, query: str) -> Sequence[Sequence[Any]]:
+    """What the source answers."""
+    kind, _, place = source.partition(":")
     try:
-        manifest = verify(file)
+        if kind == "sqlite":
+            path = Path(place).resolve(strict=True)
+            with closing(sqlite3.connect(f"{path.as_uri()}?mode=ro", uri=True)) as db:
+                return _rows(db.execute(query))
+        if kind in {"postgresql", "postgres"}:
+            import psycopg
+
+            with psycopg.connect(source, connect_timeout=10) as server:
+                server.read_only = True
+                return _rows(server.execute(query.encode()))
+    except ImportError as error:
+        raise ExportError(
+            "Expected psycopg to ask a PostgreSQL source, got no such module: pip install 'steadyworker[postgres]'."
+        ) from error
+    except Exception as error:  # each client has errors of its own
+        raise ExportError(
+            f"Expected an answer of the source, got: {redact(str(error))}: correct --source or --query."
+        ) from error
+    raise click.UsageError("Expected sqlite:PATH or postgresql://user@host/database as --source.")
+
+
+def _rows(cursor: Iterable[Sequence[Any]]) -> Sequence[Sequence[Any]]:
+    return list(cursor)
+
+
+def _told(file: Path, source: Sequence[Sequence[Any]] | None, *, as_json: bool) -> bool:
+    try:
+        manifest = verify(file, source=source)
     except ExportError as error:
         if as_json:
             json_line({"file": str(file), "ok": False, "error": str(error)})

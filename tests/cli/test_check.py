@@ -4,8 +4,12 @@ from __future__ import annotations
 
 import hashlib
 import re
+import sqlite3
+from contextlib import closing
 from importlib.metadata import Distribution, EntryPoint
 from pathlib import Path
+
+import pytest
 
 from steadyworker.cli.adapters import record
 from steadyworker.exports.formats import Csv
@@ -114,6 +118,39 @@ class TestVerify:
 
     def test_of_no_file_is_1(self, shell: Shell) -> None:
         assert shell("verify", "nothing.csv").code == 1
+
+    def test_asks_the_source(self, shell: Shell) -> None:
+        self.file(shell.folder)
+        with closing(sqlite3.connect(shell.folder / "shop.db")) as db:
+            db.executescript("CREATE TABLE p (id INTEGER); INSERT INTO p VALUES (1), (2)")
+        source = ("--source", "sqlite:shop.db", "--query")
+        assert shell("verify", "m-17.csv", *source, "SELECT count(*) FROM p").code == 0
+        said = shell("verify", "m-17.csv", *source, "SELECT count(*) + 1 FROM p")
+        assert said.code == 1
+        assert "m-17.csv is not what its source says: expected rows to be 3, got 2" in said.out
+        refused = shell("verify", "m-17.csv", *source, "DELETE FROM p")
+        assert refused.code == 1
+        assert "readonly" in refused.err
+
+    def test_asks_a_source_in_postgresql(self, shell: Shell, database: str) -> None:
+        self.file(shell.folder)
+        assert shell("verify", "m-17.csv", "--source", database, "--query", "SELECT 2").code == 0
+        refused = shell("verify", "m-17.csv", "--source", database, "--query", "CREATE TABLE p (id integer)")
+        assert refused.code == 1
+        assert "read-only" in refused.err
+
+    @pytest.mark.parametrize(
+        "asked",
+        [
+            ("m-17.csv", "--source", "sqlite:shop.db"),
+            ("m-17.csv", "--query", "SELECT 2"),
+            ("m-17.csv", "m-18.csv", "--source", "sqlite:shop.db", "--query", "SELECT 2"),
+            ("m-17.csv", "--source", "mysql://shop", "--query", "SELECT 2"),
+        ],
+    )
+    def test_a_source_needs_a_query_and_one_file(self, shell: Shell, asked: tuple[str, ...]) -> None:
+        self.file(shell.folder)
+        assert shell("verify", *asked).code == 64
 
     def test_needs_something_to_look_at(self, shell: Shell) -> None:
         assert shell("verify").code == 64

@@ -41,13 +41,21 @@ class TestShow:
         queues.dead("k-1")
         said = shell("dead", "show", "app:Exports", "k-1")
         assert said.code == 0
-        for text in ("exhausted", "ValueError: no such merchant", "5 attempts", "host-1", "checkpoint:", "m-17"):
+        for text in (
+            "exhausted",
+            "ValueError: no such merchant",
+            "5 attempts",
+            "dead since:",
+            "host-1",
+            "checkpoint:",
+            "m-17",
+        ):
             assert text in said.out
         assert "hunter2" not in said.out
 
-    def test_says_that_the_checkpoint_is_gone(self, shell: Shell, queues: Queues) -> None:
+    def test_says_that_there_is_no_checkpoint(self, shell: Shell, queues: Queues) -> None:
         queues.dead("k-1", checkpoint=None)
-        assert "gone" in shell("dead", "show", "app:Exports").out
+        assert "checkpoint:    none" in shell("dead", "show", "app:Exports").out
         assert shell("dead", "show", "app:Exports", "--json").records[0]["checkpoint"] is None
 
     def test_as_json_has_the_payload_as_json(self, shell: Shell, queues: Queues) -> None:

@@ -42,6 +42,7 @@ def test_a_payload_can_come_from_standard_input(shell: Shell, queues: Queues) ->
 def test_a_payload_that_makes_no_sense_is_65_and_names_the_field(shell: Shell, payload: str, said_of_it: str) -> None:
     said = shell("send", "app:Exports", payload)
     assert said.code == 65
+    assert said.err.startswith("error: Expected a payload that queue 'exports' takes, got one that does not fit: $")
     assert said_of_it in said.err
     assert said.out == ""
 
@@ -90,6 +91,7 @@ class TestAFileOfJobs:
         assert said.code == 65
         assert "jobs.jsonl:2" in said.err
         assert said_of_it in said.err
+        assert said.err.endswith(". Nothing was sent.\n")
         assert said.out == ""
 
     def test_excludes_a_payload_beside_it(self, shell: Shell) -> None:

@@ -78,3 +78,12 @@ def test_70_when_a_thread_does_not_end(stage: Stage) -> None:
     process.ended(70)
     assert stage.row("stuck").counters.attempts == 1  # type: ignore[union-attr]
     assert stage.lines("starts") == ["job 1 0"]
+
+
+def test_a_broker_that_stays_away_is_said_once(stage: Stage) -> None:
+    """A retry repeats neither the check's finding nor the error: only what is new is news."""
+    with stage.locked(stage.broker):
+        process = stage.worker(STEPS, give_up_after=4)
+        process.ended(69)
+    assert len(process.lines("not_reached")) == 1
+    assert ["does not answer" in line["what"] for line in process.lines("check")].count(True) == 1

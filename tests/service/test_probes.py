@@ -92,3 +92,16 @@ def test_a_stage_is_a_reason_to_be_unready(stage: Stage) -> None:
     assert probe(health, "livez")[0] == 200
     stage.open()
     process.ended(0)
+
+
+def test_a_duplicate_of_a_job_that_is_done_is_counted_with_the_run_that_did_it(stage: Stage) -> None:
+    """R4: the metric's exemplar is the fence of the run that did the job."""
+    health = free_address()
+    process = stage.worker(STEPS, health=health)
+    stage.send("steps", {"steps": 1}, key="twice")
+    fence = process.says("job_settled")["fence"]
+    stage.send("steps", {"steps": 1}, key="twice")
+    assert process.says("answered")["fence"] == fence
+    line = 'steadyworker_deliveries_unrun_total{action="answer",queue="steps",state="done"} 1.0'
+    eventually(lambda: line in probe(health, "metrics")[1], "counted", report=lambda: str(probe(health, "metrics")))
+    process.terminate()

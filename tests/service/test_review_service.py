@@ -11,6 +11,7 @@ from typing import Any, cast
 from steadyworker import config
 from steadyworker.assemble import Assembly
 from steadyworker.clock import SystemClock
+from steadyworker.reach import Lookout, Reached
 from steadyworker.service import Service
 from steadyworker.vigil import Vigil
 
@@ -31,7 +32,8 @@ class DeadRunner:
 
     killed = finished = idle = waiting = False
     final = None
-    setup_failures = 0
+    standings = SimpleNamespace(setup_failures=0)
+    reached = Reached()
 
     def __init__(self) -> None:
         self.parts = SimpleNamespace(spec=SimpleNamespace(queue="exports"), slots=[], adapter=self)
@@ -75,6 +77,7 @@ def test_a_runner_whose_thread_has_died_is_not_waited_for_until_the_end_of_a_lon
     assembly = SimpleNamespace(
         runners=[runner],
         keeper=IdleKeeper(),
+        lookout=Lookout({}),
         services={},
         hands=[],
         owner="me",

@@ -6,6 +6,7 @@ A real worker process for a test, with what the test says in `STAGE` (JSON) done
 | `point` | `ledger.claim:after:1`: SIGKILL of this process before or after the n-th call of that name |
 | `hang` | `ledger.read`: calls of that name do not come back |
 | `scale` | the ledger's clocks run so many times faster |
+| `times` | single clocks of the ledger in seconds, by their names in `Times` |
 | `silence` | seconds after which the broker gives a silent consumer's messages to another |
 | `proof` | false: no owner is ever provably dead, so that its lease has to run out |
 | `adoption` | false: a redelivery is never bound to the run that is under way |
@@ -101,7 +102,8 @@ def main() -> int:
         patch.object(watching, "_TURN_LIMIT", script["turn_limit"]).start()
     options = config.load({}, os.environ, Path.cwd())
     logs.configure(options.log_format, options.log_level)
-    planned = changed(plan(workers, options, Times().scaled(script.get("scale", 1))), script)
+    times = replace(Times().scaled(script.get("scale", 1)), **script.get("times", {}))
+    planned = changed(plan(workers, options, times), script)
     vigil = Vigil(planned.clock, planned.times, options.health, os.environ)
     return Service(options, planned.clock, lambda: assemble(planned), vigil).run()
 

@@ -20,13 +20,13 @@ import pytest
 
 from steadyworker import Client
 from steadyworker.clock import SystemClock, Times
-from steadyworker.ledger.base import Row, State
+from steadyworker.ledger.base import Ledger, Row, State
 from steadyworker.ledger.sqlite import SqliteLedger
 
 ROOT = Path(__file__).parents[2]
 MAIN = Path(__file__).with_name("main.py")
 
-WITHIN = 30.0
+WITHIN = 60.0
 """Seconds that a test waits for what takes one on an idle machine."""
 
 Environment = Mapping[str, str]
@@ -62,14 +62,14 @@ class WorkerProcess(subprocess.Popen[bytes]):
                     found.append(json.loads(line))
         return found
 
-    def says(self, event: str, times: int = 1, **values: object) -> dict[str, Any]:
+    def says(self, event: str, times: int = 1, within: float = WITHIN, **values: object) -> dict[str, Any]:
         """Wait for the n-th line of this event with these values, and return it."""
 
         def said() -> list[dict[str, Any]]:
             lines = [line for line in self.lines(event) if values.items() <= line.items()]
             return lines if len(lines) >= times else []
 
-        found: list[dict[str, Any]] = eventually(said, f"{event} {values or ''} ×{times}", report=self.said)
+        found: list[dict[str, Any]] = eventually(said, f"{event} {values or ''} ×{times}", within, self.said)
         return found[times - 1]
 
     def said(self) -> str:
@@ -104,15 +104,15 @@ class WorkerProcess(subprocess.Popen[bytes]):
         return time.monotonic() - began
 
 
-class Stage:
-    """One broker, one ledger, and the worker processes that come and go."""
+class Processes:
+    """Worker processes that come and go, on one broker and one ledger, and what they leave in one folder."""
 
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
-        self.broker = folder / "broker.db"
-        self.ledger_path = folder / "ledger.db"
-        self.ledger = SqliteLedger(self.ledger_path, clock=SystemClock(), times=Times())
-        self.urls = {"broker": f"sqlite:{self.broker}", "ledger": f"sqlite:{self.ledger_path}"}
+    main = MAIN
+    """Their entry point."""
+
+    def __init__(self, folder: Path, ledger: Ledger, *, broker_url: str, ledger_url: str) -> None:
+        self.folder, self.ledger = folder, ledger
+        self.urls = {"broker": broker_url, "ledger": ledger_url}
         self.processes: list[WorkerProcess] = []
 
     def send(self, queue: str, payload: object, key: str = "job", **more: Any) -> None:
@@ -138,7 +138,7 @@ class Stage:
         **settings: Setting,
     ) -> WorkerProcess:
         """Start a worker process with these settings, this done to its parts (`main.py`), and that command around it."""
-        command = [*around, sys.executable, str(MAIN), *targets]
+        command = [*around, sys.executable, str(self.main), *targets]
         environment = self.environment(**settings) | {"STAGE": json.dumps(script or {})} | dict(env or {})
         return self._started(command, environment)
 
@@ -168,23 +168,6 @@ class Stage:
         found: Row = eventually(row, f"{key} {state}", within, lambda: f"{self.row(queue, key)}\n{self.logs()}")
         return found
 
-    def depth(self, queue: str) -> int:
-        """How many messages the queue still has, held and delayed ones included."""
-        return self._count("SELECT count(*) FROM messages WHERE queue = ?", queue)
-
-    def ready(self, queue: str) -> int:
-        """How many messages of the queue nobody holds."""
-        held = "SELECT seq FROM handovers WHERE consumer IS NOT NULL"
-        return self._count(f"SELECT count(*) FROM messages WHERE queue = ? AND seq NOT IN ({held})", queue)
-
-    def _count(self, statement: str, queue: str) -> int:
-        with closing(sqlite3.connect(self.broker)) as broker:
-            return int(broker.execute(statement, (queue,)).fetchone()[0])
-
-    def empties(self, queue: str, within: float = WITHIN) -> None:
-        """Wait until the queue has no message at all."""
-        eventually(lambda: self.depth(queue) == 0, f"{queue} empty", within, self.logs)
-
     def lines(self, file: str) -> list[str]:
         """What jobs have noted in this file."""
         path = self.folder / file
@@ -204,6 +187,45 @@ class Stage:
         """Let jobs that wait at this gate go on."""
         (self.folder / gate).touch()
 
+    def close(self) -> None:
+        for process in self.processes:
+            for pid in process.family():
+                with suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)
+            process.wait()
+        self.ledger.close()
+
+
+class Stage(Processes):
+    """Worker processes on an embedded broker and a ledger in a file."""
+
+    def __init__(self, folder: Path) -> None:
+        self.broker = folder / "broker.db"
+        self.ledger_path = folder / "ledger.db"
+        ledger = SqliteLedger(self.ledger_path, clock=SystemClock(), times=Times())
+        super().__init__(folder, ledger, broker_url=f"sqlite:{self.broker}", ledger_url=f"sqlite:{self.ledger_path}")
+
+    # --- what there is ---
+
+    def depth(self, queue: str) -> int:
+        """How many messages the queue still has, held and delayed ones included."""
+        return self._count("SELECT count(*) FROM messages WHERE queue = ?", queue)
+
+    def ready(self, queue: str) -> int:
+        """How many messages of the queue nobody holds."""
+        held = "SELECT seq FROM handovers WHERE consumer IS NOT NULL"
+        return self._count(f"SELECT count(*) FROM messages WHERE queue = ? AND seq NOT IN ({held})", queue)
+
+    def _count(self, statement: str, queue: str) -> int:
+        with closing(sqlite3.connect(self.broker)) as broker:
+            return int(broker.execute(statement, (queue,)).fetchone()[0])
+
+    def empties(self, queue: str, within: float = WITHIN) -> None:
+        """Wait until the queue has no message at all."""
+        eventually(lambda: self.depth(queue) == 0, f"{queue} empty", within, self.logs)
+
+    # --- what happens ---
+
     @contextmanager
     def locked(self, path: Path) -> Iterator[None]:
         """Another process in the middle of a long write."""
@@ -220,14 +242,6 @@ class Stage:
             broker.execute(f"UPDATE handovers SET consumer = NULL WHERE consumer IN ({consumers})", (owner_of,))
             broker.execute("DELETE FROM consumers WHERE queue = ?", (owner_of,))
             broker.execute("COMMIT")
-
-    def close(self) -> None:
-        for process in self.processes:
-            for pid in process.family():
-                with suppress(ProcessLookupError):
-                    os.kill(pid, signal.SIGKILL)
-            process.wait()
-        self.ledger.close()
 
 
 def each_once(lines: Iterable[str], expected: Iterable[str]) -> bool:

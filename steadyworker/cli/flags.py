@@ -1,0 +1,56 @@
+"""
+Settings as options of a verb.
+
+They are made from the table of settings, so that each has one name, one help text and one default everywhere.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import wraps
+from pathlib import Path
+from typing import Any
+
+import click
+
+from steadyworker.options import OPTIONS, Option
+
+Function = Callable[..., Any]
+
+
+def every_setting(verb: Function) -> Function:
+    """Give a verb every setting as an option; it is called with those that were given, as they were, in front."""
+
+    @wraps(verb)
+    def called(*arguments: Any, **given: Any) -> Any:
+        return verb(*arguments, taken(given, OPTIONS), **given)
+
+    return with_options(called, OPTIONS)
+
+
+def with_options(verb: Function, options: Sequence[Option]) -> Function:
+    """Give a verb these settings and `--config` as options; it is called with all of them, None for what was not given."""
+    config = click.option(
+        "--config",
+        type=click.Path(exists=True, dir_okay=False, path_type=Path),
+        help="Settings file, instead of steadyworker.toml in the working directory.",
+    )
+    verb = config(verb)
+    for option in reversed(options):
+        default = f" [default: {option.default:g}]" if isinstance(option.default, float) else ""
+        if isinstance(option.default, str):
+            default = f" [default: {option.default}]"
+        if isinstance(option.default, tuple):
+            default = f" [default: {','.join(f'{step:g}' for step in option.default)}]"
+        shown = click.option(option.flag, option.name, metavar=option.kind.metavar, help=option.help + default)
+        # The value from a file (secrets): one line in the verb's help would be one too many for each setting.
+        hidden = click.option(f"{option.flag}-file", f"{option.name}_file", hidden=True)
+        verb = shown(hidden(verb))
+    return verb
+
+
+def taken(given: dict[str, Any], options: Sequence[Option]) -> dict[str, Any]:
+    """The settings among a verb's arguments, taken out of them."""
+    names = [name for option in options for name in (option.name, f"{option.name}_file")] + ["config"]
+    values = {name: given.pop(name) for name in names}
+    return {name: value for name, value in values.items() if value is not None}
