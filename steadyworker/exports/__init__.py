@@ -11,7 +11,8 @@ Either way the file is written to a *stage* beside its target and published by `
 | `stage.py` | where a file is made; names; reaping |
 | `commit.py` | stage → leave → link → manifest; rolling forward what a dead run left |
 | `manifest.py` | what a file is |
-| `values.py`, `formats.py`, `parquet.py` | how a value becomes text, and rows become bytes |
+| `values.py`, `patterns.py` | how a value becomes text |
+| `formats.py`, `jsonl.py`, `cells.py`, `parquet.py`, `packed.py` | how rows become bytes |
 | `totals.py`, `hashed.py` | what is counted, summed and hashed in the same pass |
 | `rows.py`, `sources.py` | `RowExport`, and how rows are taken out of what a user gives |
 | `verifying.py`, `readers.py` | reads a file back, with another reader, against its manifest |
@@ -24,7 +25,8 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from steadyworker.exports.formats import Csv, JsonLines
+    from steadyworker.exports.formats import Csv
+    from steadyworker.exports.jsonl import JsonLines
     from steadyworker.exports.manifest import Manifest
     from steadyworker.exports.parquet import Parquet
     from steadyworker.exports.rows import RowExport
@@ -35,7 +37,7 @@ __all__ = ["Csv", "JsonLines", "Manifest", "Parquet", "RowExport", "SparkExport"
 
 _HOMES = {
     "Csv": "formats",
-    "JsonLines": "formats",
+    "JsonLines": "jsonl",
     "Manifest": "manifest",
     "Parquet": "parquet",
     "RowExport": "rows",

@@ -36,6 +36,7 @@ from steadyworker.exports.stage import (
     Stage,
     Target,
     drop_incomplete,
+    make_folder,
     new_stage,
     reap,
     stage_of,
@@ -51,7 +52,7 @@ def publish(services: Services, to: str | os.PathLike[str], write: Callable[[Tar
     """
     Make the file at `to`, or answer with the one that an earlier run of this job made.
 
-    Missing parent folders are created.  Stages that settled jobs left in the folder are removed first.
+    Missing parent folders are created.  Stages that jobs left in the folder are removed first, if they are settled.
 
     Args:
         services: The job's.
@@ -66,10 +67,12 @@ def publish(services: Services, to: str | os.PathLike[str], write: Callable[[Tar
     """
     target = Target.of(to)
     try:
-        target.folder.mkdir(parents=True, exist_ok=True)
-    except (FileExistsError, NotADirectoryError) as error:
+        make_folder(target.folder)
+    except OSError as error:
+        file = isinstance(error, (FileExistsError, NotADirectoryError))
+        why = ", which is a file" if file else f": {error.strerror}"
         raise ExportError(
-            f"Expected a folder to export to, got {error.filename!r}, which is a file: choose another path."
+            f"Expected a folder to export to, got {error.filename!r}{why}: choose another path."
         ) from error
     reap(target.folder, services.settled)
     made = look(target, services)
@@ -139,7 +142,10 @@ def commit(target: Target, services: Services, stage: Stage) -> Manifest:
             f"Expected a file system with hard links under {target.folder}, got {error.strerror!r}: "
             f"export to another folder. The finished file is at {stage.data}."
         ) from error
-    return _finish(target, services)
+    manifest = _finish(target, services)
+    # Here, and not whenever the file is found to be there: the handle may hold the position of the job's next file by then.
+    services.save_handle(msgspec.json.encode({"committed": target.path.name, "sha256": manifest.sha256}))
+    return manifest
 
 
 def _finish(target: Target, services: Services) -> Manifest:
@@ -151,7 +157,6 @@ def _finish(target: Target, services: Services) -> Manifest:
         if manifest is not None and stage.data.samefile(target.path):
             _link_manifest(stage, target, services.uid)
             sync_folder(target.folder)
-            services.save_handle(msgspec.json.encode({"committed": target.path.name, "sha256": manifest.sha256}))
             return manifest
     uid = _uid_at(target.manifest)
     if uid != services.uid:

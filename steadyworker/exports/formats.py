@@ -1,8 +1,8 @@
 r"""
-How rows become bytes: CSV and JSON Lines, value by value as `values.py` says.  Parquet is in `parquet.py`.
+How rows become bytes: CSV here, JSON Lines in `jsonl.py`, value by value as `values.py` says; Parquet in `parquet.py`.
 
 **CSV** is RFC 4180 in UTF-8 with "\n" as line end, also after the last line.
-A value is quoted if, and only if, it is text that is empty or holds the delimiter, a quote, CR or LF.
+A value is quoted if, and only if, it is text that is empty, is the null text, or holds the delimiter, a quote, CR or LF.
 A quote inside is doubled.
 NULL is the null text, never quoted: with the default `null=""` it is nothing at all, and empty text is `""`.
 Readers that look at quotes (PostgreSQL's COPY, DuckDB, pyarrow, Spark) so tell the two apart; others read "" for both.
@@ -10,35 +10,34 @@ In a file of one column NULL is written as `""` too, because a blank line is no 
 
 Spark makes the same bytes by expressions, in `spark/lines.py`.
 
-**JSON Lines** has one object a line, keys in the columns' order, no blanks.
-Decimals are strings, because most readers make binary floats of JSON's numbers.
-NaN and the infinities are strings, because JSON has no such number.
+A file whose name ends in `.gz` is the same bytes, packed as `packed.py` says.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import asdict, dataclass
-from json.encoder import encode_basestring
-from typing import Any, ClassVar, Protocol
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, replace
+from datetime import date, datetime
+from decimal import Decimal
+from pathlib import Path
+from typing import Any, ClassVar, Literal, Protocol
 
 from steadyworker.errors import ExportError
-from steadyworker.exports.parquet import Parquet
+from steadyworker.exports.cells import Cells, LineWriter
+from steadyworker.exports.jsonl import JsonLines, check_compression
+from steadyworker.exports.packed import Gzip
+from steadyworker.exports.parquet import Out, Parquet
+from steadyworker.exports.patterns import DATE, MOMENT, UTC, check_pattern, check_zone, date_texts, moment_texts
 from steadyworker.exports.sources import Row
 from steadyworker.exports.stage import Target
-from steadyworker.exports.values import TEXTS, text
+from steadyworker.exports.values import TEXTS
+
+__all__ = ["Csv", "Format", "JsonLines", "Parquet", "Writer", "format_of", "packed"]
 
 _DELIMITERS = ",;|\t~^"
 _FORMULA = "=+-@\t\r\0"
-
-
-class Out(Protocol):
-    """Where a writer's bytes go."""
-
-    def write(self, data: bytes, /) -> int:
-        """Take all of them."""
-        ...
 
 
 class Writer(Protocol):
@@ -63,10 +62,19 @@ class Writer(Protocol):
 
 
 class Format(Protocol):
-    """A kind of file: `Csv`, `JsonLines`, `Parquet`; `resumable` if a file can be cut after any row and written on."""
+    """A kind of file: `Csv`, `JsonLines`, `Parquet`."""
 
     name: ClassVar[str]
-    resumable: ClassVar[bool]
+
+    @property
+    def resumable(self) -> bool:
+        """Whether a file can be cut after any row and written on."""
+        ...
+
+    @property
+    def compression(self) -> str | None:
+        """What all of it is packed with, as `packed` does."""
+        ...
 
     def options(self) -> dict[str, Any]:
         """Name and options, for the manifest."""
@@ -92,24 +100,33 @@ class Csv:
 
     Args:
         delimiter: One of `, ; | TAB ~ ^`, none of which is part of a number or a date.
-        header: Whether the columns' names are the first line.
-        null: The text for NULL; choose one that is no value of the data, because a value like it reads as NULL.
+        header: Whether the columns' names are the first line; or column to the name that it has there instead.
+        null: The text for NULL; choose none that a number or a date of the data may be, because these are never quoted.
         bom: Begin with a byte order mark, by which Excel knows UTF-8.
         guard_formulas: Put `'` before text whose first character is one of `= + - @ TAB CR NUL`, so that no spreadsheet
             runs it (CWE-1236); never before a number.
+        decimal_comma: Write `1,5` for numbers that have a point; the delimiter has to be another then.
+        dates: How a date looks, in the notation of `patterns.py`,
+        moments: and how a date with a time does.
+        zone: The zone, like "Europe/Berlin", in which moments that have one are told.
+        compression: "gzip", which a name that ends in `.gz` asks for, too.
 
     Raises:
-        ExportError: Another delimiter; a `null` that would have to be quoted.
+        ExportError: An option that cannot be, or that would have to be quoted.
     """
 
     name: ClassVar[str] = "csv"
-    resumable: ClassVar[bool] = True
 
     delimiter: str = ","
-    header: bool = True
+    header: bool | Mapping[str, str] = True
     null: str = ""
     bom: bool = False
     guard_formulas: bool = True
+    decimal_comma: bool = False
+    dates: str = DATE
+    moments: str = MOMENT
+    zone: str = UTC
+    compression: Literal["gzip"] | None = None
 
     def __post_init__(self) -> None:
         if len(self.delimiter) != 1 or self.delimiter not in _DELIMITERS:
@@ -120,19 +137,44 @@ class Csv:
             raise ExportError(
                 f"Expected a null text without delimiter, quote and line end, got {self.null!r}: choose another."
             )
+        if self.decimal_comma and self.delimiter == ",":
+            raise ExportError("Expected another delimiter than ',' with decimal_comma: add delimiter=';'.")
+        forbidden = self.delimiter + "\"'\r\n"
+        check_pattern("dates", self.dates, forbidden, of_dates=True)
+        check_pattern("moments", self.moments, forbidden, of_dates=False)
+        check_zone(self.zone)
+        check_compression(self.compression)
+
+    @property
+    def resumable(self) -> bool:
+        """Whether a file can be cut after any row and written on."""
+        return self.compression is None
 
     def options(self) -> dict[str, Any]:
         """Name and options, for the manifest."""
         return {"name": self.name, **asdict(self)}
 
     def head(self, columns: Sequence[str]) -> bytes:
-        """The byte order mark and the header line, if they are wanted."""
-        line = self.delimiter.join(map(self._cells()[str], columns)) + "\n" if self.header else ""
+        """
+        The byte order mark and the header line, if they are wanted.
+
+        Raises:
+            ExportError: `header` names a column that is not there, or makes two of one name.
+        """
+        renamed = {} if isinstance(self.header, bool) else self.header
+        names = [renamed.get(name, name) for name in columns]
+        missing = [name for name in renamed if name not in columns]
+        if missing or len(set(names)) < len(names):
+            raise ExportError(
+                f"Expected in header columns out of {', '.join(columns)} and different names for them, "
+                f"got {dict(renamed)!r}: correct it."
+            )
+        line = self.delimiter.join(map(self._cells()[str], names)) + "\n" if self.header is not False else ""
         return (("\ufeff" if self.bom else "") + line).encode()
 
     def text(self, value: object) -> str:
         """The text of a value, guarded if it is text."""
-        shown = text(value)
+        shown = self._texts()[type(value)](value)
         return (
             "'" + shown if self.guard_formulas and isinstance(value, str) and shown[:1] in _FORMULA and shown else shown
         )
@@ -143,131 +185,85 @@ class Csv:
         if len(columns) == 1 and not self.null:
             cells[type(None)] = lambda _: '""'
         delimiter = self.delimiter
-        return _Lines(out, columns, lambda row: delimiter.join([cells[type(value)](value) for value in row]))
+        return LineWriter(
+            out, columns, lambda row: delimiter.join([cells[type(value)](value) for value in row]), self.text
+        )
 
-    def _cells(self) -> _Cells:
+    def _texts(self) -> Cells:
+        """Type to the text of a value, without guard and quotes."""
+        texts = Cells(TEXTS)
+        if self.decimal_comma:
+            for kind in (Decimal, float):
+                texts[kind] = _with_comma(TEXTS[kind])
+        if self.dates != DATE:
+            texts[date] = date_texts(self.dates)
+        if (self.moments, self.zone) != (MOMENT, UTC):
+            texts[datetime] = moment_texts(self.moments, self.zone)
+        return texts
+
+    def _cells(self) -> Cells:
         """Type to the cell that a value becomes; numbers and dates never need quotes."""
         special = re.compile(f'[{re.escape(self.delimiter)}"\r\n]').search
         formula = _FORMULA if self.guard_formulas else ""
 
         def quoted(value: str) -> str:
-            if value[:1] in formula and value:
-                value = "'" + value
-            if special(value) or not value:
-                return '"' + value.replace('"', '""') + '"'
-            return value
+            shown = "'" + value if value[:1] in formula and value else value
+            if special(value) or not value or value == self.null:
+                return '"' + shown.replace('"', '""') + '"'
+            return shown
 
-        return _Cells({**TEXTS, str: quoted, type(None): lambda _: self.null})
+        return Cells({**self._texts(), str: quoted, type(None): lambda _: self.null})
 
 
-@dataclass(frozen=True, slots=True)
-class JsonLines:
-    """One JSON object a line (`.jsonl`), in UTF-8; the module's docstring has the exact rules."""
+def _with_comma(convert: Callable[[Any], str]) -> Callable[[Any], str]:
+    return lambda value: convert(value).replace(".", ",")
 
-    name: ClassVar[str] = "jsonl"
-    resumable: ClassVar[bool] = True
 
-    def options(self) -> dict[str, Any]:
-        """The name: there are no options."""
-        return {"name": self.name}
-
-    def head(self, columns: Sequence[str]) -> bytes:  # noqa: ARG002 - each line has the names
-        """Nothing."""
-        return b""
-
-    def text(self, value: object) -> str:
-        """The text of a value."""
-        return text(value)
-
-    def writer(self, out: Out, columns: Sequence[str], schema: Callable[[], Any]) -> Writer:  # noqa: ARG002 - for Parquet
-        """A writer of rows."""
-        names = [encode_basestring(name) + ":" for name in columns]
-        cells = _Cells(
-            {
-                **{kind: _string(convert) for kind, convert in TEXTS.items()},
-                bool: TEXTS[bool],
-                int: TEXTS[int],
-                float: _number,
-                type(None): lambda _: "null",
-            }
-        )
-
-        def line(row: Row) -> str:
-            return (
-                "{" + ",".join([name + cells[type(value)](value) for name, value in zip(names, row, strict=True)]) + "}"
-            )
-
-        return _Lines(out, columns, line)
+@contextmanager
+def packed(out: Out, form: Format) -> Iterator[Out]:
+    """Where the bytes of this format go on their way to `out`; whole when the block ends without an error."""
+    if form.compression is None:
+        yield out
+        return
+    body = Gzip(out)
+    try:
+        yield body
+        body.finish()
+    finally:
+        body.close()
 
 
 def format_of(target: Target, wanted: object | None) -> Format:
     """
-    The format that was asked for, else the one that the file's name says.
+    The format that was asked for, else the one that the file's name says; `.gz` at its end packs either.
 
     Raises:
-        ExportError: No format, and a name that says none; something that is no format.
+        ExportError: No format, and a name that says none; something that is no format; Parquet as `.gz`.
     """
-    if isinstance(wanted, (Csv, JsonLines, Parquet)):
-        return wanted
-    if wanted is not None:
+    zipped = target.path.suffix.lower() == ".gz"
+    if wanted is not None and not isinstance(wanted, (Csv, JsonLines, Parquet)):
         raise ExportError(f"Expected Csv(), JsonLines() or Parquet() as format, got {wanted!r}: import one of them.")
-    match target.path.suffix.lower():
+    chosen = wanted or _by_suffix(target.path.with_suffix("") if zipped else target.path)
+    if chosen is None:
+        raise ExportError(
+            f"Expected a name that ends in .csv, .jsonl or .parquet, got {target.path.name!r}: "
+            "rename it, or give format=Csv()."
+        )
+    if not zipped:
+        return chosen
+    if isinstance(chosen, Parquet):
+        raise ExportError(
+            f"Expected no .gz at the end of a Parquet file's name, got {target.path.name!r}: it is compressed inside."
+        )
+    return replace(chosen, compression="gzip")
+
+
+def _by_suffix(path: Path) -> Csv | JsonLines | Parquet | None:
+    match path.suffix.lower():
         case ".csv":
             return Csv()
         case ".jsonl" | ".ndjson":
             return JsonLines()
         case ".parquet":
             return Parquet()
-    raise ExportError(
-        f"Expected a name that ends in .csv, .jsonl or .parquet, got {target.path.name!r}: "
-        "rename it, or give format=Csv()."
-    )
-
-
-class _Lines:
-    """Writes each row as one line."""
-
-    def __init__(self, out: Out, columns: Sequence[str], line: Callable[[Row], str]) -> None:
-        self._out, self._columns, self._line = out, columns, line
-
-    def write(self, rows: Sequence[Row], first: int) -> None:
-        try:
-            data = "".join([self._line(row) + "\n" for row in rows]).encode()
-        except (ExportError, UnicodeEncodeError, ValueError):
-            self._explain(rows, first)
-            raise
-        self._out.write(data)
-
-    def finish(self) -> None:
-        pass  # lines need no end
-
-    def close(self) -> None:
-        pass  # and hold nothing
-
-    def _explain(self, rows: Iterable[Row], first: int) -> None:
-        """Find the value that could not be written, and say where it is."""
-        for number, row in enumerate(rows, first):
-            for column, value in zip(self._columns, row, strict=True):
-                try:
-                    if value is not None:
-                        text(value).encode()
-                except (ExportError, ValueError) as error:
-                    raise ExportError(f"Row {number}, column {column!r}: {error}") from error
-
-
-class _Cells(dict[type, Callable[[Any], str]]):
-    """Type to converter; a type that is not there has the one of the nearest class that it derives from."""
-
-    def __missing__(self, kind: type) -> Callable[[Any], str]:
-        found = next((self[base] for base in kind.__mro__ if base in self), text)
-        self[kind] = found
-        return found
-
-
-def _string(convert: Callable[[Any], str]) -> Callable[[Any], str]:
-    return lambda value: encode_basestring(convert(value))
-
-
-def _number(value: float) -> str:
-    shown = TEXTS[float](value)
-    return shown if shown[-1].isdigit() else f'"{shown}"'
+    return None

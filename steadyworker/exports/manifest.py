@@ -10,7 +10,7 @@ from __future__ import annotations
 import builtins
 import importlib.metadata
 import platform
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -113,6 +113,12 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
 def in_order(totals: Iterable[Total]) -> tuple[Total, ...]:
     """Sort totals by the text of their groups, NULL first: the same rows give the same manifest in whatever order."""
     return tuple(sorted(totals, key=lambda total: [(value is not None, value or "") for value in total.by.values()]))
+
+
+def plain(parameters: Mapping[str, Any]) -> dict[str, Any]:
+    """Parameters as a manifest reads them back: what JSON has no notation for is text."""
+    told: dict[str, Any] = msgspec.json.decode(msgspec.json.encode(parameters, enc_hook=str))
+    return told
 
 
 def timestamp(clock: Clock) -> str:

@@ -1,9 +1,12 @@
 """
 Parquet, written by pyarrow (extra `spark`), which is imported when the first one is written.
 
-Columns have the types of the source's Arrow batches where it gives batches.
+Columns have the types of the source's Arrow batches where it gives batches, the plain one of each kind: `string` for all
+text, microseconds, UTC for all moments that have a zone; and all may be NULL.
 Else they have those that pyarrow sees in the first rows, widened: decimals have 38 digits, and a column that begins
 with NULLs only is text.
+
+Row groups have 65,536 rows, whatever pieces the rows came in: the same rows of the same types are the same bytes.
 """
 
 from __future__ import annotations
@@ -15,6 +18,9 @@ from typing import Any, ClassVar, Protocol
 
 from steadyworker.errors import ExportError
 from steadyworker.exports.values import text
+
+ROW_GROUP = 65_536
+"""Rows of a row group."""
 
 
 class Out(Protocol):
@@ -34,7 +40,15 @@ class Parquet:
     """
 
     name: ClassVar[str] = "parquet"
-    resumable: ClassVar[bool] = False
+
+    @property
+    def resumable(self) -> bool:
+        """Never."""
+        return False
+
+    @property
+    def compression(self) -> None:
+        """It is compressed inside."""
 
     def options(self) -> dict[str, Any]:
         """Name and compression, for the manifest."""
@@ -58,41 +72,80 @@ class Parquet:
         return ParquetWriter(out, columns, schema)
 
 
+class RowGroups:
+    """Arrow tables of one schema to one file."""
+
+    def __init__(self, out: Out, schema: Any) -> None:
+        import pyarrow.parquet  # the extra is there: `arrow()` has answered
+
+        self._schema = schema
+        self._waiting: list[Any] = []
+        self._rows = 0
+        self._writer = pyarrow.parquet.ParquetWriter(out, schema, compression="zstd")
+
+    def add(self, table: Any) -> None:
+        """Write these rows as soon as there are enough for a row group."""
+        self._waiting.append(table)
+        self._rows += len(table)
+        if self._rows >= ROW_GROUP:
+            waiting = self._together()
+            whole = self._rows - self._rows % ROW_GROUP
+            for first in range(0, whole, ROW_GROUP):
+                self._write(waiting.slice(first, ROW_GROUP))
+            self._waiting, self._rows = [waiting.slice(whole)], self._rows - whole
+
+    def finish(self) -> None:
+        """Write the rest, and the index; of no rows at all, too."""
+        if self._rows:
+            self._write(self._together())
+        self._writer.close()
+
+    def close(self) -> None:
+        """End pyarrow's writer, which would else try to when it is collected; of an unfinished file nothing is used."""
+        if self._writer.is_open:
+            with suppress(OSError):
+                self._writer.close()
+
+    def _together(self) -> Any:
+        return arrow().concat_tables(self._waiting)
+
+    def _write(self, table: Any) -> None:
+        # In one piece each: pages end where pieces do.
+        self._writer.write_table(table.combine_chunks(), ROW_GROUP)
+
+
 class ParquetWriter:
-    """Writes rows as one row group per call; knows its schema from the first."""
+    """Writes rows; knows its schema from the first."""
 
     def __init__(self, out: Out, columns: Sequence[str], schema: Callable[[], Any]) -> None:
         self._arrow = arrow()
         self._out, self._columns, self._schema_of = out, columns, schema
         self._schema: Any = None
-        self._writer: Any = None
+        self._groups: RowGroups | None = None
 
     def write(self, rows: Sequence[Sequence[object]], first: int) -> None:  # noqa: ARG002 - an array's error has no row
         """Write these rows."""
         if not rows:
             return
         values = list(zip(*rows, strict=True))
-        writer = self._writer or self._open(values)
+        groups = self._groups or self._open(values)
         arrays = [
             self._array(name, column, kind)
             for name, column, kind in zip(self._columns, values, self._schema.types, strict=True)
         ]
-        writer.write_table(self._arrow.Table.from_arrays(arrays, schema=self._schema))
+        groups.add(self._arrow.Table.from_arrays(arrays, schema=self._schema))
 
     def finish(self) -> None:
-        """Write the index; of no rows at all, too."""
-        writer = self._writer or self._open([()] * len(self._columns))
-        writer.close()
+        """Write the rest and the index; of no rows at all, too."""
+        groups = self._groups or self._open([()] * len(self._columns))
+        groups.finish()
 
     def close(self) -> None:
-        """End pyarrow's writer, which would else try to when it is collected; of an unfinished file nothing is used."""
-        if self._writer is not None and self._writer.is_open:
-            with suppress(OSError):
-                self._writer.close()
+        """End the writer."""
+        if self._groups is not None:
+            self._groups.close()
 
-    def _open(self, values: Sequence[Sequence[object]]) -> Any:
-        import pyarrow.parquet  # the extra is there: `arrow()` has answered
-
+    def _open(self, values: Sequence[Sequence[object]]) -> RowGroups:
         given = self._schema_of()
         types = (
             given.types
@@ -102,9 +155,9 @@ class ParquetWriter:
                 for name, column in zip(self._columns, values, strict=True)
             ]
         )
-        self._schema = self._arrow.schema(list(zip(self._columns, types, strict=True)))
-        self._writer = pyarrow.parquet.ParquetWriter(self._out, self._schema, compression="zstd")
-        return self._writer
+        self._schema = plain_schema(self._columns, types)
+        self._groups = RowGroups(self._out, self._schema)
+        return self._groups
 
     def _array(self, name: str, column: Sequence[object], kind: Any) -> Any:
         try:
@@ -124,9 +177,25 @@ class ParquetWriter:
         return kind
 
 
-def arrow() -> Any:
+def plain_schema(names: Sequence[str], types: Sequence[Any]) -> Any:
+    """The Arrow schema of these columns, with the plain type of each kind, without metadata."""
+    return arrow().schema(list(zip(names, map(_plain, types), strict=True)))
+
+
+def _plain(kind: Any) -> Any:
+    pa = arrow()
+    if pa.types.is_dictionary(kind):
+        return _plain(kind.value_type)
+    if pa.types.is_large_string(kind) or pa.types.is_string_view(kind):
+        return pa.string()
+    if pa.types.is_timestamp(kind):
+        return pa.timestamp("us", kind.tz and "UTC")
+    return kind
+
+
+def arrow(purpose: str = "Parquet()") -> Any:
     """
-    The pyarrow module.
+    The pyarrow module, for what it is needed for.
 
     Raises:
         ExportError: It is not installed.
@@ -134,5 +203,5 @@ def arrow() -> Any:
     try:
         import pyarrow  # noqa: ICN001 - its own name says more than "pa"
     except ImportError as error:
-        raise ExportError("Expected pyarrow for Parquet(), got none: pip install 'steadyworker[spark]'.") from error
+        raise ExportError(f"Expected pyarrow for {purpose}, got none: pip install 'steadyworker[spark]'.") from error
     return pyarrow

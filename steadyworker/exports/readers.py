@@ -7,16 +7,21 @@ Each answers, row by row, the cells of the columns that are asked for, in that o
 from __future__ import annotations
 
 import csv
+import glob
+import gzip
 import json
+import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from decimal import Decimal
+from io import TextIOWrapper
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any
+from typing import Any, BinaryIO, cast
 
 from steadyworker.errors import ExportError
 from steadyworker.exports.formats import Csv
 from steadyworker.exports.manifest import Manifest
+from steadyworker.exports.parquet import arrow
 
 Cells = Sequence[Any]
 Reader = Callable[[Path, Manifest, Sequence[str]], Iterator[Cells]]
@@ -37,24 +42,30 @@ def read_csv(file: Path, manifest: Manifest, columns: Sequence[str]) -> Iterator
 def csv_by_arrow(arrow_csv: Any, file: Path, manifest: Manifest, columns: Sequence[str]) -> Iterator[Cells]:
     """Every column is text; what is quoted is never NULL."""
     options = _csv_options(file, manifest)
+    if not manifest.rows and _length(file, options) == len(options.head(manifest.columns)):
+        return  # pyarrow refuses a file of nothing
     wanted = list(columns) or [manifest.columns[0]]
-    reader = arrow_csv.open_csv(
-        file,
-        read_options=arrow_csv.ReadOptions(
-            column_names=list(manifest.columns), skip_rows_after_names=int(options.header), block_size=_BLOCK
-        ),
-        parse_options=arrow_csv.ParseOptions(
-            delimiter=options.delimiter, newlines_in_values=True, ignore_empty_lines=False
-        ),
-        convert_options=arrow_csv.ConvertOptions(
-            column_types=dict.fromkeys(manifest.columns, "string"),
-            include_columns=wanted,
-            strings_can_be_null=True,
-            quoted_strings_can_be_null=False,
-            null_values=[options.null],
-        ),
-    )
-    with reader:
+    with (
+        _opened(file, options.compression) as source,
+        arrow_csv.open_csv(
+            source,
+            read_options=arrow_csv.ReadOptions(
+                column_names=list(manifest.columns),
+                skip_rows_after_names=int(options.header is not False),
+                block_size=_BLOCK,
+            ),
+            parse_options=arrow_csv.ParseOptions(
+                delimiter=options.delimiter, newlines_in_values=True, ignore_empty_lines=False
+            ),
+            convert_options=arrow_csv.ConvertOptions(
+                column_types=dict.fromkeys(manifest.columns, "string"),
+                include_columns=wanted,
+                strings_can_be_null=True,
+                quoted_strings_can_be_null=False,
+                null_values=[options.null],
+            ),
+        ) as reader,
+    ):
         for batch in reader:
             yield from zip(*(column.to_pylist() for column in batch.columns), strict=True)
 
@@ -64,9 +75,10 @@ def csv_by_python(file: Path, manifest: Manifest, columns: Sequence[str]) -> Ite
     options = _csv_options(file, manifest)
     csv.field_size_limit(_BLOCK)
     places = [manifest.columns.index(column) for column in columns]
-    with file.open(encoding="utf-8-sig" if options.bom else "utf-8", newline="") as lines:
+    encoding = "utf-8-sig" if options.bom else "utf-8"
+    with TextIOWrapper(_opened(file, options.compression), encoding, newline="") as lines:
         rows = csv.reader(lines, delimiter=options.delimiter, strict=True)
-        if options.header:
+        if options.header is not False:
             next(rows)
         for row in rows:
             if len(row) != len(manifest.columns):
@@ -78,7 +90,7 @@ def csv_by_python(file: Path, manifest: Manifest, columns: Sequence[str]) -> Ite
 
 def read_jsonl(file: Path, manifest: Manifest, columns: Sequence[str]) -> Iterator[Cells]:
     """By Python's json; numbers with a point stay exact."""
-    with file.open(encoding="utf-8", newline="\n") as lines:
+    with TextIOWrapper(_opened(file, manifest.format.get("compression")), "utf-8", newline="\n") as lines:
         for number, line in enumerate(lines, 1):
             row = json.loads(line, parse_float=Decimal)
             if tuple(row) != manifest.columns:
@@ -90,28 +102,43 @@ def read_jsonl(file: Path, manifest: Manifest, columns: Sequence[str]) -> Iterat
 
 def read_parquet(file: Path, manifest: Manifest, columns: Sequence[str]) -> Iterator[Cells]:
     """By DuckDB if it is there, else by pyarrow, which wrote it."""
-    wanted = list(columns) or [manifest.columns[0]]
+    pyarrow = arrow()
+    places = [manifest.columns.index(name) for name in columns] or [0]
     try:
         import duckdb
     except ImportError:
-        import pyarrow.parquet
+        import pyarrow.parquet as pq
 
-        with pyarrow.parquet.ParquetFile(file) as source:
-            for batch in source.iter_batches(_BATCH, columns=wanted):
-                yield from zip(*(batch.column(name).to_pylist() for name in wanted), strict=True)
+        with pq.ParquetFile(file) as source:
+            for batch in source.iter_batches(_BATCH):
+                yield from zip(*(batch.column(place).to_pylist() for place in places), strict=True)
         return
-    names = ", ".join('"' + name.replace('"', '""') + '"' for name in wanted)
+    # By place, as names that differ by case only are one to DuckDB; by Arrow, as DuckDB needs pytz to make a moment.
+    wanted = ", ".join(f"c{place} AS w{number}" for number, place in enumerate(places))
+    all_of_them = ", ".join(f"c{place}" for place in range(len(manifest.columns)))
+    query = f"SELECT {wanted} FROM read_parquet(?) AS file({all_of_them})"  # noqa: S608 - numbers only
     with duckdb.connect() as connection:
-        found = connection.execute(f"SELECT {names} FROM read_parquet(?)", [str(file)])  # noqa: S608 - names are quoted
-        while rows := found.fetchmany(_BATCH):
-            yield from rows
+        found = connection.sql(query, params=[glob.escape(str(file))])
+        for batch in pyarrow.RecordBatchReader.from_stream(found):
+            yield from zip(*(column.to_pylist() for column in batch.columns), strict=True)
+
+
+def _opened(file: Path, compression: str | None) -> BinaryIO:
+    """The file's bytes, unpacked."""
+    return cast("BinaryIO", gzip.open(file)) if compression else file.open("rb")
+
+
+def _length(file: Path, options: Csv) -> int:
+    """Size of the bytes, unpacked."""
+    with _opened(file, options.compression) as source:
+        return source.seek(0, os.SEEK_END)
 
 
 def _csv_options(file: Path, manifest: Manifest) -> Csv:
     """The options that the file was written with; its first bytes have to agree."""
     options = Csv(**{name: value for name, value in manifest.format.items() if name != "name"})
     head = options.head(manifest.columns)
-    with file.open("rb") as source:
+    with _opened(file, options.compression) as source:
         first = source.read(len(head))
     if first != head:
         raise ExportError(

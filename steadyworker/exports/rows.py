@@ -2,7 +2,8 @@
 `RowExport`: rows streamed into a file in the job's own process, resumable at a saved position.
 
 A position is (rows, bytes, their SHA-256, totals so far), kept in the job's handle and never in the user's checkpoint.
-It is saved when the bytes are on the disk.
+It is saved when the bytes are on the disk; of a job that exports several files it is that of the one it was at.
+`Retry(fresh=True)` clears it.
 The next run copies those bytes from the stage that they are in into its own, hashing them on the way, and goes on at
 that row; if they are gone or differ, it starts from the first one.
 """
@@ -23,10 +24,10 @@ from steadyworker.clock import Clock, SystemClock
 from steadyworker.errors import ExportError, Interrupt, SteadyWorkerError
 from steadyworker.exports.base import Services
 from steadyworker.exports.commit import publish
-from steadyworker.exports.formats import Format, Writer, format_of
+from steadyworker.exports.formats import Format, Writer, format_of, packed
 from steadyworker.exports.hashed import HashedFile
-from steadyworker.exports.manifest import Manifest, Total, timestamp, versions
-from steadyworker.exports.sources import Row, Source
+from steadyworker.exports.manifest import Manifest, Total, plain, timestamp, versions
+from steadyworker.exports.sources import Row, Source, check_columns, columns_of
 from steadyworker.exports.stage import Stage, Target, drop_incomplete, stage_of, sync_folder
 from steadyworker.exports.totals import Totals
 
@@ -67,7 +68,8 @@ class RowExport:
         rows: An iterable of rows (a tuple or list of one value per column; or Arrow record batches),
             or a callable that answers one for the number of the row to start at: `rows(start)`.
             Only a callable can resume; it has to give the same rows in the same order each time: sort by a unique key.
-        columns: The names of the columns, in order.
+            A DB-API cursor that has executed its query is such an iterable, an Arrow reader another.
+        columns: The names of the columns, in order; by default those that the cursor or the reader tells of.
         description: What the rows are, for the manifest; by default the callable's name.
         parameters: What they were asked for with, for the manifest: never a credential.
         expected: How many rows will come, if known: for the progress bar only.
@@ -75,12 +77,12 @@ class RowExport:
         save_seconds: or after so many seconds, whichever comes first.
 
     Raises:
-        ExportError: No columns, or two of the same name.
+        ExportError: Two columns of the same name, a name that is no text, or none.
     """
 
     rows: Iterable[Any] | Callable[[int], Iterable[Any]]
     _: KW_ONLY
-    columns: Sequence[str]
+    columns: Sequence[str] | None = None
     description: str = ""
     parameters: Mapping[str, Any] = field(default_factory=dict)
     expected: int | None = None
@@ -88,9 +90,8 @@ class RowExport:
     save_seconds: float = 5.0
 
     def __post_init__(self) -> None:
-        names = tuple(self.columns)
-        if isinstance(self.columns, str) or not names or len(set(names)) < len(names):
-            raise ExportError(f"Expected columns with different names, got {self.columns!r}: name each column once.")
+        if self.columns is not None:
+            check_columns(self.columns)
 
     def write(
         self,
@@ -110,11 +111,12 @@ class RowExport:
             Interrupt: The run must end; the position is saved.
         """
         chosen = format_of(Target.of(to), format)
-        sums = Totals(self.columns, totals, by, chosen.text)
+        sums = partial(Totals, totals=totals, by=by, text=chosen.text)
+        if self.columns is not None:
+            sums(self.columns)  # says at once what cannot be summed
+            chosen.head(self.columns)
         asked = msgspec.json.encode(
-            [self.columns, chosen.options(), totals, by, self.description, self.parameters],
-            enc_hook=str,
-            order="sorted",
+            [self.columns, chosen.options(), totals, by, self.description, plain(self.parameters)], order="sorted"
         )
         digest = hashlib.sha256(asked).hexdigest()[:16]
         run = partial(
@@ -138,11 +140,14 @@ class _Run:
         export: RowExport,
         services: Services,
         chosen: Format,
-        totals: Totals,
+        totals: Callable[[Sequence[str]], Totals],
         asked: str,
         clock: Clock,
     ) -> None:
-        self._export, self._services, self._format, self._totals = export, services, chosen, totals
+        self._export, self._services, self._format, self._totals_of = export, services, chosen, totals
+        self._columns: Sequence[str] = ()
+        self._totals: Totals  # once the columns are known
+        self._restored: tuple[Total, ...] = ()
         self._asked, self._clock, self._target, self._stage = asked, clock, target, stage
         self._resumable = chosen.resumable and callable(export.rows)
         self._rows = self._saved_rows = 0
@@ -164,7 +169,7 @@ class _Run:
             return self._manifest(out, self._clock.monotonic() - began)
 
     def _begin(self) -> HashedFile:
-        """The stage's file with all that an earlier run wrote of it, else with what stands before the first row."""
+        """The stage's file with all that an earlier run wrote of it, else empty."""
         position = self._position()
         if position is not None:
             out = HashedFile(self._stage.data)
@@ -176,15 +181,13 @@ class _Run:
             except (FileNotFoundError, ExportError):
                 pass  # gone, or cut short
             if out.sha256 == position.sha256:
-                self._totals.restore(position.totals)
+                self._restored = position.totals
                 self._rows = self._saved_rows = position.rows
                 return out
             out.close()
             self._stage.data.unlink()
         drop_incomplete(self._target, self._services.uid, self._services.fence)
-        out = HashedFile(self._stage.data)
-        out.write(self._format.head(self._export.columns))
-        return out
+        return HashedFile(self._stage.data)
 
     def _position(self) -> Position | None:
         """What an earlier run saved of this very export."""
@@ -198,11 +201,19 @@ class _Run:
         return position if (position.target, position.asked) == (self._target.digest, self._asked) else None
 
     def _stream(self, out: HashedFile) -> None:
-        source = Source(self._export.source(self._rows), len(self._export.columns))
-        writer = self._format.writer(out, self._export.columns, source.schema)
+        items = self._export.source(self._rows)
+        self._columns = self._export.columns if self._export.columns is not None else columns_of(items)
+        self._totals = self._totals_of(self._columns)
+        self._totals.restore(self._restored)
+        source = Source(items, self._columns)
         chunk: list[Row] = []
         due = self._clock.monotonic() + _CHUNK_SECONDS
-        with closing(writer):
+        with (
+            packed(out, self._format) as body,
+            closing(self._format.writer(body, self._columns, source.schema)) as writer,
+        ):
+            if not self._rows:
+                body.write(self._format.head(self._columns))
             for row in source:
                 chunk.append(row)
                 if len(chunk) >= _CHUNK_ROWS or self._clock.monotonic() >= due:
@@ -257,8 +268,8 @@ class _Run:
             fence=self._stage.fence,
             name=self._target.path.name,
             query=export.description or getattr(export.rows, "__qualname__", type(export.rows).__name__),
-            parameters=dict(export.parameters),
-            columns=tuple(export.columns),
+            parameters=plain(export.parameters),
+            columns=tuple(self._columns),
             rows=self._rows,
             totals=self._totals.result(),
             bytes=out.bytes,

@@ -23,11 +23,13 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from steadyworker.clock import SystemClock
 from steadyworker.errors import ExportError
 from steadyworker.exports.manifest import Manifest
 
 STAGES = ".sw-stage"
 SUFFIX = ".manifest.json"
+_REMEMBERED = 30 * 86_400.0  # seconds that a ledger keeps a settled job at most
 _NAME_BYTES = 255 - len(SUFFIX)
 _SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:/")  # one slash: a Path has folded the second away
 _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f]")
@@ -141,11 +143,9 @@ def new_stage(target: Target, uid: str, fence: int) -> Stage:
     """Make this run's stage, empty and durable; whatever the same run left there before is removed."""
     stage = stage_of(target, uid, fence)
     stage.remove()
-    stage.path.mkdir(parents=True)
-    for folder in (stage.path, *stage.path.parents):
-        sync_folder(folder)
-        if folder == target.folder:
-            break
+    make_folder(stage.path.parent)
+    stage.path.mkdir()  # fails if anything is left
+    sync_folder(stage.path.parent)
     return stage
 
 
@@ -169,16 +169,37 @@ def reap(folder: Path, settled: Callable[[Sequence[str]], Iterable[str]]) -> tup
 
     Args:
         folder: A folder that exports were made in.
-        settled: Which of these uids the ledger says are done or dead (`Services.settled`); those it does not know stay.
+        settled: Which of these uids the ledger says are done or dead (`Services.settled`).  Those that it does not know
+            may be another ledger's; they go when no run of theirs has begun for 30 days, for so long a settled job is
+            remembered.
     """
     try:
-        there = sorted(entry.name for entry in os.scandir(folder / STAGES) if entry.is_dir(follow_symlinks=False))
+        found = {
+            entry.name: entry.stat(follow_symlinks=False).st_mtime
+            for entry in os.scandir(folder / STAGES)
+            if entry.is_dir(follow_symlinks=False)
+        }
     except FileNotFoundError:
         return ()
-    gone = tuple(sorted(frozenset(there) & frozenset(settled(there)))) if there else ()
+    forgotten = SystemClock().wall() - _REMEMBERED
+    done = frozenset(settled(list(found))) if found else frozenset()
+    gone = tuple(sorted(uid for uid, begun in found.items() if uid in done or begun < forgotten))
     for uid in gone:
         shutil.rmtree(folder / STAGES / uid, ignore_errors=True)
     return gone
+
+
+def make_folder(path: Path) -> None:
+    """
+    Make a folder and those above it, durable, unless they are there.
+
+    Raises:
+        OSError: It cannot be made, or is a file.
+    """
+    missing = [folder for folder in (path, *path.parents) if not folder.exists()]
+    path.mkdir(parents=True, exist_ok=True)
+    for folder in missing:
+        sync_folder(folder.parent)
 
 
 def manifest_path(path: Path) -> Path:

@@ -45,13 +45,14 @@ class Totals:
         self._grouped = [columns.index(column) for column in by]
         self._context = Context(prec=_DIGITS, traps=[Inexact, InvalidOperation, Overflow])
         self._groups: dict[tuple[object, ...], list[int | Decimal]] = {}
+        self._restored: dict[tuple[str | None, ...], list[int | Decimal]] = {}
 
     def add(self, rows: Sequence[Sequence[object]]) -> None:
         """
         Count and sum these rows.
 
         Raises:
-            ExportError: A sum over what is neither an integer nor a decimal; a sum of more than 200 digits.
+            ExportError: A sum over what is neither an integer nor a finite decimal; a sum of more than 200 digits.
         """
         if not self._names and not self._by:
             return
@@ -73,6 +74,11 @@ class Totals:
         for place, index in enumerate(self._summed, 1):
             value = row[index]
             if isinstance(value, _EXACT) and value is not True and value is not False:
+                if isinstance(value, Decimal) and not value.is_finite():
+                    raise ExportError(
+                        f"Expected finite numbers in {self._names[place - 1]!r} to sum, got {value}: "
+                        "leave such rows, or the total, out."
+                    )
                 sums[place] += value
             elif value is not None:
                 raise ExportError(
@@ -92,7 +98,7 @@ class Totals:
 
     def result(self) -> tuple[Total, ...]:
         """The totals so far; none were asked for: none."""
-        merged: dict[tuple[str | None, ...], list[int | Decimal]] = {}
+        merged = dict(self._restored)
         with localcontext(self._context):
             for group, sums in self._groups.items():
                 shown = tuple(None if value is None else self._text(value) for value in group)
@@ -114,7 +120,7 @@ class Totals:
         """Begin with what `result` answered for earlier rows."""
         for total in totals:
             sums = [Decimal(total.sums[name]) for name in self._names]
-            self._groups[tuple(total.by[column] for column in self._by)] = [total.rows, *sums]
+            self._restored[tuple(total.by[column] for column in self._by)] = [total.rows, *sums]
 
 
 def _shown(value: int | Decimal) -> str:

@@ -57,11 +57,12 @@ def decimal_text(value: Decimal) -> str:
 
 def float_text(value: float) -> str:
     """The shortest digits that read back equal, in the layout of Java's `Double.toString`."""
+    plain = float.__repr__(value)  # a subclass has its own: NumPy's says its type
     if not isfinite(value):
-        return repr(value).replace("nan", "NaN").replace("inf", "Infinity")
+        return plain.replace("nan", "NaN").replace("inf", "Infinity")
     if value == 0 or _PLAIN_FROM <= abs(value) < _PLAIN_BELOW:
-        return repr(value)
-    sign, digits, exponent = Decimal(repr(value)).as_tuple()
+        return plain
+    sign, digits, exponent = Decimal(plain).as_tuple()
     shown = "".join(map(str, digits)).rstrip("0")
     return f"{'-' if sign else ''}{shown[0]}.{shown[1:] or '0'}E{len(digits) + int(exponent) - 1}"
 
@@ -88,7 +89,7 @@ def _bool_text(value: bool) -> str:  # noqa: FBT001 - the value itself, no switc
 
 TEXTS: Mapping[type, Callable[..., str]] = MappingProxyType(
     {
-        str: str,
+        str: str.__str__,  # the text of an enum that is text, not its name
         bool: _bool_text,
         int: int.__repr__,  # an IntEnum's number, not its name
         Decimal: decimal_text,

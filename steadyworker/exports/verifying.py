@@ -4,8 +4,8 @@ Reading an exported file back, against its manifest, with another reader than wr
 | format | written by | read back by |
 |---|---|---|
 | CSV | `formats.py`, or Spark | pyarrow if it is there, else Python's csv |
-| JSON Lines | `formats.py` | Python's json |
-| Parquet | pyarrow | DuckDB if it is there, else pyarrow |
+| JSON Lines | `jsonl.py`, or Spark | Python's json |
+| Parquet | pyarrow | DuckDB if it is there, else pyarrow, which carries DuckDB's rows, too |
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ import os
 from collections.abc import Iterable, Iterator, Sequence
 from decimal import Context, Decimal, Inexact, InvalidOperation, localcontext
 from pathlib import Path
+from typing import Any
 
 from steadyworker.errors import ExportError
 from steadyworker.exports.manifest import Manifest
@@ -23,13 +24,21 @@ from steadyworker.exports.stage import manifest_path
 from steadyworker.exports.values import text
 
 Groups = dict[tuple[str | None, ...], list[Decimal]]
+_EXACT = Context(prec=200, traps=[Inexact, InvalidOperation])
+_TOLD = 5  # differences, of as many as there are groups
 
 
-def verify(path: str | os.PathLike[str]) -> Manifest:
+def verify(path: str | os.PathLike[str], *, source: Iterable[Sequence[object]] | None = None) -> Manifest:
     """
     Re-read a file against its manifest: size, SHA-256, rows, and totals by group.
 
     Answers the manifest when all of them agree.
+
+    Args:
+        path: The file; its manifest is beside it.
+        source: What the source says itself, to be compared as well: a row for each group, as a cursor gives them, with the
+            values of the group, how many rows it has, and its sums, all in the manifest's order
+            (`SELECT currency, count(*), sum(amount) … GROUP BY currency`); a single row of count and sums without groups.
 
     Raises:
         ExportError: No manifest, a file that cannot be read as its format, or all that differs.
@@ -38,10 +47,19 @@ def verify(path: str | os.PathLike[str]) -> Manifest:
     manifest = Manifest.load(manifest_path(file))
     try:
         wrong = _bytes_differ(file, manifest) or _rows_differ(file, manifest)
+        says = "manifest"
+        if source is not None and not wrong:
+            wrong, says = _source_differs(manifest, source), "source"
     except FileNotFoundError as error:
         raise ExportError(f"Expected {file}, which its manifest tells of, got no such file: was it moved?") from error
+    except ExportError:
+        raise
+    except Exception as error:  # each reader has errors of its own
+        kind = manifest.format.get("name")
+        raise ExportError(f"Expected {file} to be {kind} as its manifest says, but: {error!s:.500}") from error
     if wrong:
-        raise ExportError(f"{file} is not what its manifest says: {'; '.join(wrong)}. Export it again.")
+        more = [f"and {len(wrong) - _TOLD} more"] if len(wrong) > _TOLD else []
+        raise ExportError(f"{file} is not what its {says} says: {'; '.join(wrong[:_TOLD] + more)}. Export it again.")
     return manifest
 
 
@@ -64,25 +82,57 @@ def _rows_differ(file: Path, manifest: Manifest) -> list[str]:
     nothing = manifest.format.get("null", "")
     rows = 0
     found: Groups = {}
-    expected: Groups = {}
-    with localcontext(Context(prec=200, traps=[Inexact, InvalidOperation])):
+    with localcontext(_EXACT):
         for cells in READERS[name](file, manifest, [*by, *summed]):
             rows += 1
             if manifest.totals:
                 numbers = [
-                    Decimal(cell) if cell not in (None, "", nothing) else Decimal(0) for cell in cells[len(by) :]
+                    _number(cell) if cell not in (None, "", nothing) else Decimal(0) for cell in cells[len(by) :]
                 ]
                 _add(found, [_shown(cell, nothing) for cell in cells[: len(by)]], [Decimal(1), *numbers])
-        for total in manifest.totals:
-            group = [_shown(cell, nothing) for cell in total.by.values()]
-            _add(expected, group, [Decimal(total.rows), *map(Decimal, total.sums.values())])
+        expected = _told(manifest)
     wrong = [] if rows == manifest.rows else [f"expected {manifest.rows} rows, got {rows}"]
     return wrong + list(_differences(["rows", *summed], expected, found))
+
+
+def _source_differs(manifest: Manifest, source: Iterable[Sequence[object]]) -> list[str]:
+    """Compare what the source says of itself with what the manifest says of the file."""
+    by = len(manifest.totals[0].by) if manifest.totals else 0
+    names = ["rows", *(manifest.totals[0].sums if manifest.totals else ())]
+    nothing = manifest.format.get("null", "")
+    found: Groups = {}
+    with localcontext(_EXACT):
+        for row in source:
+            if len(row) != by + len(names):
+                groups = [*manifest.totals[0].by] if by else []
+                raise ExportError(
+                    f"Expected of the source rows of {', '.join([*groups, *names])}, got {len(row)} values: {row!r:.200}"
+                )
+            numbers = [Decimal(0) if number is None else Decimal(str(number)) for number in row[by:]]
+            _add(found, [_shown(cell, nothing) for cell in row[:by]], numbers)
+        whole: Groups = {(): [Decimal(manifest.rows)]}
+        expected = _told(manifest) if manifest.totals else whole
+        return list(_differences(names, found, expected))
+
+
+def _told(manifest: Manifest) -> Groups:
+    """The manifest's totals."""
+    nothing = manifest.format.get("null", "")
+    told: Groups = {}
+    for total in manifest.totals:
+        group = [_shown(cell, nothing) for cell in total.by.values()]
+        _add(told, group, [Decimal(total.rows), *map(Decimal, total.sums.values())])
+    return told
 
 
 def _shown(cell: object, nothing: str) -> str | None:
     """A cell's text; NULL and "" are one, because not every reader can tell them apart."""
     return None if cell in (None, "", nothing) else text(cell)
+
+
+def _number(cell: Any) -> Decimal:
+    """A cell to sum; text has a comma for a point where the format was asked for that."""
+    return Decimal(cell.replace(",", ".") if isinstance(cell, str) else cell)
 
 
 def _add(groups: Groups, group: Iterable[str | None], numbers: list[Decimal]) -> None:
@@ -95,5 +145,5 @@ def _differences(names: Sequence[str], expected: Groups, found: Groups) -> Itera
     for group in {**expected, **found}:
         for name, wanted, got in zip(names, expected.get(group, zeros), found.get(group, zeros), strict=True):
             if wanted != got:
-                of = f" of group {group}" if group else ""
+                of = f" of group {group!s:.200}" if group else ""
                 yield f"expected {name}{of} to be {wanted:f}, got {got:f}"

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from steadyworker.clock import SystemClock
 from steadyworker.errors import ExportError, Interrupt, TargetExists
 from steadyworker.exports.manifest import Manifest
 from steadyworker.exports.stage import STAGES, Target, manifest_path, new_stage, reap, stages
@@ -63,12 +64,12 @@ def test_kill_points_roll_forward_without_computing(tmp_path: Path, point: str, 
     assert (manifest.sha256, manifest.totals) == (undisturbed(tmp_path).sha256, undisturbed(tmp_path).totals)
     assert manifest.fence == 1
     assert services.leaves == (1 if point == "link-1" else 0)
-    assert b"committed" in (services.handle() or b"")
+    assert (b"committed" in (services.handle() or b"")) == (point == "link-1")  # one that was linked is no news
 
 
 def test_each_step_is_durable_before_the_next(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """What power cuts would show: bytes on the disk, then the ledger's position; manifest, folder, leave, links, folder, word."""
-    out = tmp_path / "out" / "payments.csv"
+    out = tmp_path / "deep" / "out" / "payments.csv"
     steps: list[str] = []
     fsync, link = os.fsync, os.link
 
@@ -90,7 +91,8 @@ def test_each_step_is_durable_before_the_next(tmp_path: Path, monkeypatch: pytes
     Payments(3_000).export().write(services, out)
     digest = Target.of(out).digest
     assert steps == [
-        *[f"fsync {name}" for name in (digest, "1", "uid-1", STAGES, "out")],  # the stage's folders
+        *[f"fsync {name}" for name in ("deep", tmp_path.name)],  # that have the new folders in them
+        *[f"fsync {name}" for name in ("uid-1", STAGES, "out", "1")],  # and the stage's
         *["fsync data", f"fsync {digest}", "position"],
         *["fsync data", "fsync manifest.json.new", f"fsync {digest}"],
         *["leave", "link payments.csv", "link payments.csv.manifest.json", "fsync out", "word"],
@@ -331,6 +333,17 @@ def test_the_next_export_reaps_the_stages_of_settled_jobs_only(tmp_path: Path) -
     assert verify(tmp_path / "done.csv").rows == 3
 
 
+def test_the_stages_of_jobs_that_every_ledger_has_forgotten_are_reaped(tmp_path: Path) -> None:
+    """A ledger keeps a settled job's row for 30 days at most, and none that is not settled goes: see R9."""
+    for uid, days in (("young", 29), ("old", 31)):
+        Payments(3).export().write(FakeServices(tmp_path / "ledger", uid=uid), tmp_path / f"{uid}.csv")
+        then = SystemClock().wall() - days * 86_400
+        os.utime(tmp_path / STAGES / uid, (then, then))
+    assert reap(tmp_path, lambda _: ()) == ("old",)
+    assert [path.name for path in (tmp_path / STAGES).iterdir()] == ["young"]
+    assert verify(tmp_path / "old.csv").rows == 3
+
+
 @pytest.mark.parametrize(
     ("to", "says"),
     [
@@ -351,6 +364,12 @@ def test_the_next_export_reaps_the_stages_of_settled_jobs_only(tmp_path: Path) -
 def test_paths_that_cannot_be_a_target_are_refused_with_the_reason(to: str | Path, says: str) -> None:
     with pytest.raises(ExportError, match=says):
         Target.of(to)
+
+
+@pytest.mark.parametrize("folder", ["/proc/none", "/" + "x" * 300])
+def test_a_folder_that_cannot_be_made_is_named(tmp_path: Path, folder: str) -> None:
+    with pytest.raises(ExportError, match=f"Expected a folder to export to, got '{folder}': [A-Z].*: choose another"):
+        Payments(1).export().write(FakeServices(tmp_path / "ledger"), Path(folder, "payments.csv"))
 
 
 def test_a_parent_that_is_a_file_is_named(tmp_path: Path) -> None:

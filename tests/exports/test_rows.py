@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import signal
+import sqlite3
 import subprocess
 import sys
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import closing
+from datetime import date
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
@@ -211,6 +214,90 @@ def test_totals_of_more_groups_than_the_handle_holds_are_not_resumed(tmp_path: P
     assert verify(tmp_path / "payments.csv") == manifest
 
 
+def test_groups_that_were_saved_are_the_groups_that_go_on(tmp_path: Path) -> None:
+    """Negative numbers, dates, NULL and guarded text: a group that comes back out of a handle is not a second group."""
+
+    def rows(start: int) -> Iterator[tuple[Any, ...]]:
+        groups = [(-5, None), (date(2024, 1, 1), "=x"), (None, "'=x"), ("-5", True)]
+        return ((*groups[number % 4], number) for number in range(start, 4_000))
+
+    def stop() -> None:
+        if len(services.saved) == 1:
+            raise Interrupt("shutdown")
+
+    export = RowExport(rows, columns=("a", "b", "n"), save_rows=1_000)
+    services = FakeServices(tmp_path / "ledger", on_check=stop)
+    out = tmp_path / "groups.csv"
+    with pytest.raises(Interrupt):
+        export.write(services, out, totals={"n": "sum"}, by=("a", "b"))
+    manifest = export.write(FakeServices(tmp_path / "ledger", fence=2), out, totals={"n": "sum"}, by=("a", "b"))
+    whole = export.write(FakeServices(tmp_path / "other"), tmp_path / "whole.csv", totals={"n": "sum"}, by=("a", "b"))
+    assert manifest.totals == whole.totals
+    assert len(manifest.totals) == 4
+    assert verify(out) == manifest
+
+
+def test_a_file_that_is_done_leaves_the_position_of_the_next_one_alone(tmp_path: Path) -> None:
+    """A job of two exports, killed in the second: its next run answers the first, and resumes the second."""
+    out, ledger = tmp_path / "out", tmp_path / "ledger"
+
+    def stop() -> None:
+        if services.beats[-1] == 4_000:
+            raise Interrupt("shutdown")
+
+    services = FakeServices(ledger)
+    Payments(3).export().write(services, out / "first.csv")
+    services.on_check = stop
+    with pytest.raises(Interrupt):
+        Payments().export().write(services, out / "second.csv")
+    first, second = Payments(3), Payments()
+    again = FakeServices(ledger, fence=2)
+    first.export().write(again, out / "first.csv")
+    second.export().write(again, out / "second.csv")
+    assert (first.starts, second.starts) == ([], [4_000])
+
+
+def test_a_row_that_its_source_uses_again_is_written_as_it_was(tmp_path: Path) -> None:
+    def rows() -> Iterator[list[int]]:
+        row = [0]
+        for number in range(3):
+            row[0] = number
+            yield row
+
+    RowExport(rows(), columns=("n",)).write(FakeServices(tmp_path / "ledger"), tmp_path / "n.csv")
+    assert (tmp_path / "n.csv").read_text() == "n\n0\n1\n2\n"
+
+
+def test_parameters_are_answered_as_the_manifest_has_them(tmp_path: Path) -> None:
+    """Whatever JSON lacks is text; a value that it cannot hold at all is no reason to fail when all rows are written."""
+    parameters = {"of": Decimal("1.50"), "day": date(2024, 1, 1), "ids": (1, 2), "shop": Path("a/b")}
+    manifest = Payments(3).export(parameters=parameters).write(FakeServices(tmp_path / "ledger"), tmp_path / "p.csv")
+    assert manifest.parameters == {"of": "1.50", "day": "2024-01-01", "ids": [1, 2], "shop": "a/b"}
+    assert verify(tmp_path / "p.csv") == manifest
+
+
+@pytest.mark.parametrize(
+    ("column", "says"),
+    [
+        (pa.array([1_700_000_000_000_000_001], pa.timestamp("ns")), "Column 'at': .*would lose data"),
+        (pa.array([1_700_000_000_000_000_001], pa.timestamp("ns", "Europe/Berlin")), "Column 'at': .*would lose data"),
+        (pa.array([2**62], pa.timestamp("us")), "Column 'at': .*out of range"),
+    ],
+)
+def test_moments_that_python_cannot_hold_are_refused_not_rounded(tmp_path: Path, column: Any, says: str) -> None:
+    batch = pa.record_batch([column], ["at"])
+    with pytest.raises(ExportError, match=says):
+        RowExport([batch], columns=("at",)).write(FakeServices(tmp_path / "ledger"), tmp_path / "at.csv")
+
+
+def test_whole_microseconds_of_a_nanosecond_column_are_exported(tmp_path: Path) -> None:
+    column = pa.array([1_700_000_000_000_001_000, None], pa.timestamp("ns", "Europe/Berlin"))
+    RowExport([pa.record_batch([column], ["at"])], columns=("at",)).write(
+        FakeServices(tmp_path / "ledger"), tmp_path / "at.csv"
+    )
+    assert (tmp_path / "at.csv").read_text() == 'at\n2023-11-14T22:13:20.000001Z\n""\n'
+
+
 def test_an_iterable_is_exported_but_never_resumed(tmp_path: Path) -> None:
     services = FakeServices(tmp_path / "ledger")
     export = RowExport(map(payment, range(10_000)), columns=COLUMNS, save_rows=1_000)
@@ -324,7 +411,15 @@ def test_a_name_without_a_format_is_refused_before_anything_is_made(tmp_path: Pa
     assert not (tmp_path / "out").exists()
 
 
-@pytest.mark.parametrize("columns", [(), ("a", "a"), "ab"])
+@pytest.mark.parametrize("value", [Decimal("NaN"), Decimal("sNaN"), Decimal("-Infinity")])
+def test_a_sum_of_what_is_no_number_is_refused(tmp_path: Path, value: Decimal) -> None:
+    with pytest.raises(ExportError, match=f"finite numbers in 'a' to sum, got {value}"):
+        RowExport([(value,)], columns=("a",)).write(
+            FakeServices(tmp_path / "ledger"), tmp_path / "a.csv", totals={"a": "sum"}
+        )
+
+
+@pytest.mark.parametrize("columns", [(), ("a", "a"), "ab", (1, 2), (None,)])
 def test_columns_have_different_names(columns: Any) -> None:
     with pytest.raises(ExportError, match="different names"):
         RowExport([], columns=columns)
@@ -342,3 +437,34 @@ def test_the_manifest_says_what_the_file_is(tmp_path: Path) -> None:
     assert [tuple(total.by.values()) for total in manifest.totals] == sorted(
         {(payment(number)[2], payment(number)[3]) for number in range(21)}
     )
+
+
+def test_a_cursor_or_an_arrow_reader_tells_its_columns(tmp_path: Path) -> None:
+    with closing(sqlite3.connect(":memory:")) as database:
+        database.execute("CREATE TABLE payments (id INTEGER PRIMARY KEY, amount INTEGER, note TEXT)")
+        database.executemany("INSERT INTO payments VALUES (?, ?, ?)", [(n, n * 7, f"n {n}") for n in range(5_000)])
+        query = "SELECT id, amount AS cents, note FROM payments WHERE id >= ? ORDER BY id"
+        export = RowExport(lambda start: database.execute(query, (start,)), save_rows=1_000)
+        services = FakeServices(tmp_path / "ledger", on_progress=lambda done: interrupt(done or 0))
+
+        def interrupt(done: float) -> None:
+            if done >= 3_000 and services.fence == 1:
+                raise Interrupt("shutdown")
+
+        with pytest.raises(Interrupt):
+            export.write(services, tmp_path / "out.csv", totals={"cents": "sum"})
+        again = FakeServices(tmp_path / "ledger", fence=2)
+        made = export.write(again, tmp_path / "out.csv", totals={"cents": "sum"})
+        assert min(beat or 0 for beat in again.beats) >= 3_000, "it went on, and did not begin again"
+        rows = database.execute(query, (0,)).fetchall()
+    assert made.columns == ("id", "cents", "note")
+    assert made.totals[0].sums == {"cents": str(sum(n * 7 for n in range(5_000)))}
+    assert (tmp_path / "out.csv").read_text() == "id,cents,note\n" + "".join(f"{a},{b},{c}\n" for a, b, c in rows)
+
+    table = pa.table({"id": [1, 2], "note": ["a", None]})
+    read = RowExport(table.to_reader()).write(FakeServices(tmp_path / "l"), tmp_path / "arrow.jsonl")
+    assert read.columns == ("id", "note")
+    assert (tmp_path / "arrow.jsonl").read_text() == '{"id":1,"note":"a"}\n{"id":2,"note":null}\n'
+    for rows_without in ([(1,)], iter([(1,)])):
+        with pytest.raises(ExportError, match="name the columns"):
+            RowExport(rows_without).write(FakeServices(tmp_path / "l"), tmp_path / "x.csv")

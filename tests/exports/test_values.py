@@ -38,8 +38,19 @@ class Colour(enum.StrEnum):
     RED = "red"
 
 
+class Shape(str, enum.Enum):  # noqa: UP042 - which StrEnum is not: its str() is "Shape.ROUND"
+    ROUND = "round"
+
+
 class Code(enum.IntEnum):
     OK = 7
+
+
+class Float64(float):
+    """As NumPy's, whose repr says its type."""
+
+    def __repr__(self) -> str:
+        return f"np.float64({float.__repr__(self)})"
 
 
 @pytest.mark.parametrize(
@@ -51,6 +62,10 @@ class Code(enum.IntEnum):
         (-(10**30), "-1" + "0" * 30),
         (Code.OK, "7"),
         (Colour.RED, "red"),
+        (Shape.ROUND, "round"),
+        (Float64(1.5), "1.5"),
+        (Float64(1e-8), "1.0E-8"),
+        (Float64("inf"), "Infinity"),
         (Decimal("1E-8"), "0.00000001"),
         (Decimal("0E-8"), "0.00000000"),
         (Decimal("-0.00"), "0.00"),
@@ -127,6 +142,8 @@ def written(form: Format, columns: Sequence[str], rows: Sequence[Sequence[object
         (Csv(), ["a", "b"], b"x,y\na,b\n"),
         (Csv(header=False), [None, ""], b',""\n'),
         (Csv(header=False, null="NULL"), [None, ""], b'NULL,""\n'),
+        (Csv(header=False, null="NULL"), ["NULL", "NULLs"], b'"NULL",NULLs\n'),
+        (Csv(header=False, null="-"), ["-", None], b'"\'-",-\n'),
         (Csv(header=False), ["cr\rx", "l\nf"], b'"cr\rx","l\nf"\n'),
         (Csv(header=False), ['q"', " b "], b'"q""", b \n'),
         (Csv(header=False, delimiter=";"), ["a,b", "a;b"], b'a,b;"a;b"\n'),

@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 import hashlib
+import re
+import sqlite3
 import sys
+from contextlib import closing
+from datetime import date, datetime, time, timedelta, timezone
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
+from uuid import UUID
 
 import msgspec
 import pytest
@@ -27,6 +32,7 @@ FORMATS: list[Format] = [
     JsonLines(),
     Parquet(),
 ]
+BERLIN = timezone(timedelta(hours=1))
 ODD: list[tuple[Any, ...]] = [
     ("=a", None, Decimal("1E-8"), 1),
     ("=a", None, Decimal("2E-8"), 2),
@@ -53,6 +59,105 @@ def test_a_good_file_is_answered_with_its_manifest(
         monkeypatch.setitem(sys.modules, name, None)
     assert verify(out) == manifest
     assert manifest.rows == 4
+
+
+NAMES = ("", "a", "A", 'q"', "l\nf", "=x", "a,b", "ü.é", "  ", "\ufeffz", "`t`")
+
+
+@pytest.mark.parametrize("form", [Csv(), Csv(bom=True, delimiter="|"), JsonLines(), Parquet()], ids=str)
+@pytest.mark.parametrize("without", ["pyarrow", "duckdb"])
+def test_odd_names_of_columns_are_read_back(
+    tmp_path: Path, form: Format, without: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """No name at all, names that differ by case only, and names that look like something else."""
+    out = tmp_path / "odd"
+    rows = [tuple(range(len(NAMES))), tuple(range(100, 100 + len(NAMES)))]
+    manifest = RowExport(rows, columns=NAMES).write(
+        FakeServices(tmp_path / "ledger"), out, format=form, totals=dict.fromkeys(NAMES, "sum"), by=("", "A")
+    )
+    if form.name != "parquet" or without == "duckdb":
+        monkeypatch.setitem(sys.modules, without, None)
+    assert verify(out) == manifest
+
+
+@pytest.mark.parametrize("form", FORMATS, ids=str)
+def test_groups_by_each_type_are_read_back(tmp_path: Path, form: Format) -> None:
+    out = tmp_path / "groups"
+    row = (True, date(2024, 1, 1), datetime(2024, 1, 1), datetime(2024, 1, 1, 2, tzinfo=BERLIN), time(1), UUID(int=7))  # noqa: DTZ001
+    rows = [(*row, 1), (*[None] * len(row), 2)]
+    manifest = RowExport(rows, columns=("f", "d", "n", "z", "t", "u", "sum")).write(
+        FakeServices(tmp_path / "ledger"), out, format=form, totals={"sum": "sum"}, by=("f", "d", "n", "z", "t", "u")
+    )
+    assert verify(out) == manifest
+    assert manifest.totals[1].by["z"] == "2024-01-01T01:00:00.000000Z"
+
+
+@pytest.mark.parametrize("form", FORMATS, ids=str)
+@pytest.mark.parametrize("without", ["pyarrow", "duckdb"])
+def test_a_file_without_rows_is_read_back(
+    tmp_path: Path, form: Format, without: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    out = tmp_path / "none"
+    manifest = RowExport([], columns=("a", "b")).write(FakeServices(tmp_path / "ledger"), out, format=form, by=("a",))
+    if form.name != "parquet" or without == "duckdb":
+        monkeypatch.setitem(sys.modules, without, None)
+    assert verify(out) == manifest
+
+
+@pytest.mark.parametrize(
+    ("form", "data"),
+    [
+        (Csv(), b"id,merchant,currency,status,amount\n1,2,3\n"),
+        (Csv(), b'id,merchant,currency,status,amount\n1,2,3,4,"5\n'),
+        (Csv(), b"id,merchant,currency,status,amount\n1,2,3,4,five\n"),
+        (Csv(), b"id,merchant,currency,status,amount\n1,2,3,\xff,5\n"),
+        (JsonLines(), b'{"id":1,'),
+        (JsonLines(), b"[1]\n"),
+        (JsonLines(), b"1\n"),
+        (JsonLines(), b"\xff\n"),
+        (Parquet(), b"PAR1, or not"),
+    ],
+    ids=str,
+)
+@pytest.mark.parametrize("without", ["pyarrow", "duckdb"])
+def test_what_is_not_of_its_format_is_said(
+    tmp_path: Path, form: Format, data: bytes, without: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A manifest that agrees with the bytes of what is no such file."""
+    out = made(tmp_path, form)
+    out.write_bytes(data)
+    rewritten(out)
+    if form.name != "parquet" or without == "duckdb":
+        monkeypatch.setitem(sys.modules, without, None)
+    with pytest.raises(ExportError, match=r"payments\.csv"):
+        verify(out)
+
+
+@pytest.mark.parametrize("form", FORMATS, ids=str)
+def test_a_files_name_is_no_pattern(tmp_path: Path, form: Format) -> None:
+    names = ("of[1]*{a,b}?~%20#é's .out", "of1abx.out")
+    for number, name in enumerate(names, 1):
+        Payments(number).export().write(FakeServices(tmp_path / "ledger"), tmp_path / name, format=form, totals=TOTALS)
+    assert [verify(tmp_path / name).rows for name in names] == [1, 2]
+
+
+def test_a_manifest_of_unknown_options_is_said(tmp_path: Path) -> None:
+    out = made(tmp_path)
+    rewritten(out, format={"name": "csv", "quote": "'"})
+    with pytest.raises(ExportError, match=r"payments\.csv.*quote"):
+        verify(out)
+
+
+def test_of_many_differences_a_few_are_told(tmp_path: Path) -> None:
+    out = tmp_path / "many.csv"
+    rows = [(f"{number}" + "x" * 1_000, 1) for number in range(500)]
+    RowExport(rows, columns=("a", "n")).write(FakeServices(tmp_path / "ledger"), out, totals={"n": "sum"}, by=("a",))
+    manifest = Manifest.load(manifest_path(out))
+    totals = tuple(msgspec.structs.replace(total, rows=2) for total in manifest.totals)
+    manifest_path(out).write_bytes(msgspec.structs.replace(manifest, totals=totals).dump())
+    with pytest.raises(ExportError, match=r"to be 2, got 1; and 495 more") as caught:
+        verify(out)
+    assert len(str(caught.value)) < 3_000
 
 
 def made(tmp_path: Path, form: Format | None = None) -> Path:
@@ -147,3 +252,59 @@ def test_a_manifest_of_a_newer_schema_asks_for_an_upgrade(tmp_path: Path) -> Non
 def test_a_manifest_survives_its_own_reading(tmp_path: Path) -> None:
     out = made(tmp_path)
     assert Manifest.load(manifest_path(out)).dump() == manifest_path(out).read_bytes()
+
+
+# --- against the source ------------------------------------------------------------------------------------------------
+
+
+def sold(folder: Path) -> tuple[Path, sqlite3.Connection]:
+    """Forty payments in a database, and their export with totals by currency."""
+    db = sqlite3.connect(folder / "shop.db")
+    db.execute("CREATE TABLE payments (id INTEGER, currency TEXT, cents INTEGER)")
+    db.executemany(
+        "INSERT INTO payments VALUES (?, ?, ?)", [(n, (None, "EUR", "USD")[n % 3], n * 101) for n in range(40)]
+    )
+    db.commit()
+    rows = db.execute("SELECT id, currency, cents FROM payments ORDER BY id").fetchall()
+    out = folder / "sold.csv"
+    RowExport(rows, columns=("id", "currency", "cents")).write(
+        FakeServices(folder / "ledger"), out, totals={"cents": "sum"}, by=("currency",)
+    )
+    return out, db
+
+
+GROUPED = "SELECT currency, count(*), sum(cents) FROM payments GROUP BY currency"
+
+
+def test_the_source_agrees_with_the_file(tmp_path: Path) -> None:
+    out, db = sold(tmp_path)
+    with closing(db):
+        assert verify(out, source=db.execute(GROUPED)) == verify(out)
+
+
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [
+        ("UPDATE payments SET cents = cents + 1 WHERE id = 1", "group ('EUR',) to be 24948, got 24947"),
+        ("DELETE FROM payments WHERE id = 2", "rows of group ('USD',) to be 12, got 13"),
+        ("INSERT INTO payments VALUES (99, 'CHF', 5)", "cents of group ('CHF',) to be 5, got 0"),
+        ("DELETE FROM payments WHERE currency IS NULL", "rows of group (None,) to be 0, got 14"),
+    ],
+)
+def test_a_source_that_says_otherwise_is_told(tmp_path: Path, change: str, says: str) -> None:
+    out, db = sold(tmp_path)
+    with closing(db):
+        db.execute(change)
+        with pytest.raises(ExportError, match=re.escape(says)) as told:
+            verify(out, source=db.execute(GROUPED))
+    assert str(told.value).startswith(f"{out} is not what its source says: ")
+
+
+def test_without_totals_the_source_says_how_many_rows_there_are(tmp_path: Path) -> None:
+    out = tmp_path / "few.csv"
+    RowExport([(1,), (2,)], columns=("id",)).write(FakeServices(tmp_path / "ledger"), out)
+    verify(out, source=[(2,)])
+    with pytest.raises(ExportError, match="expected rows to be 3, got 2"):
+        verify(out, source=[(3,)])
+    with pytest.raises(ExportError, match="Expected of the source rows of rows, got 2 values"):
+        verify(out, source=[(2, 1)])

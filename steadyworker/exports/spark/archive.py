@@ -12,7 +12,7 @@ import os
 import queue
 from pathlib import Path
 
-from steadyworker.errors import ExportError
+from steadyworker.errors import ConfigError, ExportError
 from steadyworker.exports.spark.process import HostProcess
 from steadyworker.exports.spark.protocol import Fatal, Message, Ready
 from steadyworker.exports.spark.settings import SparkSettings
@@ -27,11 +27,15 @@ def build_archive(settings: SparkSettings) -> Path:
     Takes some 15 s, and 150 MB of disk.
 
     Raises:
-        ConfigError: No Java, or no pyspark.
+        ConfigError: No Java, or no pyspark; a Spark Connect server, which needs none of ours.
         ExportError: Spark did not start or did not write it; has the end of its log.
     """
     java = settings.java(os.environ)
     path = settings.archive(java)
+    if java is None or path is None:
+        raise ConfigError(
+            f"Expected a master whose driver is the host's, got {settings.place}: it has its own archive."
+        )
     if path.exists():
         return path
     said: queue.SimpleQueue[Message | None] = queue.SimpleQueue()

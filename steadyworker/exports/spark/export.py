@@ -13,6 +13,7 @@ from contextlib import ExitStack, closing
 from dataclasses import KW_ONLY, dataclass
 from datetime import date, datetime
 from decimal import Decimal
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -22,14 +23,20 @@ from steadyworker.clock import Clock, SystemClock
 from steadyworker.errors import ExportError
 from steadyworker.exports.base import Services
 from steadyworker.exports.commit import publish
-from steadyworker.exports.formats import Csv, format_of
-from steadyworker.exports.manifest import Manifest, Total, timestamp, versions
+from steadyworker.exports.formats import Csv, Format, format_of
+from steadyworker.exports.manifest import Manifest, Total, plain, timestamp, versions
+from steadyworker.exports.spark.build import Build
 from steadyworker.exports.spark.groups import Groups, check
+from steadyworker.exports.spark.handle import Names
 from steadyworker.exports.spark.join import Join
-from steadyworker.exports.spark.protocol import Done, Failed, Lines, Part, Plan, Progress, Started, from_event, to_param
+from steadyworker.exports.spark.pace import note
+from steadyworker.exports.spark.params import to_param
+from steadyworker.exports.spark.protocol import Done, Failed, Lines, Part, Plan, Progress, Started, from_event
+from steadyworker.exports.spark.recast import Recast
 from steadyworker.exports.spark.tables import Table, source
 from steadyworker.exports.stage import Stage, Target, drop_incomplete
 from steadyworker.exports.totals import Totals
+from steadyworker.redaction import redact
 
 Value = str | int | float | bool | Decimal | date | datetime | None
 
@@ -40,11 +47,12 @@ SERVICE = "spark"
 @dataclass(frozen=True)
 class SparkExport:
     """
-    A query's result as one sorted CSV file, made by Spark.
+    A query's result as one sorted file, made by Spark.
 
     Args:
-        query: Spark SQL; `:name` stands for a parameter.
-        tables: Name in the query to a Parquet, CSV or JSON Lines file or folder, or `Files` that says more.
+        query: Spark SQL; `:name` stands for a parameter.  Or `Build`, a function of yours that builds a DataFrame.
+        tables: Name in the query to a Parquet, CSV or JSON Lines file or folder, or `Files` that says more; or `Jdbc`,
+            a table of PostgreSQL or SQLite.
         order_by: Columns of the result to sort by, ascending; together unique, so that a file made again is the same file.
         params: Values of the parameters; bound by Spark, never formatted into the query.
             They are in the manifest: no credential belongs here.
@@ -53,19 +61,24 @@ class SparkExport:
         ExportError: No query, or nothing to sort by.
     """
 
-    query: str
+    query: str | Build
     _: KW_ONLY
     tables: Mapping[str, Table]
     order_by: Sequence[str]
     params: Mapping[str, Value] | None = None
 
     def __post_init__(self) -> None:
-        if not self.query.strip():
+        if not self.text.strip():
             raise ExportError("Expected a query in Spark SQL, got an empty one.")
         if isinstance(self.order_by, str) or not self.order_by:
             raise ExportError(
                 f"Expected columns to sort by, as a tuple, got {self.order_by!r}: name those that together are unique."
             )
+
+    @property
+    def text(self) -> str:
+        """The query, or the name of the function that builds it."""
+        return self.query.name if isinstance(self.query, Build) else self.query
 
     def write(
         self,
@@ -85,10 +98,6 @@ class SparkExport:
             Interrupt: The run must end; Spark's job is ended, too.
         """
         chosen = format_of(Target.of(to), format)
-        if not isinstance(chosen, Csv):
-            raise ExportError(
-                f"Expected Csv() as format of a SparkExport, got {chosen.name}: export CSV, or use RowExport."
-            )
         return publish(
             services,
             to,
@@ -103,7 +112,8 @@ class SparkExport:
             ExportError: A table or a parameter that cannot be.
         """
         return Plan(
-            query=self.query,
+            query=self.text,
+            build=isinstance(self.query, Build),
             tables={name: source(name, table) for name, table in self.tables.items()},
             params={name: to_param(name, value) for name, value in (self.params or {}).items()},
             order_by=tuple(self.order_by),
@@ -120,7 +130,7 @@ class _Run:
         self,
         export: SparkExport,
         services: Services,
-        form: Csv,
+        form: Format,
         totals: Mapping[str, str],
         by: Sequence[str],
         target: Target,
@@ -132,29 +142,36 @@ class _Run:
         self._columns: tuple[tuple[str, str], ...] = ()
         self._join: Join | None = None
         self._groups: Groups | None = None
+        self._tasks = (0, 0)
+        self._note = ""
+        self._started = Started("", ())
 
     def write(self) -> Manifest:
         """Write `stage.data`, durable, and answer what it is."""
         began = self._clock.monotonic()
         drop_incomplete(self._target, self._services.uid, self._stage.fence)
-        form = self._form
-        lines = Lines(delimiter=form.delimiter, null=form.null, guard_formulas=form.guard_formulas)
+        lines = _lines(self._form)
         parts = self._stage.path / "parts"
         manifest, spark = None, began
-        request = msgspec.to_builtins(self._export.plan(lines, tuple(self._sums), parts))
+        plan = self._export.plan(lines, tuple(self._sums), parts)
+        names = Names(self._services)
+        request = msgspec.to_builtins(msgspec.structs.replace(plan, session=names.own, earlier=names.earlier))
         with ExitStack() as opened:
             events = opened.enter_context(closing(self._services.call(SERVICE, request)))  # type: ignore[type-var]
             for said in events:
                 match from_event(said):
-                    case Started(columns=columns):
-                        self._begin(columns, opened)
-                    case Progress(done=done, total=total, rows=rows):
-                        self._services.progress(done, total, f"{rows:,} rows written")
+                    case Started() as started:
+                        self._started = started
+                        names.began(started.where)
+                        self._begin(started.columns, opened)
+                    case Progress(done=done, total=total) as moved:
+                        self._tasks, self._note = (done, total), note(moved.rows, moved.rate, moved.left)
+                        self._services.progress(done, total, self._note)
                     case Part(index=index, path=path, bytes=size):
                         self._joined().offer(index, path, size)
                     case Failed(kind=kind, text=text):
                         self._stage.remove()
-                        raise ExportError(f"Spark did not make the export ({kind}): {text}")
+                        raise ExportError(f"Spark did not make the export ({kind}): {redact(text)}")
                     case Done() as done:
                         spark = self._clock.monotonic()
                         manifest = self._finish(done, said)
@@ -173,8 +190,17 @@ class _Run:
         names = [name for name, _ in columns]
         Totals(names, self._sums, self._by, self._form.text)  # says what cannot be summed, in the words of every export
         self._groups = Groups(columns, self._form, self._by, tuple(self._sums)) if self._by else None
-        joined = self._groups.add if self._groups else lambda _: None
-        self._join = opened.enter_context(Join(self._stage.data, self._form.head(names), self._services.check, joined))
+        data, head, form = self._stage.data, self._form.head(names), self._form
+        if form.name == "parquet":
+            body = partial(Recast, columns=columns, seen=self._groups.add_batch if self._groups else lambda _: None)
+            join = Join(data, head, self._moved, lambda _: None, form=form, body=body)
+        else:
+            join = Join(data, head, self._moved, self._groups.add if self._groups else lambda _: None, form=form)
+        self._join = opened.enter_context(join)
+
+    def _moved(self) -> None:
+        joined = f"{self._joined().rows:,} joined"
+        self._services.progress(*self._tasks, f"{self._note}, {joined}" if self._note else joined)
 
     def _joined(self) -> Join:
         if self._join is None:
@@ -195,15 +221,18 @@ class _Run:
             key=self._services.key,
             fence=self._stage.fence,
             name=self._target.path.name,
-            query=self._export.query,
-            parameters={name: _json(value) for name, value in (self._export.params or {}).items()},
+            query=self._export.text,
+            parameters=plain(self._export.params or {}),
+            snapshot=self._started.snapshot,
             columns=tuple(name for name, _ in self._columns),
             rows=done.rows,
             totals=self._totals(done),
             bytes=join.bytes,
             sha256=join.sha256,
             format=self._form.options(),
-            versions=versions() | said.get("versions", {}),
+            versions=versions(*(["pyarrow"] if self._form.name == "parquet" else []))
+            | said.get("versions", {})
+            | self._started.versions,
             created_at=timestamp(self._clock),
         )
 
@@ -215,8 +244,16 @@ class _Run:
         return (Total(rows=done.rows, sums=done.sums),) if self._sums else ()
 
 
-def _json(value: Value) -> str | int | float | bool | None:
-    """A parameter as the manifest shows it."""
-    if isinstance(value, date):
-        return value.isoformat()
-    return str(value) if isinstance(value, Decimal) else value
+def _lines(form: Format) -> Lines:
+    """What the host is told of the format."""
+    if not isinstance(form, Csv):
+        return Lines(form=form.name)
+    return Lines(
+        delimiter=form.delimiter,
+        null=form.null,
+        guard_formulas=form.guard_formulas,
+        decimal_comma=form.decimal_comma,
+        dates=form.dates,
+        moments=form.moments,
+        zone=form.zone,
+    )

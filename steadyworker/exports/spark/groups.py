@@ -7,17 +7,20 @@ Sums are decimals of 76 digits within a part, and of any length over all of them
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from decimal import Context, Decimal, Inexact, localcontext
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from steadyworker.errors import ExportError
-from steadyworker.exports.formats import Csv
+from steadyworker.exports.formats import Csv, Format
 from steadyworker.exports.manifest import Total, in_order
+from steadyworker.exports.parquet import arrow
 from steadyworker.exports.values import decimal_text
 
 _SCALE = re.compile(r"decimal\(\d+,(\d+)\)")
+_BLOCK = 16 << 20
 _EXACT = Context(prec=200, traps=[Inexact])
 
 
@@ -35,44 +38,35 @@ class Groups:
         ExportError: No pyarrow; a group by numbers that are equal in several texts.
     """
 
-    def __init__(self, columns: Sequence[tuple[str, str]], form: Csv, by: Sequence[str], summed: Sequence[str]) -> None:
-        try:
-            import pyarrow as pa
-            import pyarrow.csv as pa_csv
-        except ImportError as error:
-            raise ExportError(
-                "Expected pyarrow for totals by group, got no such module: pip install 'steadyworker[spark]'."
-            ) from error
+    def __init__(
+        self, columns: Sequence[tuple[str, str]], form: Format, by: Sequence[str], summed: Sequence[str]
+    ) -> None:
+        pa = arrow("totals by group")
         kinds = dict(columns)
         for name in by:
             if kinds[name].startswith(("float", "double", "decimal")):
                 raise ExportError(
                     f"Expected text, integers or dates in {name!r} to group by, got {kinds[name]}: cast the column to text in the query."
                 )
-        self._by, self._summed = list(by), list(summed)
-        self._pa, self._csv = pa, pa_csv
+        self._by, self._summed, self._form = list(by), list(summed), form
+        self._pa = pa
         scales = {name: int(match[1]) if (match := _SCALE.fullmatch(kinds[name])) else 0 for name in summed}
         self._wide = {name: pa.decimal256(76, scale) for name, scale in scales.items()}
-        self._read = pa_csv.ReadOptions(column_names=list(kinds), use_threads=False, block_size=16 << 20)
-        self._parse = pa_csv.ParseOptions(delimiter=form.delimiter, newlines_in_values=True, ignore_empty_lines=False)
-        # One column may be summed and grouped by: it is read as what is summed, and shown as its text is.
-        types = dict.fromkeys(by, pa.string()) | {name: pa.decimal128(38, scale) for name, scale in scales.items()}
-        self._convert = pa_csv.ConvertOptions(
-            column_types=types,
-            include_columns=list(types),
-            null_values=[form.null],
-            strings_can_be_null=True,
-            quoted_strings_can_be_null=False,
+        self._batches: Callable[[Path], Iterator[Any]] = (
+            partial(_csv_batches, form, kinds, by, scales)
+            if isinstance(form, Csv)
+            else partial(_json_batches, kinds, by, scales)
         )
         self._sums: dict[tuple[str | None, ...], list[int | Decimal]] = {}
 
     def add(self, part: Path) -> None:
-        """Add a part's rows."""
-        if not part.stat().st_size:
-            return
-        table: Any = self._csv.read_csv(
-            part, read_options=self._read, parse_options=self._parse, convert_options=self._convert
-        )
+        """Add a part's rows, however large it is."""
+        if part.stat().st_size:
+            for batch in self._batches(part):
+                self.add_batch(batch)
+
+    def add_batch(self, table: Any) -> None:
+        """Add these rows (an Arrow batch)."""
         wide = self._pa.table(
             [table[name] for name in self._by] + [table[name].cast(kind) for name, kind in self._wide.items()],
             names=[f"by {number}" for number in range(len(self._by))]
@@ -84,7 +78,11 @@ class Groups:
         columns = [found[name].to_pylist() for name in (*keys, "count_all", *(f"{name}_sum" for name in sums))]
         with localcontext(_EXACT):
             for row in zip(*columns, strict=True):
-                self._add(tuple(None if key is None else str(key) for key in row[: len(keys)]), row[len(keys) :])
+                self._add(tuple(map(self._shown, row[: len(keys)])), row[len(keys) :])
+
+    def _shown(self, key: object) -> str | None:
+        """A group as the file shows it; what was read as text is that already."""
+        return key if key is None or isinstance(key, str) else self._form.text(key)
 
     def _add(self, group: tuple[str | None, ...], numbers: Sequence[int | Decimal | None]) -> None:
         before = self._sums.get(group, [0] * len(numbers))
@@ -117,6 +115,64 @@ def check(totals: Sequence[Total], rows: int, sums: dict[str, str]) -> None:
         raise ExportError(
             f"Expected the totals that Spark counted, {rows} rows and sums {sums}, got {found} by group: the file is not what Spark wrote."
         )
+
+
+def _csv_batches(
+    form: Csv, kinds: Mapping[str, str], by: Sequence[str], scales: Mapping[str, int], part: Path
+) -> Iterator[Any]:
+    import pyarrow.csv as pa_csv  # `arrow()` has answered
+
+    # One column may be summed and grouped by: it is read as what is summed, and shown as its text is.
+    types = dict.fromkeys(by, arrow().string()) | {
+        name: arrow().decimal128(38, scale) for name, scale in scales.items()
+    }
+    with pa_csv.open_csv(
+        part,
+        read_options=pa_csv.ReadOptions(column_names=list(kinds), use_threads=False, block_size=_BLOCK),
+        parse_options=pa_csv.ParseOptions(delimiter=form.delimiter, newlines_in_values=True, ignore_empty_lines=False),
+        convert_options=pa_csv.ConvertOptions(
+            column_types=types,
+            include_columns=list(types),
+            null_values=[form.null],
+            strings_can_be_null=True,
+            quoted_strings_can_be_null=False,
+            decimal_point="," if form.decimal_comma else ".",
+        ),
+    ) as batches:
+        yield from batches
+
+
+def _json_batches(
+    kinds: Mapping[str, str],
+    by: Sequence[str],
+    scales: Mapping[str, int],
+    part: Path,
+) -> Iterator[Any]:
+    import pyarrow.json as pa_json  # `arrow()` has answered
+
+    pa = arrow()
+    plain = {
+        "boolean": pa.bool_(),
+        "tinyint": pa.int64(),
+        "smallint": pa.int64(),
+        "int": pa.int64(),
+        "bigint": pa.int64(),
+    }
+    schema = pa.schema([(name, plain.get(kinds[name], pa.string())) for name in dict.fromkeys((*by, *scales))])
+    options = pa_json.ParseOptions(explicit_schema=schema, unexpected_field_behavior="ignore")
+    with pa_json.open_json(
+        part, read_options=pa_json.ReadOptions(use_threads=False, block_size=_BLOCK), parse_options=options
+    ) as batches:
+        for batch in batches:
+            yield pa.table(
+                [
+                    batch[name].cast(pa.decimal128(38, scales[name]))
+                    if name in scales and name not in by
+                    else batch[name]
+                    for name in schema.names
+                ],
+                names=schema.names,
+            )
 
 
 def _shown(value: int | Decimal) -> str:

@@ -1,10 +1,10 @@
 """
-The Spark host's process: `python -m steadyworker.exports.spark.host PARENT`, started by `process.py` and by nobody else.
+The Spark host's process: `python -m steadyworker.exports.spark.host PARENT [connect]`, started by `process.py` only.
 
 - Its standard input and output carry the protocol.  They are moved to other descriptors before anything else happens, and
   1 becomes 2 (the log): what the JVM prints cannot break the protocol.
-- It leads a session of its own and ends together with all of it: when its parent dies (PDEATHSIG, end of file), when its
-  JVM dies, when it is told to.
+- It leads a session of its own and ends together with all of it, and with its folder: when its parent dies (PDEATHSIG, end of file), when its
+  JVM dies or its Connect server has forgotten its jobs, when it is told to.
 - Spark is started before any thread is.
 """
 
@@ -14,20 +14,60 @@ import ctypes
 import os
 import queue
 import signal
+import subprocess
 import sys
 import tempfile
 import threading
 from pathlib import Path
 from typing import NoReturn
 
-from steadyworker.exports.spark.engine import Engine, first_line
-from steadyworker.exports.spark.protocol import Cancel, Fatal, Message, Ping, Pong, Ready, Run, decode_command, encode
+from steadyworker.exports.spark.backend import Backend
+from steadyworker.exports.spark.connect import ConnectEngine
+from steadyworker.exports.spark.engine import Engine
+from steadyworker.exports.spark.protocol import (
+    Cancel,
+    Connect,
+    Fatal,
+    Message,
+    Ping,
+    Pong,
+    Ready,
+    Run,
+    decode_command,
+    encode,
+)
+from steadyworker.exports.spark.query import first_line
+from steadyworker.redaction import redact
 
 _PR_SET_PDEATHSIG = 1
+# It waits for the lock that a living host holds; the JVM may write for a moment after that.
+_BURY = """
+import fcntl, os, shutil, sys, time
+fcntl.flock(os.open(sys.argv[1] + "/lock", os.O_RDWR), fcntl.LOCK_EX)
+for _ in range(20):
+    shutil.rmtree(sys.argv[1], ignore_errors=True)
+    if not os.path.exists(sys.argv[1]):
+        break
+    time.sleep(0.1)
+"""
 
 
 def die() -> NoReturn:
-    """End this process, the JVM, and all that shares their group; nothing here is worth a good-bye."""
+    """
+    End this process, the JVM, and all that shares their group; nothing here is worth a good-bye.
+
+    The folder is the parent's to remove; where the parent is dead, a process that outlives this one does it.
+    """
+    if os.getppid() != int(sys.argv[1]):
+        folder = str(Path(tempfile.gettempdir()).parent)
+        subprocess.Popen(
+            [sys.executable, "-I", "-S", "-c", _BURY, folder],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            cwd="/",
+            start_new_session=True,
+        )
     os.killpg(0, signal.SIGKILL)
     os._exit(1)  # not reached
 
@@ -68,16 +108,22 @@ def main() -> None:
     die_with(int(sys.argv[1]))
     wire = Wire()
     try:
-        engine = Engine(wire.send, die)
+        engine = _engine(wire, sys.argv[2:])
         engine.warm_up(Path(tempfile.gettempdir(), "warm-up"))
     except Exception as error:  # noqa: BLE001 - whatever keeps Spark from starting is told, and ends this process
-        wire.send(Fatal(first_line(error)))
+        wire.send(Fatal(redact(first_line(error))))
         die()
+
+    def leave() -> NoReturn:
+        engine.abandon()
+        die()
+
+    signal.signal(signal.SIGTERM, lambda *_: threading.Thread(target=leave, name="leave").start())
     pings: queue.SimpleQueue[int] = queue.SimpleQueue()
     stopping = threading.Event()
     threading.Thread(target=_answer, args=(engine, wire, pings), name="ping", daemon=True).start()
-    threading.Thread(target=_outlive, args=(engine, stopping), name="jvm", daemon=True).start()
-    wire.send(Ready(os.getpid(), engine.versions))
+    threading.Thread(target=_outlive, args=(engine, stopping), name="outlive", daemon=True).start()
+    wire.send(Ready(os.getpid(), dict(engine.versions)))
     for line in wire.commands:
         match decode_command(line):
             case Run() as run:
@@ -90,20 +136,34 @@ def main() -> None:
                 stopping.set()
                 engine.stop()
                 os._exit(0)  # at once: end of file, which tells the parent, must not come before the exit code
-    die()
+    leave()
 
 
-def _answer(engine: Engine, wire: Wire, pings: queue.SimpleQueue[int]) -> None:
-    """Answer each ping after a round trip to the JVM."""
+def _engine(wire: Wire, kind: list[str]) -> Backend:
+    """The engine that the parent asks for."""
+    if kind != ["connect"]:
+        return Engine(wire.send, die)
+
+    def lost(why: str) -> NoReturn:
+        wire.send(Fatal(why))
+        die()
+
+    command = decode_command(wire.commands.readline())
+    assert isinstance(command, Connect), "the parent says it first"
+    return ConnectEngine(wire.send, lost, command)
+
+
+def _answer(engine: Backend, wire: Wire, pings: queue.SimpleQueue[int]) -> None:
+    """Answer each ping after a round trip to Spark."""
     while True:
         number = pings.get()
         if engine.alive():
             wire.send(Pong(number))
 
 
-def _outlive(engine: Engine, stopping: threading.Event) -> None:
-    """Die with the JVM."""
-    engine.jvm.wait()
+def _outlive(engine: Backend, stopping: threading.Event) -> None:
+    """Die with what there is no host without."""
+    engine.outlive()
     if not stopping.is_set():
         die()
 

@@ -10,12 +10,13 @@ from typing import Any
 import msgspec
 
 from steadyworker.exports.spark.process import HostProcess
-from steadyworker.exports.spark.protocol import Cancel, Done, Failed, Ping, Plan, Run, as_event
+from steadyworker.exports.spark.protocol import Cancel, Database, Done, Failed, Ping, Plan, Run, as_event
 from steadyworker.exports.spark.settings import SparkSettings
 
 Emit = Callable[[Mapping[str, Any]], None]
 _STOP_WITHIN = 15.0  # seconds for a host that ends in good order,
 _ARCHIVE_WITHIN = 120.0  # and for one that writes the class-data archive then
+_LATE = 5.0  # seconds past what was due: this process stood still itself
 
 
 @dataclass(eq=False, slots=True)
@@ -27,9 +28,10 @@ class Call:
         job: The name that hosts know it by.
         plan: What is asked; `parts` is the folder that each submission makes a folder in.
         submissions: How often it was given to a host.
-        deaths: How many hosts died under it while it ran alone.
+        deaths: How many hosts died under it while it ran alone, and how often it was stuck.
         suspect: A host died under it, alone or not: it runs alone until it has ended.
         cancelled: Nobody waits for it any longer.
+        stuck: Why it is being ended although somebody waits for it: nothing of it moved any longer.
         kill_at: When its host is killed, because it did not end when it was cancelled.
     """
 
@@ -40,6 +42,7 @@ class Call:
     deaths: int = 0
     suspect: bool = False
     cancelled: bool = False
+    stuck: str = ""
     kill_at: float | None = None
 
     def end(self, event: Done | Failed, versions: Mapping[str, str] | None = None) -> None:
@@ -89,6 +92,7 @@ class Host:
     def submit(self, call: Call) -> None:
         """Begin the call here, as soon as the host is ready."""
         call.submissions += 1
+        call.stuck, call.kill_at = "", None
         self.begun += 1
         self.calls[call.job] = call
         self.idle_since = None
@@ -104,8 +108,11 @@ class Host:
             self._send(call)
 
     def _send(self, call: Call) -> None:
-        parts = str(Path(call.plan.parts, str(call.submissions)))
-        self.process.send(Run(call.job, msgspec.structs.replace(call.plan, parts=parts)))
+        parts = str(Path(call.plan.parts, f"{call.job}-{call.submissions}"))
+        plan = msgspec.structs.replace(call.plan, parts=parts)
+        # A database may be silent for as long as its own limit says, before its first row.
+        silent = [table.statement_timeout for table in plan.tables.values() if isinstance(table, Database)]
+        self.process.send(Run(call.job, plan, max(self.settings.stuck_after, *silent, 0.0)))
 
     def cancel(self, call: Call, now: float) -> None:
         """End a call that runs here."""
@@ -134,7 +141,8 @@ class Host:
             self.process.stop()
 
     def attend(self, now: float) -> None:
-        """Do what is due: kill what is late or hung, ping what works, stop what is idle or retired."""
+        """Do what is due: kill what is late or hung, ping what works, stop what is idle or retired; bound the log."""
+        self.process.bound_log()
         for call in self.calls.values():
             if call.kill_at is not None and now >= call.kill_at:
                 call.kill_at = None
@@ -158,6 +166,8 @@ class Host:
         if self.asked_at is None and now - self.answered_at >= self.settings.ping_every:
             self.asked_at = now
             self.process.send(Ping(self.begun))
+        elif self.asked_at is not None and now - self.asked_at >= self.settings.hung_after + _LATE:
+            self.asked_at = now  # we were not here when it was due: a paused container, a suspended machine
         elif self.asked_at is not None and now - self.asked_at >= self.settings.hung_after:
             self.answered_at, self.asked_at = now, None
             self.kill(f"its JVM did not answer for {self.settings.hung_after:g} s")

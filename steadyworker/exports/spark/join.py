@@ -4,19 +4,45 @@ Parts to one file, in the sort's order, while later parts are still being writte
 A part is taken when Spark calls its task complete, and not before all parts in front of it were taken.
 Its size is looked at again when all is done: what was joined has to be what is there.
 Rows are counted in the bytes themselves, so that the file, not Spark's word for it, is what the manifest tells of.
+Bytes that are no UTF-8 end the join: Spark passes on what a file of its source has.
 """
 
 from __future__ import annotations
 
+import codecs
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from types import TracebackType
-from typing import Self
+from typing import Protocol, Self
 
 from steadyworker.errors import ExportError
+from steadyworker.exports.formats import Csv, Format
 from steadyworker.exports.hashed import HashedFile
+from steadyworker.exports.packed import Gzip
+from steadyworker.exports.parquet import Out
 
 _PIECE = 1 << 20
+
+
+class Body(Protocol):
+    """Makes the file's bytes out of parts."""
+
+    @property
+    def rows(self) -> int:
+        """Rows so far, counted in what was read."""
+        ...
+
+    def add(self, part: Path) -> int:
+        """Add a part; answers how many bytes it has."""
+        ...
+
+    def finish(self) -> None:
+        """Write what follows the last part."""
+        ...
+
+    def close(self) -> None:
+        """Release what it holds, finished or not."""
+        ...
 
 
 class Join:
@@ -26,23 +52,33 @@ class Join:
     Args:
         path: The file; must not be there.
         head: What stands before the first row.
-        check: Called after each MiB; raises what shall end the join.
+        moved: Called after each MiB; raises what shall end the join.
         joined: Called with each part whose bytes are in the file.
+        form: How the parts are written, and whether the file is packed.
+        body: Makes the body of a format that is not joined byte by byte.
     """
 
-    def __init__(self, path: Path, head: bytes, check: Callable[[], None], joined: Callable[[Path], None]) -> None:
+    def __init__(
+        self,
+        path: Path,
+        head: bytes,
+        moved: Callable[[], None],
+        joined: Callable[[Path], None],
+        *,
+        form: Format | None = None,
+        body: Callable[[Out, Callable[[], None]], Body] | None = None,
+    ) -> None:
         self._out = HashedFile(path)
-        self._out.write(head)
-        self._check, self._joined = check, joined
+        self._body: Body = body(self._out, moved) if body else Text(self._out, head, moved, form or Csv())
+        self._joined = joined
         self._waiting: dict[int, tuple[Path | None, int]] = {}
         self._sizes: dict[int, int] = {}
         self._next = 0
-        self._lines = LineCount()
 
     @property
     def rows(self) -> int:
         """Rows in the file so far."""
-        return self._lines.count
+        return self._body.rows
 
     @property
     def bytes(self) -> int:
@@ -78,16 +114,17 @@ class Join:
                 self._append(index, path, size)
             elif index not in self._sizes:
                 _expect(index, 0, size)
+        self._body.finish()
         self._out.sync()
 
     def _append(self, index: int, part: Path, size: int) -> None:
-        with part.open("rb") as source:
-            got = 0
-            while piece := source.read(_PIECE):
-                self._out.write(piece)
-                self._lines.add(piece)
-                got += len(piece)
-                self._check()
+        try:
+            got = self._body.add(part)
+        except UnicodeDecodeError as error:
+            raise ExportError(
+                f"Expected text in UTF-8 from Spark, got {error.object[error.start : error.end]!r} "
+                f"after {self.rows} rows: choose its bytes in the query, with make_valid_utf8 or base64."
+            ) from error
         _expect(index, size, got)
         self._sizes[index] = size
         self._joined(part)
@@ -98,23 +135,65 @@ class Join:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        self._body.close()
         self._out.close()
+
+
+class Text:
+    """Parts that are joined byte by byte."""
+
+    def __init__(self, out: Out, head: bytes, moved: Callable[[], None], form: Format) -> None:
+        self._gzip = Gzip(out) if form.compression else None
+        self._out = self._gzip or out
+        self._out.write(head)
+        self._moved = moved
+        self._lines = LineCount(quoted=form.name == "csv")
+
+    @property
+    def rows(self) -> int:
+        """Rows so far."""
+        return self._lines.count
+
+    def add(self, part: Path) -> int:
+        """Add a part; raises UnicodeDecodeError."""
+        decoder = codecs.getincrementaldecoder("utf-8")()
+        got = 0
+        with part.open("rb") as source:
+            while piece := source.read(_PIECE):
+                if decoder.getstate()[0] or not piece.isascii():
+                    decoder.decode(piece)
+                self._out.write(piece)
+                self._lines.add(piece)
+                got += len(piece)
+                self._moved()
+        decoder.decode(b"", final=True)
+        return got
+
+    def finish(self) -> None:
+        """Write what is not packed yet."""
+        if self._gzip:
+            self._gzip.finish()
+
+    def close(self) -> None:
+        """Release what packs."""
+        if self._gzip:
+            self._gzip.close()
 
 
 class LineCount:
     """
-    Counts the line ends of CSV that are not inside quotes.
+    Counts the line ends of CSV that are not inside quotes; of anything else, all of them.
 
     A doubled quote ends and begins again, so that whether a byte is inside is the parity of the quotes before it.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, *, quoted: bool = True) -> None:
         self.count = 0
-        self._inside = False
+        self._quoted, self._inside = quoted, False
 
     def add(self, data: bytes) -> None:
         """The next bytes of the file."""
-        if not self._inside and b'"' not in data:
+        if not self._quoted or (not self._inside and b'"' not in data):
             self.count += data.count(b"\n")
             return
         first, *rest = data.split(b'"')

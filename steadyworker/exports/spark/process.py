@@ -6,7 +6,7 @@ One Spark host as its parent sees it: a process in a session of its own, and a f
     <hosts>/<random>/          made by the parent, mode 0700
         lock                   held (flock) by parent and host: free when both are gone, and the folder may be removed
         spark.properties           mode 0600: may hold credentials
-        log                    standard output and error of host and JVM
+        log                    standard output and error of host and JVM; its older half goes when it is too long
         tmp/ local/ warehouse/ Spark's
 
 End of file on the host's pipe means that it is gone; whatever is left of its session is killed then.
@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import fcntl
 import os
+import queue
 import shutil
 import signal
 import subprocess
@@ -23,8 +24,8 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Mapping
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import msgspec
@@ -36,6 +37,9 @@ from steadyworker.memory import tree_rss
 
 _LOG_TAIL = 4000
 _LOG_LINES = 5
+_LOG_LONGEST = 16 << 20
+KEPT_LOG = "host.log"
+"""The file of `SparkSettings.folder` that the log of the last host with a problem is kept in."""
 _KILLS, _PAUSE = 500, 0.01
 
 
@@ -52,46 +56,63 @@ class HostProcess:
     def __init__(
         self,
         settings: SparkSettings,
-        java: Java,
+        java: Java | None,
         environ: Mapping[str, str],
         sink: Callable[[HostProcess, Message | None], None],
     ) -> None:
         settings.hosts.mkdir(parents=True, exist_ok=True)
-        self.folder = Path(tempfile.mkdtemp(dir=settings.hosts))
+        with _alone_in(settings.hosts):
+            self.folder = Path(tempfile.mkdtemp(dir=settings.hosts))
+            self._lock = os.open(self.folder / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         self._sink = sink
         self._archive = settings.archive(java)
-        self._recorded = None if self._archive.exists() else self.folder / "classes.jsa"
-        self._lock = os.open(self.folder / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        self._kept_log = settings.folder / KEPT_LOG
+        recorded = self._archive is not None and not self._archive.exists()
+        self._recorded = self.folder / "classes.jsa" if recorded else None
+        self._commands: queue.SimpleQueue[Command | None] = queue.SimpleQueue()
         try:
-            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             self._process = self._start(settings, java, environ)
         except OSError:
             os.close(self._lock)
             shutil.rmtree(self.folder, ignore_errors=True)
             raise
-        self._reader = threading.Thread(target=self._read, name=f"spark-host-{self.pid}", daemon=True)
-        self._reader.start()
+        connect = settings.connect()
+        if connect is not None:
+            self.send(connect)
+        for work in (self._read, self._write):
+            threading.Thread(target=work, name=f"spark-host-{self.pid}", daemon=True).start()
 
-    def _start(self, settings: SparkSettings, java: Java, environ: Mapping[str, str]) -> subprocess.Popen[bytes]:
+    def _start(self, settings: SparkSettings, java: Java | None, environ: Mapping[str, str]) -> subprocess.Popen[bytes]:
         for name in ("tmp", "local"):
             (self.folder / name).mkdir()
+        command = [sys.executable, "-m", "steadyworker.exports.spark.host", str(os.getpid())]
+        if java is None:
+            command.append("connect")
+        else:
+            self._write_properties(settings)
+        with (self.folder / "log").open("ab") as log:  # appended to: it can be cut while they write
+            return subprocess.Popen(
+                command,
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=log,
+                env=settings.environment(environ, self.folder, java, sys.executable)
+                | {"SPARK_LAUNCHER_OPTS": "-XX:-UsePerfData"},
+                start_new_session=True,
+                pass_fds=(self._lock,),
+            )
+
+    def _write_properties(self, settings: SparkSettings) -> None:
         # CDS: share the archive, or record one, which the JVM writes when it exits in good order.
         share = (
             f"-XX:ArchiveClassesAtExit={self._recorded}" if self._recorded else f"-XX:SharedArchiveFile={self._archive}"
         )
         properties = self.folder / PROPERTIES
         properties.touch(mode=0o600)
-        properties.write_text(settings.properties(self.folder, f"-Xshare:auto {share}"), encoding="utf-8")
-        with (self.folder / "log").open("wb") as log:
-            return subprocess.Popen(
-                [sys.executable, "-m", "steadyworker.exports.spark.host", str(os.getpid())],
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                stderr=log,
-                env=settings.environment(environ, self.folder, java, sys.executable),
-                start_new_session=True,
-                pass_fds=(self._lock,),
-            )
+        # Without its counters, which a JVM keeps in /tmp whatever it is told, and leaves there when it is killed.
+        options = f"-XX:-UsePerfData -Xshare:auto {share}"
+        properties.write_text(settings.properties(self.folder, options), encoding="utf-8")
 
     @property
     def pid(self) -> int:
@@ -109,12 +130,8 @@ class HostProcess:
         return tree_rss(self.pid)
 
     def send(self, command: Command) -> None:
-        """Tell the host; lost if it is gone, which `sink` hears."""
-        stdin = self._process.stdin
-        if stdin is not None:
-            with suppress(OSError, ValueError):
-                stdin.write(encode(command))
-                stdin.flush()
+        """Tell the host, without waiting until it listens; lost if it is gone, which `sink` hears."""
+        self._commands.put(command)
 
     def kill(self) -> None:
         """End host and JVM now; `sink` hears None when they are gone.  Safe at any time and twice."""
@@ -133,9 +150,31 @@ class HostProcess:
             return " | ".join([line for line in lines if line][-_LOG_LINES:])
         return ""
 
+    def bound_log(self) -> None:
+        """Keep the newer half of a log that has grown too long; what is written in that very moment may be lost."""
+        with suppress(OSError):
+            path = self.folder / "log"
+            if (size := path.stat().st_size) > _LOG_LONGEST:
+                with path.open("rb") as log:
+                    log.seek(size - _LOG_LONGEST // 2)
+                    newer = log.read()
+                os.truncate(path, 0)
+                with path.open("ab") as log:
+                    log.write(newer)
+
+    def keep_log(self) -> Path:
+        """Keep a copy of the log for whoever looks into a problem, in place of the one before; answers where."""
+        with suppress(OSError):  # it is there to help, and a full disk is trouble enough
+            written = self._kept_log.with_name(f"{KEPT_LOG}.{self.pid}")
+            shutil.copyfile(self.folder / "log", written)
+            written.chmod(0o600)
+            written.replace(self._kept_log)
+        return self._kept_log
+
     def remove(self) -> None:
         """After its end: keep the archive if it recorded one, remove the rest."""
-        if self._recorded is not None and self._process.returncode == 0 and self._recorded.exists():
+        ended = self._process.returncode == 0
+        if self._archive is not None and self._recorded is not None and ended and self._recorded.exists():
             with suppress(OSError):  # an archive is a convenience
                 staged = self._archive.with_name(f"{self._archive.name}.{self.pid}")
                 shutil.move(self._recorded, staged)
@@ -158,10 +197,16 @@ class HostProcess:
             time.sleep(_PAUSE)
         self._process.wait()
         stdout.close()
-        if self._process.stdin is not None:
-            with suppress(OSError):
-                self._process.stdin.close()
+        self._commands.put(None)
         self._sink(self, None)
+
+    def _write(self) -> None:
+        stdin = self._process.stdin
+        assert stdin is not None  # it was asked for
+        with suppress(OSError), stdin:
+            while command := self._commands.get():
+                stdin.write(encode(command))
+                stdin.flush()
 
 
 def kill_session(leader: int) -> bool:
@@ -193,15 +238,24 @@ def _processes() -> list[Path]:
 
 def reap_folders(hosts: Path) -> None:
     """Remove the folders of hosts that died together with their worker process."""
-    for folder in hosts.glob("*/"):
-        try:
-            descriptor = os.open(folder / "lock", os.O_RDWR | os.O_CLOEXEC)
-        except OSError:
-            continue  # just being made
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            shutil.rmtree(folder, ignore_errors=True)
-        except OSError:
-            pass  # held: it lives
-        finally:
-            os.close(descriptor)
+    with suppress(FileNotFoundError), _alone_in(hosts):
+        for folder in hosts.glob("*/"):
+            descriptor = os.open(folder / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+            try:
+                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                shutil.rmtree(folder, ignore_errors=True)
+            except OSError:
+                pass  # held: it lives
+            finally:
+                os.close(descriptor)
+
+
+@contextmanager
+def _alone_in(hosts: Path) -> Iterator[None]:
+    """Keep other worker processes from reaping in this folder a host's that has no lock yet."""
+    descriptor = os.open(hosts, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(descriptor)

@@ -4,9 +4,10 @@ What worker process and Spark host say to each other: one JSON object a line, on
 ::
 
     worker process                                host
+    connect ───────────────────────────────────→ only if Spark is a Connect server
                           ←──────────────────── ready | fatal
     run ───────────────────────────────────────→
-                          ←──────────────────── started, then progress and part in any order
+                          ←──────────────────── started, then progress and part in any order, stuck
     cancel, ping ──────────────────────────────→
                           ←──────────────────── done | failed | pong
     stop ──────────────────────────────────────→ ends in good order; end of file: ends at once
@@ -17,18 +18,16 @@ A child is told the same events (`as_event`); each is a mapping with its `type`,
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from datetime import date, datetime
-from decimal import Decimal
-from types import MappingProxyType
-from typing import Any
+from collections.abc import Mapping
+from typing import Any, Literal
 
 import msgspec
 
-from steadyworker.errors import ExportError
+from steadyworker.exports.patterns import DATE, MOMENT, UTC
+from steadyworker.exports.spark.params import Param
 
 
-class Source(msgspec.Struct, frozen=True, kw_only=True):
+class Source(msgspec.Struct, frozen=True, kw_only=True, tag="files", tag_field="kind"):
     """A table of the query: where its files are and how they are read (`tables.py` explains)."""
 
     path: str
@@ -37,19 +36,50 @@ class Source(msgspec.Struct, frozen=True, kw_only=True):
     options: dict[str, str] = {}
 
 
-class Param(msgspec.Struct, frozen=True, kw_only=True):
-    """A parameter of the query, with the type that JSON would lose."""
+class Database(msgspec.Struct, frozen=True, kw_only=True, tag="database", tag_field="kind"):
+    """
+    A table of the query that a database has (`jdbc.py` explains); never with a credential, only with where one is found.
 
-    type: str
-    text: str | None = None
+    Attributes:
+        system: `postgresql` or `sqlite`.
+        place: `host:port/database`, or the path of the file.
+        user: Who logs in; as the system says without.
+        password_env: The environment variable that has the password,
+        password_file: or the file.
+        properties: Of the driver's, like `sslmode`.
+        relation: What stands after FROM.
+        partition_by: The column that cuts the read into ranges.
+        partitions: How many of them; found by the rows that the database expects without.
+        schema: Columns and their Spark types, where the driver's are not to be taken.
+        fetch_rows: Rows of one answer.
+        statement_timeout: Seconds for one answer.
+    """
+
+    system: Literal["postgresql", "sqlite"]
+    place: str
+    user: str | None = None
+    password_env: str | None = None
+    password_file: str | None = None
+    properties: dict[str, str] = {}
+    relation: str
+    partition_by: str | None = None
+    partitions: int | None = None
+    schema: str | None = None
+    fetch_rows: int
+    statement_timeout: float
 
 
 class Lines(msgspec.Struct, frozen=True, kw_only=True):
-    """How a row becomes a line: the options of `formats.Csv` that are not the head's."""
+    """How a row becomes a line: the format's name, and the options of `formats.Csv` that are not the head's."""
 
-    delimiter: str
-    null: str
-    guard_formulas: bool
+    form: str = "csv"
+    delimiter: str = ","
+    null: str = ""
+    guard_formulas: bool = True
+    decimal_comma: bool = False
+    dates: str = DATE
+    moments: str = MOMENT
+    zone: str = UTC
 
 
 class Plan(msgspec.Struct, frozen=True, kw_only=True):
@@ -57,29 +87,53 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     One export.
 
     Attributes:
-        query: SQL, with named parameter markers.
+        query: SQL, with named parameter markers; or the `module:function` that builds the result.
+        build: Whether it is the latter.
         tables: Name to source.
         params: Name to value.
         order_by: Columns of the result, ascending.
         sums: Columns whose exact sums are wanted.
         lines: How a row becomes a line.
         parts: A folder that is not there: the parts' files are written into it.
+        session: Names what Spark has of this run (a UUID), so that a later run can end it; stored before Spark hears of it.
+        earlier: The same of runs that came before: whatever still runs of them is ended first.
     """
 
     query: str
-    tables: dict[str, Source]
+    build: bool = False
+    tables: dict[str, Source | Database]
     params: dict[str, Param] = {}
     order_by: tuple[str, ...]
     sums: tuple[str, ...] = ()
     lines: Lines
     parts: str
+    session: str = ""
+    earlier: tuple[str, ...] = ()
+
+
+class Connect(msgspec.Struct, frozen=True, tag="connect", tag_field="type"):
+    """
+    Use this Spark Connect server.
+
+    By the pipe and not by an argument, variable or file: the address may hold a token.
+
+    Attributes:
+        url: `sc://host:port/;name=value;…`.
+        conf: Settings for every session.
+        within: Seconds to wait for a server that does not answer.
+    """
+
+    url: str
+    conf: dict[str, str]
+    within: float
 
 
 class Run(msgspec.Struct, frozen=True, tag="run", tag_field="type"):
-    """Begin a job."""
+    """Begin a job, which is `stuck` when nothing of it has moved for `stuck_after` seconds, or much longer if its tasks are long."""
 
     job: str
     plan: Plan
+    stuck_after: float = 60.0
 
 
 class Cancel(msgspec.Struct, frozen=True, tag="cancel", tag_field="type"):
@@ -112,19 +166,48 @@ class Fatal(msgspec.Struct, frozen=True, tag="fatal", tag_field="type"):
 
 
 class Started(msgspec.Struct, frozen=True, tag="started", tag_field="type"):
-    """The query is understood; its columns are (name, Spark type)."""
+    """
+    The query is understood.
+
+    Attributes:
+        columns: (name, Spark type) of each.
+        snapshot: Which moment of its databases it reads.
+        versions: Of the databases, and of the user's code.
+        where: How to find the job in a cluster.
+    """
 
     job: str
     columns: tuple[tuple[str, str], ...]
+    snapshot: str | None = None
+    versions: dict[str, str] = {}
+    where: dict[str, str] = {}
 
 
 class Progress(msgspec.Struct, frozen=True, tag="progress", tag_field="type"):
-    """Tasks that are complete, tasks known so far, and rows in complete parts; sent when one of them has moved."""
+    """
+    Something has moved: a task, a row or a byte.
+
+    Attributes:
+        done: Tasks that are complete.
+        total: Tasks known so far.
+        rows: Rows in complete parts.
+        rate: Rows a second, where there is evidence of it.
+        left: Seconds until all parts are written, once that can be told.
+    """
 
     job: str
     done: int
     total: int
     rows: int
+    rate: float | None = None
+    left: float | None = None
+
+
+class Stuck(msgspec.Struct, frozen=True, tag="stuck", tag_field="type"):
+    """Nothing has moved for so long that nothing will: the log has what every thread does.  Said once; nobody but the service hears it."""
+
+    job: str
+    text: str
 
 
 class Part(msgspec.Struct, frozen=True, tag="part", tag_field="type"):
@@ -157,7 +240,8 @@ class Failed(msgspec.Struct, frozen=True, tag="failed", tag_field="type"):
     The job did not succeed.
 
     `kind` is `query` (it cannot be understood, or asks for what cannot be), `job` (it failed while it ran), `cancelled`,
-    `host-died`, `unavailable` (Spark cannot start here) or `stopped` (the worker process stops).
+    `host-died`, `stuck` (nothing moved any longer, each time that it was begun), `unavailable` (Spark cannot start here) or
+    `stopped` (the worker process stops).
     """
 
     job: str
@@ -171,9 +255,9 @@ class Pong(msgspec.Struct, frozen=True, tag="pong", tag_field="type"):
     number: int
 
 
-Command = Run | Cancel | Ping | Stop
+Command = Connect | Run | Cancel | Ping | Stop
 JobEvent = Started | Progress | Part | Done | Failed
-Message = Ready | Fatal | JobEvent | Pong
+Message = Ready | Fatal | JobEvent | Stuck | Pong
 
 _COMMANDS: msgspec.json.Decoder[Command] = msgspec.json.Decoder(Command)
 _MESSAGES: msgspec.json.Decoder[Message] = msgspec.json.Decoder(Message)
@@ -203,44 +287,3 @@ def from_event(event: Mapping[str, Any]) -> JobEvent:
     """What `as_event` made, in the child."""
     found: JobEvent = msgspec.convert(event, JobEvent)
     return found
-
-
-def to_param(name: str, value: object) -> Param:
-    """
-    A parameter as the host gets it.
-
-    Raises:
-        ExportError: A type that Spark has no literal for.
-    """
-    match value:
-        case None:
-            return Param(type="null")
-        case bool():
-            return Param(type="bool", text=str(int(value)))
-        case int() | float() | str() | Decimal():
-            kind: Any = next(known for known in (int, float, str, Decimal) if isinstance(value, known))
-            return Param(type=kind.__name__, text=kind.__str__(value))
-        case datetime() | date():
-            return Param(type="datetime" if isinstance(value, datetime) else "date", text=value.isoformat())
-    raise ExportError(
-        f"Expected text, a number, a date, a time or None as parameter {name!r}, got {type(value).__name__}: "
-        "convert it, and the query can cast it back."
-    )
-
-
-def from_param(param: Param) -> object:
-    """The value that `to_param` was given."""
-    return None if param.text is None else _PARAMS[param.type](param.text)
-
-
-_PARAMS: Mapping[str, Callable[[str], object]] = MappingProxyType(
-    {
-        "bool": lambda text: text == "1",
-        "int": int,
-        "float": float,
-        "str": str,
-        "Decimal": Decimal,
-        "datetime": datetime.fromisoformat,
-        "date": date.fromisoformat,
-    }
-)

@@ -19,6 +19,8 @@ An empty cell is NULL, a quoted empty one is "".
 
 from __future__ import annotations
 
+import re
+
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - as everybody calls it
 
@@ -39,12 +41,13 @@ _WHOLE = r"^(0|-?[1-9]\d{0,17})$"
 _DECIMAL = r"^-?(0|[1-9]\d*)\.\d+$"
 _MOMENT = r"^\d{4}-\d{2}-\d{2}[ T]\d{2}:\d{2}:\d{2}(\.\d{1,6})?$"
 _DATE = r"^\d{4}-\d{2}-\d{2}$"
+_PATTERN = re.compile(r"[\[\]{}*?\\]")  # a path is none: Hadoop is told so
 _BOOLEAN = r"^(true|false)$"
 
 
 def read(session: SparkSession, source: Source) -> DataFrame:
     """The table; raises what Spark raises for files that are not what they should be."""
-    path = source.path if "://" in source.path else f"file://{source.path}"
+    path = source.path if "://" in source.path else "file://" + _PATTERN.sub(r"\\\g<0>", source.path)
     match source.format:
         case "csv":
             return _csv(session, source, path)

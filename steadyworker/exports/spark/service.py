@@ -8,6 +8,7 @@ One thread owns all that changes here; others, the hosts' readers too, leave it 
     call:  waiting ──place──→ running ──done, failed──→ over
               ↑                  │ host dies
               └──────────────────┘ up to `resubmissions` times, then failed("host-died")
+                                   a call that is stuck is cancelled, and begun again in the same way, or failed("stuck")
 
     host:  starting ──ready──→ warm ──jobs_per_host, max_rss──→ retiring ──empty──→ stopping ──→ gone
                                 └───────── idle_stop ──────────────────────────────────↑
@@ -33,7 +34,18 @@ from steadyworker.clock import Clock, SystemClock
 from steadyworker.errors import ConfigError
 from steadyworker.exports.spark.hosts import Call, Emit, Host
 from steadyworker.exports.spark.process import HostProcess, reap_folders
-from steadyworker.exports.spark.protocol import Done, Failed, Fatal, JobEvent, Message, Plan, Pong, Ready, as_event
+from steadyworker.exports.spark.protocol import (
+    Done,
+    Failed,
+    Fatal,
+    JobEvent,
+    Message,
+    Plan,
+    Pong,
+    Ready,
+    Stuck,
+    as_event,
+)
 from steadyworker.exports.spark.settings import SparkSettings
 from steadyworker.logs import get_logger
 
@@ -95,6 +107,13 @@ class SparkService:
             self._notes.put(lambda: self._waiting.append(call))
         return SparkCall(lambda: self._notes.put(lambda: self._cancel(call)))
 
+    def reap(self) -> None:
+        """Remove, in a thread of its own, what hosts left that died together with their worker process: it may be large."""
+        if any(self._settings.hosts.glob("*/")):
+            threading.Thread(
+                target=reap_folders, args=(self._settings.hosts,), name="spark-reaper", daemon=True
+            ).start()
+
     def stop(self, within: float) -> None:
         """End every call, then the hosts, by force after `within` seconds; safe twice."""
         deadline = self._clock.monotonic() + within
@@ -152,7 +171,8 @@ class SparkService:
             call.fail(*_STOPPED)
         self._waiting.clear()
         for host in self._hosts:
-            worthless = bool(host.calls) or not host.ready or self._settings.master.startswith("local")
+            broken = bool(host.calls) and self._settings.server is None  # jobs at a server are ended in good order
+            worthless = broken or not host.ready or self._settings.local
             host.calls.clear()
             host.stop(self._clock.monotonic())
             host.deadline = deadline
@@ -188,7 +208,7 @@ class SparkService:
             return None
         host = Host(process, self._settings, self._clock.monotonic() + self._settings.start_within)
         self._hosts.append(host)
-        self._log.info("spark_host_starting", pid=process.pid, master=self._settings.master, java=java.version)
+        self._log.info("spark_host_starting", pid=process.pid, master=self._settings.place, java=java and java.version)
         return host
 
     def _heard(self, process: HostProcess, message: Message | None) -> None:
@@ -207,6 +227,8 @@ class SparkService:
                 host.problem = message.text
             case Pong():
                 host.answered_at, host.asked_at = self._clock.monotonic(), None
+            case Stuck():
+                self._stuck(host, message)
             case _:
                 self._relay(host, message)
 
@@ -214,31 +236,57 @@ class SparkService:
         call = host.calls.get(event.job)
         if call is None:
             return
-        if isinstance(event, Done | Failed):
-            host.ended(call)
-            call.end(event, host.versions)
-        else:
+        if not isinstance(event, Done | Failed):
             call.emit(as_event(event))
+            return
+        host.ended(call)
+        if isinstance(event, Failed) and call.stuck and not call.cancelled:
+            call.deaths += 1
+            self._again(call, "stuck", call.stuck)
+        else:
+            call.end(event, host.versions)
+
+    def _stuck(self, host: Host, message: Stuck) -> None:
+        """End what does not move any longer; its host dies if that does not help."""
+        call = host.calls.get(message.job)
+        if call is not None and not call.cancelled:
+            call.stuck = message.text
+            log = host.process.keep_log()
+            self._log.warning("spark_job_stuck", job=call.job, pid=host.process.pid, why=message.text, log=str(log))
+            host.cancel(call, self._clock.monotonic())
+
+    def _again(self, call: Call, kind: str, text: str) -> None:
+        """Begin a call again, alone; or end it, if it has had its chances."""
+        call.suspect = True
+        if call.deaths > self._settings.resubmissions:
+            call.fail(kind, text)
+        else:
+            self._waiting.appendleft(call)
 
     def _gone(self, host: Host) -> None:
         """A host ended: begin its calls again, or end them if they have had their chances."""
         last_words = "" if host.ready and host.problem else host.process.log_tail()
         why = ": ".join(filter(None, (host.problem, last_words))) or "no last words"
-        host.process.remove()
-        self._hosts.remove(host)
-        if host.calls or not host.stopping:
-            self._log.warning("spark_host_died", pid=host.process.pid, calls=len(host.calls), why=why)
+        calls = list(host.calls.values())
+        if calls or not host.stopping:
+            log = host.process.keep_log()
+            self._log.warning("spark_host_died", pid=host.process.pid, calls=len(calls), why=why, log=str(log))
         else:
             self._log.info("spark_host_ended", pid=host.process.pid)
-        alone = len(host.calls) == 1
-        for call in reversed(host.calls.values()):
-            call.deaths += alone
-            call.suspect = True
+        host.process.remove()
+        self._hosts.remove(host)
+        culprits = [call for call in calls if call.stuck] or (calls if len(calls) == 1 else [])
+        for call in reversed(calls):
+            call.deaths += call in culprits
             if call.cancelled:
                 call.fail(*_CANCELLED)
-            elif not host.ready and host.problem:
+            elif not host.ready and host.problem and (call.deaths > 1 or self._settings.connect() is not None):
+                # A JVM that was killed while it started and one that cannot start look alike, until it is tried again;
+                # for a server that does not answer the host has waited long enough.
                 call.fail("unavailable", f"Spark did not start: {why}")
-            elif call.deaths > self._settings.resubmissions:
-                call.fail("host-died", f"the Spark host died under it {call.deaths} times, the last time: {why}")
+            elif call.stuck:
+                self._again(call, "stuck", call.stuck)
             else:
-                self._waiting.appendleft(call)
+                self._again(
+                    call, "host-died", f"the Spark host died under it {call.deaths} times, the last time: {why}"
+                )

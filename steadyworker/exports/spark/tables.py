@@ -11,7 +11,8 @@ from types import MappingProxyType
 from typing import Literal
 
 from steadyworker.errors import ExportError
-from steadyworker.exports.spark.protocol import Source
+from steadyworker.exports.spark.jdbc import Jdbc
+from steadyworker.exports.spark.protocol import Database, Source
 
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _PACKED = frozenset({".gz", ".bz2", ".zst", ".lz4", ".snappy", ".deflate"})
@@ -40,10 +41,10 @@ class Files:
     options: Mapping[str, str] = field(default_factory=dict)
 
 
-Table = str | os.PathLike[str] | Files
+Table = str | os.PathLike[str] | Files | Jdbc
 
 
-def source(name: str, table: Table) -> Source:
+def source(name: str, table: Table) -> Source | Database:
     """
     The table as the host reads it.
 
@@ -52,6 +53,11 @@ def source(name: str, table: Table) -> Source:
     """
     if not _NAME.fullmatch(name):
         raise ExportError(f"Expected a table name of letters, digits and _, got {name!r}: rename it, in the query too.")
+    return table.database() if isinstance(table, Jdbc) else source_of(name, table)
+
+
+def source_of(name: str, table: str | os.PathLike[str] | Files) -> Source:
+    """Files as the host reads them; raises as `source` does."""
     files = table if isinstance(table, Files) else Files(table)
     path = os.fspath(files.path)
     if "://" not in path:

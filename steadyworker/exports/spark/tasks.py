@@ -2,28 +2,35 @@
 What the tasks of one job have done, as Spark's own books say: counts for the progress bar, and which parts are complete.
 
 Counts come from the public status tracker.
-Which tasks of the writing stage are complete, and what they wrote, only the status store says, which is no public API:
-where a later Spark has changed it, parts are passed on when the job is done instead of while it runs.
+Which tasks of the writing stage are complete, what they wrote, and how long they took, only the status store says, which
+is no public API: where a later Spark has changed it, parts are passed on when the job is done instead of while it runs.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Hashable, Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import msgspec
 from py4j.protocol import Py4JError
-from pyspark import SparkContext
+from pyspark.sql import SparkSession
+
+from steadyworker.clock import Clock, SystemClock
+from steadyworker.exports.spark.live import Live
+from steadyworker.exports.spark.pace import Pace, Ratio, Stillness
 
 _NEWEST = 250  # tasks that one look asks for; that many do not end between two looks
+_LIVE = 1.0  # seconds between two looks inside of tasks; none while tasks end
 _PART = re.compile(r"part-(\d+)-[^.]+.*")
 
 
 class _Task(msgspec.Struct, frozen=True):
     index: int
     status: str
+    duration: int | None = None  # milliseconds
 
 
 _TASKS: msgspec.json.Decoder[list[_Task]] = msgspec.json.Decoder(list[_Task])
@@ -37,28 +44,80 @@ class Tasks:
         done: Completed tasks.
         total: Tasks known so far; grows while Spark plans, stage after stage.
         rows: Rows in the parts of completed tasks.
+
+    Args:
+        session: A session of the job's Spark.
+        group: The job group.
+        parts: The folder that its parts go into.
+        stuck_after: Seconds without any movement that are always granted.
+        ratio: What the exports before it have taught about their pace.
     """
 
-    def __init__(self, context: SparkContext, group: str, parts: Path) -> None:
-        self._context, self._group, self._parts = context, group, parts
-        self._tracker = context.statusTracker()
+    def __init__(
+        self,
+        session: SparkSession,
+        group: str,
+        parts: Path,
+        stuck_after: float,
+        ratio: Ratio,
+        clock: Clock | None = None,
+    ) -> None:
+        self._context, self._group, self._parts = session.sparkContext, group, parts
+        self._tracker = self._context.statusTracker()
+        self._clock = clock or SystemClock()
+        self._live = Live(session)
+        self._pace = Pace(ratio)
+        self._still = Stillness(self._clock.monotonic(), stuck_after)
+        self._inside: Hashable = None
+        self._looked_inside = self._clock.monotonic()
         self._stages: dict[int, tuple[int, int]] = {}
-        self._writing_done = 0
+        self._counted: dict[int, int] = {}
         self._passed: set[int] = set()
         self._readable = True
         self._mapper: Any = None
         self.done = self.total = self.rows = 0
 
+    @property
+    def rate(self) -> float | None:
+        """Rows a second; None while there is no evidence."""
+        return self._pace.rate
+
+    @property
+    def left(self) -> float | None:
+        """Seconds until all parts are written; None while nobody knows how many rows there are."""
+        return self._pace.left(self._clock.monotonic())
+
     def look(self) -> bool:
         """Read the books; answers whether anything has moved."""
-        before = (self.done, self.total, self.rows)
-        for job in self._tracker.getJobIdsForGroup(self._group):
+        jobs = list(self._tracker.getJobIdsForGroup(self._group))
+        for job in jobs:
             info = self._tracker.getJobInfo(job)
             for stage in info.stageIds if info else ():
                 self._count(stage)
         self.done = max(self.done, sum(done for done, _ in self._stages.values()))
         self.total = sum(total for _, total in self._stages.values())
-        return before != (self.done, self.total, self.rows)
+        now, counts = self._clock.monotonic(), (self.done, self.total, self.rows)
+        if self._still.saw(now, (counts, self._inside)):
+            return True
+        if now < self._looked_inside + _LIVE:
+            return False
+        self._looked_inside = now
+        self._inside = self._live.token(jobs), _size(self._parts)
+        return self._still.saw(now, (counts, self._inside))
+
+    def stuck(self) -> str:
+        """For how long nothing has moved, if that is too long; otherwise empty."""
+        seconds = self._still.seconds(self._clock.monotonic())
+        if seconds < self._still.limit(0.0) or seconds < (limit := self._still.limit(self._slowest())):
+            return ""
+        return (
+            f"nothing has moved for {seconds:.0f} s, neither a task nor a row nor a byte, with {self.done} of {self.total} "
+            f"tasks complete; the limit is {limit:.0f} s (spark_stuck_after, or five times its slowest task)"
+        )
+
+    def ended(self) -> None:
+        """All parts are written."""
+        self._pace.ended(self._clock.monotonic())
 
     def _count(self, stage: int) -> None:
         """Note a stage; one that Spark skips, because its shuffle is there already, never begins and never counts."""
@@ -79,18 +138,42 @@ class Tasks:
             return []
         stage = max(self._stages)
         try:
-            context: Any = self._context._jsc  # noqa: SLF001 - see above
-            store = context.sc().statusStore()
+            store = self._store()
             seen = store.lastStageAttempt(stage)
-            if not seen.outputBytes() or seen.numCompleteTasks() == self._writing_done:
-                return []  # it is not the writing stage, or nothing is new
-            self._writing_done = seen.numCompleteTasks()
+            done = int(seen.numCompleteTasks())
+            if done == self._counted.get(stage):
+                return []
+            self._counted[stage] = done
+            now = self._clock.monotonic()
+            if not seen.outputBytes():  # it is not the writing stage
+                self._pace.sorting(now, stage, (done, int(seen.numTasks())), int(seen.shuffleWriteRecords()))
+                return []
             self.rows = max(self.rows, seen.outputRecords())
+            self._pace.writing(now, self.rows)
             tasks = _TASKS.decode(self._json(store.taskList(stage, seen.attemptId(), _NEWEST)))
         except (Py4JError, TypeError, msgspec.MsgspecError):
             self._readable = False
             return []
         return sorted({task.index for task in tasks if task.status == "SUCCESS"} - self._passed)
+
+    def _slowest(self) -> float:
+        """Seconds of the slowest task that has ended; 0 where that is not told."""
+        slowest = 0
+        try:
+            v1: Any = self._context._jvm.org.apache.spark.status.api.v1  # type: ignore[union-attr] # noqa: SLF001
+            order = v1.TaskSorting.DECREASING_RUNTIME
+            store = self._store()
+            for stage in self._stages:
+                attempt = store.lastStageAttempt(stage).attemptId()
+                tasks = _TASKS.decode(self._json(store.taskList(stage, attempt, 0, _NEWEST, order, None)))
+                slowest = max(slowest, *(task.duration or 0 for task in tasks if task.status == "SUCCESS"), 0)
+        except (Py4JError, TypeError, msgspec.MsgspecError):
+            return 0.0
+        return slowest / 1000
+
+    def _store(self) -> Any:
+        context: Any = self._context._jsc  # noqa: SLF001 - see above
+        return context.sc().statusStore()
 
     def _json(self, tasks: Any) -> str:
         """Scala's list in one crossing of the bridge; field by field it would be thousands."""
@@ -108,3 +191,12 @@ def parts_in(folder: Path) -> list[tuple[int, str, int]]:
         if match:
             found.append((int(match[1]), str(path), path.stat().st_size))
     return sorted(found)
+
+
+def _size(folder: Path) -> int:
+    """Bytes in a folder that others write into; what they take away meanwhile is passed over."""
+    size = 0
+    for path in folder.rglob("*"):
+        with suppress(OSError):
+            size += path.stat().st_size
+    return size

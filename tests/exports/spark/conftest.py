@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -10,26 +12,71 @@ import pytest
 from steadyworker.exports.spark.archive import build_archive
 from steadyworker.exports.spark.service import SparkService
 from steadyworker.exports.spark.settings import SparkSettings
+from tests.brokers.postgres import Postgres
+from tests.exports.spark.clusters import ConnectServer, Standalone
+from tests.exports.spark.jdbckit import PASSWORD, password
 from tests.exports.spark.sparkkit import SMALL_TASKS, payments_folder
+
+START_WITHIN = 300.0  # seconds: 180 were not enough on two cores that ten others wanted
 
 
 @pytest.fixture(scope="session")
 def archive(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The folder with the class-data archive that all hosts share."""
     folder = tmp_path_factory.mktemp("spark")
-    build_archive(SparkSettings(folder=folder))
+    build_archive(SparkSettings(folder=folder, start_within=START_WITHIN))
     return folder
 
 
 @pytest.fixture(scope="session")
 def warm(archive: Path) -> Iterator[SparkService]:
     """A service that stays warm; its tasks are small, so that small data makes many parts."""
-    service = SparkService(SparkSettings(folder=archive, conf=SMALL_TASKS))
+    service = SparkService(SparkSettings(folder=archive, conf=SMALL_TASKS, start_within=START_WITHIN))
     yield service
     service.stop(10)
+
+
+@pytest.fixture(scope="session")
+def connect_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ConnectServer]:
+    """One for all tests; who breaks it starts it again."""
+    server = ConnectServer(tmp_path_factory.mktemp("connect"))
+    server.start()
+    yield server
+    server.kill()
+
+
+@pytest.fixture(scope="session")
+def standalone(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Standalone]:
+    """A master and a worker for all tests."""
+    cluster = Standalone(tmp_path_factory.mktemp("standalone"))
+    cluster.start()
+    yield cluster
+    cluster.kill()
 
 
 @pytest.fixture(scope="session")
 def payments(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """60,000 payments in Parquet."""
     return payments_folder(tmp_path_factory.mktemp("lake") / "payments", 60_000)
+
+
+@pytest.fixture(scope="session")
+def frames(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """A folder on the worker's `sys.path`, for modules of users'."""
+    folder = tmp_path_factory.mktemp("code")
+    sys.path.insert(0, str(folder))
+    yield folder
+    sys.path.remove(str(folder))
+
+
+@pytest.fixture(scope="session")
+def sources(archive: Path, drivers: None, postgres: Postgres, frames: Path) -> Iterator[SparkService]:
+    """A warm service whose environment has the database's password, and whose `sys.path` has the users' modules."""
+    environ = {**os.environ, PASSWORD: password(postgres.url)}
+    # Two cores wherever it runs, and all the time that a busy machine needs to cancel.
+    settings = SparkSettings(
+        folder=archive, conf=SMALL_TASKS, master="local[2,4]", cancel_within=60.0, start_within=START_WITHIN
+    )
+    service = SparkService(settings, environ=environ)
+    yield service
+    service.stop(10)

@@ -40,6 +40,8 @@ class LiveServices:
     on_event: Callable[[Mapping[str, Any]], None] = lambda _: None
     on_check: Callable[[], None] = lambda: None
     interrupt_at_once: bool = False
+    stored: bytes | None = None
+    saved: list[bytes] = field(default_factory=list)
     events: list[Mapping[str, Any]] = field(default_factory=list)
     beats: list[tuple[float | None, float | None]] = field(default_factory=list)
     _said: queue.SimpleQueue[Mapping[str, Any]] = field(default_factory=queue.SimpleQueue)
@@ -52,10 +54,11 @@ class LiveServices:
         self.on_check()
 
     def handle(self) -> bytes | None:
-        return None
+        return self.stored
 
     def save_handle(self, value: bytes | None) -> None:
-        pass
+        self.stored = value
+        self.saved.append(value or b"")
 
     def leave(self) -> None:
         pass
@@ -70,7 +73,7 @@ class LiveServices:
             if self.interrupt_at_once:
                 raise Interrupt("cancelled")
             while not end:
-                event = self._said.get(timeout=250)
+                event = self._said.get(timeout=350)
                 self.on_check()
                 self.events.append(event)
                 self.on_event(event)

@@ -8,6 +8,7 @@ import random
 from datetime import UTC, date, datetime
 from decimal import Decimal
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -16,12 +17,14 @@ from steadyworker.exports.formats import Csv
 from steadyworker.exports.manifest import Total
 from steadyworker.exports.spark.export import SparkExport
 from steadyworker.exports.spark.groups import Groups, check
+from steadyworker.exports.spark.hosts import Call, Host
 from steadyworker.exports.spark.java import find_java
 from steadyworker.exports.spark.join import Join, LineCount
-from steadyworker.exports.spark.protocol import from_param, to_param
+from steadyworker.exports.spark.params import from_param, to_param
+from steadyworker.exports.spark.protocol import Database, Lines, Plan
 from steadyworker.exports.spark.service import SparkService
 from steadyworker.exports.spark.settings import SparkSettings
-from steadyworker.exports.spark.tables import Files, source
+from steadyworker.exports.spark.tables import Files, source, source_of
 from tests.exports.spark.sparkkit import LiveServices
 
 
@@ -121,9 +124,9 @@ def test_a_tables_format_is_what_its_first_visible_file_says(tmp_path: Path) -> 
     for name in ("_SUCCESS", ".hidden.csv", "_temporary/0/x.csv", "month=3/b.json.gz", "z.parquet"):
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).touch()
-    assert source("t", tmp_path).format == "parquet"
-    assert source("t", tmp_path / "month=3").format == "json"
-    assert source("t", Files("s3a://bucket/t", format="csv")).path == "s3a://bucket/t"
+    assert source_of("t", tmp_path).format == "parquet"
+    assert source_of("t", tmp_path / "month=3").format == "json"
+    assert source_of("t", Files("s3a://bucket/t", format="csv")).path == "s3a://bucket/t"
     for name, table, says in [
         ("t", tmp_path / "none", "nothing there"),
         ("t", Path(__file__), r"end in \.parquet"),
@@ -183,14 +186,65 @@ def test_a_setting_that_would_undo_a_promise_is_refused(tmp_path: Path) -> None:
     for key in ("spark.local.dir", "spark.master", "sparkle"):
         with pytest.raises(ConfigError, match=key):
             SparkSettings(folder=tmp_path, conf={key: "x"})
-    with pytest.raises(ConfigError, match="Spark master"):
-        SparkSettings(folder=tmp_path, master="sc://host")
 
 
 def test_properties_are_read_back_as_they_were(tmp_path: Path) -> None:
-    settings = SparkSettings(folder=tmp_path, conf={"spark.x": " a\\b\n#c", "spark.driver.memory": "2g"})
+    java = "-Dours=kept -XX:-ExitOnOutOfMemoryError"
+    settings = SparkSettings(
+        folder=tmp_path,
+        conf={"spark.x": " a\\b\n#c", "spark.driver.memory": "2g", "spark.driver.extraJavaOptions": java},
+    )
     text = settings.properties(tmp_path, "-Da=b")
     assert "spark.x=\\ a\\\\b\\n#c\n" in text
     assert "spark.driver.memory=2g\n" in text
-    assert f"ExitOnOutOfMemoryError -Djava.io.tmpdir={tmp_path}/tmp -Da=b\n" in text
+    assert f"{java} -XX:+ExitOnOutOfMemoryError -Djava.io.tmpdir={tmp_path}/tmp -Da=b\n" in text, "the last one counts"
     assert os.fspath(settings.hosts).startswith(str(tmp_path))
+
+
+class FakeProcess:
+    """A host's process that only remembers what it was told."""
+
+    def __init__(self) -> None:
+        self.told: list[str] = []
+
+    def send(self, command: object) -> None:
+        self.told.append(type(command).__name__)
+
+    def kill(self) -> None:
+        self.told.append("kill")
+
+    def bound_log(self) -> None:
+        pass
+
+
+@pytest.mark.parametrize(
+    ("looks", "told"),
+    [
+        pytest.param([10.0, 40.0, 70.0], ["Run", "Ping", "kill"], id="it hangs"),
+        pytest.param([10.0, 40.0, 3600.0, 3630.0], ["Run", "Ping"], id="we were paused"),
+        pytest.param([10.0, 3600.0, 3630.0, 3660.0], ["Run", "Ping", "kill"], id="we were paused, and it hangs"),
+    ],
+)
+def test_only_a_host_that_hangs_while_we_do_not_is_killed(tmp_path: Path, looks: list[float], told: list[str]) -> None:
+    process: Any = FakeProcess()
+    host = Host(process, SparkSettings(folder=tmp_path), None)
+    host.became_ready({}, 0.0)
+    lines = Lines(delimiter=",", null="", guard_formulas=True)
+    host.submit(Call("job", Plan(query="", tables={}, order_by=(), lines=lines, parts="/"), lambda _: None))
+    for now in looks:
+        host.attend(now)
+    assert process.told == told
+
+
+def test_a_database_may_be_silent_for_as_long_as_its_own_limit_says(tmp_path: Path) -> None:
+    process: Any = FakeProcess()
+    limits: list[float] = []
+    process.send = lambda run: limits.append(run.stuck_after)
+    host = Host(process, SparkSettings(folder=tmp_path, stuck_after=90.0), None)
+    host.became_ready({}, 0.0)
+    lines = Lines(delimiter=",", null="", guard_formulas=True)
+    database = Database(system="sqlite", place="/x.db", relation="t", fetch_rows=1, statement_timeout=1800.0)
+    for number, tables in enumerate([{}, {"t": database}]):
+        plan = Plan(query="", tables=dict(tables), order_by=(), lines=lines, parts="/")
+        host.submit(Call(f"job-{number}", plan, lambda _: None))
+    assert limits == [90.0, 1800.0]

@@ -1,0 +1,60 @@
+"""
+gzip in members of a fixed size, so that the same bytes in give the same bytes out, however they were handed over.
+
+A member holds 4 MiB of what was written, the last one what is left; it says no name and no time.
+Members are compressed side by side, because zlib leaves the interpreter to others while it works.
+Any reader of gzip reads them as one file.
+"""
+
+from __future__ import annotations
+
+import gzip
+import os
+from collections import deque
+from concurrent.futures import Future, ThreadPoolExecutor
+
+from steadyworker.exports.parquet import Out
+
+MEMBER = 4 << 20
+"""Bytes of a member before it is compressed."""
+
+_LEVEL = 6
+
+
+class Gzip:
+    """Compresses what is written, on its way to `out`; `finish` has to be called."""
+
+    def __init__(self, out: Out) -> None:
+        self._out = out
+        self._rest = bytearray()
+        self._members = 0
+        workers = os.cpu_count() or 1
+        self._pool = ThreadPoolExecutor(workers, "gzip")
+        self._most = 2 * workers
+        self._under_way: deque[Future[bytes]] = deque()
+
+    def write(self, data: bytes, /) -> int:
+        """Take all of them."""
+        self._rest += data
+        while len(self._rest) >= MEMBER:
+            self._submit(bytes(self._rest[:MEMBER]))
+            del self._rest[:MEMBER]
+        return len(data)
+
+    def finish(self) -> None:
+        """Write what is left; a file of nothing is one member of nothing."""
+        if self._rest or not self._members:
+            self._submit(bytes(self._rest))
+            self._rest.clear()
+        while self._under_way:
+            self._out.write(self._under_way.popleft().result())
+
+    def close(self) -> None:
+        """Release the threads, finished or not."""
+        self._pool.shutdown(cancel_futures=True)
+
+    def _submit(self, data: bytes) -> None:
+        self._members += 1
+        self._under_way.append(self._pool.submit(gzip.compress, data, _LEVEL, mtime=0))
+        if len(self._under_way) > self._most:
+            self._out.write(self._under_way.popleft().result())

@@ -1,0 +1,220 @@
+"""
+Spark Connect, in the host: a server that the user runs; each job has a session of its own on it.
+
+::
+
+    what the client hears                                          what becomes of the job
+    ─────────────────────────────────────────────────────────────  ──────────────────────────────────────────────────
+    nothing, for less than the retry policy's 4 tries (some 4 s)    goes on: its operation is attached again
+    nothing for longer, or a server that knows nothing of the job   the host ends, and the next one, once the server is
+                                                                    back, begins it again: its parts in a folder of its own
+    a ping that is not answered (`SparkSettings.hung_after`)        the same
+    any other error                                                 it failed
+
+A session is named by the run (`Plan.session`), which stored that name before Spark heard of it.
+So whatever a lost host or an earlier run has left running is ended before anything new begins.
+Spark Connect has no status store: parts are passed on when all are written, and progress is what the server tells.
+"""
+
+from __future__ import annotations
+
+import re
+import threading
+import uuid
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, NoReturn
+
+from pyspark.sql import DataFrame, SparkSession
+
+from steadyworker.clock import SystemClock
+from steadyworker.errors import ExportError
+from steadyworker.exports.spark.protocol import Connect, Done, Failed, JobEvent, Progress, Run
+from steadyworker.exports.spark.query import is_query, write
+from steadyworker.exports.spark.server import PAUSE, Closed, Server, is_answer, tag, words
+
+_BYE = 1.5  # seconds for all that runs when the worker process is gone
+_FORGOTTEN = (
+    "INVALID_HANDLE.SESSION_NOT_FOUND",
+    "INVALID_HANDLE.SESSION_CHANGED",
+    "INVALID_HANDLE.OPERATION_NOT_FOUND",
+    "INVALID_HANDLE.OPERATION_ABANDONED",
+    "RESPONSE_ALREADY_RECEIVED",
+    "incorrect server side session identifier",
+    "NO_ACTIVE_SESSION",
+)
+_SIZE = re.compile(r"sizeInBytes=([\d.]+(?:E[+-]?\d+)?) ([KMGTPE]i)?B")
+_UNITS = {prefix: 1 << 10 * power for power, prefix in enumerate((None, "Ki", "Mi", "Gi", "Ti", "Pi", "Ei"))}
+
+
+class ConnectEngine:
+    """
+    Jobs on one server (`backend.Backend`).
+
+    Args:
+        emit: Called with each event, from any thread.
+        lost: Called with the reason, and not expected to return, when the server is gone or has forgotten a job.
+        asked: Which server.
+
+    Raises:
+        ExportError: It does not answer within the time.
+        Exception: What the server says of a client or of a setting that it does not want.
+    """
+
+    def __init__(self, emit: Callable[[JobEvent], None], lost: Callable[[str], NoReturn], asked: Connect) -> None:
+        self._emit, self._lost, self._conf = emit, lost, asked.conf
+        self._server = Server(asked.url)
+        self._version = self._server.wait(asked.within)
+        self._server.try_out(asked.conf)
+        self._clock = SystemClock()
+        self._jobs: dict[str, _Job] = {}
+        self._changes = threading.Lock()
+
+    @property
+    def versions(self) -> Mapping[str, str]:
+        """Of the server."""
+        return {"pyspark": self._version}
+
+    def warm_up(self, folder: Path) -> None:
+        """Nothing: the server serves others, too."""
+
+    def run(self, run: Run) -> None:
+        """Begin a job; returns at once.  Its last event is `done` or `failed`."""
+        job = _Job(run, self._server, self._conf, self._emit)
+        with self._changes:
+            self._jobs[run.job] = job
+        threading.Thread(target=self._drive, args=(job,), name=run.job, daemon=True).start()
+
+    def _drive(self, job: _Job) -> None:
+        try:
+            last: JobEvent = job.write()
+        except ExportError as error:
+            last = Failed(job.id, "query", str(error))
+        except Closed:
+            last = Failed(job.id, "job", "a later run of this job has ended it at the Spark Connect server")
+        except _Lost as error:
+            if not job.cancelled.is_set():
+                self._lost(f"the Spark Connect server at {self._server} was lost: {error}")
+            last = Failed(job.id, "job", str(error))
+        except Exception as error:  # noqa: BLE001 - the server's and the client's: all end this job only
+            last = Failed(job.id, "query" if is_query(error) else "job", words(error))
+        finally:
+            job.ended.set()
+        with self._changes:
+            del self._jobs[job.id]
+        self._emit(
+            Failed(job.id, "cancelled", "cancelled") if job.cancelled.is_set() and isinstance(last, Failed) else last
+        )
+
+    def cancel(self, job: str) -> None:
+        """End a job; returns at once, ignored when it has ended."""
+        with self._changes:
+            found = self._jobs.get(job)
+        if found is not None and not found.cancelled.is_set():
+            found.cancelled.set()
+            threading.Thread(target=found.interrupt, name=f"{job}-cancel", daemon=True).start()
+
+    def alive(self) -> bool:
+        """Whether the server answers; waits for as long as it hangs."""
+        return self._server.answers()
+
+    def outlive(self) -> None:
+        """Never: that the server is gone is found by those who ask it."""
+        threading.Event().wait()
+
+    def abandon(self) -> None:
+        """End what runs at the server, in the time that there is."""
+        with self._changes:
+            jobs = list(self._jobs.values())
+        for job in jobs:
+            self.cancel(job.id)
+        deadline = self._clock.monotonic() + _BYE
+        for job in jobs:
+            job.ended.wait(max(0.0, deadline - self._clock.monotonic()))
+
+    def stop(self) -> None:
+        """End what runs, and leave."""
+        self.abandon()
+        self._server.close()
+
+
+class _Job:
+    """One job: `write` in a thread of its own, `interrupt` in another one."""
+
+    def __init__(self, run: Run, server: Server, conf: Mapping[str, str], emit: Callable[[JobEvent], None]) -> None:
+        self.id, self._run, self._server, self._conf, self._emit = run.job, run, server, conf, emit
+        self._name = run.plan.session or str(uuid.uuid4())
+        self._session: SparkSession | None = None
+        self._stages: dict[int, tuple[int, int]] = {}
+        self._done = self._total = 0
+        self.cancelled, self.ended = threading.Event(), threading.Event()
+
+    def write(self) -> Done | Failed:
+        """
+        Make the parts; raises what `query.write` raises.
+
+        Raises:
+            _Lost: The server is gone, or does not know the job any longer; what may be there is left to the next host.
+            Closed: Somebody else has ended the job.
+        """
+        try:
+            for earlier in self._run.plan.earlier:
+                self._server.end(earlier)
+            session = self._session = self._server.attach(self._name)
+            last = self._write(session)
+        except Exception as error:
+            if self._forgotten(error) or not self._server.answers():
+                raise _Lost(words(error)) from error
+            if self._session is not None:
+                self._server.release(self._session)
+            raise
+        self._server.release(session)
+        return last
+
+    def _write(self, session: SparkSession) -> Done | Failed:
+        self._server.interrupt(session, self._name)  # what a host that died has left there
+        if self.cancelled.is_set():
+            return Failed(self.id, "cancelled", "cancelled")
+        session.addTag(tag(self._name))
+        for key, value in self._conf.items():
+            session.conf.set(key, value)
+        session.registerProgressHandler(self._moved)  # type: ignore[arg-type] # a plain function will do
+        where = {"server": str(self._server), "session": self._name, "tag": tag(self._name)}
+        return write(session, self._run, self._emit, _estimate, where)
+
+    def _forgotten(self, error: Exception) -> bool:
+        """Whether the server is gone or knows nothing of the job; or knows too much, because the client sent it twice."""
+        text = str(error)
+        if not is_answer(error) or any(name in text for name in _FORGOTTEN):
+            return True
+        return "ALREADY_EXISTS" in text and self._run.plan.parts in text
+
+    def _moved(self, stages: Iterable[Any] | None, inflight_tasks: int, operation_id: str | None, done: bool) -> None:  # noqa: ARG002, FBT001 - as Spark calls it
+        """The server tells of its stages; one that it skips never has a task that completes, and never counts."""
+        for stage in stages or ():
+            if stage.num_completed_tasks:
+                before = self._stages.get(stage.stage_id, (0, 0))[0]
+                self._stages[stage.stage_id] = max(before, stage.num_completed_tasks), stage.num_tasks
+        found = sum(count for count, _ in self._stages.values()), sum(total for _, total in self._stages.values())
+        if found != (self._done, self._total):
+            self._done, self._total = found
+            self._emit(Progress(self.id, self._done, self._total, 0))
+
+    def interrupt(self) -> None:
+        """Cancel until the job has ended, because a cancel before an operation begins is lost."""
+        while not self.ended.wait(PAUSE):
+            if self._session is not None:
+                with suppress(Exception):  # the server went away: the thread that writes hears it, too
+                    self._session.interruptTag(tag(self._name))
+
+
+class _Lost(Exception):
+    """The server is gone, or does not know the job any longer."""
+
+
+def _estimate(result: DataFrame) -> int:
+    """The bytes that Spark thinks a result has, as EXPLAIN COST shows them."""
+    frame: Any = result
+    match = _SIZE.search(frame._explain_string(mode="cost"))  # noqa: SLF001 - `explain` only prints it
+    return int(float(match[1]) * _UNITS[match[2]]) if match else 0

@@ -1,0 +1,169 @@
+"""
+The databases of one job, in the host: opened when its first table is read, in one moment each, cancelled and closed with it.
+
+A password is read here, in the moment of use, and goes to the driver; it is in nothing that leaves this process but Spark's tasks.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import threading
+from collections.abc import Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from py4j.protocol import Py4JError
+from pyspark.sql import DataFrame, SparkSession
+
+from steadyworker.clock import SystemClock
+from steadyworker.errors import ExportError
+from steadyworker.exports.manifest import timestamp
+from steadyworker.exports.spark.drivers import DRIVERS
+from steadyworker.exports.spark.postgres import Postgres
+from steadyworker.exports.spark.protocol import Database, Run
+from steadyworker.exports.spark.sqlite import Sqlite
+from steadyworker.redaction import REDACTED
+
+_NAME = 63  # bytes of an application_name that PostgreSQL keeps
+
+
+class Databases:
+    """
+    What a job reads by JDBC.
+
+    Args:
+        session: The job's.
+        jvm: py4j's door to the driver's JVM.
+        job: Its name; that of one submission, so that what cancels one never meets the next.
+        folder: Beside which copies of files are made.
+        cancelled: Set when the job shall end.
+        environ: Where passwords are found.
+    """
+
+    def __init__(
+        self,
+        session: SparkSession,
+        jvm: Any,
+        job: str,
+        folder: Path,
+        cancelled: threading.Event,
+        environ: Mapping[str, str] | None = None,
+    ) -> None:
+        self._session, self._jvm, self._folder, self._cancelled = session, jvm, folder, cancelled
+        self._environ = os.environ if environ is None else environ
+        self._application = application_name(job)
+        self._opened: dict[tuple[str, ...], Postgres | Sqlite] = {}
+        self._secrets: set[str] = set()
+        self._cancelling: threading.Thread | None = None
+
+    @property
+    def snapshot(self) -> str | None:
+        """Which moments are read; None where there is no database."""
+        return "; ".join(opened.snapshot for opened in self._opened.values()) or None
+
+    @property
+    def versions(self) -> dict[str, str]:
+        """Of the databases."""
+        return {type(opened).__name__.lower(): opened.version for opened in self._opened.values()}
+
+    @property
+    def size(self) -> int:
+        """Bytes that are expected of them."""
+        return sum(opened.size for opened in self._opened.values())
+
+    def read(self, name: str, source: Database) -> DataFrame:
+        """
+        The table, in the moment that all tables of its database share.
+
+        Raises:
+            ExportError: No driver, no password where it should be, or what cannot be read.
+        """
+        options = self._open(source).options(name, source)
+        return self._session.read.format("jdbc").options(**options).load()
+
+    def redact(self, text: str) -> str:
+        """The text without the passwords that were read."""
+        for secret in self._secrets:
+            text = text.replace(secret, REDACTED)
+        return text
+
+    def cancel(self) -> None:
+        """Cancel what the job waits for in its databases; returns at once, and may be called again and again."""
+        if self._opened and (self._cancelling is None or not self._cancelling.is_alive()):
+            self._cancelling = threading.Thread(target=self._cancel, name="cancel-in-database", daemon=True)
+            self._cancelling.start()
+
+    def close(self, *, failed: bool) -> None:
+        """Let go of the moments; of a job that failed, what its other tasks still wait for is cancelled."""
+        if failed:
+            self._cancel()
+        for opened in self._opened.values():
+            opened.close()
+
+    def _cancel(self) -> None:
+        for opened in [*self._opened.values()]:
+            with suppress(Py4JError):  # the database does not answer: the host is killed if its job does not end
+                opened.cancel()
+
+    def _check(self) -> None:
+        if self._cancelled.is_set():
+            raise ExportError("cancelled")
+
+    def _open(self, source: Database) -> Postgres | Sqlite:
+        key = (source.system, source.place, source.user or "", source.password_env or "", source.password_file or "")
+        if key not in self._opened:
+            self._check_driver(source)
+            if source.system == "sqlite":
+                copy = self._folder.with_name(f"{self._folder.name}-{len(self._opened)}.sqlite")
+                self._opened[key] = Sqlite(source, copy, self._check, timestamp(SystemClock()))
+            else:
+                self._opened[key] = Postgres(self._jvm, source, self._password(source), self._application)
+        return self._opened[key]
+
+    def _check_driver(self, source: Database) -> None:
+        driver = DRIVERS[source.system]
+        loader = self._jvm.Thread.currentThread().getContextClassLoader()
+        try:
+            self._jvm.java.lang.Class.forName(driver.class_name, True, loader)  # noqa: FBT003 - Java's
+        except Py4JError as error:
+            raise ExportError(
+                f"Expected the JDBC driver of {driver.name}, {driver.class_name}, got no such class in Spark: {driver.remedy}."
+            ) from error
+
+    def _password(self, source: Database) -> str | None:
+        if source.password_env is not None:
+            found = self._environ.get(source.password_env)
+            if found is None:
+                raise ExportError(
+                    f"Expected the password for {source.place} in the environment variable {source.password_env}, got none there: "
+                    "set it where the worker is started."
+                )
+        elif source.password_file is not None:
+            try:
+                found = Path(source.password_file).read_text(encoding="utf-8").removesuffix("\n").removesuffix("\r")
+            except (OSError, UnicodeError) as error:
+                raise ExportError(
+                    f"Expected the password for {source.place} in {source.password_file}, got {type(error).__name__}: "
+                    "correct password_file, or who may read it."
+                ) from error
+        else:
+            return None
+        if found:
+            self._secrets.add(found)
+        return found
+
+
+def patience(run: Run) -> float:
+    """Seconds without movement that are granted: while a database works on an answer nothing moves here, and it has a limit of its own."""
+    answers = (source.statement_timeout for source in run.plan.tables.values() if isinstance(source, Database))
+    return max(run.stuck_after, *answers, 0.0)
+
+
+def application_name(job: str) -> str:
+    """By which a database's administrator knows the job, and we its connections: `steadyworker` and the submission's name."""
+    name = f"steadyworker {job}"
+    if len(name.encode()) > _NAME or not name.isascii():
+        name = f"steadyworker {hashlib.sha256(job.encode()).hexdigest()[:32]}"
+    return name

@@ -1,0 +1,74 @@
+"""A parameter of a query, on its way from the job to Spark, with the type that JSON would lose."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from datetime import date, datetime
+from decimal import Decimal
+from types import MappingProxyType
+from typing import Any
+
+import msgspec
+
+from steadyworker.errors import ExportError
+
+_DIGITS = 38
+
+
+class Param(msgspec.Struct, frozen=True, kw_only=True):
+    """A parameter of the query, with the type that JSON would lose."""
+
+    type: str
+    text: str | None = None
+
+
+def to_param(name: str, value: object) -> Param:
+    """
+    A parameter as the host gets it.
+
+    Raises:
+        ExportError: A type, or a value of it, that Spark has no literal for.
+    """
+    if isinstance(value, Decimal | int) and (not Decimal(value).is_finite() or _digits(Decimal(value)) > _DIGITS):
+        raise ExportError(
+            f"Expected a number of at most {_DIGITS} digits as parameter {name!r}, got {value}: round it."
+        )
+    match value:
+        case None:
+            return Param(type="null")
+        case bool():
+            return Param(type="bool", text=str(int(value)))
+        case int() | float() | str() | Decimal():
+            kind: Any = next(known for known in (int, float, str, Decimal) if isinstance(value, known))
+            return Param(type=kind.__name__, text=kind.__str__(value))
+        case datetime() | date():
+            return Param(type="datetime" if isinstance(value, datetime) else "date", text=value.isoformat())
+    raise ExportError(
+        f"Expected text, a number, a date, a time or None as parameter {name!r}, got {type(value).__name__}: "
+        "convert it, and the query can cast it back."
+    )
+
+
+def _digits(number: Decimal) -> int:
+    """How many digits Spark's decimal needs."""
+    _, digits, exponent = number.as_tuple()
+    assert isinstance(exponent, int)  # it is finite
+    return max(len(digits) + max(exponent, 0), -exponent)
+
+
+def from_param(param: Param) -> object:
+    """The value that `to_param` was given."""
+    return None if param.text is None else _PARAMS[param.type](param.text)
+
+
+_PARAMS: Mapping[str, Callable[[str], object]] = MappingProxyType(
+    {
+        "bool": lambda text: text == "1",
+        "int": int,
+        "float": float,
+        "str": str,
+        "Decimal": Decimal,
+        "datetime": datetime.fromisoformat,
+        "date": date.fromisoformat,
+    }
+)

@@ -1,0 +1,236 @@
+"""
+PostgreSQL read by Spark, in one moment.
+
+::
+
+    holder, in the driver   BEGIN REPEATABLE READ, pg_export_snapshot() ──────────────── ROLLBACK when the job has ended
+    readers, in the tasks        BEGIN REPEATABLE READ, SET TRANSACTION SNAPSHOT: each range sees what the holder sees
+
+The holder goes through the JVM and its driver, which are there, so that no other client library has to be.
+All of a job's connections bear its name (`application_name`), and by that name they are cancelled: the thread of a task
+waits for the database's answer whatever Spark tells it, and is free when there is one.
+When the host dies the server hears it: holder and idle readers by the closed socket, readers at work by asking for it each second.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from collections.abc import Mapping
+from contextlib import suppress
+from types import MappingProxyType
+from typing import Any
+
+from py4j.protocol import Py4JError
+
+from steadyworker.errors import ExportError
+from steadyworker.exports.spark.drivers import DRIVERS
+from steadyworker.exports.spark.protocol import Database
+
+_ROWS_A_RANGE = 250_000
+_MOST_RANGES = 1000
+_ASKS_FOR_CLIENT = 140000  # the first server that can ask whether its client is there
+_CONNECTION = {"connectTimeout": "10", "loginTimeout": "30", "tcpKeepAlive": "true"}
+_SLACK = 30  # seconds after the server's limit that the driver asks it to cancel, and as many until it hangs up
+# A server that ends idle transactions would take the snapshot with it.
+_HOLD = """SELECT set_config(name, CASE name WHEN 'client_connection_check_interval' THEN '1000' ELSE '0' END, true)
+           FROM pg_settings WHERE name IN ('idle_in_transaction_session_timeout', 'idle_session_timeout',
+                                           'transaction_timeout', 'client_connection_check_interval')"""
+_SNAPSHOT = """SELECT pg_export_snapshot(), current_setting('server_version_num'), current_setting('server_version'),
+    pg_current_snapshot()::text,
+    CASE WHEN pg_is_in_recovery() THEN pg_last_wal_replay_lsn() ELSE pg_current_wal_lsn() END::text,
+    to_char(now() AT TIME ZONE 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS.US"Z"')"""
+_CANCEL = """SELECT count(pg_cancel_backend(pid)) FROM pg_stat_activity
+             WHERE application_name = current_setting('application_name') AND usename = current_user AND pid <> pg_backend_pid()"""
+_DAY, _MOMENT = "YYYY-MM-DD", "YYYY-MM-DD HH24:MI:SS.US"
+# Type of the column that cuts -> what its bounds are as text that Spark reads; infinite ones do not count.
+_BOUNDS: Mapping[str, str] = MappingProxyType(
+    {
+        **dict.fromkeys(("int2", "int4", "int8"), "min({c})::text, max({c})::text"),
+        "numeric": "floor(min({c}))::text, ceil(max({c}))::text",
+        "date": f"to_char(min({{c}}) FILTER (WHERE isfinite({{c}})), '{_DAY}'), to_char(max({{c}}) FILTER (WHERE isfinite({{c}})), '{_DAY}')",
+        **dict.fromkeys(
+            ("timestamp", "timestamptz"),
+            f"to_char(min({{c}}) FILTER (WHERE isfinite({{c}})), '{_MOMENT}'), to_char(max({{c}}) FILTER (WHERE isfinite({{c}})), '{_MOMENT}')",
+        ),
+    }
+)
+# What Spark would make something else of.
+_BENT = {
+    "time": "Spark makes a moment of 1970 of it",
+    "timetz": "Spark makes a moment of 1970 of it",
+    "money": "Spark makes a binary float of it",
+}
+
+
+class Postgres:
+    """
+    One database, held in one moment until `close`.
+
+    Args:
+        jvm: py4j's door to the JVM.
+        source: A table of it.
+        password: To log in with.
+        application: The name that all connections bear.
+
+    Raises:
+        Py4JError: The driver's errors.
+    """
+
+    def __init__(self, jvm: Any, source: Database, password: str | None, application: str) -> None:
+        self._jvm, self._url = jvm, f"jdbc:postgresql://{source.place}"
+        self._properties = {
+            **_CONNECTION,
+            **source.properties,
+            **({"user": source.user} if source.user else {}),
+            **({"password": password} if password is not None else {}),
+            "ApplicationName": application,
+        }
+        self._holder, self._size = self._connect(), 0
+        try:
+            self._holder.setAutoCommit(False)
+            for statement in (
+                "SET TRANSACTION ISOLATION LEVEL REPEATABLE READ READ ONLY",
+                "SET LOCAL TimeZone = 'UTC'",
+            ):
+                self._execute(statement)
+            self._rows(_HOLD)
+            ((self._id, number, self.version, snapshot, lsn, now),) = self._rows(_SNAPSHOT)
+        except Py4JError:
+            self.close()
+            raise
+        self._number = int(number)
+        self.snapshot = f"postgresql://{source.place} at {now}, LSN {lsn}, transactions {snapshot}"
+
+    @property
+    def size(self) -> int:
+        """Bytes that the database expects of the tables that were asked for."""
+        return self._size
+
+    def options(self, name: str, source: Database) -> dict[str, str]:
+        """
+        Spark's options to read one of its tables.
+
+        Raises:
+            ExportError: A column that cannot be read as it is, or that no range can be cut by.
+            Py4JError: What the database says of the table.
+        """
+        limit, timeout = math.ceil(source.statement_timeout), math.ceil(source.statement_timeout * 1000)
+        self._execute(f"SET LOCAL statement_timeout = {timeout}")
+        self._check(name, source)
+        begin = [
+            "SET TRANSACTION ISOLATION LEVEL REPEATABLE READ READ ONLY",
+            f"SET TRANSACTION SNAPSHOT '{self._id}'",
+            f"SET LOCAL statement_timeout = {timeout}",
+            "SET LOCAL TimeZone = 'UTC'",
+        ]
+        if self._number >= _ASKS_FOR_CLIENT:
+            begin.append("SET LOCAL client_connection_check_interval = 1000")
+        return {
+            **self._properties,
+            "url": self._url,
+            "driver": DRIVERS["postgresql"].class_name,
+            "dbtable": source.relation,
+            "fetchsize": str(source.fetch_rows),
+            "queryTimeout": str(limit + _SLACK),
+            "socketTimeout": str(limit + 2 * _SLACK),
+            "sessionInitStatement": "; ".join(begin),
+            "preferTimestampNTZ": "true",
+            **({"customSchema": source.schema} if source.schema else {}),
+            **self._ranges(name, source),
+        }
+
+    def cancel(self) -> None:
+        """Cancel what its connections are waiting for; over a connection of its own, because the holder may be one of them."""
+        connection = self._connect()
+        try:
+            self._rows(_CANCEL, connection)
+        finally:
+            connection.close()
+
+    def close(self) -> None:
+        """Let go of the moment."""
+        with suppress(Py4JError):  # it is gone already
+            self._holder.close()
+
+    def _check(self, name: str, source: Database) -> None:
+        """Refuse what Spark would round or make something else of, if nobody has said what it shall be."""
+        for column, kind, precision in self._columns(source.relation):
+            why = _BENT.get(kind, "")
+            if kind == "numeric" and not precision:
+                why = "without a precision Spark would round it to 18 places"
+            if why and not says(source.schema, column):
+                raise ExportError(
+                    f"Expected columns that Spark reads as they are in table {name!r}, got {column!r}, {kind}: {why}. "
+                    f'Say what it is, Jdbc(schema="{column} DECIMAL(20,4)"), or cast it in a query, Jdbc(url, "SELECT …").'
+                )
+
+    def _columns(self, relation: str) -> list[tuple[str, str, int]]:
+        """(name, type, precision) of each."""
+        statement = self._holder.createStatement()
+        try:
+            found = statement.executeQuery(f"SELECT * FROM {relation} LIMIT 0").getMetaData()  # noqa: S608 - the user's own
+            return [
+                (str(found.getColumnName(at)), str(found.getColumnTypeName(at)), int(found.getPrecision(at)))
+                for at in range(1, found.getColumnCount() + 1)
+            ]
+        finally:
+            statement.close()
+
+    def _ranges(self, name: str, source: Database) -> dict[str, str]:
+        """How the read is cut; not at all where that makes no two ranges."""
+        column = source.partition_by
+        rows, width = self._expected(source.relation)
+        self._size += rows * width
+        count = source.partitions or min(max(1, math.ceil(rows / _ROWS_A_RANGE)), _MOST_RANGES)
+        if column is None or count == 1:
+            return {}
+        kinds = {known: kind for known, kind, _ in self._columns(source.relation)}
+        bounds = _BOUNDS.get(kinds.get(column, ""))
+        if bounds is None:
+            raise ExportError(
+                f"Expected a column of integers, dates or timestamps as partition_by of table {name!r}, got {column!r}, "
+                f"{kinds.get(column, 'no column of it')}: choose another."
+            )
+        quoted = '"' + column.replace('"', '""') + '"'
+        ((lower, upper),) = self._rows(f"SELECT {bounds.format(c=quoted)} FROM {source.relation}")  # noqa: S608
+        if lower is None or upper is None or lower == upper:
+            return {}
+        return {"partitionColumn": column, "lowerBound": lower, "upperBound": upper, "numPartitions": str(count)}
+
+    def _expected(self, relation: str) -> tuple[int, int]:
+        """Rows, and bytes of each, as the database plans with."""
+        told = self._rows(f"EXPLAIN (FORMAT JSON) SELECT * FROM {relation}")  # noqa: S608
+        plan = json.loads("".join(row[0] or "" for row in told))[0]["Plan"]
+        return int(plan["Plan Rows"]), int(plan["Plan Width"])
+
+    def _connect(self) -> Any:
+        properties = self._jvm.java.util.Properties()
+        for key, value in self._properties.items():
+            properties.setProperty(key, value)
+        return self._jvm.org.postgresql.Driver().connect(self._url, properties)
+
+    def _execute(self, statement: str) -> None:
+        made = self._holder.createStatement()
+        try:
+            made.execute(statement)
+        finally:
+            made.close()
+
+    def _rows(self, query: str, connection: Any = None) -> list[tuple[Any, ...]]:
+        """A few rows, all of text."""
+        statement = (connection or self._holder).createStatement()
+        try:
+            result = statement.executeQuery(query)
+            width, rows = range(1, result.getMetaData().getColumnCount() + 1), []
+            while result.next():
+                rows.append(tuple(result.getString(at) for at in width))
+            return rows
+        finally:
+            statement.close()
+
+
+def says(schema: str | None, column: str) -> bool:
+    """Whether a schema in DDL speaks of a column."""
+    return re.search(rf"(?:^|,)\s*`?{re.escape(column)}`?\s", schema or "", re.IGNORECASE) is not None

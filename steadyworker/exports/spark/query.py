@@ -1,0 +1,177 @@
+"""
+One export in a session of Spark's, whatever back end the session belongs to.
+
+It reads its tables, asks its query, sorts, counts and sums on the way to the writer (`observe`), and writes headerless
+parts into a folder that no one else writes to.
+Hadoop's committer is version 2, so that a part appears when its task commits: it is safe here, because nobody takes a
+part of a task that is not complete, nor a file of a job that failed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+from py4j.protocol import Py4JJavaError
+from pyspark.errors import PySparkException
+from pyspark.sql import DataFrame, Observation, SparkSession
+from pyspark.sql import functions as F  # noqa: N812 - as everybody calls it
+from pyspark.sql.types import DecimalType, StructType
+
+from steadyworker.errors import ExportError
+from steadyworker.exports.spark.binding import bound
+from steadyworker.exports.spark.building import Built
+from steadyworker.exports.spark.databases import Databases
+from steadyworker.exports.spark.lines import WHOLE, check, column, storable, written
+from steadyworker.exports.spark.params import from_param
+from steadyworker.exports.spark.protocol import Database, Done, JobEvent, Plan, Run, Source, Started
+from steadyworker.exports.spark.reading import read
+from steadyworker.exports.spark.tasks import parts_in
+
+_PIECE = 6 << 20  # bytes of the query's estimated result for each task of a sort, before Spark knows better
+_UNKNOWN = 1 << 50
+_FEWEST, _MOST = 32, 4000
+_SESSION = {
+    "spark.sql.session.timeZone": "UTC",
+    "spark.sql.ansi.enabled": "true",  # an overflow is an error, and a decimal never shows an exponent
+    "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",
+    "spark.sql.parquet.datetimeRebaseModeInWrite": "CORRECTED",  # days before 1582 as they are everywhere else
+    "spark.sql.sources.commitProtocolClass": "org.apache.spark.sql.execution.datasources.SQLHadoopMapReduceCommitProtocol",
+}
+_WRITE = {
+    "mapreduce.fileoutputcommitter.algorithm.version": "2",
+    "mapreduce.fileoutputcommitter.marksuccessfuljobs": "false",
+    "compression": "none",
+    "lineSep": "\n",
+    "maxRecordsPerFile": "0",
+}
+
+
+def write(
+    session: SparkSession,
+    run: Run,
+    emit: Callable[[JobEvent], None],
+    estimate: Callable[[DataFrame], int],
+    where: Mapping[str, str],
+    databases: Databases | None = None,
+) -> Done:
+    """
+    Make the parts; raises what Spark raises, and ExportError for a query that asks for what cannot be.
+
+    Args:
+        session: The job's own.
+        run: What is asked.
+        emit: Is told `started` when the query is understood.
+        estimate: How many bytes Spark thinks that a result has.
+        where: How to find the job in a cluster.
+        databases: Reads what stands in one; None where there is no JVM to do it by.
+    """
+    plan = run.plan
+    for key, value in _SESSION.items():
+        session.conf.set(key, value)
+    tables = {name: _read(session, name, source, databases) for name, source in plan.tables.items()}
+    for name, table in tables.items():
+        table.createOrReplaceTempView(name)
+    if plan.build:
+        built = Built(plan.query)
+        result = built(session, tables, {name: from_param(value) for name, value in plan.params.items()})
+        versions = built.versions
+    else:
+        result = session.sql(plan.query, args={name: bound(value) for name, value in plan.params.items()})
+        versions = {}
+    _check(result.schema, plan)
+    check(result.schema)
+    session.conf.set("spark.sql.shuffle.partitions", str(_pieces(_size(estimate(result), databases))))
+    columns = tuple((field.name, field.dataType.simpleString()) for field in result.schema.fields)
+    snapshot, known = (databases.snapshot, databases.versions) if databases else (None, {})
+    emit(Started(run.job, columns, snapshot, versions | known, dict(where)))
+    counted = Observation()
+    sums = [_sum(result.schema, name).alias(f"sum {number}") for number, name in enumerate(plan.sums)]
+    # Above the sort: below it Spark's sampling of the range would count every row a second time.
+    ordered = result.orderBy(*map(column, plan.order_by)).observe(counted, F.count(F.lit(1)).alias("rows"), *sums)
+    if plan.lines.form == "parquet":
+        storable(ordered).write.options(**_WRITE).parquet(f"file://{plan.parts}")
+    else:
+        written(ordered, plan.lines).write.options(**_WRITE).text(f"file://{plan.parts}")
+    found = counted.get
+    shown = {name: _plain(found[f"sum {number}"]) for number, name in enumerate(plan.sums)}
+    return Done(run.job, int(found["rows"]), shown, _shared(Path(plan.parts), int(found["rows"])))
+
+
+def _shared(folder: Path, rows: int) -> tuple[tuple[int, str, int], ...]:
+    """The parts; what executors wrote into a folder of their own machine is not here."""
+    parts = tuple(parts_in(folder)) if folder.is_dir() else ()
+    if rows and not parts:
+        raise ExportError(
+            f"Expected Spark's {rows} rows in {folder}, got no file there: "
+            "export to a file system that Spark's executors share with the worker."
+        )
+    return parts
+
+
+def _read(session: SparkSession, name: str, source: Source | Database, databases: Databases | None) -> DataFrame:
+    if isinstance(source, Source):
+        return read(session, source)
+    if databases is None:
+        raise ExportError(
+            f"Expected a Spark host of our own for the Jdbc table {name!r}, got Spark Connect: it has no JVM here that could "
+            "hold one moment of the database; use spark_master local[*,4] or spark://…, or read files."
+        )
+    return databases.read(name, source)
+
+
+def _size(estimate: int, databases: Databases | None) -> int:
+    """Bytes of the result: Spark knows nothing of a database's tables, and estimates the worst."""
+    return databases.size if databases and databases.size and estimate > _UNKNOWN else estimate
+
+
+def first_line(error: Exception) -> str:
+    """What a person needs of Spark's pages: the first line that says something."""
+    text = str(error.java_exception) if isinstance(error, Py4JJavaError) else str(error)
+    lines = [stripped for part in text.splitlines() if (stripped := part.strip())]
+    return lines[0] if lines else type(error).__name__
+
+
+def is_query(error: Exception) -> bool:
+    """Whether the query, not its run, is at fault."""
+    return isinstance(error, PySparkException) and type(error).__name__ in {
+        "AnalysisException",
+        "IllegalArgumentException",
+        "ParseException",
+    }
+
+
+def _check(schema: StructType, plan: Plan) -> None:
+    names = schema.fieldNames()
+    twice = sorted({name for name in names if names.count(name) > 1})
+    if twice:
+        raise ExportError(f"Expected columns with different names, got {', '.join(twice)} twice: name each with AS.")
+    for name in (*plan.order_by, *plan.sums):
+        if name not in names:
+            raise ExportError(
+                f"Expected order_by and totals out of the query's columns {', '.join(names)}, got {name!r}: correct the name."
+            )
+
+
+def _sum(schema: StructType, name: str) -> Any:
+    """The exact sum of a column."""
+    kind = schema[name].dataType
+    if isinstance(kind, WHOLE):
+        return F.sum(column(name).cast("decimal(38,0)"))
+    if isinstance(kind, DecimalType):
+        return F.sum(column(name))
+    raise ExportError(
+        f"Expected integers or decimals in {name!r}, got {kind.simpleString()}: totals are exact; cast the column to a decimal in the query."
+    )
+
+
+def _plain(value: Decimal | None) -> str:
+    """Plain digits; the sum of nothing is 0."""
+    return "0" if value is None else format(value, "f")
+
+
+def _pieces(size: int) -> int:
+    """Into how many pieces a shuffle of this many bytes is cut at first; Spark puts small neighbours together when it knows them."""
+    return min(max(size // _PIECE, _FEWEST), _MOST)

@@ -1,0 +1,174 @@
+"""
+SQLite's file read by Spark, in one moment: a copy that `sqlite3` makes in one read transaction, and any number of readers of it.
+
+Connections to the file itself could share no moment, and each would hold writers up (or, in WAL mode, the checkpoint) for as
+long as it reads.
+A column gets the type that all its values have, for SQLite holds none to what was declared; only a declared DECIMAL is taken
+at its word, because its values are binary floats otherwise.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+import sqlite3
+from collections.abc import Callable, Mapping
+from contextlib import closing
+from pathlib import Path
+from types import MappingProxyType
+from urllib.parse import quote
+
+from steadyworker.errors import ExportError
+from steadyworker.exports.spark.drivers import DRIVERS
+from steadyworker.exports.spark.postgres import says
+from steadyworker.exports.spark.protocol import Database
+
+_PAGES = 4096  # between two looks whether the job was cancelled
+_BUSY = 30.0  # seconds that a writer is waited for
+_ROWS_A_RANGE = 250_000
+_DECIMAL = re.compile(r"(?:decimal|numeric)\s*\(\s*(\d+)\s*(?:,\s*(\d+)\s*)?\)", re.IGNORECASE)
+# What the values of a column are -> its type; NULLs count for nothing.
+_TYPES: Mapping[frozenset[str], str] = MappingProxyType(
+    {
+        frozenset(): "STRING",
+        frozenset({"integer"}): "BIGINT",
+        frozenset({"real"}): "DOUBLE",
+        frozenset({"integer", "real"}): "DOUBLE",
+        frozenset({"text"}): "STRING",
+        frozenset({"blob"}): "BINARY",
+    }
+)
+
+
+class Sqlite:
+    """
+    A copy of one file.
+
+    Args:
+        source: A table of it.
+        copy: Where the copy is made; who gives the folder removes it.
+        check: Called now and then; what it raises ends the copying.
+        now: The time, as text.
+
+    Raises:
+        ExportError: No such file, or none of SQLite's.
+    """
+
+    def __init__(self, source: Database, copy: Path, check: Callable[[], None], now: str) -> None:
+        self._copy = copy
+        self.version = sqlite3.sqlite_version
+        self.snapshot = f"sqlite:{source.place} at {now}"
+        copy.parent.mkdir(parents=True, exist_ok=True)
+        try:
+            with (
+                closing(
+                    sqlite3.connect(_uri(source.place, "ro"), uri=True, timeout=_BUSY, isolation_level=None)
+                ) as there,
+                closing(sqlite3.connect(copy, isolation_level=None)) as here,
+            ):
+                there.execute("BEGIN")
+                there.execute(
+                    "SELECT count(*) FROM sqlite_schema"
+                ).fetchone()  # begins to read: nothing moves from here on
+                there.backup(here, pages=_PAGES, progress=lambda *_: check())
+                here.execute("PRAGMA journal_mode = DELETE")
+        except sqlite3.Error as error:
+            raise ExportError(
+                f"Expected a SQLite database at {source.place}, got {error}: correct sqlite:PATH, or the file's permissions."
+            ) from error
+
+    @property
+    def size(self) -> int:
+        """Bytes of the file."""
+        return self._copy.stat().st_size
+
+    def options(self, name: str, source: Database) -> dict[str, str]:
+        """
+        Spark's options to read one of its tables.
+
+        Raises:
+            ExportError: No such table, a column of values of several kinds, or no range to be cut.
+        """
+        try:
+            with closing(sqlite3.connect(_uri(str(self._copy), "ro"), uri=True)) as here:
+                schema = self._schema(here, name, source)
+                ranges = self._ranges(here, name, source)
+        except sqlite3.Error as error:
+            raise ExportError(
+                f"Expected what SQLite can read as table {name!r}, got {error}: correct the query."
+            ) from error
+        return {
+            "url": f"jdbc:sqlite:{_uri(str(self._copy), 'ro')}&immutable=1",
+            "driver": DRIVERS["sqlite"].class_name,
+            "dbtable": source.relation,
+            "fetchsize": str(source.fetch_rows),
+            "customSchema": schema,
+            **ranges,
+        }
+
+    def cancel(self) -> None:
+        """Nothing waits for a file."""
+
+    def close(self) -> None:
+        """Remove the copy."""
+        self._copy.unlink(missing_ok=True)
+
+    def _schema(self, here: sqlite3.Connection, name: str, source: Database) -> str:
+        """A type for each column that nobody has given one."""
+        columns = [column[0] for column in here.execute(f"SELECT * FROM {source.relation} LIMIT 0").description]  # noqa: S608 - the user's own
+        declared = _declared(here, source.relation)
+        kinds = ", ".join(f"group_concat(DISTINCT typeof({_quoted(column)}))" for column in columns)
+        found = here.execute(f"SELECT {kinds} FROM {source.relation}").fetchone()  # noqa: S608
+        types = [source.schema] if source.schema else []
+        for column, seen in zip(columns, found, strict=True):
+            if says(source.schema, column):
+                continue
+            kind = _kind(frozenset((seen or "").split(",")) - {"null", ""}, declared.get(column, ""))
+            if kind is None:
+                raise ExportError(
+                    f"Expected values of one kind in column {column!r} of table {name!r}, got {seen}: "
+                    f'say what they are, Jdbc(schema="{column} STRING").'
+                )
+            types.append(f"`{column.replace('`', '``')}` {kind}")
+        return ", ".join(types)
+
+    def _ranges(self, here: sqlite3.Connection, name: str, source: Database) -> dict[str, str]:
+        if source.partition_by is None:
+            return {}
+        column = _quoted(source.partition_by)
+        lower, upper, count, kinds = here.execute(
+            f"SELECT min({column}), max({column}), count(*), group_concat(DISTINCT typeof({column})) FROM {source.relation}"  # noqa: S608
+        ).fetchone()
+        if set((kinds or "").split(",")) - {"null", "", "integer"}:
+            raise ExportError(
+                f"Expected a column of integers as partition_by of table {name!r}, got {source.partition_by!r}, {kinds}: choose another."
+            )
+        parts = source.partitions or max(1, math.ceil(count / _ROWS_A_RANGE))
+        if parts == 1 or lower is None or lower == upper:
+            return {}
+        bounds = {"lowerBound": str(lower), "upperBound": str(upper), "numPartitions": str(parts)}
+        return {"partitionColumn": source.partition_by, **bounds}
+
+
+def _kind(seen: frozenset[str], declared: str) -> str | None:
+    """Spark's type for what is there; None for a mixture."""
+    decimal = _DECIMAL.match(declared)
+    if decimal and seen <= {"integer", "real", "text"}:
+        return f"DECIMAL({decimal[1]},{decimal[2] or 0})"
+    return _TYPES.get(seen)
+
+
+def _declared(here: sqlite3.Connection, relation: str) -> dict[str, str]:
+    """Column to declared type; nothing for a query."""
+    table = relation.rpartition(".")[2].strip('"').replace('""', '"')
+    return (
+        {} if relation.startswith("(") else dict(here.execute("SELECT name, type FROM pragma_table_info(?)", (table,)))
+    )
+
+
+def _quoted(column: str) -> str:
+    return '"' + column.replace('"', '""') + '"'
+
+
+def _uri(path: str, mode: str) -> str:
+    return f"file:{quote(path)}?mode={mode}"

@@ -1,0 +1,179 @@
+"""A real Spark Connect server, and a real standalone master with its worker, out of the pyspark wheel, on loopback."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import time
+import urllib.request
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import pyspark
+
+from steadyworker.exports.spark.java import find_java
+from tests.exports.spark.sparkkit import session
+
+_HOME = Path(pyspark.__path__[0])
+_START_WITHIN = 180.0
+TOKEN = "canary-XhZ3qv0Wn8"  # what the Connect server asks for; local plaintext is allowed to carry it
+_SMALL = "-XX:+UseSerialGC -XX:TieredStopAtLevel=1"
+
+
+def free_port() -> int:
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        return int(listener.getsockname()[1])
+
+
+class Daemon:
+    """One of Spark's processes in a session of its own; `start` it again after it was killed."""
+
+    def __init__(self, folder: Path, command: list[str], port: int, **environ: str) -> None:
+        folder.mkdir(parents=True, exist_ok=True)
+        self.folder, self.port, self._command = folder, port, command
+        self._environ = {key: value for key, value in os.environ.items() if not key.startswith(("SPARK", "PYSPARK"))}
+        self._environ |= {
+            "JAVA_HOME": str(find_java(os.environ).home),
+            "SPARK_HOME": str(_HOME),
+            "SPARK_CONF_DIR": str(folder),
+            "SPARK_LOCAL_DIRS": str(folder),
+            "SPARK_DAEMON_MEMORY": "256m",
+            "SPARK_DAEMON_JAVA_OPTS": _SMALL,
+            **environ,
+        }
+        self._process: subprocess.Popen[bytes] | None = None
+
+    @property
+    def pid(self) -> int:
+        """Of the JVM, and of its session: the scripts that start it become it."""
+        assert self._process is not None
+        return self._process.pid
+
+    def start(self) -> None:
+        """Start it; returns when its port answers."""
+        with (self.folder / "log").open("ab") as log:
+            self._process = subprocess.Popen(
+                self._command,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                env=self._environ,
+                cwd=self.folder,
+                start_new_session=True,
+            )
+        deadline = time.monotonic() + _START_WITHIN
+        while True:
+            with suppress(OSError):
+                socket.create_connection(("127.0.0.1", self.port), 1).close()
+                return
+            if self._process.poll() is not None or time.monotonic() > deadline:
+                self.kill()
+                log_text = (self.folder / "log").read_text(errors="replace")
+                raise RuntimeError(f"{self._command[1]} did not start: {log_text[-2000:]}")
+            time.sleep(0.05)
+
+    def kill(self) -> None:
+        """SIGKILL it and whatever it started in its session."""
+        if self._process is not None:
+            for pid in session(self._process.pid):
+                with suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)
+            self._process.wait()
+            self._process = None
+
+
+class ConnectServer(Daemon):
+    """A Spark Connect server with two cores, which asks for a token."""
+
+    def __init__(self, folder: Path, **conf: str) -> None:
+        port = free_port()
+        settings = {
+            "spark.master": "local[2]",
+            "spark.driver.extraJavaOptions": f"-XX:+UseSerialGC -Djava.io.tmpdir={folder}",
+            "spark.driver.bindAddress": "127.0.0.1",
+            "spark.driver.host": "127.0.0.1",
+            "spark.ui.enabled": "false",
+            "spark.log.level": "WARN",
+            "spark.connect.grpc.binding.address": "127.0.0.1",
+            "spark.connect.grpc.binding.port": str(port),
+            **conf,
+        }
+        command = [
+            str(_HOME / "bin" / "spark-submit"),
+            "--class",
+            "org.apache.spark.sql.connect.service.SparkConnectServer",
+        ]
+        for key, value in settings.items():
+            command += ["--conf", f"{key}={value}"]
+        super().__init__(folder, command, port, SPARK_DAEMON_MEMORY="768m", SPARK_CONNECT_AUTHENTICATE_TOKEN=TOKEN)
+
+    @property
+    def url(self) -> str:
+        return f"sc://localhost:{self.port}/;token={TOKEN}"
+
+
+class Standalone:
+    """A master and a worker with two cores."""
+
+    def __init__(self, folder: Path) -> None:
+        port, self._web, worker_web = free_port(), free_port(), free_port()
+        self.url = f"spark://127.0.0.1:{port}"
+        launch = str(_HOME / "bin" / "spark-class")
+        here = ["--host", "127.0.0.1"]
+        self.master = Daemon(
+            folder / "master",
+            [
+                launch,
+                "org.apache.spark.deploy.master.Master",
+                *here,
+                "--port",
+                str(port),
+                "--webui-port",
+                str(self._web),
+            ],
+            self._web,
+        )
+        self.worker = Daemon(
+            folder / "worker",
+            [
+                *(launch, "org.apache.spark.deploy.worker.Worker", *here, "--cores", "2", "--memory", "1g"),
+                *("--work-dir", str(folder / "work"), "--webui-port", str(worker_web), self.url),
+            ],
+            worker_web,
+        )
+
+    def start(self) -> None:
+        """Returns when the worker has registered."""
+        self.master.start()
+        self.worker.start()
+        deadline = time.monotonic() + _START_WITHIN
+        while not self.books()["aliveworkers"]:
+            assert time.monotonic() < deadline, "the worker did not register"
+            time.sleep(0.05)
+
+    def kill(self) -> None:
+        self.worker.kill()
+        self.master.kill()
+
+    def books(self) -> dict[str, Any]:
+        """What the master says of itself."""
+        with urllib.request.urlopen(f"http://127.0.0.1:{self._web}/json/", timeout=10) as answer:
+            found: dict[str, Any] = json.load(answer)
+            return found
+
+    def applications(self) -> list[str]:
+        """The ids of the applications that run."""
+        return [app["id"] for app in self.books()["activeapps"]]
+
+    def executors(self) -> list[int]:
+        """The processes that run tasks."""
+        return [
+            pid
+            for pid in session(self.worker.pid)
+            if b"CoarseGrainedExecutorBackend" in Path(f"/proc/{pid}/cmdline").read_bytes()
+        ]

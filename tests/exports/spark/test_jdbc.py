@@ -1,0 +1,286 @@
+"""`Jdbc` tables over real Spark, a real PostgreSQL and real files of SQLite's: values, ranges, passwords, what is refused."""
+
+from __future__ import annotations
+
+import sqlite3
+from contextlib import closing
+from datetime import UTC, date, datetime, timedelta, timezone
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import psycopg
+import pytest
+from psycopg import sql
+
+from steadyworker.errors import ExportError
+from steadyworker.exports.manifest import Manifest
+from steadyworker.exports.rows import RowExport
+from steadyworker.exports.spark.export import SparkExport
+from steadyworker.exports.spark.jdbc import Jdbc
+from steadyworker.exports.spark.service import SparkService
+from tests.exports.kit import FakeServices
+from tests.exports.spark.jdbckit import connections, fill, table, without_password
+from tests.exports.spark.sparkkit import COLUMNS, ORDER, QUERY, LiveServices, java_of, payment
+
+pytestmark = [pytest.mark.spark, pytest.mark.timeout(600)]
+
+TEXTS = [
+    None,
+    "",
+    " ",
+    "  blanks  ",
+    'say "hi"',
+    "a,b",
+    "line\nend",
+    "cr\r\n",
+    "=cmd",
+    "-1",
+    "\\x",
+    "ümläut",
+    "😀",
+    "NULL",
+]
+NUMBERS = [Decimal("1E-8"), Decimal(0), None, Decimal("-0.00000001"), Decimal("9" * 28 + ".99999999")]
+FLOATS = [0.0, 1.5, 1e-8, 12345678.9, float("nan"), float("inf"), None]
+MOMENTS = [
+    datetime(1, 1, 1),  # noqa: DTZ001 - the column has no zone
+    datetime(2024, 3, 31, 2, 30, 0, 123456),  # noqa: DTZ001
+    None,
+    datetime(9999, 12, 31, 23, 59, 59, 999999),  # noqa: DTZ001
+]
+ZONE = timezone(timedelta(hours=5, minutes=30))
+
+
+def ask(
+    service: SparkService, query: str, to: Path, order: tuple[str, ...] = ("id",), params: Any = None, **tables: Jdbc
+) -> tuple[Manifest, list[str]]:
+    """Export a query; the manifest and the file's lines."""
+    made = SparkExport(query, tables=tables, order_by=order, params=params).write(LiveServices(service), to)
+    return made, to.read_text(encoding="utf-8").splitlines()
+
+
+def test_a_table_read_in_ranges_gives_the_bytes_of_the_light_path_and_nothing_stays_behind(
+    sources: SparkService, archive: Path, database: str, tmp_path: Path
+) -> None:
+    fill(database, 20_000)
+    export = SparkExport(
+        QUERY, tables={"payments": table(database, partition_by="id", partitions=4, fetch_rows=1000)}, order_by=ORDER
+    )
+    made = export.write(
+        LiveServices(sources), tmp_path / "out.csv", totals={"amount": "sum"}, by=("currency", "status")
+    )
+    rows = sorted(map(payment, range(20_000)), key=lambda row: (row[2], row[0]))
+    light = RowExport(rows, columns=COLUMNS).write(
+        FakeServices(tmp_path / "ledger"), tmp_path / "light.csv", totals={"amount": "sum"}, by=("currency", "status")
+    )
+    assert (tmp_path / "out.csv").read_bytes() == (tmp_path / "light.csv").read_bytes()
+    assert (made.rows, made.sha256, made.totals) == (light.rows, light.sha256, light.totals)
+    assert connections(database) == []
+    assert made.snapshot is not None
+    assert made.snapshot.startswith(f"postgresql://{without_password(database).rpartition('@')[2]} at 20")
+    assert made.versions["postgres"][:2].isdecimal()
+    maps = Path(f"/proc/{java_of(sources._hosts[0].process.pid)}/maps").read_text()
+    assert str(archive) in maps, "the class-data archive is in use, drivers or not"
+
+
+def test_values_of_postgresql_survive(sources: SparkService, database: str, tmp_path: Path) -> None:
+    """Dates of year 1 and 9999 too; both clock changes are in the zone's own time."""
+    rows = [
+        (
+            number,
+            text,
+            NUMBERS[number % len(NUMBERS)],
+            FLOATS[number % len(FLOATS)],
+            MOMENTS[number % len(MOMENTS)],
+            [datetime(2024, 10, 27, 0, 30, tzinfo=UTC), datetime(1970, 1, 1, tzinfo=UTC), None][number % 3],
+            [date(1, 1, 1), date(2024, 2, 29), None][number % 3],
+            [True, False, None][number % 3],
+            [2**63 - 1, -(2**63), None][number % 3],
+        )
+        for number, text in enumerate(TEXTS)
+    ]
+    with psycopg.connect(database) as connection:
+        connection.execute(
+            """CREATE TABLE nasty (id int, "te""xt, é" text, number numeric(38,8), "float.ing" float8,
+               moment timestamp, instant timestamptz, day date, flag boolean, big bigint)"""
+        )
+        with connection.cursor() as cursor:
+            cursor.executemany("INSERT INTO nasty VALUES (%s, %s, %s, %s, %s, %s, %s, %s, %s)", rows)
+            cursor.execute("SELECT * FROM nasty ORDER BY id")
+            names = [column.name for column in cursor.description or ()]
+            found = cursor.fetchall()
+    ask(sources, "SELECT * FROM nasty", tmp_path / "out.csv", nasty=table(database, "nasty"))
+    utc = [tuple(v.astimezone(UTC) if isinstance(v, datetime) and v.tzinfo else v for v in row) for row in found]
+    RowExport(utc, columns=names).write(FakeServices(tmp_path / "l"), tmp_path / "light.csv")
+    assert (tmp_path / "out.csv").read_text() == (tmp_path / "light.csv").read_text()
+
+
+def test_parameters_of_every_type_find_their_row(sources: SparkService, database: str, tmp_path: Path) -> None:
+    params = {
+        "text": "o'b\"x\\n:text %_;--",
+        "number": Decimal("1E-8"),
+        "moment": datetime(1, 1, 1, 12, 0, 0, 1),  # noqa: DTZ001 - the column has no zone
+        "instant": datetime(2024, 3, 31, 2, 30, tzinfo=ZONE),
+        "day": date(1, 1, 1),
+        "flag": False,
+        "big": -(2**63),
+        "huge": 2**63,
+        "ratio": 0.1,
+        "nothing": None,
+    }
+    with psycopg.connect(database) as connection:
+        connection.execute(
+            """CREATE TABLE typed (id int, text text, number numeric(20,8), moment timestamp, instant timestamptz,
+               day date, flag boolean, big bigint, huge numeric(20,0), ratio float8)"""
+        )
+        values = [
+            params[name] for name in ("text", "number", "moment", "instant", "day", "flag", "big", "huge", "ratio")
+        ]
+        connection.execute("INSERT INTO typed VALUES (1, %s, %s, %s, %s, %s, %s, %s, %s, %s)", values)
+        connection.execute("INSERT INTO typed VALUES (2, 'x', 1, now(), now(), now(), true, 1, 1, 1)")
+    where = " AND ".join(f"{name} = :{name}" for name in params if name != "nothing")
+    query = f"SELECT id FROM typed WHERE {where} AND :nothing IS NULL"
+    _, lines = ask(sources, query, tmp_path / "out.csv", typed=table(database, "typed"), params=params)
+    assert lines == ["id", "1"]
+
+
+NASTY_PASSWORD = "p'w\"d \\ %41 &sslmode=off?@:/#ü$ {x} ***"
+
+
+def test_a_password_is_read_by_name_and_is_nowhere_else(
+    sources: SparkService, database: str, tmp_path: Path, request: pytest.FixtureRequest
+) -> None:
+    role = f"reader_{database.rpartition('_')[2]}"
+    with psycopg.connect(database, autocommit=True) as connection:
+        connection.execute(
+            sql.SQL("CREATE ROLE {} LOGIN PASSWORD {}").format(sql.Identifier(role), sql.Literal(NASTY_PASSWORD))
+        )
+        connection.execute("CREATE TABLE t AS SELECT 1 AS id")
+        connection.execute(sql.SQL("GRANT SELECT ON t TO {}").format(sql.Identifier(role)))
+    try:
+        secret = tmp_path / "secret"
+        secret.write_text(NASTY_PASSWORD + "\n")
+        url = without_password(database, role)
+        services = LiveServices(sources)
+        export = SparkExport("SELECT id FROM t", tables={"t": Jdbc(url, "t", password_file=secret)}, order_by=("id",))
+        made = export.write(services, tmp_path / "out.csv")
+        said = [repr(export), str(services.events), made.dump().decode()]
+        # A password that is wrong, one that is not there, a query that fails with the right one.
+        cases: list[tuple[dict[str, Any], str, str]] = [
+            ({"password_file": tmp_path / "wrong"}, "t", "password authentication failed"),
+            ({"password_file": tmp_path / "none"}, "t", "FileNotFoundError"),
+            ({"password_env": "SPARK_TEST_NOT_SET"}, "t", "environment variable SPARK_TEST_NOT_SET, got none"),
+            ({"password_file": secret}, "SELECT 1 / (id - 1) AS id FROM t", "division by zero"),
+        ]
+        for options, relation, says in cases:
+            (tmp_path / "wrong").write_text(NASTY_PASSWORD + "!")
+            with pytest.raises(ExportError, match=says) as raised:
+                ask(sources, "SELECT * FROM t", tmp_path / "no.csv", t=Jdbc(url, relation, **options))
+            said.append(str(raised.value))
+        folder = sources._hosts[0].process.folder
+        said += [(folder / name).read_text(errors="replace") for name in ("log", "spark.properties")]
+        java = java_of(sources._hosts[0].process.pid)
+        said += [Path(f"/proc/{java}/{name}").read_text(errors="replace") for name in ("cmdline", "environ")]
+    finally:
+        with psycopg.connect(database, autocommit=True) as connection:
+            connection.execute(sql.SQL("DROP OWNED BY {0}; DROP ROLE {0}").format(sql.Identifier(role)))
+    assert not any(NASTY_PASSWORD in text for text in said)
+
+
+def test_what_would_not_be_exact_and_what_cannot_be_cut_is_refused(
+    sources: SparkService, database: str, tmp_path: Path
+) -> None:
+    with psycopg.connect(database) as connection:
+        connection.execute("CREATE TABLE t AS SELECT 1 AS id, 1.5::numeric AS amount, 'x' AS text, '12:00'::time AS at")
+    cases: list[tuple[Jdbc, str]] = [
+        (table(database, "t"), "'amount', numeric: without a precision"),
+        (table(database, "SELECT id, at FROM t"), "'at', time: Spark makes a moment of 1970"),
+        (table(database, "SELECT id, text FROM t", partition_by="text", partitions=2), "'text', text: choose another"),
+        (table(database, "SELECT id FROM t", partition_by="nothing", partitions=2), "'nothing', no column of it"),
+        (table(database, "SELECT id FROM missing"), 'relation "missing" does not exist'),
+    ]
+    for source, says in cases:
+        with pytest.raises(ExportError, match=says):
+            ask(sources, "SELECT id FROM t", tmp_path / "no.csv", t=source)
+    told = table(database, "SELECT id, amount FROM t", schema="amount DECIMAL(20,4)")
+    _, lines = ask(sources, "SELECT * FROM t", tmp_path / "out.csv", t=told)
+    assert lines == ["id,amount", "1,1.5000"]
+    assert connections(database) == []
+
+
+@pytest.mark.parametrize("cut", ["day", "moment", "instant", "small"])
+def test_a_read_is_cut_by_dates_and_moments_too_and_loses_no_null(
+    sources: SparkService, database: str, tmp_path: Path, cut: str
+) -> None:
+    with psycopg.connect(database) as connection:
+        connection.execute(
+            """CREATE TABLE t AS SELECT n AS id, date '2024-01-01' + n AS day, timestamp '2024-03-30 22:00' + n * interval '1 hour' AS moment,
+               timestamptz '2024-03-30 22:00+00' + n * interval '1 hour' AS instant, n::smallint AS small
+               FROM generate_series(1, 100) n"""
+        )
+        connection.execute("INSERT INTO t (id) VALUES (101)")
+        connection.execute("INSERT INTO t (id, day, moment, instant) VALUES (102, 'infinity', 'infinity', '-infinity')")
+    source = table(database, f"SELECT id, {cut} FROM t", partition_by=cut, partitions=5)
+    made, lines = ask(sources, "SELECT id FROM t", tmp_path / "out.csv", t=source)
+    assert lines == ["id", *map(str, range(1, 103))]
+    assert made.rows == 102
+
+
+# --- SQLite -----------------------------------------------------------------------------------------------------------
+
+
+def test_a_file_of_sqlites_is_copied_in_one_moment_while_its_writer_goes_on(
+    sources: SparkService, tmp_path: Path
+) -> None:
+    """Twice in one query, in ranges; what is declared is not what is there; the copy is gone with the parts."""
+    file = tmp_path / "a b?%41#.db"
+    with closing(sqlite3.connect(file, isolation_level=None)) as writer:
+        writer.execute("PRAGMA journal_mode = WAL")
+        writer.execute(
+            "CREATE TABLE t (id INTEGER, big INTEGER, text, amount DECIMAL(12,2), ratio REAL, none, day DATE)"
+        )
+        rows = [(n, 2**62 + n, f"=t{n}", n + 0.25, n / 3, None, "2024-02-29") for n in range(1000)]
+        writer.executemany("INSERT INTO t VALUES (?, ?, ?, ?, ?, ?, ?)", rows)
+        writer.execute("BEGIN IMMEDIATE")
+        writer.execute("DELETE FROM t WHERE id >= 10")  # not committed: nobody sees it
+        source = Jdbc(f"sqlite:{file}", "t", partition_by="id", partitions=4)
+        made, _ = ask(
+            sources,
+            "SELECT t.* FROM t JOIN u ON t.id = u.id",
+            tmp_path / "out.csv",
+            t=source,
+            u=Jdbc(f"sqlite:{file}", "SELECT id FROM t"),
+        )
+        writer.execute("ROLLBACK")
+    light = [
+        (n, big, text, Decimal(n * 100 + 25).scaleb(-2), ratio, none, day) for n, big, text, _, ratio, none, day in rows
+    ]
+    RowExport(light, columns=("id", "big", "text", "amount", "ratio", "none", "day")).write(
+        FakeServices(tmp_path / "l"), tmp_path / "light.csv"
+    )
+    assert (tmp_path / "out.csv").read_text() == (tmp_path / "light.csv").read_text()
+    assert made.snapshot is not None
+    assert made.snapshot.startswith(f"sqlite:{file} at 20")
+    assert not list(tmp_path.rglob("*.sqlite"))
+
+
+def test_a_file_that_is_none_and_a_column_of_many_kinds_are_refused(sources: SparkService, tmp_path: Path) -> None:
+    file = tmp_path / "shop.db"
+    with closing(sqlite3.connect(file)) as made, made:
+        made.execute("CREATE TABLE t (id INTEGER, mixed)")
+        made.execute("INSERT INTO t VALUES (1, 1), (2, 'two')")
+    (tmp_path / "text.db").write_text("no database, but long enough to be looked at " * 100)
+    cases: list[tuple[Jdbc, str]] = [
+        (Jdbc(f"sqlite:{tmp_path}/none.db", "t"), "none.db, got unable to open"),
+        (Jdbc(f"sqlite:{tmp_path}/text.db", "t"), "text.db, got file is not a database"),
+        (Jdbc(f"sqlite:{file}", "missing"), "no such table: missing"),
+        (Jdbc(f"sqlite:{file}", "t"), "one kind in column 'mixed'"),
+        (Jdbc(f"sqlite:{file}", "t", partition_by="mixed", schema="mixed STRING"), "integers as partition_by"),
+    ]
+    for source, says in cases:
+        with pytest.raises(ExportError, match=says):
+            ask(sources, "SELECT * FROM t", tmp_path / "no.csv", t=source)
+    told = Jdbc(f"sqlite:{file}", "t", schema="mixed STRING")
+    _, lines = ask(sources, "SELECT * FROM t", tmp_path / "out.csv", t=told)
+    assert lines == ["id,mixed", "1,1", "2,two"]

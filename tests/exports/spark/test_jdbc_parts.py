@@ -1,0 +1,147 @@
+"""What a user says of a database, and which driver Spark is given: without Spark."""
+
+from __future__ import annotations
+
+import os
+import sys
+import zipfile
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from steadyworker.errors import ExportError
+from steadyworker.exports.spark.build import Build
+from steadyworker.exports.spark.databases import application_name, patience
+from steadyworker.exports.spark.drivers import DRIVERS, with_drivers
+from steadyworker.exports.spark.java import Java
+from steadyworker.exports.spark.jdbc import Jdbc
+from steadyworker.exports.spark.protocol import Lines, Plan, Run
+from steadyworker.exports.spark.settings import SparkSettings
+from steadyworker.exports.spark.tables import source
+
+URL = "postgresql://reader@db.example:5433/shop"
+
+
+def test_a_url_becomes_a_place_a_user_and_the_drivers_properties(tmp_path: Path) -> None:
+    made = Jdbc(URL + "?sslmode=verify-full&connect_timeout=3", "billing.payments", password_file="secret").database()
+    assert (made.system, made.place, made.user) == ("postgresql", "db.example:5433/shop", "reader")
+    assert made.properties == {"sslmode": "verify-full", "connectTimeout": "3"}
+    assert (made.relation, made.password_file) == ("billing.payments", str(Path.cwd() / "secret"))
+    made = Jdbc("postgres://us%40er@[::1]/shop", " SELECT 1 -- one; \n ; ").database()
+    assert (made.place, made.user) == ("[::1]:5432/shop", "us@er")
+    assert made.relation == "(SELECT 1 -- one;\n) AS source"
+    for url, place in [
+        ("sqlite:a/b.db", Path.cwd() / "a/b.db"),
+        ("sqlite:///a/b.db", "/a/b.db"),
+        ("sqlite:~/b", Path.home() / "b"),
+    ]:
+        assert Jdbc(url, '"my table"').database().place == str(place)
+    assert source("t", Jdbc(URL, "t")) == Jdbc(URL, "t").database()
+    with pytest.raises(ExportError, match="table name"):
+        source("a b", Jdbc(URL, "t"))
+
+
+@pytest.mark.parametrize(
+    ("url", "table", "options", "says"),
+    [
+        ("postgresql://reader:canary@db/shop", "t", {}, "without a password"),
+        ("postgresql://db/shop?user=x&password=canary", "t", {}, "without a password"),
+        ("postgresql://db/shop?sslpassword=canary", "t", {}, "without a password"),
+        ("postgresql://reader:canary@db:x/shop", "t", {}, "it is not shown"),
+        ("postgresql://reader:canary@a,b/shop?socketFactory=x", "t", {}, "without a password"),
+        ("mysql://reader:canary@db/shop", "t", {}, "it is not shown"),
+        ("postgresql://db", "t", {}, "and a database"),
+        (URL + "?socketFactory=evil", "t", {}, "got socketFactory"),
+        ("sqlite:", "t", {}, "sqlite:PATH"),
+        (URL, "t; DROP TABLE t", {}, "a table's name"),
+        (URL, "my table", {}, "quote a name"),
+        (URL, "t", {"partitions": 3}, "partition_by for more than one"),
+        (URL, "t", {"partitions": 0}, "at least one"),
+        (URL, "t", {"fetch_rows": 0}, "above 0"),
+        (URL, "t", {"statement_timeout": 0}, "above 0"),
+        (URL, "t", {"password_env": "A", "password_file": "b"}, "got both"),
+    ],
+)
+def test_what_cannot_be_is_refused_and_no_password_is_repeated(
+    url: str, table: str, options: dict[str, Any], says: str
+) -> None:
+    with pytest.raises(ExportError, match=says) as raised:
+        Jdbc(url, table, **options)
+    assert "canary" not in str(raised.value)
+
+
+def test_spark_is_given_the_systems_drivers_unless_a_users_jar_has_them(tmp_path: Path) -> None:
+    assert with_drivers("", tmp_path) == ""
+    folder = tmp_path / "usr/share/java"
+    folder.mkdir(parents=True)
+    for name in ("postgresql.jar", "sqlite-jdbc.jar"):
+        (folder / name).touch()
+    system = [str(folder / name) for name in ("postgresql.jar", "sqlite-jdbc.jar")]
+    assert with_drivers("", tmp_path).split(",") == system
+    own = tmp_path / "own drivers.jar"
+    with zipfile.ZipFile(own, "w") as archive:
+        archive.writestr("org/postgresql/Driver.class", b"")
+    for jar in (str(own), own.as_uri()):
+        assert with_drivers(f" {jar},hdfs:///x.jar,/none.jar ", tmp_path).split(",") == [
+            jar,
+            "hdfs:///x.jar",
+            "/none.jar",
+            system[1],
+        ]
+    assert with_drivers("https://example.com/sqlite-jdbc.jar", tmp_path).split(",")[1:] == [system[0]]
+    assert "apt-get install libpostgresql-jdbc-java" in DRIVERS["postgresql"].remedy
+
+
+def test_a_host_can_import_what_the_worker_can(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "path", ["", str(tmp_path), *sys.path])
+    settings = SparkSettings(folder=tmp_path, conf={"spark.jars": "/own.jar"})
+    environment = settings.environment({}, tmp_path, Java(tmp_path, "17.0.1"), sys.executable)
+    entries = environment["PYTHONPATH"].split(os.pathsep)
+    assert entries[:2] == [str(Path.cwd()), str(tmp_path)]
+    assert not any("site-packages" in entry for entry in entries)
+    assert "spark.jars=/own.jar" in settings.properties(tmp_path, "")
+
+
+def test_an_export_is_not_stuck_while_its_database_may_take_its_time() -> None:
+    def run(**tables: Any) -> Run:
+        lines = Lines(delimiter=",", null="", guard_formulas=True)
+        sources = {name: source(name, table) for name, table in tables.items()}
+        return Run("job", Plan(query="SELECT 1", tables=sources, order_by=("id",), lines=lines, parts="p"), 60.0)
+
+    assert patience(run()) == 60.0
+    assert patience(run(t=Jdbc(URL, "t"), u=Jdbc(URL, "u", statement_timeout=5.0))) == 600.0
+    assert patience(run(t=Jdbc(URL, "t", statement_timeout=5.0))) == 60.0
+
+
+def test_a_job_is_known_in_the_database_by_its_name_or_by_its_hash() -> None:
+    assert application_name(f"{'0' * 32}-17-3") == f"steadyworker {'0' * 32}-17-3"
+    for job in ("ü-1-1", "x" * 60):
+        assert len(application_name(job)) == len("steadyworker ") + 32
+    assert application_name("x" * 60) != application_name("x" * 61)
+
+
+@pytest.mark.parametrize(
+    "name", ["", "payments", "reports/frames:payments", "reports.frames:", ":payments", "a:b c", "a:b()"]
+)
+def test_a_function_is_named_by_its_module(name: str) -> None:
+    assert Build("reports.frames:Monthly.payments").name == "reports.frames:Monthly.payments"
+    with pytest.raises(ExportError, match="module:function"):
+        Build(name)
+
+
+@pytest.mark.parametrize(
+    ("url", "tls"),
+    [
+        ("postgresql://shop@localhost/shop", {}),
+        ("postgresql://shop@[::1]:5433/shop", {}),
+        (
+            "postgresql://shop@db.example/shop",
+            {"sslmode": "verify-full", "sslfactory": "org.postgresql.ssl.DefaultJavaSSLFactory"},
+        ),
+        ("postgresql://shop@db.example/shop?sslrootcert=/ca", {"sslmode": "verify-full", "sslrootcert": "/ca"}),
+        ("postgresql://shop@db.example/shop?sslmode=disable", {"sslmode": "disable"}),
+    ],
+)
+def test_a_server_elsewhere_has_to_show_its_certificate_unless_told_otherwise(url: str, tls: dict[str, str]) -> None:
+    assert Jdbc(url, "payments").database().properties == tls

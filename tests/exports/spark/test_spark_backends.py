@@ -1,0 +1,142 @@
+"""What an export promises holds on every back end: the tests of `test_spark_export.py` on a cluster and on a Connect server."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from steadyworker.errors import Interrupt
+from steadyworker.exports.spark.export import SparkExport
+from steadyworker.exports.spark.service import SparkService
+from steadyworker.exports.spark.settings import SparkSettings
+from tests.conftest import Eventually
+from tests.exports.spark.clusters import ConnectServer, Standalone
+from tests.exports.spark.sparkkit import BIG, ORDER, QUERY, SMALL_TASKS, LiveServices, session
+from tests.exports.spark.test_spark_export import (  # noqa: F401 - collected here a second time, with this file's `warm`
+    test_a_second_run_of_the_job_answers_with_the_file_that_is_there,
+    test_an_empty_result_is_a_header_with_a_manifest,
+    test_csv_is_typed_only_where_no_text_is_lost,
+    test_nasty_values_become_the_same_bytes_as_by_the_light_path,
+    test_one_column_tells_null_from_nothing_and_groups_count_both,
+    test_the_file_is_sorted_and_whole_and_equals_what_the_light_path_writes,
+)
+
+pytestmark = [pytest.mark.spark, pytest.mark.timeout(400)]
+
+CLUSTER = {
+    **SMALL_TASKS,
+    "spark.driver.host": "127.0.0.1",
+    "spark.driver.bindAddress": "127.0.0.1",
+    "spark.executor.memory": "512m",
+    "spark.executor.extraJavaOptions": "-XX:+UseSerialGC",
+}
+
+
+@pytest.fixture(scope="module", params=["standalone", "connect"])
+def warm(
+    request: pytest.FixtureRequest, archive: Path, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[SparkService]:
+    """A service on a back end that is not the host's own JVM alone."""
+    if request.param == "connect":
+        server: ConnectServer = request.getfixturevalue("connect_server")
+        settings = SparkSettings(folder=archive, master=server.url, conf=SMALL_TASKS)
+    else:
+        cluster: Standalone = request.getfixturevalue("standalone")
+        settings = SparkSettings(folder=archive, master=cluster.url, conf=CLUSTER)
+    service = SparkService(settings)
+    yield service
+    service.stop(20)
+
+
+@pytest.fixture
+def on_cluster(standalone: Standalone, archive: Path, tmp_path: Path, eventually: Eventually) -> Iterator[SparkService]:
+    """A service on the cluster, and nobody else there."""
+    service = SparkService(SparkSettings(folder=archive, scratch=tmp_path, master=standalone.url, conf=CLUSTER))
+    yield service
+    service.stop(20)
+    eventually(lambda: not standalone.applications(), within=60)
+
+
+def test_an_executor_that_is_killed_costs_nothing_but_time(
+    on_cluster: SparkService, standalone: Standalone, payments: Path, tmp_path: Path
+) -> None:
+    """Spark runs its tasks again; nobody here begins anything a second time, and no part is joined twice."""
+    export = SparkExport(QUERY, tables={"payments": payments}, order_by=ORDER)
+    undisturbed = export.write(LiveServices(on_cluster), tmp_path / "a.csv", totals={"amount": "sum"})
+    killed: list[int] = []
+
+    def kill(event: Mapping[str, Any]) -> None:
+        if event["type"] == "part" and not killed:
+            killed.extend(standalone.executors())
+            for pid in killed:
+                os.kill(pid, signal.SIGKILL)
+
+    services = LiveServices(on_cluster, uid="uid-2", on_event=kill)
+    made = export.write(services, tmp_path / "b.csv", totals={"amount": "sum"})
+    assert killed
+    assert services.kinds().count("started") == 1
+    assert services.events[-1]["submissions"] == 1
+    assert (made.sha256, made.totals) == (undisturbed.sha256, undisturbed.totals)
+    assert b'"application":"app-' in services.saved[-2], "the ledger knows which application it is"
+
+
+def test_a_cancelled_export_gives_the_clusters_cores_back(
+    on_cluster: SparkService, standalone: Standalone, tmp_path: Path, eventually: Eventually
+) -> None:
+    def interrupt(event: Mapping[str, Any]) -> None:
+        if event["type"] == "progress":
+            raise Interrupt("cancelled")
+
+    with pytest.raises(Interrupt):
+        SparkExport(BIG, tables={}, order_by=("id",)).write(
+            LiveServices(on_cluster, on_event=interrupt), tmp_path / "out.csv"
+        )
+    eventually(lambda: not on_cluster._hosts[0].calls, within=60)
+    assert (
+        SparkExport("SELECT 1 AS id", tables={}, order_by=("id",))
+        .write(LiveServices(on_cluster, uid="next"), tmp_path / "next.csv")
+        .rows
+        == 1
+    )
+
+
+DRIVER = """
+import os, sys
+from pathlib import Path
+from steadyworker.exports.spark.service import SparkService
+from steadyworker.exports.spark.settings import SparkSettings
+from steadyworker.exports.spark.export import SparkExport
+from tests.exports.spark.sparkkit import BIG, LiveServices
+from tests.exports.spark.test_spark_backends import CLUSTER
+service = SparkService(SparkSettings(folder=Path(sys.argv[1]), scratch=Path(sys.argv[2]), master=sys.argv[3], conf=CLUSTER))
+def said(event):
+    if event["type"] == "progress":
+        print(service._hosts[0].process.pid, flush=True)
+SparkExport(BIG, tables={}, order_by=("id",)).write(LiveServices(service, on_event=said), Path(sys.argv[2], "out.csv"))
+"""
+
+
+def test_an_application_ends_at_the_master_when_its_worker_process_dies(
+    standalone: Standalone, archive: Path, tmp_path: Path, eventually: Eventually
+) -> None:
+    """So the next run of the job meets nothing of it; what an executor still wrote is in a folder that nobody reads."""
+    with subprocess.Popen(
+        [sys.executable, "-c", DRIVER, str(archive), str(tmp_path), standalone.url],
+        stdout=subprocess.PIPE,
+        text=True,
+        cwd=Path(__file__).parents[3],
+    ) as parent:
+        assert parent.stdout is not None
+        host = int(parent.stdout.readline())
+        assert len(standalone.applications()) == 1
+        parent.kill()
+        eventually(lambda: not session(host), within=15)
+        eventually(lambda: not standalone.applications(), within=60)
+        eventually(lambda: not standalone.executors(), within=60)

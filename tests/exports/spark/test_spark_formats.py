@@ -1,0 +1,159 @@
+"""The same rows by the light path and by Spark give the same bytes, in every format and with every option."""
+
+from __future__ import annotations
+
+from datetime import UTC, date, datetime, timedelta
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from steadyworker.errors import ExportError
+from steadyworker.exports.formats import Csv, Format, JsonLines, Parquet
+from steadyworker.exports.rows import RowExport
+from steadyworker.exports.spark.export import SparkExport
+from steadyworker.exports.spark.service import SparkService
+from steadyworker.exports.verifying import verify
+from tests.exports.kit import FakeServices
+from tests.exports.spark.sparkkit import COLUMNS, ORDER, QUERY, LiveServices
+
+pytestmark = [pytest.mark.spark, pytest.mark.timeout(400)]
+
+TEXTS = [
+    None, "", " ", "  blanks  ", 'say "hi"', '"', '""', "a,b", "a;b", "line\nend", "line\r\nend", "cr\r", "A", "Zebra",
+    "=cmd|' /C calc'!A0", "+49 30 1", "-1", "@SUM(A1)", "\ttab", "\rcr", "\0nul", "#comment", "\\back\\slash\\",
+    'back\\"slash', "ümläut", "ümläut, too", "😀 emoji", "NULL", "1E-8", "007", "\x1f", "\x0b\\u000b", "\x7f", "\x80",
+    "\u2028", "\ufeffbom", "</script>", "é\x01", "{}", "z\b\f",
+]  # fmt: skip
+NUMBERS = [Decimal("1E-8"), Decimal(0), None, Decimal("-0.00000001"), Decimal("9" * 28 + ".99999999"), Decimal("1.5")]
+FLOATS = [0.0, -0.0, 1.5, 1e-8, 1e7, 9999999.0, 9.5e-4, float("nan"), float("inf"), float("-inf"), None, 1e22]
+MOMENTS = [
+    datetime(1, 1, 1),  # noqa: DTZ001 - the column has no zone
+    datetime(2024, 3, 31, 2, 30, 0, 123456),  # noqa: DTZ001
+    None,
+    datetime(9999, 12, 31, 23, 59, 59, 999999),  # noqa: DTZ001
+]
+SPRING, AUTUMN = datetime(2024, 3, 31, 0, 59, 59, 999999, UTC), datetime(2024, 10, 27, 0, 30, tzinfo=UTC)
+INSTANTS = [
+    SPRING, SPRING + timedelta(microseconds=1), AUTUMN, AUTUMN + timedelta(hours=1), AUTUMN + timedelta(hours=2), None,
+    datetime(1, 1, 2, tzinfo=UTC), datetime(1970, 1, 1, tzinfo=UTC), datetime(1890, 5, 1, 12, tzinfo=UTC),
+]  # fmt: skip
+SCHEMA = pa.schema(
+    [
+        ("id", pa.int32()),
+        ('text, "quoted"', pa.string()),
+        ("number", pa.decimal128(38, 8)),
+        ("float.ing", pa.float64()),
+        ("moment", pa.timestamp("us")),
+        ("instant", pa.timestamp("us", tz="UTC")),
+        ("day", pa.date32()),
+        ("flag", pa.bool_()),
+        ("big", pa.int64()),
+        ("more", pa.string()),
+    ]
+)
+GERMAN = Csv(
+    delimiter=";",
+    decimal_comma=True,
+    bom=True,
+    header={"number": "Betrag", "day": "Tag; 'genau'"},
+    dates="%d.%m.%Y",
+    moments="%d.%m.%Y um %H:%M:%S,%f 100%% %z",
+    zone="Europe/Berlin",
+    guard_formulas=False,
+)
+FORMS: dict[str, Format] = {
+    "plain.csv": Csv(),
+    "null.csv": Csv(delimiter="|", null="Zebra", zone="America/New_York"),
+    "german.csv": GERMAN,
+    "packed.csv.gz": Csv(delimiter="\t", header=False, moments="%Y%m%d%H%M%S"),
+    "lines.jsonl": JsonLines(),
+    "packed.jsonl.gz": JsonLines(),
+    "columns.parquet": Parquet(),
+}
+
+
+def nasty() -> list[tuple[Any, ...]]:
+    """Rows with all that some writer gets wrong; decimals as the column has them."""
+    numbers = pa.array(NUMBERS, SCHEMA.field("number").type).to_pylist()
+    return [
+        (
+            number,
+            text,
+            numbers[number % len(numbers)],
+            FLOATS[number % len(FLOATS)],
+            MOMENTS[number % len(MOMENTS)],
+            INSTANTS[number % len(INSTANTS)],
+            [date(1, 1, 1), date(2024, 2, 29), None][number % 3],
+            [True, False, None][number % 3],
+            [2**63 - 1, -(2**63), None][number % 3],
+            [None, "plain", "-"][number % 3],
+        )
+        for number, text in enumerate(TEXTS)
+    ]
+
+
+@pytest.fixture(scope="module")
+def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The nasty rows in Parquet."""
+    folder = tmp_path_factory.mktemp("nasty")
+    columns = zip(*nasty(), strict=True)
+    table = pa.table([pa.array(c, f.type) for c, f in zip(columns, SCHEMA, strict=True)], schema=SCHEMA)
+    pq.write_table(table, folder / "nasty.parquet")
+    return folder
+
+
+@pytest.mark.parametrize("name", FORMS)
+def test_nasty_values_become_the_same_bytes(warm: SparkService, source: Path, tmp_path: Path, name: str) -> None:
+    totals, by = {"number": "sum", "big": "sum"}, ("flag", "more", "day")
+    made = SparkExport("SELECT * FROM nasty", tables={"nasty": source}, order_by=("id",)).write(
+        LiveServices(warm), tmp_path / name, format=FORMS[name], totals=totals, by=by
+    )
+    rows = pq.read_table(source).to_batches(7) if name.endswith("parquet") else nasty()  # only Arrow knows the types
+    light = RowExport(rows, columns=SCHEMA.names).write(
+        FakeServices(tmp_path / "ledger"), tmp_path / f"light-{name}", format=FORMS[name], totals=totals, by=by
+    )
+    assert (tmp_path / name).read_bytes() == (tmp_path / f"light-{name}").read_bytes()
+    assert (made.rows, made.sha256, made.totals, made.format) == (light.rows, light.sha256, light.totals, light.format)
+    assert verify(tmp_path / name) == made
+
+
+@pytest.mark.parametrize("name", ["out.csv.gz", "out.jsonl", "out.parquet"])
+def test_many_parts_become_the_same_bytes(warm: SparkService, payments: Path, tmp_path: Path, name: str) -> None:
+    services = LiveServices(warm)
+    made = SparkExport(QUERY, tables={"payments": payments}, order_by=ORDER).write(
+        services, tmp_path / name, totals={"amount": "sum"}, by=("currency", "status")
+    )
+    rows = pq.read_table(payments).sort_by([(column, "ascending") for column in ORDER]).to_batches(1_000)
+    light = RowExport(rows, columns=COLUMNS).write(
+        FakeServices(tmp_path / "ledger"),
+        tmp_path / f"light-{name}",
+        totals={"amount": "sum"},
+        by=("currency", "status"),
+    )
+    assert services.kinds().count("part") > 1
+    assert (made.sha256, made.bytes, made.totals) == (light.sha256, light.bytes, light.totals)
+    assert verify(tmp_path / name) == made
+
+
+def test_an_empty_parquet_file_has_its_types(warm: SparkService, source: Path, tmp_path: Path) -> None:
+    made = SparkExport("SELECT *, NULL AS none FROM nasty WHERE id < 0", tables={"nasty": source}, order_by=("id",))
+    assert made.write(LiveServices(warm), tmp_path / "none.parquet").rows == 0
+    assert pq.read_schema(tmp_path / "none.parquet") == SCHEMA.append(pa.field("none", pa.string()))
+    assert verify(tmp_path / "none.parquet").rows == 0
+
+
+@pytest.mark.parametrize("name", ["out.csv", "out.parquet"])
+def test_bytes_that_are_no_text_end_the_export(warm: SparkService, tmp_path: Path, name: str) -> None:
+    export = SparkExport(
+        "SELECT id, decode(unhex('41'), 'UTF-8') AS fine, CAST(unhex(if(id = 7, '41FF', '41')) AS STRING) AS t "
+        "FROM range(10)",
+        tables={},
+        order_by=("id",),
+    )
+    with pytest.raises(ExportError, match=r"UTF-8 from Spark, got b'.xff'|from Spark, but .*UTF8"):
+        export.write(LiveServices(warm), tmp_path / name)
+    assert not (tmp_path / name).exists()

@@ -1,0 +1,275 @@
+"""The service against hosts that are not Spark: garbage, silence, deaf ears, and two services in one folder."""
+
+from __future__ import annotations
+
+import fcntl
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from steadyworker.errors import ExportError, Interrupt
+from steadyworker.exports.manifest import Manifest
+from steadyworker.exports.spark.export import SparkExport
+from steadyworker.exports.spark.process import KEPT_LOG, reap_folders
+from steadyworker.exports.spark.service import SparkService
+from steadyworker.exports.spark.settings import SparkSettings
+from steadyworker.exports.spark.tables import Files
+from tests.conftest import Eventually
+from tests.exports.spark.sparkkit import LiveServices
+
+HOST = """#!{python}
+import json, pathlib, sys, time
+
+def say(type, **facts):
+    print(json.dumps({{"type": type, **facts}}), flush=True)
+
+def ready():
+    say("ready", pid=1, versions={{"pyspark": "0"}})
+
+def done(run, *texts):
+    "All that a host says of a job whose parts have these texts."
+    folder = pathlib.Path(run["plan"]["parts"])
+    folder.mkdir(parents=True)
+    say("started", job=run["job"], columns=[["id", "bigint"]])
+    parts = []
+    for index, text in enumerate(texts):
+        path = folder / f"part-{{index:05d}}-x-c000.txt"
+        path.write_text(text)
+        parts.append([index, str(path), len(text)])
+        say("part", job=run["job"], index=index, path=str(path), bytes=len(text))
+        say("progress", job=run["job"], done=index + 1, total=len(texts), rows=index + 1)
+    say("done", job=run["job"], rows=sum(text.count("\\n") for text in texts), sums={{}}, parts=parts)
+
+def commands():
+    for line in sys.stdin:
+        command = json.loads(line)
+        if command["type"] == "stop":
+            sys.exit()
+        yield command
+
+first = not pathlib.Path({seen!r}).exists()
+pathlib.Path({seen!r}).touch()
+{body}
+"""
+
+Made = Callable[..., SparkService]
+
+
+@pytest.fixture
+def host(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Made]:
+    """Make a service whose hosts run this Python instead of Spark."""
+    java = tmp_path / "jdk"
+    (java / "bin").mkdir(parents=True)
+    (java / "bin" / "java").touch()
+    (java / "release").write_text('JAVA_VERSION="17.0.1"')
+    services: list[SparkService] = []
+
+    def make(body: str, **settings: Any) -> SparkService:
+        script = tmp_path / "host"
+        script.write_text(HOST.format(python=sys.executable, seen=str(tmp_path / "seen"), body=body))
+        script.chmod(0o755)
+        monkeypatch.setattr("steadyworker.exports.spark.process.sys.executable", str(script))
+        service = SparkService(
+            SparkSettings(folder=tmp_path / "spark", **settings), environ={"JAVA_HOME": str(java), "PATH": "/bin"}
+        )
+        services.append(service)
+        return service
+
+    yield make
+    for service in services:
+        service.stop(5)
+
+
+def export(services: LiveServices, to: Path, query: str = "SELECT 1 AS id", **tables: Files) -> Manifest:
+    return SparkExport(query, tables=tables, order_by=("id",)).write(services, to)
+
+
+def test_a_host_that_says_what_is_no_message_is_replaced(host: Made, tmp_path: Path, eventually: Eventually) -> None:
+    """Not JSON, and a message that nobody knows: either way nothing more of what it says is believed."""
+    service = host(
+        """
+ready()
+for run in commands():
+    if first:
+        print('Exception in thread "main"' if "2" in run["plan"]["query"] else '{"type": "partly"}', flush=True)
+    done(run, "1\\n")
+"""
+    )
+    for query in ("SELECT 1 AS id", "SELECT 2 AS id"):
+        (tmp_path / "seen").unlink(missing_ok=True)
+        services = LiveServices(service, uid=query[7])
+        assert export(services, tmp_path / f"{query[7]}.csv", query).rows == 1
+        assert services.events[-1]["submissions"] == 2
+        service._hosts[0].kill()
+        eventually(lambda: not service._hosts, within=60)
+
+
+def test_a_host_that_never_reads_holds_nobody_up(host: Made, tmp_path: Path) -> None:
+    """A plan that no pipe holds: the service goes on, finds that its pings are not answered, and starts another."""
+    service = host(
+        """
+ready()
+if first:
+    time.sleep(600)
+for run in commands():
+    done(run, "1\\n")
+""",
+        ping_every=0.1,
+        hung_after=0.5,
+    )
+    services = LiveServices(service)
+    assert export(services, tmp_path / "out.csv", "SELECT 1 AS id --" + "x" * 500_000).rows == 1
+    assert services.events[-1]["submissions"] == 2
+
+
+def test_a_long_join_shows_that_it_moves(host: Made, tmp_path: Path) -> None:
+    """Parts that are all told at the end are as good as a hang for a stall limit, unless joining them is progress."""
+    service = host(
+        """
+ready()
+for run in commands():
+    folder = pathlib.Path(run["plan"]["parts"])
+    folder.mkdir(parents=True)
+    part = folder / "part-00000-x-c000.txt"
+    part.write_text("1234567\\n" * (1 << 19))
+    say("started", job=run["job"], columns=[["id", "bigint"]])
+    say("progress", job=run["job"], done=7, total=7, rows=0)
+    say("done", job=run["job"], rows=1 << 19, sums={}, parts=[[0, str(part), 1 << 22]])
+"""
+    )
+    services = LiveServices(service)
+    assert export(services, tmp_path / "out.csv").rows == 1 << 19
+    assert services.beats == [(7, 7)] * 5  # what Spark said, then each MiB
+
+
+def test_two_calls_of_one_run_never_share_a_folder(host: Made, tmp_path: Path) -> None:
+    """A call that is given up may still write: whatever it writes is not where the next one's parts are."""
+    service = host(
+        """
+ready()
+for run in commands():
+    if run["type"] == "run":
+        if first:
+            first = False
+            say("failed", job=run["job"], kind="job", text=run["plan"]["parts"])
+        else:
+            done(run, "1\\n")
+"""
+    )
+    services = LiveServices(service)
+    with pytest.raises(ExportError):
+        export(services, tmp_path / "out.csv")
+    first = services.events[-1]["text"]
+    Path(first).mkdir(parents=True)
+    Path(first, "part-00000-late-c000.txt").write_text("late\n")
+    folders: list[str] = []
+    services.on_event = lambda event: folders.append(str(event.get("path")))
+    assert export(services, tmp_path / "out.csv").rows == 1
+    assert (tmp_path / "out.csv").read_text() == "id\n1\n"
+    assert Path(folders[1]).parent != Path(first)
+
+
+def test_what_spark_says_is_passed_on_without_its_secrets(host: Made, tmp_path: Path) -> None:
+    service = host(
+        """
+ready()
+for run in commands():
+    say("failed", job=run["job"], kind="query", text="Path does not exist: " + run["plan"]["tables"]["t"]["path"])
+"""
+    )
+    with pytest.raises(ExportError, match="does not exist") as caught:
+        export(LiveServices(service), tmp_path / "out.csv", t=Files("s3a://key:hunter2@bucket/t", format="csv"))
+    assert "hunter2" not in str(caught.value)
+
+
+def test_a_folder_in_the_making_is_not_reaped(host: Made, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Another worker process starts, and looks for what the dead have left, in the instant before the lock is held."""
+    service = host("ready()\nfor run in commands(): done(run, '1\\n')")
+    reaping: list[threading.Thread] = []
+    lock = fcntl.flock
+
+    def slow(descriptor: int, operation: int) -> None:
+        if not reaping and Path(f"/proc/self/fd/{descriptor}").readlink().name == "lock":
+            reaping.append(threading.Thread(target=reap_folders, args=(tmp_path / "spark" / "hosts",)))
+            reaping[0].start()
+            reaping[0].join(0.5)
+        lock(descriptor, operation)
+
+    monkeypatch.setattr(fcntl, "flock", slow)
+    services = LiveServices(service)
+    assert export(services, tmp_path / "out.csv").rows == 1
+    assert services.events[-1]["submissions"] == 1
+    reaping[0].join()
+
+
+STUCK = """
+ready()
+seen = {}
+for command in commands():
+    if command["type"] == "run":
+        seen[command["job"]] = command
+        if first:
+            say("started", job=command["job"], columns=[["id", "bigint"]])
+            say("stuck", job=command["job"], text="nothing has moved for 60 s")
+        else:
+            done(command, "1\\n")
+    elif command["type"] == "cancel":
+"""
+
+
+def test_a_job_that_is_stuck_is_cancelled_and_begun_again_on_the_same_host(host: Made, tmp_path: Path) -> None:
+    service = host(
+        STUCK + "        first = False\n        say('failed', job=command['job'], kind='cancelled', text='cancelled')\n"
+    )
+    services = LiveServices(service)
+    assert export(services, tmp_path / "out.csv").rows == 1
+    assert services.events[-1]["submissions"] == 2
+    assert services.kinds() == ["started", "started", "part", "progress", "done"], "a child hears nothing of it"
+
+
+def test_a_stuck_job_that_no_cancel_ends_costs_the_host(host: Made, tmp_path: Path) -> None:
+    """And the job, if it has had its chances; a job that is cancelled meanwhile is cancelled."""
+    service = host(STUCK.replace("if first", "if True") + "        pass\n", cancel_within=0.2, resubmissions=1)
+    services = LiveServices(service)
+    with pytest.raises(ExportError, match=r"\(stuck\): nothing has moved for 60 s"):
+        export(services, tmp_path / "out.csv")
+    assert services.events[-1]["submissions"] == 2
+
+    def interrupt() -> None:
+        raise Interrupt("cancelled")
+
+    services = LiveServices(service, uid="uid-2", on_check=interrupt)
+    with pytest.raises(Interrupt):
+        export(services, tmp_path / "out.csv")
+
+
+def test_a_log_that_grows_without_end_keeps_its_newer_half_and_outlives_its_host(
+    host: Made, tmp_path: Path, eventually: Eventually, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("steadyworker.exports.spark.process._LOG_LONGEST", 10_000)
+    service = host(
+        """
+ready()
+for command in commands():
+    print("last words" if not first else "\\n".join(f"line {number}" for number in range(2_000)), file=sys.stderr, flush=True)
+    first = False
+    done(command, "1\\n")
+"""
+    )
+    export(LiveServices(service), tmp_path / "a.csv")
+    log = service._hosts[0].process.folder / "log"
+    eventually(lambda: log.read_text().endswith("line 1999\n"), within=60)
+    service._notes.put(lambda: None)  # anything that it does
+    eventually(lambda: len(log.read_text()) <= 10_000 and log.read_text().endswith("line 1998\nline 1999\n"), within=60)
+    assert "line 0\n" not in log.read_text()
+    export(LiveServices(service, uid="uid-2"), tmp_path / "b.csv")
+    eventually(lambda: log.read_text().endswith("line 1999\nlast words\n"), within=60)
+    service._hosts[0].kill()
+    eventually(lambda: not service._hosts, within=60)
+    kept = tmp_path / "spark" / KEPT_LOG
+    assert kept.read_text().endswith("last words\n")
+    assert kept.stat().st_mode & 0o777 == 0o600

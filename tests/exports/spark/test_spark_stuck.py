@@ -1,0 +1,76 @@
+"""A slow batch and a hung one, told apart; and what a user sees of an export that goes on."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from steadyworker.errors import ExportError
+from steadyworker.exports.spark.export import SparkExport
+from steadyworker.exports.spark.process import KEPT_LOG
+from steadyworker.exports.spark.service import SparkService
+from steadyworker.exports.spark.settings import SparkSettings
+from tests.exports.spark.sparkkit import LiveServices
+
+pytestmark = [pytest.mark.spark, pytest.mark.timeout(400)]
+
+
+def sleeping(milliseconds: str, ids: str) -> str:
+    """A query with a function of the user's that takes so long for each row of 32 small tasks."""
+    return f"SELECT id, reflect('java.lang.Thread', 'sleep', CAST({milliseconds} AS BIGINT)) AS x FROM range(0, {ids}, 1, 32)"
+
+
+@pytest.fixture
+def made(archive: Path, tmp_path: Path) -> Iterator[Callable[..., SparkService]]:
+    services: list[SparkService] = []
+
+    def make(**settings: Any) -> SparkService:
+        services.append(SparkService(SparkSettings(folder=tmp_path, **settings)))
+        for classes in archive.glob("*.jsa"):
+            (tmp_path / classes.name).symlink_to(classes)
+        return services[-1]
+
+    yield make
+    for service in services:
+        service.stop(10)
+
+
+def test_a_stuck_function_is_caught_and_a_slow_one_is_spared(made: Callable[..., SparkService], tmp_path: Path) -> None:
+    """
+    The slow one sleeps 0.3 s for each of 64 rows, twice, on two cores: longer than the limit in all, and never still.
+
+    The stuck one sleeps for an hour in its last task: caught, cancelled by its threads' interruption, begun again,
+    given up; the host lives on, and the log that is kept says where each thread was.
+    """
+    service = made(stuck_after=8.0, resubmissions=1)
+    slow = LiveServices(service, uid="slow")
+    SparkExport(sleeping("300", "64"), tables={}, order_by=("id",)).write(slow, tmp_path / "slow.csv")
+    assert slow.events[-1]["submissions"] == 1
+    host = service._hosts[0].process.pid
+
+    stuck = LiveServices(service, uid="stuck")
+    with pytest.raises(ExportError, match=r"\(stuck\): nothing has moved for .* 31 of 32 tasks"):
+        SparkExport(sleeping("if(id = 63, 3600000, 0)", "64"), tables={}, order_by=("id",)).write(
+            stuck, tmp_path / "stuck.csv"
+        )
+    assert stuck.events[-1]["submissions"] == 2
+    assert service._hosts[0].process.pid == host
+    kept = (tmp_path / KEPT_LOG).read_text()
+    assert "nothing has moved" in kept
+    assert "java.lang.Thread.sleep" in kept
+    assert not (tmp_path / "stuck.csv").exists()
+
+
+@pytest.mark.slow
+def test_a_task_that_is_slow_like_those_before_it_is_granted_five_times_their_time(
+    made: Callable[..., SparkService], tmp_path: Path
+) -> None:
+    """Most tasks sleep for 3 s, and the last for 12: past the limit of 6, and below five times 3."""
+    service = made(stuck_after=6.0, resubmissions=0, conf={"spark.executor.heartbeatInterval": "20s"})
+    service_calls = LiveServices(service)
+    query = sleeping("CASE WHEN id >= 31 THEN 12000 WHEN id < 2 THEN 3000 ELSE 0 END", "32")
+    made_ = SparkExport(query, tables={}, order_by=("id",)).write(service_calls, tmp_path / "out.csv")
+    assert made_.rows == 32
