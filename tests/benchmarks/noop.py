@@ -1,25 +1,33 @@
 """
-Jobs that do nothing, taken from one queue in three ways: `python -c "import noop; noop.main()" bare|thread|process JOBS`.
+Jobs that do nothing, taken from one queue in four ways: `python -c "import noop; noop.main()" bare|thread|process|memory JOBS`.
 
 (Imported, because a child has to import the Worker's module, too.)
 
 Each prints the seconds from the first job to the settlement of the last one.
 `bare` is what the queue itself costs: receive and acknowledge, without ledger, slots and logs.
+`memory` is what the runtime itself costs: thread slots, with queue and ledger in memory, and without logs.
 """
 
 from __future__ import annotations
 
 import os
 import sys
+import threading
 from pathlib import Path
 from queue import SimpleQueue
 
 from steadyworker import Job, Worker, config, run
-from steadyworker.adapter import Delivered, Signal
-from steadyworker.clock import SystemClock
-from steadyworker.delivery import Settle
+from steadyworker.adapter import Copy, Delivered, QueueSpec, Settle, Signal, Target
+from steadyworker.assemble import Hands
+from steadyworker.clock import SystemClock, Times
 from steadyworker.events import Event, JobSettled, JobStarted
+from steadyworker.ledger.memory import MemoryLedger
 from steadyworker.opening import open_adapter_for
+from steadyworker.runner import Runner
+from steadyworker.slots.thread import ThreadSlot
+from steadyworker.table import Parts
+from steadyworker.testing.broker import MemoryBroker
+from steadyworker.worker import spec_of
 
 _CLOCK = SystemClock()
 SLOTS = 2
@@ -85,7 +93,47 @@ def runtime(worker: type[Threads | Processes], jobs: int) -> float:
     return watch.last - watch.first
 
 
+def memory(jobs: int) -> float:
+    """The runner and its threads, between a queue and a ledger in memory."""
+    spec, watch, settled, hands = spec_of(Threads), Watch(), threading.Semaphore(0), Hands(SLOTS + 1, "hands")
+
+    def emit(event: Event) -> None:
+        watch(event)
+        if isinstance(event, JobSettled):
+            settled.release()
+
+    broker = MemoryBroker(_CLOCK)
+    adapter = broker.adapter(QueueSpec(spec.queue, spec.dead_letter_queue, SLOTS))
+    slots = [ThreadSlot(number, spec, clock=_CLOCK) for number in range(SLOTS)]
+    ledger, times = MemoryLedger(_CLOCK, Times()), Times()
+    runner = Runner(
+        Parts(spec, "bench", "host/boot/bench", "bench", ledger, adapter, slots, _CLOCK, times, emit, hands.submit)
+    )
+    for number in range(jobs):
+        adapter.publish(Copy(Target.WORK, b'{"number": %d}' % number, {}))
+    thread = threading.Thread(target=runner.run)
+    runner.start()
+    thread.start()
+    while len(runner.runs.up) < SLOTS or runner.not_ready():  # until the first window is open
+        broker.pump()
+    for _ in range(jobs):
+        broker.pump()
+        assert settled.acquire(timeout=30)
+    runner.end()
+    thread.join()
+    for slot in slots:
+        slot.close(1)
+    hands.stop(1)
+    return watch.last - watch.first
+
+
 def main() -> None:
     """Measure one way, and print it."""
     how, jobs = sys.argv[1], int(sys.argv[2])
-    print(bare(jobs) if how == "bare" else runtime(Threads if how == "thread" else Processes, jobs))
+    match how:
+        case "bare":
+            print(bare(jobs))
+        case "memory":
+            print(memory(jobs))
+        case _:
+            print(runtime(Threads if how == "thread" else Processes, jobs))

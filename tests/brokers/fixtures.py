@@ -1,0 +1,190 @@
+"""
+The brokers as pytest fixtures: started when the first test asks, shared by the tests of a process, gone at its end.
+
+What a test asks for also marks it, `rabbitmq` or `postgres`.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+
+import pytest
+
+from tests.brokers.install import SUITES, MissingError, jdbc_drivers, newest_rabbitmq, postgres_programs, rabbitmq_root
+from tests.brokers.postgres import Cluster, Postgres
+from tests.brokers.rabbitmq import Node, RabbitMQ, Vhost
+
+AMQP_URL = "STEADYWORKER_TEST_AMQP_URL"
+MANAGEMENT_URL = "STEADYWORKER_TEST_AMQP_MANAGEMENT_URL"
+POSTGRES_URL = "STEADYWORKER_TEST_POSTGRES_URL"
+
+GIVEN, NEWEST = "given", "4.x"
+"""In the place of a series: the broker of `STEADYWORKER_TEST_AMQP_URL`, and the newest that can be had."""
+
+
+class Brokers:
+    """The brokers of this test process, each started once."""
+
+    def __init__(self) -> None:
+        self._nodes: dict[str, Node] = {}
+        self._cluster: Cluster | None = None
+
+    def node(self, series: str) -> Node:
+        """A node of RabbitMQ that runs."""
+        if series not in self._nodes:
+            self._nodes[series] = Node(series)
+        self._nodes[series].start()
+        return self._nodes[series]
+
+    def cluster(self) -> Cluster:
+        """A PostgreSQL server that runs."""
+        if not self._cluster:
+            self._cluster = Cluster()
+        self._cluster.start()
+        return self._cluster
+
+    def close(self) -> None:
+        for node in self._nodes.values():
+            node.close()
+        if self._cluster:
+            self._cluster.close()
+
+
+@contextmanager
+def _had() -> Iterator[None]:
+    """A broker that cannot be had skips the test, with the remedy; with CI set, it fails it."""
+    try:
+        yield
+    except MissingError as missing:
+        if os.environ.get("CI"):
+            pytest.fail(str(missing), pytrace=False)
+        pytest.skip(str(missing))
+
+
+# --- What pytest asks -------------------------------------------------------------------------------------------------
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption(
+        "--all-brokers",
+        action="store_true",
+        help=f"every RabbitMQ ({', '.join(SUITES)}), not only the oldest and the newest that can be had",
+    )
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    if "rabbitmq_series" not in metafunc.fixturenames or _chosen(metafunc.definition):
+        return
+    wanted = [*SUITES] if metafunc.config.getoption("--all-brokers") else [next(iter(SUITES)), NEWEST]
+    given = [GIVEN] if os.environ.get(AMQP_URL) else wanted
+    metafunc.parametrize("rabbitmq_series", given, indirect=True, scope="session")
+
+
+def _chosen(test: pytest.Item) -> bool:
+    """Whether the test itself says which versions it is for."""
+    return any("rabbitmq_series" in mark.args[0] for mark in test.iter_markers("parametrize"))
+
+
+@pytest.hookimpl(tryfirst=True)  # before `-m` is judged
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        asked = getattr(item, "fixturenames", ())
+        if "rabbitmq_series" in asked:
+            item.add_marker("rabbitmq")
+        if "postgres" in asked:
+            item.add_marker("postgres")
+
+
+def pytest_collection_finish(session: pytest.Session) -> None:
+    """Bring what the tests need before the first one starts: a download counts against no test's time limit."""
+    if session.config.option.collectonly:
+        return
+    calls = [item.callspec for item in session.items if isinstance(item, pytest.Function) and hasattr(item, "callspec")]
+    wanted = {str(call.params["rabbitmq_series"]) for call in calls if "rabbitmq_series" in call.params}
+    for series in wanted - {GIVEN}:
+        with suppress(MissingError):  # told by the tests that need it
+            newest_rabbitmq() if series == NEWEST else rabbitmq_root(series)
+    if any(item.get_closest_marker("postgres") for item in session.items) and not os.environ.get(POSTGRES_URL):
+        with suppress(MissingError):
+            postgres_programs()
+    if any(item.get_closest_marker("spark") for item in session.items):
+        with suppress(MissingError):  # before the first Spark host, which looks for them when it starts
+            jdbc_drivers()
+
+
+# --- What tests ask for -----------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="session")
+def brokers() -> Iterator[Brokers]:
+    made = Brokers()
+    yield made
+    made.close()
+
+
+@pytest.fixture(scope="session")
+def rabbitmq_series(request: pytest.FixtureRequest) -> str:
+    """Which RabbitMQ; a test that is for some only says `@pytest.mark.parametrize("rabbitmq_series", ["4.3"], indirect=True)`."""
+    series: str = request.param
+    return series
+
+
+@pytest.fixture(scope="session")
+def rabbitmq(brokers: Brokers, rabbitmq_series: str) -> RabbitMQ:
+    """A RabbitMQ that runs, in each version that is wanted; other tests use it too, so leave it as it is."""
+    if rabbitmq_series == GIVEN:
+        return RabbitMQ(os.environ[AMQP_URL], os.environ.get(MANAGEMENT_URL, "http://127.0.0.1:15672"))
+    with _had():
+        return brokers.node(newest_rabbitmq() if rabbitmq_series == NEWEST else rabbitmq_series)
+
+
+@pytest.fixture
+def rabbitmq_node(rabbitmq: RabbitMQ) -> Iterator[Node]:
+    """The same, when it is ours: to be killed, frozen, stopped and set, and healed after the test."""
+    if not isinstance(rabbitmq, Node):
+        pytest.skip(f"this test kills, stops or sets the broker, and that of {AMQP_URL} is not ours to")
+    yield rabbitmq
+    rabbitmq.heal()
+
+
+@pytest.fixture
+def vhost(rabbitmq: RabbitMQ) -> Iterator[Vhost]:
+    """A fresh virtual host of it, for this test alone."""
+    made = rabbitmq.add_vhost()
+    yield made
+    rabbitmq.remove_vhost(made)
+
+
+@pytest.fixture(scope="session")
+def postgres(brokers: Brokers) -> Postgres:
+    """A PostgreSQL server that runs; other tests use it too, so leave it as it is."""
+    if url := os.environ.get(POSTGRES_URL):
+        return Postgres(url)
+    with _had():
+        return brokers.cluster()
+
+
+@pytest.fixture(scope="session")
+def drivers() -> None:
+    """The JDBC drivers of PostgreSQL and SQLite, where Spark exports look for them."""
+    with _had():
+        jdbc_drivers()
+
+
+@pytest.fixture
+def postgres_cluster(postgres: Postgres) -> Iterator[Cluster]:
+    """The same, when it is ours: to be killed, frozen and stopped, and healed after the test."""
+    if not isinstance(postgres, Cluster):
+        pytest.skip(f"this test kills or stops the server, and that of {POSTGRES_URL} is not ours to")
+    yield postgres
+    postgres.heal()
+
+
+@pytest.fixture
+def database(postgres: Postgres) -> Iterator[str]:
+    """The URL of a fresh, empty database, for this test alone."""
+    url = postgres.add_database()
+    yield url
+    postgres.remove_database(url)

@@ -1,0 +1,136 @@
+"""PostgreSQL for tests: one that somebody runs, reached by its URL, or a server of our own that can be frozen and killed."""
+
+from __future__ import annotations
+
+import os
+import secrets
+import shutil
+import signal
+import subprocess
+from urllib.parse import urlsplit
+
+import psycopg
+from psycopg import sql
+
+from tests.brokers.install import postgres_programs
+from tests.brokers.process import BrokerError, Guard, Server, free_ports
+
+USER = "steadyworker"
+CONFIGURATION = """\
+listen_addresses = '127.0.0.1'
+port = {port}
+unix_socket_directories = ''
+shared_buffers = 32MB
+max_connections = 300
+log_line_prefix = '%m [%p] %q%u@%d '
+"""
+"""Else as it is shipped: what is committed is on disk (`fsync`, `synchronous_commit`)."""
+
+
+class Postgres:
+    """A server, reached by a role that may create databases."""
+
+    def __init__(self, url: str) -> None:
+        self.url = url
+
+    def add_database(self) -> str:
+        """The URL of a fresh, empty database."""
+        name = f"test_{secrets.token_hex(4)}"
+        self._execute(sql.SQL("CREATE DATABASE {}").format(sql.Identifier(name)))
+        return urlsplit(self.url)._replace(path=f"/{name}").geturl()
+
+    def remove_database(self, url: str) -> None:
+        """Remove it; connections to it are ended by the server."""
+        name = sql.Identifier(urlsplit(url).path.removeprefix("/"))
+        self._execute(sql.SQL("DROP DATABASE IF EXISTS {} WITH (FORCE)").format(name))
+
+    def _execute(self, statement: sql.Composed) -> None:
+        with psycopg.connect(self.url, autocommit=True, connect_timeout=30) as connection:
+            connection.execute(statement)
+
+
+class Cluster(Postgres):
+    """A server of our own, on a free loopback port, in a temporary folder; logins need the password (SCRAM)."""
+
+    def __init__(self) -> None:
+        """Make one ready to start (a second or two); raises MissingError when there are no programs and no apt."""
+        programs = postgres_programs()
+        self._guard = Guard("postgres")
+        self.folder = self._guard.folder
+        self.log = self.folder / "server.log"
+        (self.port,) = free_ports(1)
+        password = secrets.token_hex(8)
+        super().__init__(f"postgresql://{USER}:{password}@127.0.0.1:{self.port}/postgres")
+        data, secret = self.folder / "data", self.folder / "password"
+        secret.write_text(password)
+        unprivileged: list[str] = []
+        if not os.geteuid():  # the server refuses root
+            for path in (self.folder, secret):
+                shutil.chown(path, "nobody")
+            unprivileged = ["setpriv", "--reuid=nobody", "--clear-groups", "--"]
+        environment = {"PATH": os.defpath, "LC_ALL": "C.UTF-8"}
+        options = [f"--username={USER}", "--auth=scram-sha-256", f"--pwfile={secret}", "--encoding=UTF8", "--no-sync"]
+        made = subprocess.run(
+            [*unprivileged, str(programs / "initdb"), f"--pgdata={data}", *options],
+            env=environment,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        if made.returncode:
+            self._guard.close()
+            raise BrokerError(f"initdb failed: {(made.stdout + made.stderr).strip()}")
+        with data.joinpath("postgresql.conf").open("a") as file:
+            file.write(CONFIGURATION.format(port=self.port))
+        command = [*unprivileged, str(programs / "postgres"), "-D", str(data)]
+        self._server = Server(self._guard, command, environment, log=self.log, ready=self._answers)
+
+    @property
+    def pid(self) -> int:
+        """The postmaster's; 0 while it is down."""
+        return self._server.pid
+
+    @property
+    def running(self) -> bool:
+        return self._server.running
+
+    def start(self) -> None:
+        """Start it, or start it again with its data; returns when it answers."""
+        self._server.start()
+
+    def stop(self) -> None:
+        """A fast shutdown: clients are cut off, everything is on disk."""
+        self._server.stop(signal.SIGINT)
+
+    def kill(self) -> None:
+        """SIGKILL to the server and every back end; `start` recovers what was committed."""
+        self._server.kill()
+
+    def freeze(self) -> None:
+        """SIGSTOP: connections stay open, nobody answers."""
+        self._server.freeze()
+
+    def thaw(self) -> None:
+        self._server.thaw()
+
+    def heal(self) -> None:
+        """Whatever a test did to it: running and reachable."""
+        self.thaw()
+        self.start()
+
+    def remove_database(self, url: str) -> None:
+        """Remove it, even where a test has left the server dead or frozen."""
+        self.heal()
+        super().remove_database(url)
+
+    def close(self) -> None:
+        """Leave nothing behind: no process, no folder."""
+        self._server.kill()
+        self._guard.close()
+
+    def _answers(self) -> bool:
+        try:
+            psycopg.connect(self.url, connect_timeout=30).close()
+        except psycopg.OperationalError:
+            return False
+        return True

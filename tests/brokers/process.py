@@ -1,0 +1,162 @@
+"""A broker's process: started in a folder of its own, frozen, killed, stopped; gone when the tests are, however they end."""
+
+from __future__ import annotations
+
+import random
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+
+import psutil  # type: ignore[import-untyped]
+
+from tests.brokers import guard
+from tests.brokers.guard import end, family
+
+STARTED_WITHIN = 120.0
+"""Seconds for a broker that boots in 3 s on an idle machine."""
+
+STOPPED_WITHIN = 30.0
+
+
+class BrokerError(Exception):
+    """A broker did not do what was asked: the message has the end of its log."""
+
+
+def free_ports(count: int) -> list[int]:
+    """
+    Loopback ports that nobody listens on now.
+
+    They lie below Linux' ephemeral range (32768 and up): while a broker is down, no client's own end can take its port.
+    """
+    ports: set[int] = set()
+    while len(ports) < count:
+        port = random.randrange(20_000, 32_000)
+        with socket.socket() as probe:
+            if probe.connect_ex(("127.0.0.1", port)):
+                ports.add(port)
+    return list(ports)
+
+
+class Guard:
+    """One folder and the processes that work in it; both are gone after `close`, and after this process's death."""
+
+    def __init__(self, name: str) -> None:
+        self.folder = Path(tempfile.mkdtemp(prefix=f"steadyworker-{name}-"))
+        self.folder.chmod(0o755)  # some servers refuse root, and run as a user who must get through
+        self._guard = subprocess.Popen(
+            [sys.executable, guard.__file__], stdin=subprocess.PIPE, text=True, start_new_session=True
+        )
+        self.say("remove", self.folder)
+
+    def say(self, word: str, value: object) -> None:
+        assert self._guard.stdin
+        self._guard.stdin.write(f"{word} {value}\n")
+        self._guard.stdin.flush()
+
+    def close(self) -> None:
+        """Kill what still runs and remove the folder."""
+        self._guard.communicate()
+
+
+class Server:
+    """
+    A server's main process and its descendants.
+
+    Its output is appended to `log`.
+    `start` returns when `ready` answers true; every signal reaches the whole family.
+    """
+
+    def __init__(
+        self,
+        guard: Guard,
+        command: Sequence[str],
+        environment: Mapping[str, str],
+        *,
+        log: Path,
+        ready: Callable[[], bool],
+    ) -> None:
+        self.command, self.environment, self.log = list(command), dict(environment), log
+        self._guard, self._ready = guard, ready
+        self._process: subprocess.Popen[bytes] | None = None
+
+    @property
+    def pid(self) -> int:
+        """The main process; 0 while there is none."""
+        return self._process.pid if self._process else 0
+
+    @property
+    def running(self) -> bool:
+        return self._process is not None and self._process.poll() is None
+
+    def start(self) -> None:
+        """Start it, or start it again with the same data; does nothing when it runs."""
+        if self.running:
+            return
+        with self.log.open("ab") as out:
+            self._process = subprocess.Popen(
+                self.command,
+                cwd=self._guard.folder,
+                env=self.environment,
+                stdin=subprocess.DEVNULL,
+                stdout=out,
+                stderr=out,
+                start_new_session=True,
+            )
+        self._guard.say("watch", self.pid)
+        deadline = time.monotonic() + STARTED_WITHIN
+        while not self._ready():
+            if not self.running:
+                raise self.error(f"ended with {self._process.returncode} while it started")
+            if time.monotonic() > deadline:
+                self.kill()
+                raise self.error(f"did not answer within {STARTED_WITHIN:g} s of its start")
+            time.sleep(0.05)
+
+    def stop(self, sign: signal.Signals = signal.SIGTERM) -> None:
+        """Stop it as its operator would, and return when it has ended."""
+        if not self._process or not self.running:
+            return
+        self.thaw()
+        self._process.send_signal(sign)
+        try:
+            self._process.wait(STOPPED_WITHIN)
+        except subprocess.TimeoutExpired:
+            self.kill()
+            raise self.error(f"outlived {sign.name} by {STOPPED_WITHIN:g} s") from None
+        self._guard.say("forget", self.pid)
+        self._process = None
+
+    def kill(self) -> None:
+        """SIGKILL to all of it at once; returns when no process is left."""
+        if not self._process:
+            return
+        end(self._family())
+        self._process.wait()
+        self._guard.say("forget", self.pid)
+        self._process = None
+
+    def freeze(self) -> None:
+        """SIGSTOP: its sockets stay open, and nobody answers."""
+        for process in self._family():
+            with suppress(psutil.NoSuchProcess):
+                process.suspend()
+
+    def thaw(self) -> None:
+        """SIGCONT; harmless when it was not frozen."""
+        for process in self._family():
+            with suppress(psutil.NoSuchProcess):
+                process.resume()
+
+    def error(self, what: str) -> BrokerError:
+        """What went wrong, with the end of the log."""
+        log = self.log.read_text(encoding="utf-8", errors="replace")[-2000:] if self.log.exists() else "(no log)"
+        return BrokerError(f"{Path(self.command[0]).name} {what}; its log {self.log} ends:\n{log}")
+
+    def _family(self) -> list[psutil.Process]:
+        return family(self.pid) if self.running else []

@@ -1,0 +1,352 @@
+"""RabbitMQ for tests: one that somebody runs, reached by its URLs, or a node of our own that can be frozen and killed."""
+
+from __future__ import annotations
+
+import base64
+import http.client
+import json
+import secrets
+import socket
+import subprocess
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+from urllib.parse import unquote, urlsplit
+
+import trustme
+
+from tests.brokers.install import HOST, rabbitmq_root
+from tests.brokers.process import Guard, Server, free_ports
+
+USER = "steadyworker"
+NODE = "test@localhost"
+CONFIGURATION = """\
+listeners.tcp.1 = 127.0.0.1:{amqp}
+listeners.ssl.1 = 127.0.0.1:{amqps}
+ssl_options.cacertfile = {inside}/ca.pem
+ssl_options.certfile = {inside}/server.pem
+ssl_options.keyfile = {inside}/server.key
+ssl_options.verify = verify_peer
+ssl_options.fail_if_no_peer_cert = false
+auth_mechanisms.1 = PLAIN
+auth_mechanisms.2 = EXTERNAL
+ssl_cert_login_from = common_name
+management.tcp.ip = 127.0.0.1
+management.tcp.port = {management}
+default_user = {user}
+default_pass = {password}
+vm_memory_high_watermark.absolute = {memory}
+disk_free_limit.absolute = 50MB
+collect_statistics_interval = 1000
+"""
+MEMORY = 1 << 30
+"""Bytes at which a node of ours raises its memory alarm; an idle one has some 130 MB."""
+
+SMALL = "+S 1:1 +sbwt none +sbwtdcpu none +sbwtdio none"
+"""Erlang with one scheduler, which does not spin while it waits: the tests need the cores."""
+
+
+@dataclass(frozen=True)
+class Vhost:
+    """A virtual host and the one user who may enter it."""
+
+    name: str
+    user: str
+    password: str
+    url: str
+    tls_url: str
+    """Over TLS; empty where the broker offers none."""
+
+
+class RabbitMQ:
+    """A broker, reached as its administrator: `url` is the default virtual host's, `management_url` has no credentials."""
+
+    tls_url = ""
+
+    def __init__(self, url: str, management_url: str) -> None:
+        self.url, self.management_url = url, management_url.rstrip("/")
+
+    @cached_property
+    def version(self) -> tuple[int, ...]:
+        """Such as (4, 3, 6)."""
+        return tuple(int(part) for part in self.management("GET", "overview")["rabbitmq_version"].split(".")[:3])
+
+    def management(self, method: str, path: str, body: object = None) -> Any:
+        """
+        The answer of the management API to `method` on `/api/{path}`; None where it has no body.
+
+        Raises OSError when nobody listens, AssertionError on any other status than 2xx.
+        """
+        parts, address = urlsplit(self.url), urlsplit(self.management_url)
+        assert address.hostname, f"expected http://HOST:PORT of the management API, got {self.management_url!r}"
+        secret = f"{unquote(parts.username or 'guest')}:{unquote(parts.password or 'guest')}"
+        headers = {
+            "authorization": f"Basic {base64.b64encode(secret.encode()).decode()}",
+            "content-type": "application/json",
+        }
+        secure = address.scheme == "https"
+        make = http.client.HTTPSConnection if secure else http.client.HTTPConnection
+        connection = make(address.hostname, address.port, timeout=30)
+        try:
+            connection.request(method, f"{address.path}/api/{path}", json.dumps(body) if body else None, headers)
+            answer = connection.getresponse()
+            said = answer.read()
+        finally:
+            connection.close()
+        assert answer.status < 300, f"{method} {path}: expected 2xx, got {answer.status} {said[:500]!r}"
+        return json.loads(said) if said else None
+
+    def add_vhost(self) -> Vhost:
+        """A fresh virtual host with a fresh user, who may do anything in it and ask the management API about it."""
+        name, password = f"test-{secrets.token_hex(4)}", secrets.token_hex(8)
+        self.management("PUT", f"users/{name}", {"password": password, "tags": "management"})
+        self.management("PUT", f"vhosts/{name}")
+        self.management("PUT", f"permissions/{name}/{name}", {"configure": ".*", "write": ".*", "read": ".*"})
+        url, tls_url = (_with_login(base, name, password) for base in (self.url, self.tls_url))
+        return Vhost(name, name, password, url, tls_url)
+
+    def remove_vhost(self, vhost: Vhost) -> None:
+        """Remove it, all in it, and its user; connections to it are closed by the broker."""
+        self.management("DELETE", f"vhosts/{vhost.name}")
+        self.management("DELETE", f"users/{vhost.user}")
+
+
+def _with_login(url: str, name: str, password: str) -> str:
+    """The URL of virtual host `name`, for the user of the same name."""
+    parts = urlsplit(url)
+    return (
+        parts._replace(netloc=f"{name}:{password}@{parts.netloc.rpartition('@')[2]}", path=f"/{name}").geturl()
+        if url
+        else ""
+    )
+
+
+class Node(RabbitMQ):
+    """A node of our own, on free loopback ports, in a temporary folder, with an epmd of its own."""
+
+    def __init__(self, series: str) -> None:
+        """Make a node of this series ready to start; raises MissingError when it cannot be brought here."""
+        self._root = rabbitmq_root(series)
+        self._guard = Guard(f"rabbitmq-{series}")
+        self.series, self.folder = series, self._guard.folder
+        self.log = self.folder / "node.log"
+        self.amqp, self.amqps, management, self._dist, self._epmd_port = free_ports(5)
+        password = secrets.token_hex(8)
+        super().__init__(f"amqp://{USER}:{password}@127.0.0.1:{self.amqp}/%2F", f"http://127.0.0.1:{management}")
+        self.tls_url = f"amqps://{USER}:{password}@127.0.0.1:{self.amqps}/%2F"
+        self.ca = trustme.CA()
+        """Signed the node's certificate (127.0.0.1, localhost), and signs whatever else a test needs."""
+        self.ca_file = self.folder / "ca.pem"
+        self._write_files(password, management)
+        self._frozen = False
+        self._calls = threading.Lock()
+        environment = self._environment()
+        epmd = self._enter("epmd", "-port", str(self._epmd_port), "-address", "127.0.0.1")
+        names = self._enter("epmd", "-names")
+        self._epmd = Server(
+            self._guard,
+            epmd,
+            environment,
+            log=self.folder / "epmd.log",
+            ready=lambda: subprocess.run(names, env=environment, capture_output=True, check=False).returncode == 0,
+        )
+        self._server = Server(
+            self._guard, self._enter(self._program("rabbitmq-server")), environment, log=self.log, ready=self._answers
+        )
+
+    # --- Its life -----------------------------------------------------------------------------------------------------
+
+    @property
+    def pid(self) -> int:
+        """The Erlang machine's; 0 while it is down."""
+        return self._server.pid
+
+    @property
+    def running(self) -> bool:
+        return self._server.running
+
+    def start(self) -> None:
+        """Start it, or start it again with its data; returns when it takes connections."""
+        self._epmd.start()
+        self._server.start()
+
+    def stop(self) -> None:
+        """SIGTERM: it closes its connections (320) and ends."""
+        self._server.stop()
+
+    def kill(self) -> None:
+        """
+        SIGKILL; `start` brings it back with what was on disk.
+
+        Erlang's dets tables are written first: 3.10 keeps a quorum queue's term in one for seconds, and a queue that
+        is killed as soon as it is declared never has a leader again (seen on 3.10.8, not on 4.3.6).
+        """
+        if self.running and not self._frozen:
+            self.eval("[dets:sync(Table) || Table <- dets:all()]")
+        self._server.kill()
+        self._frozen = False
+
+    def freeze(self) -> None:
+        """SIGSTOP: connections stay open, nobody answers."""
+        self._server.freeze()
+        self._frozen = True
+
+    def thaw(self) -> None:
+        """SIGCONT; harmless when it was not frozen."""
+        self._server.thaw()
+        self._frozen = False
+
+    def heal(self) -> None:
+        """Whatever a test did to it: running, reachable, its settings as they were."""
+        self.thaw()
+        self.start()
+        self.set_memory_alarm(on=False)
+        self.set_delivery_timeout(1800, looked_at_every=60)
+
+    def add_vhost(self) -> Vhost:
+        """As any broker does, even where a test has left the node dead or frozen."""
+        self.thaw()
+        self.start()
+        return super().add_vhost()
+
+    def remove_vhost(self, vhost: Vhost) -> None:
+        """Remove it, even where a test has left the node dead or frozen."""
+        self.thaw()
+        self.start()
+        super().remove_vhost(vhost)
+
+    def close(self) -> None:
+        """Leave nothing behind: no process, no folder."""
+        self._server.kill()
+        self._epmd.kill()
+        self._guard.close()
+
+    # --- Its settings -------------------------------------------------------------------------------------------------
+
+    def ctl(self, *arguments: str) -> str:
+        """What `rabbitmqctl ARGUMENTS` prints (about a second); raises BrokerError when it fails."""
+        return self._run(self._enter(self._program("rabbitmqctl"), "-n", NODE, *arguments))
+
+    def eval(self, expression: str) -> str:
+        """The value of an Erlang expression, evaluated in the node (some milliseconds)."""
+        call = self._enter("erl_call", "-e", "-address", f"127.0.0.1:{self._dist}")
+        with self._calls:  # two at a time have the same name, and the node refuses the second
+            answer = self._run(call, f"{expression}.\n")
+        if not answer.startswith("{ok, "):
+            raise self._server.error(f"was told {expression}, and answered {answer}")
+        return answer.removeprefix("{ok, ").removesuffix("}")
+
+    def set_delivery_timeout(self, seconds: float, *, looked_at_every: float = 1.0) -> None:
+        """
+        `consumer_timeout` of channels opened from now on, and how often it is looked at.
+
+        From 4.3 on only quorum queues have one, and a consumer's `x-consumer-timeout` outranks this.
+        """
+        for key, value in (("consumer_timeout", seconds), ("channel_tick_interval", looked_at_every)):
+            self.eval(f"application:set_env(rabbit, {key}, {round(value * 1000)})")
+
+    def set_memory_alarm(self, *, on: bool) -> None:
+        """Raise the memory alarm (who publishes is blocked), or clear it."""
+        self.eval(f"vm_memory_monitor:set_vm_memory_high_watermark({{absolute, {1 if on else MEMORY}}})")
+
+    @contextmanager
+    def listener_for_certificates(self, tls: str) -> Iterator[int]:
+        """The port of a TLS listener of one version ("tlsv1.2", "tlsv1.3") that takes no client without a certificate."""
+        (port,) = free_ports(1)
+        where = f'{{"127.0.0.1", {port}}}'
+        self.eval(
+            "{ok, Usual} = application:get_env(rabbit, ssl_options), "
+            f"Ours = [{{fail_if_no_peer_cert, true}}, {{versions, ['{tls}']}}], "
+            f"rabbit_networking:start_ssl_listener({where}, lists:ukeymerge(1, Ours, lists:ukeysort(1, Usual)), 1)"
+        )
+        try:
+            yield port
+        finally:
+            self.eval(f"rabbit_networking:stop_tcp_listener({where})")
+
+    # --- How it is started --------------------------------------------------------------------------------------------
+
+    @property
+    def _inside(self) -> Path:
+        """The node's folder, as its processes see it."""
+        return self.folder if self._root == HOST else Path("/mnt")
+
+    def _enter(self, *command: str) -> list[str]:
+        """
+        The command, in the Debian that has this RabbitMQ.
+
+        The mounts are seen by this command's processes only, and go with the last of them.
+        """
+        if self._root == HOST:
+            return list(command)
+        script = 'mount --rbind /proc "$1/proc"; mount --bind "$2" "$1/mnt"; cd "$1"; root=$1; shift 2; exec chroot "$root" "$@"'
+        mounts = ["unshare", "--mount", "--propagation", "private", "sh", "-euc", script, "sh"]
+        return [*mounts, str(self._root), str(self.folder), *command]
+
+    def _program(self, name: str) -> str:
+        """RabbitMQ's own script: Debian's wrapper changes the user and the folders."""
+        (found,) = self._root.glob(f"usr/lib/rabbitmq/lib/rabbitmq_server-{self.series}.*/sbin/{name}")
+        return f"/{found.relative_to(self._root)}"
+
+    def _environment(self) -> dict[str, str]:
+        inside = self._inside
+        return {
+            "PATH": "/usr/sbin:/usr/bin:/sbin:/bin",
+            "HOME": str(inside),
+            "LANG": "C.UTF-8",
+            "RABBITMQ_NODENAME": NODE,
+            "RABBITMQ_CONFIG_FILE": f"{inside}/rabbitmq.conf",
+            "RABBITMQ_MNESIA_BASE": f"{inside}/data",
+            "RABBITMQ_LOG_BASE": f"{inside}/log",
+            "RABBITMQ_LOGS": "-",
+            "RABBITMQ_ENABLED_PLUGINS_FILE": f"{inside}/plugins",
+            "RABBITMQ_DIST_PORT": str(self._dist),
+            "RABBITMQ_SERVER_ADDITIONAL_ERL_ARGS": f"{SMALL} -kernel inet_dist_use_interface {{127,0,0,1}}",
+            "ERL_EPMD_PORT": str(self._epmd_port),
+            "ERL_EPMD_ADDRESS": "127.0.0.1",
+            "RUNNING_UNDER_SYSTEMD": "true",  # the start script becomes the Erlang machine: one pid, and signals reach it
+        }
+
+    def _write_files(self, password: str, management: int) -> None:
+        certificate = self.ca.issue_cert("127.0.0.1", "localhost")
+        self.ca.cert_pem.write_to_path(self.ca_file)
+        certificate.private_key_pem.write_to_path(self.folder / "server.key")
+        for pem in certificate.cert_chain_pems:
+            pem.write_to_path(self.folder / "server.pem", append=True)
+        cookie = self.folder / ".erlang.cookie"
+        cookie.write_text(secrets.token_hex(16))
+        cookie.chmod(0o400)  # Erlang refuses one that others may read
+        self.folder.joinpath("plugins").write_text("[rabbitmq_auth_mechanism_ssl, rabbitmq_management].")
+        self.folder.joinpath("rabbitmq.conf").write_text(
+            CONFIGURATION.format(
+                inside=self._inside,
+                amqp=self.amqp,
+                amqps=self.amqps,
+                management=management,
+                user=USER,
+                password=password,
+                memory=MEMORY,
+            )
+        )
+
+    def _answers(self) -> bool:
+        """Whether every listener takes connections, and the management API has its first numbers."""
+        try:
+            for port in (self.amqp, self.amqps):
+                socket.create_connection(("127.0.0.1", port), timeout=30).close()
+            self.management("GET", "overview")
+        except (OSError, AssertionError):
+            return False
+        return True
+
+    def _run(self, command: list[str], said: str | None = None) -> str:
+        done = subprocess.run(
+            command, env=self._environment(), input=said, capture_output=True, text=True, check=False, timeout=60
+        )
+        if done.returncode:
+            raise self._server.error(f"was told {command[-2:]}, and answered {(done.stdout + done.stderr).strip()}")
+        return done.stdout.strip()

@@ -1,0 +1,101 @@
+"""The recorded verdicts as a table: for a terminal, and for README between two comments."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields
+from pathlib import Path
+
+from rich.table import Table
+
+from tests.drills.contestants import CONTESTANTS, ROOT
+from tests.drills.verdicts import Verdict
+
+RECORD = Path(__file__).with_name("results.jsonl")
+README = ROOT / "README.md"
+PLACE = re.compile(r"(?<=<!-- drills -->\n).*?(?=<!-- /drills -->)", re.DOTALL)
+
+ROWS = {
+    "a job holds the GIL for 45 s": r"D1",
+    "its connection dies (closed, reset, lost both ways, lost one way or the other)": r"D2 \w+",
+    "the same, while a second worker is idle": r"D2 \w+ beside",
+    "the delivery timeout is a third of the job": r"D3",
+    "a late acknowledgement after a reconnect": r"D4",
+    "SIGTERM in the middle of a job": r"D5",
+    "a job kills its process, a good job waits behind it": r"D6",
+}
+"""What a row says, and the drills that it sums up."""
+
+
+@dataclass(frozen=True)
+class Results:
+    """All of one day: who was drilled in which version, and the verdicts by the broker's version."""
+
+    date: str
+    versions: Mapping[str, str]
+    verdicts: Mapping[str, Sequence[Verdict]]
+
+    @classmethod
+    def recorded(cls) -> Results:
+        """What the repository holds: a line with the date and the versions, then one for each verdict."""
+        head, *lines = map(json.loads, RECORD.read_text(encoding="utf-8").splitlines())
+        verdicts: dict[str, list[Verdict]] = {}
+        for line in lines:
+            verdicts.setdefault(line.pop("broker"), []).append(Verdict(**line))
+        return cls(**head, verdicts=verdicts)
+
+    def record(self) -> None:
+        """Write them, and README's tables."""
+        lines: list[Mapping[str, object]] = [{"date": self.date, "versions": self.versions}]
+        for broker, verdicts in self.verdicts.items():
+            lines += [{"broker": broker, **_told(verdict)} for verdict in verdicts]
+        RECORD.write_text("".join(f"{json.dumps(line)}\n" for line in lines), encoding="utf-8")
+        README.write_text(PLACE.sub(lambda _: self.markdown(), README.read_text(encoding="utf-8")), encoding="utf-8")
+
+    @property
+    def names(self) -> list[str]:
+        """Of the contestants, in the order of their columns."""
+        return [one.name for one in CONTESTANTS if one.name in self.versions]
+
+    def rows(self, broker: str) -> list[list[str]]:
+        """The cells of one broker's table, without its head."""
+        rows = []
+        for title, pattern in ROWS.items():
+            held = [one for one in self.verdicts[broker] if re.fullmatch(pattern, one.drill)]
+            if held:
+                rows.append([title, *(cell([one for one in held if one.contestant == name]) for name in self.names)])
+        return rows
+
+    def markdown(self) -> str:
+        """The day, and one table for each broker."""
+        return "\n".join([f"Held on {self.date}.\n", *map(self._markdown, self.verdicts)])
+
+    def _markdown(self, broker: str) -> str:
+        head = [f"RabbitMQ {broker}", *(f"{name} {self.versions[name]}" for name in self.names)]
+        lines = [head, ["---"] * len(head), *self.rows(broker)]
+        return "".join(f"| {' | '.join(line)} |\n" for line in lines)
+
+    def table(self, broker: str) -> Table:
+        """For a terminal."""
+        table = Table(f"RabbitMQ {broker}", *(f"{name} {self.versions[name]}" for name in self.names), show_lines=True)
+        for row in self.rows(broker):
+            table.add_row(*row)
+        return table
+
+
+def _told(verdict: Verdict) -> dict[str, object]:
+    """Its values, without those that a drill leaves as they are."""
+    return {one.name: value for one in fields(verdict) if (value := getattr(verdict, one.name)) != one.default}
+
+
+def cell(verdicts: Sequence[Verdict]) -> str:
+    """`passed`, or what went wrong; of several drills how many were passed, and the worst of the others."""
+    failed = [verdict for verdict in verdicts if not verdict.passed]
+    if not verdicts:
+        return ""
+    words = ", ".join(max(failed, key=lambda one: (one.starts, len(one.faults))).faults) if failed else ""
+    if len(verdicts) == 1:
+        return words or "passed"
+    return f"{len(verdicts) - len(failed)} of {len(verdicts)}{words and f' ({words})'}"

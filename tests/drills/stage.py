@@ -1,0 +1,296 @@
+"""
+One contestant on one virtual host: its worker processes under a supervisor, its jobs' notes, and what the broker has.
+
+Worker processes reach the broker through a fault proxy, but for the second one of a drill; ours to cut is the first one.
+A worker process that ends by itself is started again after a second, as systemd or Kubernetes would.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, closing, contextmanager, nullcontext, suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+import pika
+import psutil  # type: ignore[import-untyped]
+from pika.exceptions import ChannelClosedByBroker
+
+from tests.brokers.guard import end, family, runs
+from tests.brokers.process import Guard
+from tests.brokers.rabbitmq import RabbitMQ
+from tests.drills.bodies import QUEUE, Note, notes
+from tests.drills.contestants import ROOT, Contestant
+from tests.faults.proxy import Proxy
+
+WITHIN = 60.0
+"""Seconds for what takes a few on an idle machine: a start, a connection, a send."""
+
+SETTLED_FOR = 6.0
+"""Seconds that queues must be seen empty: what the management API says of a quorum queue is up to 5 s old."""
+
+LOOKED_AT_EVERY = 1.5
+"""Seconds between two looks at the queues, by each of many stages."""
+
+RESTART_AFTER = 1.0
+OUR_CONNECTION = "drill"
+
+
+class DrillError(Exception):
+    """A drill could not be held: the message has the end of the worker's log."""
+
+
+@dataclass(frozen=True)
+class Left:
+    """A message that was still in a queue when all was over."""
+
+    queue: str
+    body: bytes
+    headers: Mapping[str, Any] = field(default_factory=dict)
+
+
+class Supervised:
+    """A worker process that is started again a second after it ended unasked."""
+
+    def __init__(self, command: list[str], environ: Mapping[str, str], log: Path, guard: Guard) -> None:
+        self.log, self.restarts = log, 0
+        self._command, self._environ, self._guard = command, environ, guard
+        self._ended_at = 0.0
+        self._process = self._start()
+
+    def _start(self) -> subprocess.Popen[bytes]:
+        with self.log.open("ab") as out:
+            process = subprocess.Popen(
+                self._command, cwd=ROOT, env=self._environ, stdout=out, stderr=out, start_new_session=True
+            )
+        self._guard.say("watch", process.pid)
+        self._watched = True
+        return process
+
+    def tick(self) -> None:
+        """To be called often."""
+        if self._process.poll() is None:
+            return
+        self.kill()  # what it left running, as systemd does with the control group, and Kubernetes with the container
+        self._ended_at = self._ended_at or time.monotonic()
+        if time.monotonic() >= self._ended_at + RESTART_AFTER:
+            self._ended_at = 0.0
+            self.restarts += 1
+            self._process = self._start()
+
+    def terminate(self) -> None:
+        """SIGTERM to the main process alone, as Kubernetes does."""
+        self._process.send_signal(signal.SIGTERM)
+
+    @property
+    def exit_code(self) -> int | None:
+        return self._process.poll()
+
+    def kill(self) -> None:
+        """SIGKILL to it and to all that it started, at once; once for each start."""
+        if self._watched:
+            self._guard.say("forget", self._process.pid)
+            self._watched = False
+            end(family(self._process.pid))
+            with suppress(ProcessLookupError):
+                os.killpg(self._process.pid, signal.SIGKILL)
+            self._process.wait()
+
+
+class Stage:
+    """
+    Where one drill is held; `close` leaves nothing behind but the logs in `folder`.
+
+    `gate` lets a few stages begin at a time: processes that start and queues that are made need the processor.
+    """
+
+    def __init__(
+        self,
+        broker: RabbitMQ,
+        contestant: Contestant,
+        folder: Path,
+        *,
+        prefetch: int = 1,
+        gate: AbstractContextManager[object] | None = None,
+        proxied: bool = True,
+    ) -> None:
+        folder.mkdir(parents=True)
+        self.broker, self.contestant, self.folder, self.prefetch = broker, contestant, folder, prefetch
+        self.vhost = broker.add_vhost()
+        self.proxy = Proxy(self.vhost.url)
+        self._first_url = self.proxy.url if proxied else self.vhost.url
+        self._guard = Guard("drill")
+        self.workers: list[Supervised] = []
+        self.together: dict[str, int] = {}
+        self._gate = gate or nullcontext()
+        self._looked_at = self._busy_at = 0.0
+
+    # --- Worker processes and jobs ------------------------------------------------------------------------------------
+
+    def begin(self, *jobs: Mapping[str, object]) -> float:
+        """Start a worker process, send it these, and wait until the first one runs; that moment by CLOCK_MONOTONIC."""
+        with self._gate:
+            self.start_worker()
+            self.send(*jobs)
+            first = str(jobs[0]["id"])
+            self.expect(f"a start of {first}", lambda: self.notes("start", first))
+        return self.notes("start", first)[0].at
+
+    def start_worker(self) -> Supervised:
+        """Start one more, and return when it consumes."""
+        url = self.vhost.url if self.workers else self._first_url
+        number = len(self.workers) + 1
+        log = self.folder / f"worker-{number}.log"
+        environ = self.contestant.environment(url, self.folder, self.prefetch)
+        worker = Supervised(self.contestant.command(self.contestant.worker, number), environ, log, self._guard)
+        self.workers.append(worker)
+        with self.connection() as connection:
+            self.expect("a consumer", lambda: _consumers(connection) >= len(self.workers), every=0.5)
+        return worker
+
+    def send(self, *jobs: Mapping[str, object]) -> None:
+        """Send these, in this order, straight to the broker."""
+        subprocess.run(
+            self.contestant.command(self.contestant.sender),
+            cwd=ROOT,
+            env=self.contestant.environment(self.vhost.url, self.folder),
+            input="".join(f"{json.dumps(job)}\n" for job in jobs).encode(),
+            check=True,
+            timeout=WITHIN,
+            capture_output=True,
+        )
+
+    def notes(self, what: str, id: str) -> list[Note]:
+        """The notes of this kind that this job left, oldest first."""
+        return [note for note in notes(self.folder / "notes") if (note.what, note.id) == (what, id)]
+
+    # --- Time ---------------------------------------------------------------------------------------------------------
+
+    def until(self, happened: Callable[[], object], within: float, *, every: float = 0.1) -> bool:
+        """Go on, supervising and counting, until it has happened; False when it has not within so many seconds."""
+        deadline = time.monotonic() + within
+        while not happened():
+            if time.monotonic() > deadline:
+                return False
+            for worker in self.workers:
+                worker.tick()
+            self._count_runs()
+            time.sleep(every)
+        return True
+
+    def expect(self, what: str, happened: Callable[[], object], *, every: float = 0.1) -> None:
+        """As `until`; raises DrillError when it does not happen."""
+        if not self.until(happened, WITHIN, every=every):
+            logs = "\n".join(worker.log.read_text(errors="replace")[-3000:] for worker in self.workers)
+            raise DrillError(f"{self.contestant.name}: expected {what} within {WITHIN:g} s; its log ends:\n{logs}")
+
+    def over(self, *ids: str) -> bool:
+        """Whether each of these jobs has ended as often as it started, and nothing has been in a queue for a while."""
+        ended = all(0 < len(self.notes("start", id)) == len(self.notes("end", id)) for id in ids)
+        return ended and self.is_quiet()
+
+    def is_quiet(self) -> bool:
+        """Whether no message has been in a queue for a while, but dead letters."""
+        now = time.monotonic()
+        if now >= self._looked_at + LOOKED_AT_EVERY:
+            self._looked_at = now
+            if any(self._messages().values()) or not self._busy_at:
+                self._busy_at = now
+        return now >= self._busy_at + SETTLED_FOR
+
+    def _count_runs(self) -> None:
+        running: dict[str, list[int]] = {}
+        for note in notes(self.folder / "notes"):
+            pids = running.setdefault(note.id, [])
+            if note.what == "start":
+                pids.append(note.pid)
+            elif note.what == "end" and note.pid in pids:
+                pids.remove(note.pid)
+        for id, pids in running.items():
+            self.together[id] = max(self.together.get(id, 0), sum(map(_is_alive, pids)))
+
+    # --- The broker ---------------------------------------------------------------------------------------------------
+
+    def connections(self) -> set[str]:
+        """The names of all connections to the virtual host, without our own."""
+        found = self.broker.management("GET", f"vhosts/{self.vhost.name}/connections")
+        return {one["name"] for one in found if one.get("user_provided_name") != OUR_CONNECTION}
+
+    def close_connections(self) -> None:
+        """Have the broker close them, as its operator would."""
+        for name in self.connections():
+            with suppress(AssertionError):  # it ended meanwhile
+                self.broker.management("DELETE", f"connections/{quote(name, safe='')}")
+
+    def take_what_is_left(self) -> list[Left]:
+        """Kill the worker processes, and take every message out of every queue."""
+        for worker in self.workers:
+            worker.kill()
+        self.workers.clear()
+        self.proxy.close()
+        self.until(lambda: not self.connections(), WITHIN, every=0.5)
+        found: list[Left] = []
+        with self.channel() as channel:
+            for queue in self._messages(dead=True):
+                while True:
+                    method, properties, body = channel.basic_get(queue, auto_ack=True)
+                    if method is None:
+                        break
+                    found.append(Left(queue, body or b"", (properties and properties.headers) or {}))
+        return found
+
+    @contextmanager
+    def connection(self) -> Iterator[Any]:
+        """A connection of our own, straight to the broker."""
+        parameters = pika.URLParameters(self.vhost.url)
+        parameters.client_properties = {"connection_name": OUR_CONNECTION}
+        with closing(pika.BlockingConnection(parameters)) as connection:
+            yield connection
+
+    @contextmanager
+    def channel(self) -> Iterator[Any]:
+        """A channel of one."""
+        with self.connection() as connection:
+            yield connection.channel()
+
+    def _messages(self, *, dead: bool = False) -> dict[str, int]:
+        """How many each queue has, delivered ones too; without the dead letters unless asked for."""
+        queues = self.broker.management("GET", f"queues/{self.vhost.name}")
+        skipped = "" if dead else self.contestant.dead_queue
+        return {
+            queue["name"]: queue.get("messages", 0)
+            for queue in queues
+            if queue["name"] != skipped and not queue.get("exclusive")
+        }
+
+    def close(self) -> None:
+        for worker in self.workers:
+            worker.kill()
+        self._guard.close()
+        self.proxy.stop()
+        self.broker.remove_vhost(self.vhost)
+
+
+def _consumers(connection: Any) -> int:
+    """Of the work queue."""
+    channel = connection.channel()
+    try:
+        count = int(channel.queue_declare(QUEUE, passive=True).method.consumer_count)
+    except ChannelClosedByBroker:  # not declared yet
+        return 0
+    channel.close()
+    return count
+
+
+def _is_alive(pid: int) -> bool:
+    try:
+        return runs(psutil.Process(pid))
+    except psutil.NoSuchProcess:
+        return False

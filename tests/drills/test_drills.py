@@ -1,0 +1,115 @@
+"""We pass every drill, with and without adoption, and say what the peers did: on each version of RabbitMQ that is wanted."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import closing
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from tests.brokers.rabbitmq import Node, RabbitMQ
+from tests.drills.contestants import STEADYWORKER
+from tests.drills.report import README, ROWS, Results, cell
+from tests.drills.stage import Stage
+from tests.drills.stories import DRILLS, hold, job
+from tests.drills.verdicts import STARTS_OF_A_KILLER, Verdict
+
+WITHOUT_ADOPTION = replace(
+    STEADYWORKER,
+    name="without adoption",
+    worker=("tests.support.main", "tests.drills.ours:Drill"),
+    environ={"STAGE": '{"adoption": false}'},
+)
+IMPATIENT = replace(STEADYWORKER, name="impatient", worker=("tests.drills.impatient", "tests.drills.ours:Drill"))
+"""Asks for a delivery timeout that its jobs outlive, where a consumer has a timeout of its own."""
+
+SOON_OVER = replace(STEADYWORKER, environ={"STEADYWORKER_STOP_WITHIN": "14"})
+"""Cancelling begins 13 s before the end: a second after SIGTERM."""
+
+SETTLED = Verdict(drill="", contestant="", starts=1, ends=1, together=1)
+
+
+@pytest.fixture
+def own_node(rabbitmq: RabbitMQ) -> Iterator[Node | None]:
+    """A second node of this version, for the drill that changes it for everybody; None for a broker that is not ours."""
+    if not isinstance(rabbitmq, Node):
+        yield None
+        return
+    with closing(Node(rabbitmq.series)) as node:
+        node.start()
+        yield node
+
+
+@pytest.mark.timeout(500)
+def test_we_pass_every_drill(rabbitmq: RabbitMQ, own_node: Node | None, tmp_path: Path) -> None:
+    """All at once, as they mostly sleep; the ways to lose a connection once more with adoption switched off."""
+    pairs = [(drill, STEADYWORKER) for drill in DRILLS]
+    pairs += [(drill, WITHOUT_ADOPTION) for drill in DRILLS if drill.name.startswith("D2")]
+    outlived = STEADYWORKER
+    if rabbitmq.version >= (4, 3):
+        outlived = IMPATIENT
+        pairs += [(drill, IMPATIENT) for drill in DRILLS if drill.name == "D3"]
+    wrong = [verdict for verdict in hold(pairs, rabbitmq, own_node, tmp_path / "drills") if not is_right(verdict)]
+    assert not wrong
+    if own_node:
+        log = (tmp_path / "drills" / f"{outlived.name}-D3" / "worker-1.log").read_text()
+        assert re.search(r'"event":"adrift".*delivery timeout.*consumer.timeout', log), "what happened, and what to set"
+
+
+def is_right(verdict: Verdict) -> bool:
+    """The rules for everybody, and the exact numbers that are ours."""
+    match verdict.drill:
+        case "D4":  # its worker process is killed while the other message is in work: that one is left, as it should be
+            return verdict.passed and verdict.dead == 0
+        case "D6":
+            counts = (verdict.starts, verdict.ends, verdict.left, verdict.dead)
+            return verdict.passed and counts == (STARTS_OF_A_KILLER, 0, 0, 1)
+        case _:
+            code = 0 if verdict.drill == "D5" else None
+            return verdict == replace(SETTLED, drill=verdict.drill, contestant=verdict.contestant, exit_code=code)
+
+
+def test_a_job_that_cannot_finish_in_time_hands_back_with_its_checkpoint(rabbitmq: RabbitMQ, tmp_path: Path) -> None:
+    with closing(Stage(rabbitmq, SOON_OVER, tmp_path / "stage")) as stage:
+        stage.begin(job("count", 5))
+        stage.expect("some steps", lambda: stage.notes("step-5", "job"))
+        first = stage.workers.pop()
+        first.terminate()
+        stage.expect("its end", lambda: first.exit_code is not None)
+        assert first.exit_code == 0
+        assert not stage.notes("end", "job")
+        stage.start_worker()
+        stage.expect("the job's end", lambda: stage.notes("end", "job"))
+        steps = Counter(step for step in range(50) for _ in stage.notes(f"step-{step}", "job"))
+        assert len(stage.notes("start", "job")) == 2
+        assert steps == dict.fromkeys(range(50), 1)
+        stage.expect("an empty queue", stage.is_quiet)
+        assert stage.take_what_is_left() == []
+
+
+# --- The table --------------------------------------------------------------------------------------------------------
+
+
+def test_readme_has_the_recorded_results() -> None:
+    assert Results.recorded().markdown() in README.read_text(encoding="utf-8")
+
+
+def test_the_record_has_every_drill_and_we_passed_them() -> None:
+    results = Results.recorded()
+    for broker, verdicts in results.verdicts.items():
+        assert len(results.rows(broker)) == len(ROWS)
+        ours = [verdict for verdict in verdicts if verdict.contestant == STEADYWORKER.name]
+        assert [verdict.drill for verdict in ours] == [drill.name for drill in DRILLS]
+        assert [verdict for verdict in ours if not verdict.passed] == []
+
+
+def test_a_cell_says_the_worst() -> None:
+    passed, failed = replace(SETTLED, drill="D2 reset"), replace(SETTLED, drill="D2 closed", starts=3, together=2)
+    assert cell([passed]) == "passed"
+    assert cell([failed]) == "3 starts, 2 at once"
+    assert cell([passed, failed]) == "1 of 2 (3 starts, 2 at once)"
+    assert cell([passed, passed]) == "2 of 2"

@@ -1,0 +1,33 @@
+"""The fixture `fleet`: a virtual host, a ledger, and worker processes that are gone when the test ends."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.brokers.rabbitmq import Node, RabbitMQ, Vhost
+from tests.fleet.kit import Fleet
+
+
+@pytest.fixture
+def fleet(
+    rabbitmq: RabbitMQ, vhost: Vhost, database: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[Fleet]:
+    """A short ladder of delays, for senders too: each level is a queue of its own."""
+    monkeypatch.setenv("STEADYWORKER_DELAYS", "1,2,5,10")
+    if isinstance(rabbitmq, Node):
+        rabbitmq.eval(
+            "application:set_env(rabbit, quorum_tick_interval, 1000)"
+        )  # 5 s: what is said of a queue is as old
+    made = Fleet(tmp_path, rabbitmq, vhost, database)
+    yield made
+    made.close()
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Brokers that start again, on a machine that is busy with other tests too."""
+    for item in items:
+        if item.path.parent == Path(__file__).parent:
+            item.add_marker(pytest.mark.timeout(300))

@@ -1,0 +1,71 @@
+"""All consumers of a queue share our ledger, or the worker process stops; a peer in trouble is no reason to."""
+
+from __future__ import annotations
+
+import signal
+
+import pytest
+
+from tests.faults.proxy import Proxy
+from tests.fleet.kit import LIGHT, QUEUE, Fleet
+
+HEARTBEAT = 2
+LOOKING = {"look": 0.25, "spare": 2.0}
+SELDOM = LOOKING | {"look": 3.0}
+"""What is not ready is logged after a second, and here there is to be one between the two looks."""
+
+
+def test_a_foreign_consumer_stops_a_worker_and_not_one_that_was_told_of_it(fleet: Fleet) -> None:
+    """Not ready first, then 78 with both remedies; `--ledger-reach host` says that others consume here."""
+    url = fleet.url(fleet.vhost.url, HEARTBEAT)
+    counting = fleet.worker(LIGHT, broker=url, script=SELDOM).started()
+    told = fleet.worker(LIGHT, broker=url, script=SELDOM, ledger_reach="host").started()
+    fleet.consumed_by(2)
+    with fleet.channel() as foreign:
+        foreign.basic_qos(prefetch_count=1)
+        foreign.basic_consume(QUEUE, lambda *_: None)
+        assert counting.says("surplus_consumers")["consumers"] == 3
+        why = counting.says("not_ready", part="fleet: reach")["why"]
+        counting.ended(78)
+        assert "--ledger postgresql://" in why
+        assert "--ledger-reach host" in why
+        assert counting.lines("worker_stopped")[0]["reasons"] == [f"fleet: {why}"]
+    fleet.send_all({"job": {}})
+    fleet.ends_clean("job")
+    assert told.lines("not_ready") == []
+
+
+def test_a_foreign_consumer_stops_all_who_count(fleet: Fleet) -> None:
+    """Two of them leave the queue, at one time or one after the other, and neither takes the foreign consumer for the other."""
+    url = fleet.url(fleet.vhost.url, HEARTBEAT)
+    counting = [fleet.worker(LIGHT, broker=url, script=SELDOM).started() for _ in range(2)]
+    fleet.consumed_by(2)
+    with fleet.channel() as foreign:
+        foreign.basic_qos(prefetch_count=1)
+        foreign.basic_consume(QUEUE, lambda *_: None)
+        for worker in counting:
+            worker.says("not_ready", part="fleet: reach")
+        for worker in counting:
+            worker.ended(78, within=120)
+        fleet.consumed_by(1)
+
+
+@pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGSTOP], ids=["dead", "frozen"])
+def test_a_peer_that_is_dead_or_frozen_never_stops_a_healthy_one(fleet: Fleet, how: signal.Signals) -> None:
+    """Not even when its host died with it, so that the broker hears no end of the connection and counts it for a while."""
+    with Proxy(fleet.vhost.url) as proxy:
+        healthy = fleet.worker(LIGHT, broker=fleet.url(fleet.vhost.url, HEARTBEAT), script=LOOKING).started()
+        peer = fleet.worker(LIGHT, broker=fleet.url(proxy.url, HEARTBEAT), script=LOOKING).started()
+        fleet.consumed_by(2)
+        proxy.stall()
+        peer.signal_all(how)
+        if how is signal.SIGKILL:
+            healthy.says("surplus_consumers", known=1)
+        fleet.consumed_by(1)
+        fleet.send_all({"job": {}})
+        fleet.notes("ends", 1)
+        fleet.empties()
+        assert len(healthy.lines("surplus_consumers")) == (how is signal.SIGKILL)
+        assert healthy.lines("not_ready") == []
+        healthy.terminate()
+        healthy.ended(0)

@@ -1,0 +1,50 @@
+"""A broker that dies or is restarted under a fleet: no job is lost, and none is started again."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.brokers.rabbitmq import Node
+from tests.fleet.kit import LIGHT, QUEUE, SOON, Fleet, says_all
+from tests.support.stage import eventually
+
+
+@pytest.mark.parametrize("kind", ["classic", "quorum"])
+def test_a_broker_that_is_killed_with_100_jobs_in_flight(rabbitmq_node: Node, fleet: Fleet, kind: str) -> None:
+    """Four worker processes, 25 runs each: a half ends while the broker is dead, the other half after its return."""
+    fleet.declare(QUEUE, **{"x-queue-type": kind})
+    jobs = {f"job-{number:02}": {"gate": "late" if number % 2 else "early"} for number in range(100)}
+    fleet.send_all(jobs)
+    workers = [fleet.worker(LIGHT, concurrency=25, script=SOON) for _ in range(4)]
+    fleet.notes("starts", 100)
+    rabbitmq_node.kill()
+    says_all(workers, "adrift", 25)
+    fleet.open("early")
+    fleet.notes("ends", 50)
+    rabbitmq_node.start()
+    eventually(lambda: fleet.said("adopted"), "a redelivery that came home", report=fleet.logs)
+    eventually(lambda: fleet.said("answered"), "a redelivery that was answered", report=fleet.logs)
+    fleet.open("late")
+    fleet.ends_clean(*jobs)
+    assert sorted(fleet.lines("starts")) == [f"{key} 1" for key in jobs]
+
+
+def test_a_rolling_restart(rabbitmq_node: Node, fleet: Fleet) -> None:
+    """`stop_app` closes connections with 320: the log says so, every run's message comes home, and nothing starts again."""
+    jobs = [f"job-{number}" for number in range(4)]
+    fleet.send_all({job: {"gate": "gate"} for job in jobs})
+    patient = {"times": {"follow": 2.0, "offer": 60.0}}
+    workers = [fleet.worker(LIGHT, concurrency=2, script=patient) for _ in range(2)]
+    fleet.notes("starts", 4)
+    for turn in (1, 2):
+        rabbitmq_node.ctl("stop_app")
+        try:
+            says_all(workers, "adrift", 2 * turn)
+        finally:
+            rabbitmq_node.ctl("start_app")
+        eventually(lambda turn=turn: len(fleet.said("adopted")) == 4 * turn, "all home", report=fleet.logs)  # type: ignore[misc]
+    causes = [line["cause"] for line in fleet.said("adrift")]
+    assert ["CONNECTION_FORCED" in cause and "(320)" in cause for cause in causes] == [True] * 8
+    fleet.open()
+    fleet.ends_clean(*jobs)
+    assert sorted(fleet.lines("starts")) == [f"{job} 1" for job in jobs]

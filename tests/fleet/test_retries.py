@@ -1,0 +1,121 @@
+"""Retries on a real ladder: their delays, an alarm on their way, and a target that is not there."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import suppress
+from itertools import pairwise
+
+import pytest
+from pika.exceptions import NackError
+
+from steadyworker.ledger.base import State
+from tests.brokers.rabbitmq import Node
+from tests.fleet.kit import LIGHT, QUEUE, Fleet
+from tests.support.stage import eventually
+
+RETRY = "fleet.later.1000ms"
+LATE = 5.0
+"""Seconds that a retry may come late: five times what it should be at most."""
+
+
+def test_three_failures_with_three_delays_and_a_long_one_beside_them(fleet: Fleet) -> None:
+    """Lower bounds, in order; a copy that waits longer is in nobody's way, though it was there first."""
+    worker = fleet.worker(LIGHT, concurrency=2).started()
+    delays = [1.0, 2.0, 5.0]
+    fleet.send_all({"long": {"delays": [10.0]}})
+    worker.says("job_settled", key="long", settlement="later")
+    fleet.send_all({"short": {"delays": delays}})
+    fleet.notes("ends", 2)
+    began = {
+        key: [float(at) for name, at in map(str.split, fleet.lines("times")) if name == key]
+        for key in ("long", "short")
+    }
+    waits = [later - earlier for earlier, later in zip(began["short"], began["short"][1:], strict=False)]
+    assert [delay <= wait < delay + LATE for delay, wait in zip(delays, waits, strict=True)] == [True] * 3, waits
+    assert 10 <= began["long"][1] - began["long"][0] < 10 + LATE
+    assert began["short"][2] < began["long"][1], "two retries of the one, before the first of the other"
+    fleet.empties()
+    assert [fleet.row(QUEUE, key).counters.attempts for key in ("long", "short")] == [1, 3]  # type: ignore[union-attr]
+    assert sorted(fleet.lines("starts")) == ["long 1", "long 2", "short 1", "short 2", "short 3", "short 4"]
+
+
+def test_a_queue_that_delays_by_itself_changes_no_delay_of_ours_and_no_counter(fleet: Fleet) -> None:
+    """A retry comes over its own level; what is given back at a shutdown goes on later, from 4.3 on; no delivery limit is used up."""
+    native = {"x-delayed-retry-type": "all", "x-delayed-retry-min": 3000, "x-delayed-retry-max": 60_000}
+    fleet.declare(QUEUE, **{"x-queue-type": "quorum", "x-dead-letter-exchange": "", "x-delivery-limit": 7, **native})
+    delays = [1.0, 2.0]
+    fleet.send_all({"retried": {"delays": delays}, "interrupted": {"gate": "gate"}})
+    first = fleet.worker(LIGHT, concurrency=2)
+    fleet.notes("ends", 1)
+    fleet.notes("starts", 4)
+    first.says("job_settled", key="retried", settlement="ack")
+    began = [float(at) for key, at in map(str.split, fleet.lines("times")) if key == "retried"]
+    waits = [later - earlier for earlier, later in pairwise(began)]
+    assert [delay <= wait for delay, wait in zip(delays, waits, strict=True)] == [True, True], waits
+    first.terminate()
+    first.ended(0)
+    fleet.worker(LIGHT)
+    fleet.notes("starts", 5)
+    fleet.open()
+    fleet.notes("ends", 2)
+    fleet.empties()
+    assert sorted(fleet.lines("starts")) == ["interrupted 1", "interrupted 1", "retried 1", "retried 2", "retried 3"]
+    counters = {key: fleet.reaches(QUEUE, State.DONE, key).counters for key in ("retried", "interrupted")}
+    assert (counters["retried"].attempts, counters["retried"].interruptions) == (2, 0)
+    assert (counters["interrupted"].attempts, counters["interrupted"].interruptions) == (0, 1)
+
+
+def test_an_alarm_holds_up_a_retry_and_no_ack(rabbitmq_node: Node, fleet: Fleet) -> None:
+    """The broker stops reading who publishes: acks go another way, and the retry waits for the end of the alarm."""
+    fleet.send_all({"retried": {"gate": "fail", "delays": [1.0]}, "done": {"gate": "end"}})
+    worker = fleet.worker(LIGHT, concurrency=2)
+    fleet.notes("starts", 2)
+    rabbitmq_node.set_memory_alarm(on=True)
+    fleet.open("fail")
+    worker.says("not_ready", part="fleet: broker alarm")
+    assert fleet.reaches(QUEUE, State.MOVING, "retried").counters.attempts == 1
+    fleet.open("end")
+    assert worker.says("job_settled", key="done")["settled"] == "known"
+    eventually(lambda: fleet.unacked() == 1, "the original of the retry is kept", report=fleet.logs)
+    assert fleet.lines("starts") == ["retried 1", "done 1"]
+    rabbitmq_node.set_memory_alarm(on=False)
+    worker.says("ready_again", part="fleet: broker alarm")
+    fleet.notes("ends", 2)
+    assert sorted(fleet.lines("starts")) == ["done 1", "retried 1", "retried 2"]
+    fleet.empties()
+    assert fleet.lines("ends") == ["done", "retried"]
+
+
+def _missing(fleet: Fleet) -> None:
+    fleet.delete(RETRY)
+
+
+def _full(fleet: Fleet) -> None:
+    fleet.delete(RETRY)
+    fleet.declare(RETRY, **{"x-queue-type": "quorum", "x-max-length": 1, "x-overflow": "reject-publish"})
+    with fleet.channel() as foreign:
+        foreign.confirm_delivery()
+        with suppress(NackError):
+            while True:
+                foreign.basic_publish("", RETRY, b"")
+
+
+@pytest.mark.parametrize("spoil", [_missing, _full])
+def test_a_retry_without_a_target_keeps_its_original(fleet: Fleet, spoil: Callable[[Fleet], None]) -> None:
+    """Not acknowledged, not started again, not ready by the target's name; and it goes on when the target is back."""
+    fleet.send_all({"job": {"gate": "fail", "delays": [1.0]}})
+    worker = fleet.worker(LIGHT, concurrency=2, topology="verify")
+    fleet.notes("starts", 1)
+    spoil(fleet)
+    fleet.open("fail")
+    assert RETRY in worker.says("not_ready", part="fleet: later queue")["why"]
+    assert fleet.reaches(QUEUE, State.MOVING).counters.attempts == 1
+    eventually(lambda: fleet.unacked() == 1, "the original is kept", report=fleet.logs)
+    assert fleet.lines("starts") == ["job 1"]
+    fleet.delete(RETRY)
+    fleet.send_all({"maker": {}})  # a sender declares what is missing
+    worker.says("ready_again", part="fleet: later queue")
+    worker.says("job_settled", key="job", settlement="ack")
+    assert [line for line in fleet.lines("starts") if line.startswith("job")] == ["job 1", "job 2"]
+    fleet.empties()
