@@ -2,12 +2,15 @@
 Payment exports from message to file, with crashes on the way: `make demo`.
 
 Six messages are queued, a worker process runs them, is killed in the middle of an export, and another one goes on.
+The biggest export is Spark's, and its JVM is killed in the middle, too.
 At the end a table says what became of each, and every file is checked against its source.
 All that is made is in `demo-output/`.
+The broker is a file; `make demo BROKER=amqp://…` takes another one, best a virtual host of its own.
 """
 
 from __future__ import annotations
 
+import argparse
 import os
 import shutil
 import signal
@@ -25,33 +28,36 @@ from demo_worker import Watched
 from payment_exports import ExportRequest
 from rich.table import Table
 
-from steadyworker import Client, ConfigError
+from steadyworker import Client, ConfigError, config
 from steadyworker.exports.spark import SparkSettings, build_archive
 from steadyworker.ledger.base import State
 from steadyworker.opening import open_ledger
+from steadyworker.redaction import redact
 
 OUT = Path("demo-output").absolute()
 STATE, PAYMENTS, EXPORTS = OUT / "state", OUT / "payments", OUT / "exports"
-BROKER, LEDGER = f"sqlite:{STATE / 'broker.db'}", f"sqlite:{STATE / 'ledger.db'}"
+EMBEDDED, LEDGER = f"sqlite:{STATE / 'broker.db'}", f"sqlite:{STATE / 'ledger.db'}"
 ENVIRON = {"STEADYWORKER_STATE_DIR": str(STATE), "PAYMENTS_SOURCE": str(PAYMENTS), "PAYMENTS_OUT": str(EXPORTS)}
 SPARK = SparkSettings(folder=STATE / "spark")
 WITHIN = 300.0  # for what never happens
 
 
-def main() -> int:
+def main(broker: str = EMBEDDED) -> int:
     """Run the demo; answers 0 when all of it is as it has to be."""
     began = time.monotonic()
+    environ = {**ENVIRON, "STEADYWORKER_BROKER": broker}
     clear()
     no_java = missing_java()
     stories = [story for story in STORIES if not (story.needs_java and no_java)]
-    ledger = open_ledger(LEDGER)
-    with closing(ledger), Screen() as screen, Watched(screen, ledger, ENVIRON, OUT / "worker.log") as worker:
+    ledger = open_ledger(config.load({"ledger": LEDGER}, ENVIRON, OUT))
+    with closing(ledger), Screen() as screen, Watched(screen, ledger, environ, OUT / "worker.log") as worker:
         screen.chapter(f"Making {demo_data.PAYMENTS:,} payments")
         demo_data.make_payments(PAYMENTS)
-        screen.say("Parquet, a folder for each month; the biggest merchant has 600,000 of them, the tiniest 37")
+        screen.say("Parquet, a folder for each month; the biggest merchant has 2,000,000 of them, the tiniest 37")
 
-        screen.chapter(f"Queueing {len(stories)} jobs, on the embedded broker: a file, no server")
-        send(stories)
+        where = "the embedded broker: a file, no server" if broker == EMBEDDED else redact(broker)
+        screen.chapter(f"Queueing {len(stories)} jobs, on {where}")
+        send(stories, broker)
         for story in stories:
             screen.say(f"{story.key}: {story.request!r}")
 
@@ -64,12 +70,20 @@ def main() -> int:
 
         screen.chapter("Starting another one, with two slots")
         worker.start("--concurrency", "2")
+        killed = False
+        if not no_java:
+            worker.until(lambda: "biggest" in worker.writing or worker.settled(["biggest"]), began + WITHIN)
+            if killed := not worker.settled(["biggest"]):
+                os.killpg(worker.spark_hosts[-1], signal.SIGKILL)
+                screen.say("Spark's JVM got SIGKILL, half-way through the export of `biggest`", "bold red")
         worker.until(lambda: worker.settled(story.key for story in stories), began + WITHIN)
         code = worker.end(signal.SIGTERM)
 
         wrong = [fault for story in stories for fault in faults(story, worker)]
         if worker.first_rows.get("middle") != [0, saved]:
             wrong.append(f"middle was read from rows {worker.first_rows.get('middle')}, not from 0 and then {saved}")
+        if killed and len(worker.spark_hosts) == 1:
+            wrong.append("Spark was killed, and did not start again")
         if code:
             wrong.append(f"the worker process, told to stop, ended with {code}")
         screen.table(what_became_of_them(worker, saved, no_java))
@@ -108,9 +122,9 @@ def missing_java() -> str:
     return ""
 
 
-def send(stories: list[Story]) -> None:
+def send(stories: list[Story], broker: str) -> None:
     """Queue them; a client that is told a queue's name instead of a Worker has nothing to check payloads against."""
-    with Client(BROKER, ledger=LEDGER) as client:
+    with Client(broker, ledger=LEDGER) as client:
         for story in stories:
             client.send("payment-exports", story.request, key=story.key)
 
@@ -161,4 +175,10 @@ def set_up() -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(set_up() if "--set-up" in sys.argv else main())
+    parser = argparse.ArgumentParser(description="Payment exports, with crashes on the way.")
+    parser.add_argument("--set-up", action="store_true", help="only build the archive of Spark's classes")
+    parser.add_argument(
+        "--broker", default=EMBEDDED, help="another broker than a file: amqp://user:password@host/vhost"
+    )
+    chosen = parser.parse_args()
+    sys.exit(set_up() if chosen.set_up else main(chosen.broker))

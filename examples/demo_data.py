@@ -1,7 +1,7 @@
 """
-Two million payments, the same ones every time: Parquet, a folder for each month of 2025.
+Three million payments, the same ones every time: Parquet, a folder for each month of 2025.
 
-Merchants are of very different size, as they are in life: the biggest has 600,000 payments, most have some hundreds.
+Merchants are of very different size, as they are in life: the biggest has two million payments, most have some hundreds.
 Most payments are in euros, refunds are negative, and notes hold what breaks careless CSV.
 """
 
@@ -15,9 +15,9 @@ import pyarrow as pa
 import pyarrow.compute
 import pyarrow.dataset as pa_dataset
 
-PAYMENTS = 2_000_000
+PAYMENTS = 3_000_000
 BIGGEST, MIDDLE, SMALL, TINY = "grand-bazaar", "harbour-books", "villa-rosa", "atelier-ines"
-SIZES = {BIGGEST: 600_000, MIDDLE: 60_000, SMALL: 2_400, TINY: 37}
+SIZES = {BIGGEST: 2_000_000, MIDDLE: 60_000, SMALL: 2_400, TINY: 37}
 
 pc: Any = pyarrow.compute  # its functions are made when it is imported, where no type checker sees them
 

@@ -66,9 +66,14 @@ class Screen:
         key = line.get("key", "")
         match line.get("event"):
             case "worker_started":
-                self.say(f"worker process {line['pid']} is up", "cyan")
+                self.say(f"worker process {line['worker']} is up", "cyan")
+            case "spark_host_ready":
+                self.say(f"Spark is up, in a process group of its own: {line['pid']}", "cyan")
+            case "spark_host_died":
+                self.say("Spark died: what ran there begins again inside the same run", "yellow")
             case "job_started":
-                self.say(f"{key}: a run begins ({line['why']})")
+                why = "tried again" if line["why"] == "after moved" else line["why"]
+                self.say(f"{key}: a run begins ({why})")
             case "reading" if line["first_row"]:
                 self.say(f"{key}: goes on at row {line['first_row']:,}", "bold green")
             case "job_settled" if line["settlement"] == "ack":

@@ -81,8 +81,8 @@ STORIES = (
         ExportRequest(demo_data.BIGGEST),
         1,
         State.DONE,
-        f"more than {SPARK_ABOVE:,} rows: Spark, in a process of its own",
-        "Spark inside the worker's child, or a script of yours; progress, cancelling and the one whole file are yours.",
+        f"more than {SPARK_ABOVE:,} rows: Spark, whose JVM was killed: begun again inside the run",
+        "Spark inside the worker's child dies with its JVM, and stays dead; progress, cancelling and the one whole file are yours.",
         needs_java=True,
     ),
 )

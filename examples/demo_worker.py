@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -21,6 +22,7 @@ from demo_screen import Screen
 from steadyworker.ledger.base import Ledger, Row, State
 
 _LOOK_EVERY = 0.005
+_SPARK_WRITES = re.compile(r"[1-9][\d,]* rows written")
 
 
 class Watched:
@@ -37,6 +39,8 @@ class Watched:
         runs: Per job, how many runs have begun.
         first_rows: Per job, the row that each reading of its source began at.
         positions: Per job, the positions that a streamed export has saved, as the ledger had them.
+        writing: The jobs whose rows Spark has begun to write.
+        spark_hosts: The process group of each Spark host and its JVM.
     """
 
     def __init__(self, screen: Screen, ledger: Ledger, environ: dict[str, str], log: Path) -> None:
@@ -49,6 +53,8 @@ class Watched:
         self.runs: Counter[str] = Counter()
         self.first_rows: dict[str, list[int]] = {}
         self.positions: dict[str, list[int]] = {}
+        self.writing: set[str] = set()
+        self.spark_hosts: list[int] = []
         self.pid = 0
 
     def __enter__(self) -> Self:
@@ -121,6 +127,8 @@ class Watched:
                 self._screen.say(f"{key}: has saved its position, row {position:,}", "dim")
             if beat is not None and beat.done is not None and row.state is State.RUNNING:
                 self._screen.progress(key, beat.done, beat.total)
+                if _SPARK_WRITES.match(beat.note):
+                    self.writing.add(key)
 
     def _hear(self) -> None:
         while True:
@@ -131,6 +139,8 @@ class Watched:
             key = line.get("key", "")
             if line.get("event") == "job_started":
                 self.runs[key] += 1
+            if line.get("event") == "spark_host_ready":
+                self.spark_hosts.append(line["pid"])
             if line.get("event") == "reading":
                 self.first_rows.setdefault(key, []).append(line["first_row"])
             self._screen.event(line)
@@ -141,4 +151,4 @@ class Watched:
             for line in process.stderr:
                 log.write(line)
                 if line.startswith("{"):
-                    self._lines.put({**json.loads(line), "pid": process.pid})
+                    self._lines.put({**json.loads(line), "worker": process.pid})

@@ -3,6 +3,7 @@ A worker that exports one merchant's payments into one CSV file: copy it, and ma
 
 ::
 
+    pip install 'steadyworker[spark]'         # Arrow reads Parquet and CSV, Spark what is large
     export PAYMENTS_SOURCE=data/payments      # Parquet or CSV, a folder or a file; or sqlite:shop.db#payments
     steadyworker send   payment_exports:PaymentExports '{"merchant": "harbour-books"}' --key harbour-books-2025
     steadyworker run    payment_exports:PaymentExports
@@ -100,7 +101,9 @@ class PaymentExports(Worker[ExportRequest]):
         else:
             source = PaymentFiles(Path(place), self.names)
         if missing := self.names.needed - set(source.columns):
-            raise Reject(f"expected columns {', '.join(sorted(missing))} in {place}, got {', '.join(source.columns)}")
+            raise Reject(
+                f"expected columns {', '.join(sorted(missing))} in {place}, got {', '.join(source.columns) or 'none'}"
+            )
         return source
 
 

@@ -6,7 +6,9 @@ from pathlib import Path
 
 import pytest
 
+from tests.brokers.rabbitmq import RabbitMQ, Vhost
 from tests.examples.conftest import EXAMPLES, Shell
+from tests.support.stage import eventually
 
 
 @pytest.mark.spark
@@ -15,12 +17,30 @@ def test_the_demo_ends_as_it_has_to(tmp_path: Path, shell: Shell) -> None:
     said = shell(f"python {EXAMPLES}/demo.py", within=500)
     assert said.count("All as it has to be") == 1
     assert said.count("middle: goes on at row ") == 1
+    assert said.count("Spark's JVM got SIGKILL") == said.count("Spark died") == 1
+    assert said.count("biggest: a run begins") == said.count("biggest: done") == 1
     assert sorted(path.name for path in (tmp_path / "demo-output/exports").glob("*.csv")) == [
         "biggest.csv",
         "fails-twice.csv",
         "middle.csv",
         "tiny.csv",
     ]
+
+
+@pytest.mark.spark
+@pytest.mark.timeout(600)
+def test_the_demo_ends_as_it_has_to_on_rabbitmq(shell: Shell, rabbitmq: RabbitMQ, vhost: Vhost) -> None:
+    """The same jobs, killed at the same saved position; and nothing is left in any queue but the dead letters."""
+    said = shell(f"python {EXAMPLES}/demo.py --broker {vhost.url}", within=500)
+    assert said.count("All as it has to be") == 1
+    assert said.count("middle: goes on at row ") == 1
+    assert vhost.password not in said
+
+    def left() -> dict[str, int]:
+        queues = rabbitmq.management("GET", f"queues/{vhost.name}")
+        return {queue["name"]: queue["messages"] for queue in queues if queue.get("messages")}
+
+    eventually(lambda: left() == {"payment-exports.dead": 2}, "two dead letters", report=lambda: str(left()))
 
 
 @pytest.mark.slow

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from steadyworker import config
+from tests.brokers.rabbitmq import Vhost
 from tests.examples.conftest import ROOT, Shell
 
 README = (ROOT / "README.md").read_text(encoding="utf-8")
@@ -22,6 +23,11 @@ def blocks(language: str) -> list[str]:
 
 def section(title: str) -> str:
     return README.split(f"\n## {title}\n")[1].split("\n## ")[0]
+
+
+def on_rabbitmq() -> list[str]:
+    """What is typed once the extras are installed."""
+    return section("RabbitMQ").split("```console\n")[1].split("```")[0].splitlines()[1:]
 
 
 @pytest.mark.timeout(400)
@@ -39,11 +45,26 @@ def test_every_program_and_every_command_runs(tmp_path: Path, shell: Shell) -> N
     assert (tmp_path / "out/numbers.csv").read_text().startswith("id,cents\n0,0\n")
 
 
+@pytest.mark.timeout(300)
+def test_the_same_worker_runs_on_rabbitmq_and_postgresql(
+    tmp_path: Path, shell: Shell, vhost: Vhost, database: str
+) -> None:
+    """The commands of the section, with the URLs of brokers that are there."""
+    program = next(text for text in blocks("python") if text.startswith("# exports.py\n"))
+    (tmp_path / "exports.py").write_text(program)
+    (tmp_path / "broker.url").write_text(f"{vhost.url}\n")
+    (tmp_path / "ledger.url").write_text(f"{database}\n")
+    said = shell("\n".join([*on_rabbitmq(), "steadyworker jobs --json"]))
+    assert said.count('"key":"harbour-books-may","round":0,"state":"done"') == 1
+    assert len(list((tmp_path / "out/harbour-books-may").iterdir())) == 10
+
+
 def test_other_kinds_of_blocks_are_few(tmp_path: Path) -> None:
-    """What is not run: the unit for systemd, and `console` commands that .ci/run and test_packaging run."""
+    """What the others do not run: the unit for systemd, and `console` commands that .ci/run, test_packaging and RabbitMQ's test run."""
     assert {language for language, _ in BLOCKS} == {"python", "sh", "toml", "ini", "console"}
     commands = [line.split("#")[0].strip() for text in blocks("console") for line in text.splitlines()]
-    assert commands == ["make demo", "pip install ."]
+    assert commands[:3] == ["make demo", "pip install .", "pip install '.[rabbitmq,postgres]'"]
+    assert commands[3:] == on_rabbitmq()
     assert "make demo" in (ROOT / ".ci/run").read_text()
 
 
