@@ -15,7 +15,7 @@ JAVA_17 = { "$${JAVA_HOME:+$$JAVA_HOME/bin/}java" -version 2>&1 \
             | sed -n 's/.*version "\([0-9]*\).*/\1/p' | { read -r v && [ "$$v" -ge 17 ]; }; } 2>/dev/null
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-all check format bench java lock clean
+.PHONY: help demo brokers test test-all check format bench drills java lock clean
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -46,19 +46,22 @@ demo: $(READY) java ## Payment exports from message to file, with crashes on the
 	@echo "==> demo: the set-up, once: the archive of Spark's classes"
 	@$(BIN)/python examples/demo.py --set-up
 	@echo "==> demo: examples/demo.py"
-	@$(BIN)/python examples/demo.py
+	@$(BIN)/python examples/demo.py $(if $(BROKER),--broker $(BROKER))
+
+brokers: $(READY) ## Start the brokers of the tests, print their URLs, and stop them at Ctrl-C (NAMES="rabbitmq-4.3 postgres")
+	@$(BIN)/python -m tests.brokers $(NAMES)
 
 # Spark's tests come after the others, one at a time: each has both cores to itself.
 # With ARGS that leave nothing to one of the two, pytest ends with 5: no tests were collected.
 test: $(READY) java ## The tests, but those marked slow
 	@echo "==> tests, two at a time"
-	@$(BIN)/python -m pytest -n 2 --dist worksteal -m "not slow and not spark" $(ARGS) || [ $$? -eq 5 ]
+	@$(BIN)/python -m pytest -n 2 --dist worksteal --durations=25 -m "not slow and not spark" $(ARGS) || [ $$? -eq 5 ]
 	@echo "==> tests of Spark exports, one at a time"
 	@$(BIN)/python -m pytest -m "not slow and spark" $(ARGS) || [ $$? -eq 5 ]
 
-test-all: $(READY) java ## All tests, the slow ones too
+test-all: $(READY) java ## All tests, the slow ones too, on every version of the brokers
 	@echo "==> all tests, two at a time"
-	@$(BIN)/python -m pytest -n 2 --dist worksteal -m "not spark" $(ARGS) || [ $$? -eq 5 ]
+	@$(BIN)/python -m pytest -n 2 --dist worksteal --all-brokers -m "not spark" $(ARGS) || [ $$? -eq 5 ]
 	@echo "==> all tests of Spark exports, one at a time"
 	@$(BIN)/python -m pytest -m "spark" $(ARGS) || [ $$? -eq 5 ]
 
@@ -80,12 +83,16 @@ bench: $(READY) java ## The benchmarks: ratios measured in one run
 	@echo "==> benchmarks: tests/benchmarks/run.py"
 	@$(BIN)/python tests/benchmarks/run.py $(ARGS)
 
+drills: $(READY) ## Six drills on RabbitMQ, we beside Celery and others (twenty minutes; ONLY=steadyworker takes four)
+	@echo "==> drills: tests/drills"
+	@$(BIN)/python -m tests.drills $(if $(ONLY),--only $(ONLY)) $(ARGS)
+
 lock: $(READY) ## Remake requirements.lock (takes minutes: every file of every version is hashed)
 	@echo "==> requirements.lock, from pyproject.toml; ARGS=--upgrade for the newest versions"
 	@$(BIN)/python -c 'import tomllib; print(*tomllib.load(open("pyproject.toml", "rb"))["dependency-groups"]["dev"], sep="\n")' \
 	  | env -u PIP_FIND_LINKS $(BIN)/pip-compile --quiet --generate-hashes --allow-unsafe --strip-extras --no-header --no-annotate \
 	    --no-emit-index-url --no-emit-find-links --no-emit-trusted-host \
-	    --extra spark --output-file requirements.lock pyproject.toml - $(ARGS)
+	    --extra spark --extra spark-connect --output-file requirements.lock pyproject.toml - $(ARGS)
 
 clean: ## Remove the environment, the caches and what was built
 	@rm -rf $(VENV) build dist .hypothesis .mypy_cache .pytest_cache .ruff_cache
