@@ -17,7 +17,7 @@ import uuid
 
 from steadyworker import report, settle
 from steadyworker.adapter import Delays, Lost
-from steadyworker.delivery import KEY, REASON, WORKER, Copy, Delivery, Settle, Target
+from steadyworker.delivery import KEY, REASON, WORKER, Copy, Delivery, Redelivered, Settle, Target
 from steadyworker.errors import LedgerUnavailable
 from steadyworker.events import Adopted, Answered, Followed
 from steadyworker.intake import Arrival, Unkeyed, Unreadable, identify, too_large
@@ -124,10 +124,11 @@ class Deliveries:
                 self._decide(arrival)
 
     def _decide(self, arrival: Arrival) -> None:
-        retry = self._parts.spec.retry
-        for _ in range(_TRIES):
+        retry, unseen = self._parts.spec.retry, self._looks_new(arrival)
+        for attempt in range(_TRIES):
             try:
-                row = self._parts.ledger.read(arrival.id)
+                # Most messages are new: a claim that expects no row is refused where there is one.
+                row = None if unseen and not attempt else self._parts.ledger.read(arrival.id)
                 action = answer(
                     row, arrival.origin.hop, arrival.body_sha256, self._who(row), arrival.carried, retry.max_losses
                 )
@@ -138,6 +139,17 @@ class Deliveries:
                 self._runs.ledger_lost(str(error))
                 return
         self._hold(arrival.delivery, self._parts.times.follow)
+
+    def _looks_new(self, arrival: Arrival) -> bool:
+        """Whether nothing speaks of an earlier delivery, and nothing here is in the way of a claim."""
+        return (
+            arrival.delivery.redelivered is Redelivered.NO
+            and arrival.origin.hop == 0
+            and self.stage is Stage.RUNNING
+            and not self._parts.quota.spent
+            and not self._runs.unreaped(arrival.id)
+            and self._runs.free_slot() is not None
+        )
 
     def _who(self, row: Row | None) -> Who:
         if row is None or row.owner is None:

@@ -169,6 +169,7 @@ class Runs:
         run.phase = Phase.ENDED
         self.write_beats([run])  # the last one; those before it were written once a second
         seconds = round(self._parts.clock.monotonic() - run.started, 6)
+        self.hand(run)
         self._parts.emit(
             JobEnded(
                 **report.about(run.token, self._parts.clock),
@@ -177,7 +178,6 @@ class Runs:
                 seconds=seconds,
             )
         )
-        self.hand(run)
 
     # --- from outcome to settlement --------------------------------------------------------------------------------
 

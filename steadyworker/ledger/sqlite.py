@@ -22,7 +22,8 @@ from steadyworker.ledger import owners as proof
 from steadyworker.ledger import retention
 from steadyworker.ledger import sqlite_schema as sql
 from steadyworker.ledger.base import Beat, Claimed, JobId, Ledger, OwnerSeen, Renewal, Row, State, Token, Verdict
-from steadyworker.ledger.sqlite_file import LedgerFile, place_findings
+from steadyworker.ledger.sqlite_file import LedgerFile
+from steadyworker.ledger.sqlite_place import place_findings
 from steadyworker.ledger.sqlite_rows import beat_of, row_of, storable, verdict_values
 from steadyworker.ledger.values import Values, counters_values, mine_values, pk_values, seen_values
 from steadyworker.outcome import Counters
@@ -273,9 +274,9 @@ class SqliteLedger(Ledger):
 
     def _own(self, statement: str, values: Values, owner: str) -> Row | None:
         """One statement that gives a row to an owner under a fence that was never given before."""
-        with self._file.transaction() as db:
-            (fence,) = db.execute(sql.DRAW_FENCE, {"wall_ms": int(self._clock.wall() * 1000)}).fetchall()[0]
-            found = db.execute(statement, values | self._lease() | {"owner": owner, "new_fence": fence}).fetchall()
+        drawn = {"owner": owner, "wall_ms": int(self._clock.wall() * 1000)}
+        with self._file.writing() as db:
+            found = db.execute(statement, values | self._lease() | drawn).fetchall()
         return row_of(found[0], self._clock, self._times, self._boot, _lives) if found else None
 
     def _lease(self) -> Values:

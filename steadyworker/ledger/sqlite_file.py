@@ -6,9 +6,7 @@ One connection, one thread at a time: a claim takes some tens of microseconds, a
 
 from __future__ import annotations
 
-import re
 import secrets
-import shutil
 import sqlite3
 import time
 from collections import deque
@@ -20,13 +18,12 @@ from typing import Any
 from urllib.parse import quote
 
 from steadyworker.clock import Clock
-from steadyworker.errors import ConfigError, Finding, LedgerUnavailable
+from steadyworker.errors import ConfigError, LedgerUnavailable
 from steadyworker.ledger import sqlite_schema as sql
 
 _OLDEST_SQLITE = (3, 37, 0)  # the first with STRICT tables
 _PAUSE = 0.01
-_ROOM = 64 << 20
-_MOUNTS = Path("/proc/self/mountinfo")
+_WAL_PAGES = 8_000  # 32 MB: a checkpoint waits for the disk, and whoever commits just then waits with it
 _FINAL = {
     sqlite3.SQLITE_NOTADB,
     sqlite3.SQLITE_CORRUPT,
@@ -51,10 +48,6 @@ _REMEDIES = {
     sqlite3.SQLITE_CORRUPT: "it is damaged; move it away, or restore a copy.",
     sqlite3.SQLITE_NOTADB: "it is not a SQLite database; move it away, or name another file.",
 }
-_NETWORK = re.compile(
-    r"nfs\d?|cifs|smb\w*|9p|afs|ceph|lustre|gpfs|beegfs|davfs|ncpfs|"
-    r"fuse\.(sshfs|s3fs|gcsfuse|rclone|davfs2?|ceph\S*|glusterfs|nfs\S*|smb\S*|juicefs|blobfuse2?)|glusterfs"
-)
 
 
 class LedgerFile:
@@ -121,6 +114,12 @@ class LedgerFile:
                 connection.execute(*self._later.popleft())
             yield connection
             connection.execute("COMMIT")
+
+    @contextmanager
+    def writing(self) -> Iterator[sqlite3.Connection]:
+        """For one statement that writes: what was left for later goes with it, in one transaction."""
+        with self.transaction() if self._later else self.connection() as connection:
+            yield connection
 
     def later(self, statement: str, values: Mapping[str, Any]) -> None:
         """A write that nobody waits for: it goes with the next transaction, and is lost with this process, or if that fails."""
@@ -222,6 +221,7 @@ class LedgerFile:
             )
         connection.execute("BEGIN IMMEDIATE")
         connection.execute("ROLLBACK")
+        connection.execute(f"PRAGMA wal_autocheckpoint = {_WAL_PAGES}")
 
     def _create(self, connection: sqlite3.Connection) -> None:
         self._into_wal(connection)
@@ -279,41 +279,3 @@ class LedgerFile:
         remedy = _REMEDIES.get(code, "see SQLite's result codes.")
         message = f"Expected an answer from the ledger {self.path}, got {str(error)!r}: {remedy}"
         return self._unfit(message) if code in _FINAL else LedgerUnavailable(message)
-
-
-def place_findings(where: Path) -> list[Finding]:
-    """What is wrong with the place of this (resolved) ledger file: no local disk, no room."""
-    found = []
-    kind = network_file_system(where, _MOUNTS.read_text()) if _MOUNTS.exists() else None
-    if kind:
-        found.append(
-            Finding(
-                "error",
-                f"The SQLite ledger {where} lies on a network file system ({kind}), where its locks do not hold.",
-                "put it on a local disk, or use --ledger postgresql://….",
-            )
-        )
-    if where.parent.is_dir():
-        free = shutil.disk_usage(where.parent).free
-        if free < _ROOM:
-            found.append(
-                Finding(
-                    "warning",
-                    f"The file system of the ledger {where} has {free >> 20} MiB left, fewer than {_ROOM >> 20}.",
-                    "make room: a ledger that cannot write holds every job.",
-                )
-            )
-    return found
-
-
-def network_file_system(path: Path, mounts: str) -> str | None:
-    """The type of the network file system that holds this path, or None; `mounts` is what /proc/self/mountinfo says."""
-    best, kind = "", ""
-    where = str(path)
-    for line in mounts.splitlines():
-        fields, _, source = line.partition(" - ")
-        point = re.sub(r"\\(\d{3})", lambda found: chr(int(found[1], 8)), fields.split()[4])
-        inside = where == point or where.startswith(point.rstrip("/") + "/")
-        if inside and len(point) >= len(best):  # of two mounts on one point, the later one is seen
-            best, kind = point, source.split()[0]
-    return kind if _NETWORK.fullmatch(kind) else None

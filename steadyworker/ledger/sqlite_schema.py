@@ -86,6 +86,14 @@ CREATE = (
         WHERE namespace = old.namespace AND queue = old.queue AND key = old.key AND round = old.round;
     END
     """,
+    *(
+        f"""
+        CREATE TRIGGER fence_is_drawn_{name} AFTER {event} ON jobs WHEN new.fence > 0 BEGIN
+            UPDATE meta SET next_fence = new.fence + 1;
+        END
+        """
+        for name, event in (("first", "INSERT"), ("again", "UPDATE OF fence"))
+    ),
     """
     CREATE TABLE owners (
         owner TEXT PRIMARY KEY,
@@ -121,7 +129,9 @@ _CHECKPOINT_OF_ROUND_BEFORE = """(
     WHERE earlier.namespace = :namespace AND earlier.queue = :queue AND earlier.key = :key
         AND earlier.round = :round - 1
 )"""
-_OWN = "fence = :new_fence, owner = :owner, lease_boot = :boot, lease_until = :lease_until"
+# Never given before, and above every fence of a ledger that was lost: the triggers `fence_is_drawn_…` count on from it.
+_FENCE = "(SELECT max(next_fence, :wall_ms) FROM meta)"
+_OWN = f"fence = {_FENCE}, owner = :owner, lease_boot = :boot, lease_until = :lease_until"
 _NOBODY = "owner = NULL, lease_boot = NULL, lease_until = NULL"
 _COUNTERS = """
     attempts = :attempts, crashes = :crashes, losses = :losses, interruptions = :interruptions,
@@ -135,14 +145,13 @@ _HAND_OVER = f"""
     handle = iif(:keep_checkpoint, handle, NULL)
 """
 
-DRAW_FENCE = "UPDATE meta SET next_fence = max(next_fence, :wall_ms) + 1 RETURNING next_fence - 1"
 READ = f"SELECT {_COLUMNS} FROM jobs WHERE {_JOB}"
 CLAIM_NEW = f"""
     INSERT INTO jobs (
         namespace, queue, key, round, uid, body_sha256, state, hop, fence, owner, lease_boot, lease_until,
         attempts, crashes, losses, interruptions, first_failed_at, checkpoint, created_at, started_at, worker
     ) VALUES (
-        :namespace, :queue, :key, :round, :uid, :body_sha256, 'running', :hop, :new_fence, :owner, :boot, :lease_until,
+        :namespace, :queue, :key, :round, :uid, :body_sha256, 'running', :hop, {_FENCE}, :owner, :boot, :lease_until,
         :attempts, :crashes, :losses, :interruptions, :first_failed_at, {_CHECKPOINT_OF_ROUND_BEFORE},
         :now, :now, :worker
     ) ON CONFLICT DO NOTHING RETURNING {_COLUMNS}

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 
 from steadyworker.adapter import QueueSpec
@@ -9,7 +11,7 @@ from steadyworker.deadletters import DeadLetterQueue
 from steadyworker.delivery import HOP, KEY, REASON, ROUND, Copy, Target
 from steadyworker.errors import Reject
 from steadyworker.events import Answered, JobSettled
-from steadyworker.ledger.base import Row, State
+from steadyworker.ledger.base import JobId, Row, State
 from steadyworker.testing.harness import Harness
 from steadyworker.testing.plugin import MakeHarness
 from steadyworker.testing.worker_process import NAMESPACE
@@ -273,3 +275,29 @@ def test_counters_in_the_headers_stand_in_for_a_row_that_is_gone(harness: MakeHa
 def letters(h: Harness) -> DeadLetterQueue:
     adapter = h.broker.adapter(QueueSpec(QUEUE, f"{QUEUE}.dead"))
     return DeadLetterQueue(adapter.dead_letters, h.ledger, NAMESPACE, QUEUE)
+
+
+def test_the_ledger_is_asked_before_a_claim_only_of_what_is_not_new(
+    harness: MakeHarness, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A claim that expects no row is refused where there is one: then the row is read, and decides."""
+    exports = worker(nothing)
+    h = harness(exports)
+    (process,) = h.processes
+    read: Callable[[JobId], Row | None] = process.ledger.read
+    asked: list[str] = []
+
+    def listening(id: JobId) -> Row | None:
+        asked.append(id.key)
+        return read(id)
+
+    monkeypatch.setattr(process.ledger, "read", listening)
+    h.send(exports, {}, key="may")
+    all_settled(h)
+    assert asked == []
+
+    h.send(exports, {}, key="may")
+    all_settled(h)
+    assert asked == ["may"]
+    assert h.starts("may") == 1
+    assert len(events(h, "may", Answered)) == 1
