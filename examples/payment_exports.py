@@ -3,8 +3,9 @@ A worker that exports one merchant's payments into one CSV file: copy it, and ma
 
 ::
 
-    pip install 'steadyworker[spark]'         # Arrow reads Parquet and CSV, Spark what is large
-    export PAYMENTS_SOURCE=data/payments      # Parquet or CSV, a folder or a file; or sqlite:shop.db#payments
+    pip install 'steadyworker[spark,postgres]'  # Arrow reads Parquet and CSV, Spark what is large
+    export PAYMENTS_SOURCE=data/payments      # Parquet or CSV, a folder or a file; or sqlite:shop.db#payments;
+                                              # or postgresql://reader@db/shop#payments, its password in PGPASSWORD
     steadyworker send   payment_exports:PaymentExports '{"merchant": "harbour-books"}' --key harbour-books-2025
     steadyworker run    payment_exports:PaymentExports
     steadyworker verify exports/harbour-books-2025.csv
@@ -21,6 +22,7 @@ Either way the file is there whole or not at all, beside a manifest with its tot
 | AMOUNT_COLUMN | what is summed | amount |
 | ORDER_BY | what is sorted by; together unique | paid_at,id |
 | TOTALS_BY | what totals are grouped by | currency,status |
+| PARTITION_BY | a number, date or timestamp by whose ranges Spark reads a table in PostgreSQL at once | |
 
 Whoever may send jobs may name any source that this worker can read: drop `source` from the payload if that is too much.
 """
@@ -37,13 +39,15 @@ from pathlib import Path
 from typing import Any, Protocol
 from urllib.parse import quote
 
+import psycopg
 import pyarrow as pa
 import pyarrow.csv as pa_csv
 import pyarrow.dataset as pa_dataset
+from psycopg import sql
 
 from steadyworker import Job, Reject, Worker
 from steadyworker.exports import RowExport, SparkExport
-from steadyworker.exports.spark import Files
+from steadyworker.exports.spark import Files, Jdbc
 
 SPARK_ABOVE = 100_000
 
@@ -98,6 +102,9 @@ class PaymentExports(Worker[ExportRequest]):
         if place.startswith("sqlite:"):
             path, _, table = place.removeprefix("sqlite:").partition("#")
             source: Source = SqliteTable(Path(path), table or "payments", self.names)
+        elif place.startswith("postgresql:"):
+            url, _, table = place.partition("#")
+            source = PostgresTable(url, table or "payments", self.names)
         else:
             source = PaymentFiles(Path(place), self.names)
         if missing := self.names.needed - set(source.columns):
@@ -118,6 +125,7 @@ class Names:
     amount: str
     order_by: tuple[str, ...]
     by: tuple[str, ...]
+    partition_by: str | None
 
     @classmethod
     def of(cls, environ: Mapping[str, str]) -> Names:
@@ -126,6 +134,7 @@ class Names:
             environ.get("AMOUNT_COLUMN", "amount"),
             tuple(environ.get("ORDER_BY", "paid_at,id").split(",")),
             tuple(environ.get("TOTALS_BY", "currency,status").split(",")),
+            environ.get("PARTITION_BY") or None,
         )
 
     @property
@@ -181,20 +190,14 @@ class PaymentFiles:
         yield from ordered.slice(start).to_batches(max_chunksize=1_000)
 
     def query(self, merchant: str) -> SparkExport:
-        columns = ", ".join(map(quoted, self.columns))
-        return SparkExport(
-            f"SELECT {columns} FROM payments WHERE {quoted(self._names.merchant)} = :merchant",  # noqa: S608 - names are quoted
-            tables={"payments": Files(self._path, schema=self._schema)},
-            params={"merchant": merchant},
-            order_by=self._names.order_by,
-        )
+        return by_spark(Files(self._path, schema=self._schema), self.columns, self._names, merchant)
 
     def _of(self, merchant: str) -> Any:
         return pa_dataset.field(self._names.merchant) == merchant
 
 
 class SqliteTable:
-    """A table in a SQLite file; always streamed, because there is only one reader to a cursor."""
+    """A table in a SQLite file; always streamed, for a file on this machine is read no faster by Spark."""
 
     def __init__(self, path: Path, table: str, names: Names) -> None:
         self._path, self._names = path, names
@@ -219,11 +222,52 @@ class SqliteTable:
                 exact = None if row[amount] is None else Decimal(str(row[amount]))
                 yield (*row[:amount], exact, *row[amount + 1 :])
 
-    def query(self, merchant: str) -> None:  # noqa: ARG002 - Spark would need a JDBC driver for it
+    def query(self, merchant: str) -> None:  # noqa: ARG002 - see above
         return None
 
     def _connected(self) -> sqlite3.Connection:
         return sqlite3.connect(f"file:{quote(str(self._path.resolve()))}?mode=ro", uri=True)
+
+
+class PostgresTable:
+    """A table in PostgreSQL; its password, if it wants one, is in PGPASSWORD for both ways of reading it."""
+
+    def __init__(self, url: str, table: str, names: Names) -> None:
+        self._url, self._table, self._names = url, table, names
+        self._from = sql.SQL("FROM {} WHERE {} = %s").format(
+            sql.Identifier(*table.split(".")), sql.Identifier(names.merchant)
+        )
+        with psycopg.connect(url) as db:
+            seen = db.execute(sql.SQL("SELECT * {} LIMIT 0").format(self._from), ("",))
+            self.columns: tuple[str, ...] = tuple(column.name for column in seen.description or ())
+
+    def count(self, merchant: str) -> int:
+        with psycopg.connect(self._url) as db:
+            (found,) = db.execute(sql.SQL("SELECT count(*) {}").format(self._from), (merchant,)).fetchall()
+            return int(found[0])
+
+    def rows(self, merchant: str, start: int) -> Iterator[Any]:
+        columns, order = (
+            sql.SQL(", ").join(map(sql.Identifier, names)) for names in (self.columns, self._names.order_by)
+        )
+        ordered = sql.SQL("SELECT {} {} ORDER BY {} OFFSET %s").format(columns, self._from, order)
+        with psycopg.connect(self._url) as db, db.cursor("payments") as cursor:  # a name: the rows stay at the server
+            yield from cursor.execute(ordered, (merchant, start))
+
+    def query(self, merchant: str) -> SparkExport:
+        password_env = "PGPASSWORD" if "PGPASSWORD" in os.environ else None
+        table = Jdbc(self._url, self._table, partition_by=self._names.partition_by, password_env=password_env)
+        return by_spark(table, self.columns, self._names, merchant)
+
+
+def by_spark(table: Files | Jdbc, columns: Iterable[str], names: Names, merchant: str) -> SparkExport:
+    """The same rows, in the same order."""
+    return SparkExport(
+        f"SELECT {', '.join(map(quoted, columns))} FROM payments WHERE {quoted(names.merchant)} = :merchant",  # noqa: S608 - names are quoted
+        tables={"payments": table},
+        params={"merchant": merchant},
+        order_by=names.order_by,
+    )
 
 
 def quoted(name: str) -> str:

@@ -114,9 +114,8 @@ PIKA = Contestant("pika", ("pika",), (f"{_PEER}.pika_worker",), (f"{_PEER}.pika_
 CONTESTANTS = (STEADYWORKER, CELERY, DRAMATIQ, TASKIQ, FASTSTREAM, PIKA)
 
 
-def peers_python() -> Path:
+def peers_python(requirements: Path = PEERS / "requirements.txt") -> Path:
     """The interpreter of the peers' environment, which is made when it is missing or its requirements have changed."""
-    requirements = PEERS / "requirements.txt"
     name = f"peers-{hashlib.sha256(requirements.read_bytes()).hexdigest()[:12]}"
     folder = cache() / name
     python, ready = folder / "bin/python", folder / ".ready"

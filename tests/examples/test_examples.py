@@ -9,7 +9,9 @@ import sqlite3
 from collections.abc import Callable
 from decimal import Decimal
 from pathlib import Path
+from urllib.parse import urlsplit
 
+import psycopg
 import pyarrow as pa
 import pyarrow.parquet as pa_parquet
 import pytest
@@ -65,6 +67,21 @@ def sqlite(folder: Path) -> str:
     return f"sqlite:{folder / 'shop.db'}#paid"
 
 
+def postgresql(database: str) -> tuple[str, str]:
+    """A table in a schema of its own, as the example takes it, and the password."""
+    with psycopg.connect(database) as db:
+        db.execute("CREATE SCHEMA shop")
+        db.execute(
+            "CREATE TABLE shop.paid (id text, merchant text, paid_at timestamp, amount numeric(18,2),"
+            " currency text, status text, note text)"
+        )
+        with db.cursor().copy("COPY shop.paid FROM STDIN") as copy:
+            for row in ROWS:
+                copy.write_row(row)
+    url = urlsplit(database)
+    return f"postgresql://{url.username}@{url.hostname}:{url.port}{url.path}#shop.paid", url.password or ""
+
+
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
     """The shell's folder, with the example in it."""
@@ -72,13 +89,14 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def exported(folder: Path, shell: Shell, source: str) -> Manifest:
+def exported(folder: Path, shell: Shell, source: str, **environ: str) -> Manifest:
     shell(
         """worker=payment_exports:PaymentExports
         steadyworker send $worker '{"merchant": "harbour-books"}' --key march
         steadyworker run $worker --max-jobs 1
         steadyworker verify exports/march.csv""",
         PAYMENTS_SOURCE=source,
+        **environ,
     )
     return verify(folder / "exports/march.csv")
 
@@ -102,26 +120,37 @@ def test_payments_come_from(source: Callable[[Path], str], folder: Path, shell: 
     check(folder, exported(folder, shell, source(folder)))
 
 
+def test_payments_come_from_postgresql(database: str, folder: Path, shell: Shell) -> None:
+    source, password = postgresql(database)
+    check(folder, exported(folder, shell, source, PGPASSWORD=password))
+    assert password not in (folder / "exports/march.csv.manifest.json").read_text()
+
+
 @pytest.mark.spark
+@pytest.mark.usefixtures("drivers")
 @pytest.mark.timeout(600)
-def test_above_the_threshold_spark_makes_the_same_bytes(folder: Path, shell: Shell) -> None:
+def test_above_the_threshold_spark_makes_the_same_bytes(database: str, folder: Path, shell: Shell) -> None:
     (folder / "low.py").write_text(
         "import payment_exports\n\npayment_exports.SPARK_ABOVE = 10\n\n\n"
         "class Low(payment_exports.PaymentExports):\n    '''Its threshold is low.'''\n"
     )
-    places = {"lake": parquet(folder), "csv": csv_folder(folder)}
+    table, password = postgresql(database)
+    places = {"lake": parquet(folder), "csv": csv_folder(folder), "table": table}
     script = "".join(
         f"""steadyworker send $WORKER '{{"merchant": "harbour-books", "source": "{place}"}}' --key {name}\n"""
         for name, place in places.items()
     )
-    script += "steadyworker run $WORKER --max-jobs 2"
+    script += "steadyworker run $WORKER --max-jobs 3"
+    shared = {"PGPASSWORD": password, "PARTITION_BY": "paid_at"}
     shell(
         script,
+        **shared,
         WORKER="payment_exports:PaymentExports",
         PAYMENTS_OUT="streamed",
         STEADYWORKER_STATE_DIR=str(folder / "state-1"),
     )
-    shell(script, WORKER="low:Low", PAYMENTS_OUT="exports", STEADYWORKER_STATE_DIR=str(folder / "state-2"), within=500)
+    state = str(folder / "state-2")
+    shell(script, **shared, WORKER="low:Low", PAYMENTS_OUT="exports", STEADYWORKER_STATE_DIR=state, within=500)
     for name in places:
         streamed, by_spark = verify(folder / f"streamed/{name}.csv"), verify(folder / f"exports/{name}.csv")
         assert ("pyspark" in streamed.versions, "pyspark" in by_spark.versions) == (False, True)
