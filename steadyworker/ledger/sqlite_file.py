@@ -220,7 +220,9 @@ class LedgerFile:
                 "a newer SteadyWorker made it; upgrade this one, or name another file."
             )
         connection.execute("BEGIN IMMEDIATE")
-        connection.execute("ROLLBACK")
+        for statement in sql.UPGRADE if schema < sql.SCHEMA_VERSION else ():
+            connection.execute(statement)
+        connection.execute("COMMIT")
         connection.execute(f"PRAGMA wal_autocheckpoint = {_WAL_PAGES}")
 
     def _create(self, connection: sqlite3.Connection) -> None:

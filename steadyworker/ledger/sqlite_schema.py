@@ -9,12 +9,20 @@ What is told to people or ages rows (`…_at`, `not_before`, `keep_until`) is th
 
 from __future__ import annotations
 
-SCHEMA_VERSION = 1
+SCHEMA_VERSION = 2
 """Raised with every change of the tables; a ledger of a newer version is refused."""
 
 APPLICATION_ID = 0x53574C47
 """`SWLG` in the file's header: tells a ledger from any other SQLite database."""
 
+_FENCE_TRIGGERS = tuple(
+    f"""
+    CREATE TRIGGER IF NOT EXISTS fence_is_drawn_{name} AFTER {event} ON jobs WHEN new.fence > 0 BEGIN
+        UPDATE meta SET next_fence = new.fence + 1;
+    END
+    """
+    for name, event in (("first", "INSERT"), ("again", "UPDATE OF fence"))
+)
 CREATE = (
     """
     CREATE TABLE meta (
@@ -86,14 +94,7 @@ CREATE = (
         WHERE namespace = old.namespace AND queue = old.queue AND key = old.key AND round = old.round;
     END
     """,
-    *(
-        f"""
-        CREATE TRIGGER fence_is_drawn_{name} AFTER {event} ON jobs WHEN new.fence > 0 BEGIN
-            UPDATE meta SET next_fence = new.fence + 1;
-        END
-        """
-        for name, event in (("first", "INSERT"), ("again", "UPDATE OF fence"))
-    ),
+    *_FENCE_TRIGGERS,
     """
     CREATE TABLE owners (
         owner TEXT PRIMARY KEY,
@@ -113,6 +114,16 @@ CREATE = (
     ) STRICT, WITHOUT ROWID
     """,
 )
+
+UPGRADE = (
+    *_FENCE_TRIGGERS,
+    f"""
+    UPDATE meta SET
+        schema = {SCHEMA_VERSION},
+        next_fence = max(next_fence, (SELECT coalesce(max(fence), 0) + 1 FROM jobs))
+    """,
+)
+"""What makes a ledger of schema 1, which drew its fences by a statement of their own, one of today; harmless twice."""
 
 _JOB = "namespace = :namespace AND queue = :queue AND key = :key AND round = :round"
 _SEEN = f"{_JOB} AND uid = :uid AND fence = :fence AND state = :state"

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sqlite3
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 
@@ -53,6 +55,28 @@ def test_a_settlement_that_cannot_be_committed_holds_nobody_up(tmp_path: Path, c
     ledger.settled(token, known=True)
     (tmp_path / "ledger.db").rename(tmp_path / "elsewhere.db")
     ledger.close()
+
+
+def test_a_ledger_of_the_first_schema_never_gives_a_fence_twice(tmp_path: Path, clock: FakeClock) -> None:
+    """It drew fences by a statement of its own; the file is brought up to date when it is opened."""
+    path = tmp_path / "ledger.db"
+    made = SqliteLedger(path, clock=clock, times=Times())
+    last = [claimed(made, replace(JOB, key=f"old-{number}")).fence for number in range(3)][-1]
+    made.close()
+    with closing(sqlite3.connect(path, isolation_level=None)) as db:
+        for name in ("first", "again"):
+            db.execute(f"DROP TRIGGER fence_is_drawn_{name}")
+        db.execute("UPDATE meta SET schema = 1, next_fence = 1")
+    clock.step_wall(-3600)
+
+    ledger = SqliteLedger(path, clock=clock, times=Times())
+    fences = [claimed(ledger, replace(JOB, key=f"new-{number}")).fence for number in range(20)]
+    ledger.close()
+
+    assert fences == sorted(set(fences))
+    assert fences[0] > last
+    with closing(sqlite3.connect(path)) as db:
+        assert db.execute("SELECT schema FROM meta").fetchone() == (2,)
 
 
 def settled(ledger: Ledger, job: JobId) -> str:
