@@ -16,7 +16,7 @@ from steadyworker.errors import LedgerUnavailable
 from steadyworker.ledger.base import Ledger, Renewal, Token
 
 _HURRY_WHEN_AWAY = 15
-"""While the ledger is away it is asked this many times as often: work waits for it."""
+"""While the ledger is away it is asked this many times as often, because work waits for it; and never more often."""
 
 
 class Holder(Protocol):
@@ -41,8 +41,8 @@ class Keeper:
 
     1. `turn` renews once and tells each holder; a ledger that is away is news for them, not an error.
     2. `run` does so every `times.renew` seconds, and more often while the ledger is away.
-    3. `hurry` makes the next turn come at once; `end` lets `run` return.
-    4. A queue that is `left` is not registered until it is no longer; the next turn comes at once.
+    3. `hurry` makes the next turn come soon; `end` lets `run` return.
+    4. A queue that is `left` is not registered until it is no longer; the next turn comes soon.
     """
 
     def __init__(
@@ -65,8 +65,7 @@ class Keeper:
         self._holders = holders
         self._clock = clock
         self._times = times
-        self._wake = threading.Event()
-        self._ended = False
+        self._wake, self._over = threading.Event(), threading.Event()
 
     def turn(self) -> None:
         """Renew every lease once, say that this owner lives, and tell the holders what the ledger said."""
@@ -88,13 +87,17 @@ class Keeper:
 
     def run(self) -> None:
         """Turn until `end`; the body of the keeper's thread."""
-        while not self._ended:
+        soon = self._times.renew / _HURRY_WHEN_AWAY
+        while not self._over.is_set():
             self.turn()
-            self._wake.wait(self._times.renew / (_HURRY_WHEN_AWAY if self.away else 1))
+            self._over.wait(
+                soon
+            )  # renewals may land while the record does not, and then each turn asks for the next one
+            self._wake.wait(0 if self.away else self._times.renew - soon)
             self._wake.clear()
 
     def hurry(self) -> None:
-        """Turn now: someone waits for the ledger."""
+        """Turn soon: someone waits for the ledger."""
         self._wake.set()
 
     def left(self, queue: str, *, left: bool) -> None:
@@ -104,5 +107,5 @@ class Keeper:
 
     def end(self) -> None:
         """Let `run` return."""
-        self._ended = True
+        self._over.set()
         self._wake.set()
