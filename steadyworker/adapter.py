@@ -232,7 +232,7 @@ class Adapter(Protocol):
 
         Returns when the broker has it (confirm, receipt, commit).
         Raises PublishFailed when that is unknown, TargetMissing when the queue is not there.
-        Raises ValueError for a new message (`Target.WORK`) over the limits; a copy of one that was taken is never refused.
+        Raises ValueError for a new message (`Copy.new`) over the limits; a copy of one that was taken is never refused.
         """
         ...
 

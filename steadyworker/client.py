@@ -286,7 +286,7 @@ def message(
     body = payloads.encode(payload, bytes if raw else line.payload_type)
     name = _key(key, headers, line.key_header)
     to = Target.LATER if wait else Target.WORK
-    return Copy(to, body, _headers(headers, line.key_header, name), delay=wait, message_id=name)
+    return Copy(to, body, _headers(headers, line.key_header, name), delay=wait, message_id=name, new=True)
 
 
 def _key(key: str | None, headers: Mapping[str, str], key_header: str | None) -> str:

@@ -25,7 +25,8 @@ class Delivery:
     Valid only in the epoch (the connection, the channel, the consumer) that made it.
     `id` tells one delivery of an epoch from another; it is the broker's own (a tag, a receipt handle).
     `message_id` is the broker's stable id of the message, the same in each redelivery, or None where it has none.
-    `size` is the body's whole length in bytes; an adapter may leave out a body that is over the limit.
+    `size` is the body's length in bytes, by default that of `body`; a body over the limit is handed over whole, for its
+    dead letter is all that is left of it.
     """
 
     epoch: int
@@ -57,6 +58,7 @@ class Copy:
     A message to publish: to the work queue, to the work queue after `delay` seconds, or to the dead-letter queue.
 
     `message_id` becomes the broker's stable id of the message, where the broker lets a sender set one.
+    `new` says that it is the first of its message: a copy of one that a broker took before is over no limit.
     """
 
     to: Target
@@ -64,6 +66,7 @@ class Copy:
     headers: Headers
     delay: float = 0.0
     message_id: str | None = None
+    new: bool = False
 
 
 class Settle(Enum):

@@ -39,7 +39,7 @@ from steadyworker.delivery import (
     Settled,
     Target,
 )
-from steadyworker.errors import LedgerUnavailable, StaleDelivery, SteadyWorkerError, Unsettled
+from steadyworker.errors import LedgerUnavailable, PublishFailed, StaleDelivery, SteadyWorkerError, Unsettled
 from steadyworker.ledger.base import JobId, Ledger, Moving, Token, Verdict
 from steadyworker.outcome import Counters
 
@@ -156,13 +156,9 @@ class Settler:
         A settlement that can no longer be made is not an error: the ledger answers the redelivery.
         """
         while (step := hand_over.step) is not None:
-            if (
-                step is Step.SETTLE
-                and self.soon is not None
-                and answered is not None
-                and hand_over.delivery is not None
-            ):
-                self._settle_soon(self.soon, hand_over, hand_over.delivery, answered)
+            delivery = hand_over.delivery  # read once: the end of its epoch may take it away at any moment
+            if step is Step.SETTLE and self.soon is not None and answered is not None and delivery is not None:
+                self._settle_soon(self.soon, hand_over, delivery, answered)
                 return False
             getattr(self, _STEPS[step])(hand_over)
             hand_over.at += 1
@@ -190,7 +186,15 @@ class Settler:
 
     def _publish(self, hand_over: HandOver) -> None:
         assert hand_over.copy is not None, "a hand-over with a publish step has a copy"
-        self.adapter.publish(hand_over.copy)
+        try:
+            self.adapter.publish(hand_over.copy)
+        except SteadyWorkerError:
+            raise
+        except Exception as error:
+            # One message that an adapter cannot say must not end the process, and the next one, and the next.
+            raise PublishFailed(
+                f"Expected the adapter to publish a copy, got {type(error).__name__}: {error}"
+            ) from error
 
     def _confirm(self, hand_over: HandOver) -> None:
         if not self.ledger.moved(_owned(hand_over)):

@@ -9,7 +9,7 @@ from typing import Any, cast
 import pytest
 
 from steadyworker import settle
-from steadyworker.adapter import Adapter
+from steadyworker.adapter import Adapter, SettlesSoon
 from steadyworker.delivery import (
     ATTEMPTS,
     CRASHES,
@@ -131,6 +131,48 @@ def test_it_goes_on_where_it_stopped(kind: str, call: str, trouble: Exception) -
     again = table()
     again.advance(hand_over)
     assert again.calls == order[order.index(call) :]
+
+
+def test_a_copy_that_an_adapter_cannot_say_is_tried_again_later() -> None:
+    """A defect of one message or of one adapter must not end the process, and then the next one."""
+    hand_over, order = hand_overs()["retry"]
+    with pytest.raises(PublishFailed, match=r"got ValueError: 255 bytes") as caught:
+        table(publish=ValueError("255 bytes")).advance(hand_over)
+    assert isinstance(caught.value.__cause__, ValueError)
+    again = table()
+    again.advance(hand_over)
+    assert again.calls == order[1:]
+
+
+class Leaving(HandOver):
+    """Its delivery is taken away by another thread as soon as it was looked at."""
+
+    _left: Delivery | None
+
+    @property
+    def delivery(self) -> Delivery | None:
+        found, self._left = self._left, None
+        return found
+
+    @delivery.setter
+    def delivery(self, value: Delivery | None) -> None:
+        self._left = value
+
+
+def test_a_delivery_that_is_lost_at_that_moment_is_settled_as_what_it_was() -> None:
+    """The adapter knows that it is stale, and answers; it would never answer for None."""
+    given: list[Delivery | None] = []
+
+    class Soon:
+        def settle_soon(self, delivery: Delivery, _how: Settle, told: Callable[[object], None]) -> None:
+            given.append(delivery)
+            told(StaleDelivery("over"))
+
+    hand_over = Leaving((Step.SETTLE,), DELIVERY)
+    answered: list[bool] = []
+    settler = Settler(cast(Ledger, table()), cast(Adapter, table()), cast(SettlesSoon, Soon()))
+    assert not settler.advance(hand_over, lambda: answered.append(True))
+    assert (given, answered, hand_over.step) == ([DELIVERY], [True], None)
 
 
 @pytest.mark.parametrize(("kind", "call"), [(kind, call) for kind in KINDS for call in hand_overs()[kind][1]])

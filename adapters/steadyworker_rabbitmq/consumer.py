@@ -26,7 +26,7 @@ from steadyworker_rabbitmq.backoff import USEFUL_AFTER, Backoff
 from steadyworker_rabbitmq.connection import Link, Owed
 from steadyworker_rabbitmq.declare import Prepared
 from steadyworker_rabbitmq.epoch import Epoch, Settlement, Told, stale
-from steadyworker_rabbitmq.errors import Refused, closed_channel, is_missing, unavailable
+from steadyworker_rabbitmq.errors import Refused, closed_channel, is_delivery_timeout, is_missing, is_unfit, unavailable
 from steadyworker_rabbitmq.iothread import IoThread, Timer
 from steadyworker_rabbitmq.preparation import Preparation
 from steadyworker_rabbitmq.where import Where
@@ -246,8 +246,8 @@ class Consumer:
     def _channel_closed(self, _: Channel, reason: Exception) -> None:
         epoch, self._epoch, self._channel = self._epoch, None, None
         self._owed.forgive()
-        if is_missing(reason):
-            self._preparation.forget()
+        if is_missing(reason) or (is_unfit(reason) and not is_delivery_timeout(reason)):
+            self._preparation.forget()  # made anew by somebody else, perhaps of another type
         stands = self._link.connection is not None
         if epoch is None:
             if stands:

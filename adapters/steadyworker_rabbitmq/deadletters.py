@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable, Iterator
 
 from pika.adapters.blocking_connection import BlockingChannel
@@ -50,8 +49,7 @@ class RabbitmqDeadLetters:
             if method is None or properties is None or body is None:
                 return
             self._held.add(method.delivery_tag)
-            # Whatever its size: nothing else is left of it.
-            yield delivery_of(0, self._queue, method, properties, body, sys.maxsize)
+            yield delivery_of(0, self._queue, method, properties, body)
 
     def publish(self, copy: Copy) -> None:
         """As the adapter's."""

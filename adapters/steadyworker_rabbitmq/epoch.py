@@ -210,7 +210,7 @@ class Epoch:
             self._channel.basic_nack(tag, requeue=True)
             return
         self._held[tag] = _Held(method.consumer_tag, self._settings.clock.monotonic())
-        delivery = delivery_of(self.number, self._spec.queue, method, properties, body, self._settings.max_body)
+        delivery = delivery_of(self.number, self._spec.queue, method, properties, body)
         self._sink(Delivered(delivery))
         self.adjust()
 

@@ -80,12 +80,17 @@ def is_missing(error: BaseException) -> bool:
     return getattr(error, "reply_code", 0) == _NOT_FOUND
 
 
+def is_unfit(error: BaseException) -> bool:
+    """Whether a channel was closed because a queue is there and is not what was asked for."""
+    return getattr(error, "reply_code", 0) == _UNFIT
+
+
 def is_delivery_timeout(error: BaseException) -> bool:
     """Whether a channel was closed because a delivery was not acknowledged in time (RabbitMQ up to 4.2)."""
     return "delivery acknowledgement on channel" in getattr(error, "reply_text", "")
 
 
-_NOT_FOUND = 404
+_NOT_FOUND, _UNFIT = 404, 406
 _OUR_CERTIFICATE = re.compile(r"\w+_ALERT_(?:\w*CERTIFICATE\w*|UNKNOWN_CA|ACCESS_DENIED|HANDSHAKE_FAILURE)")
 """Alerts with which a broker refuses a client's certificate; TLS 1.2 says of none at all that the handshake failed."""
 
@@ -151,13 +156,13 @@ def _judged(error: BaseException) -> tuple[str, str, bool]:  # noqa: C901, PLR09
                 "enable it in the broker (auth_mechanisms, and rabbitmq_auth_mechanism_ssl), or give the URL a user and a password",
                 True,
             )
-        case exceptions.ProbableAccessDeniedError() if "530" in text and "limit" not in text:
+        case exceptions.ProbableAccessDeniedError() if "530" in text and "is reached" not in text:
             return (
                 f"no virtual host ({_reply(text)})",
                 "make it and grant it (rabbitmqctl add_vhost, set_permissions), or correct the path of --broker",
                 True,
             )
-        case exceptions.ProbableAccessDeniedError() if "limit" in text:
+        case exceptions.ProbableAccessDeniedError() if "is reached" in text:
             return (f"too many connections ({_reply(text)})", "raise the limit, or run fewer workers", False)
         case Foreign():
             return (

@@ -8,6 +8,8 @@ Both survive a message's way through a worker (retry, follow, dead letter, repla
 - What text cannot say travels along in one more header, `sw-amqp`, from the delivery to the copy, and never reaches the broker:
   the exact value of each header that is no text, and the properties in `_KEPT`.
   A header whose text was changed on the way is published as that text.
+- A text that is no UTF-8 (a name, an id, a property) is shown with its bytes in hexadecimal (`backslashreplace`), and travels on so;
+  a message whose headers cannot be shown at all has nothing but the reason, so that it is a dead letter.
 - What the broker wrote for itself (`x-death` and its like) is shown, and is not published again:
   4.x believes an `x-delivery-count` of a client's, and what it counts is not what we count.
 - `CC` and `BCC` are not published either, or a retry would go to other queues as well;
@@ -30,6 +32,7 @@ from pika.exceptions import AMQPError
 from pika.spec import Basic, BasicProperties
 
 from steadyworker.adapter import Copy, Delivery, Redelivered
+from steadyworker_rabbitmq.beneath import UNREADABLE
 
 EXACT = "sw-amqp"
 HEADER_BYTES = 64 << 10
@@ -43,30 +46,56 @@ _OVERHEAD = 64
 _SHORT_STRING = 255
 _BROKERS_OWN = ("x-death", "x-first-death-", "x-last-death-", "x-delivery-count", "x-acquired-count", "x-opt-")
 _NEVER = ("CC", "BCC", EXACT)
+_OURS, _WORDY = "sw-", ("sw-reason", "sw-error")
 _TABLE, _BYTES, _TIME, _DECIMAL = "table", "bytes", "time", "decimal"
 
 
 def delivery_of(
-    epoch: int, queue: str, method: Basic.Deliver | Basic.GetOk, properties: BasicProperties, body: bytes, limit: int
+    epoch: int, queue: str, method: Basic.Deliver | Basic.GetOk, properties: BasicProperties, body: bytes
 ) -> Delivery:
-    """What the broker handed over, in our words; a body over the limit is left out, and its size is kept."""
-    headers = properties.headers or {}
-    shown = {str(name): _text(value) for name, value in headers.items() if name not in _NEVER}
-    exact = {name: _packed(value) for name, value in headers.items() if name in shown and not isinstance(value, str)}
-    kept = {name: value for name in _KEPT if (value := getattr(properties, name)) is not None}
-    if exact or kept:
-        shown[EXACT] = json.dumps({"headers": exact, "properties": kept})
+    """What the broker handed over, in our words; whatever it is, it raises nothing: it would come again for ever."""
+    try:
+        shown = _shown(properties)
+    except (TypeError, ValueError, RecursionError) as error:
+        shown = {UNREADABLE: f"unreadable: {type(error).__name__}"}
     return Delivery(
         epoch=epoch,
         id=str(method.delivery_tag),
         queue=queue,
-        body=body if len(body) <= limit else b"",
+        body=body,
         headers=shown,
-        message_id=properties.message_id or None,
+        message_id=_plain(properties.message_id) or None,
         redelivered=Redelivered.YES if method.redelivered else Redelivered.NO,
         sent_at=None if properties.timestamp is None else float(properties.timestamp),
-        size=len(body),
     )
+
+
+def _shown(properties: BasicProperties) -> dict[str, str]:
+    headers = {
+        name: value
+        for given, value in (properties.headers or {}).items()
+        if (name := _plain(given)) not in _NEVER and fits_id(name)
+    }
+    shown = {name: _text(value) for name, value in headers.items()}
+    exact = {name: _packed(value) for name, value in headers.items() if not isinstance(value, str)}
+    given = {name: _plain(value) for name in _KEPT if (value := getattr(properties, name)) is not None}
+    kept = {name: value for name, value in given.items() if not isinstance(value, str) or fits_id(value)}
+    if exact or kept:
+        shown[EXACT] = json.dumps({"headers": exact, "properties": kept})
+    return shown
+
+
+def _plain(value: Any) -> Any:
+    """The same without bytes; pika answers them in the place of a text that is no UTF-8."""
+    match value:
+        case bytes():
+            return value.decode("utf-8", "backslashreplace")
+        case list():
+            return [_plain(each) for each in value]
+        case dict():
+            return {_plain(name): _plain(each) for name, each in value.items()}
+        case _:
+            return value
 
 
 def properties_of(copy: Copy, message_id: str, now: float) -> BasicProperties:
@@ -97,12 +126,20 @@ def size_of(properties: BasicProperties) -> int:
 
 
 def fitted(properties: BasicProperties, limit: int) -> BasicProperties:
-    """The same, with its longest texts cut until it fits into a frame: a copy is never refused for what it grew by."""
+    """
+    The same, with its longest texts cut until it fits into a frame: a copy is never refused for what it grew by.
+
+    Where names alone are too long, the longest of those headers goes; ours stay, for they say which job it is.
+    """
     headers: dict[str, Any] = dict(properties.headers or {})
-    while size_of(properties) > limit:
-        longest = max(headers, key=lambda name: len(_text(headers[name])))
-        text = _text(headers[longest])
-        headers[longest] = text[: len(text) // 2]
+    theirs = {name for name in headers if not name.startswith(_OURS) or name in _WORDY}
+    while theirs and size_of(properties) > limit:
+        longest = max(theirs, key=lambda name: len(_text(headers[name])))
+        if text := _text(headers[longest]):
+            headers[longest] = text[: len(text) // 2]
+        else:
+            theirs.remove(longest := max(theirs, key=len))
+            del headers[longest]
         properties.headers = headers
     return properties
 
@@ -123,7 +160,7 @@ def _text(value: object) -> str:  # noqa: PLR0911 - one case per type
         case bool() | int():
             return json.dumps(value)
         case list() | dict():
-            return json.dumps(value, default=_text)
+            return json.dumps(_plain(value), default=_text)
         case datetime():
             return value.isoformat()
         case _:
@@ -142,7 +179,7 @@ def _packed(value: object) -> object:  # noqa: PLR0911 - one case per type
         case list():
             return [_packed(each) for each in value]
         case dict():
-            return {_TABLE: {str(name): _packed(each) for name, each in value.items()}}
+            return {_TABLE: {_plain(name): _packed(each) for name, each in value.items()}}
         case float():
             return str(value)
         case _:

@@ -16,7 +16,7 @@ from pika.channel import Channel
 from pika.frame import Method
 from pika.spec import Basic, BasicProperties
 
-from steadyworker.adapter import Blocked, Copy, Settings, Signal, Target, Unblocked
+from steadyworker.adapter import Blocked, Copy, Settings, Signal, Unblocked
 from steadyworker.errors import BrokerUnavailable, ConfigError, PublishFailed, TargetMissing
 from steadyworker_rabbitmq.connection import ANSWER_WITHIN, Link, Owed
 from steadyworker_rabbitmq.errors import closed_channel
@@ -93,7 +93,7 @@ class Publisher:
         message_id = copy.message_id if copy.message_id and fits_id(copy.message_id) else str(uuid.uuid4())
         properties = properties_of(copy, message_id, self._settings.clock.wall())
         size = size_of(properties)
-        if copy.to is Target.WORK:
+        if copy.new:
             _refuse("a body", len(copy.body), self._settings.max_body)
             _refuse("headers", size, HEADER_BYTES)
         outgoing = _Outgoing(*self._topology.route(copy), properties, copy.body)

@@ -23,6 +23,7 @@ import difflib
 import os
 import ssl
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from urllib.parse import SplitResult, parse_qsl, unquote, urlsplit
@@ -206,7 +207,12 @@ def _address(text: str, default_port: int) -> Address:
     host, bracket, rest = text[1:].partition("]") if text.startswith("[") else (text.partition(":")[0], "", "")
     port = rest if bracket else text.removeprefix(host)
     if not host or (port and not (port.startswith(":") and port[1:].isdecimal() and 0 < int(port[1:]) < 1 << 16)):
-        raise ConfigError(f"Expected host or host:port in the broker's URL, got {text!r}: {_HOW}.")
+        # What is behind the colon is not repeated: where the host was forgotten, it is a password.
+        raise ConfigError(
+            f"Expected host or host:port in the broker's URL, got {host!r} with a port that is none from 1 to 65535: {_HOW}."
+            if host
+            else f"Expected host or host:port in the broker's URL, got none: {_HOW}."
+        )
     return Address(host, int(port[1:]) if port else default_port)
 
 
@@ -222,9 +228,10 @@ def _heartbeat(text: str) -> int:
 def _management(text: str | None) -> str | None:
     if text is None or text == "off":
         return text
-    parts = urlsplit(text)
-    if parts.scheme in ("http", "https") and parts.hostname and not parts.username:
-        return text
+    with suppress(ValueError):  # a bracket that is not closed, a port that is none
+        parts = urlsplit(text)
+        if parts.scheme in ("http", "https") and parts.hostname and "@" not in parts.netloc and parts.port != 0:
+            return text
     raise ConfigError(
         "Expected http[s]://host:port, without a user, or off for management in the broker's URL, got something else."
     )

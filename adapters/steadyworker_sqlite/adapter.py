@@ -72,11 +72,11 @@ class SqliteAdapter:
         """
         Return when the copy is on disk.
 
-        Raises PublishFailed, TargetMissing, and ValueError for a *new* message (`Target.WORK`) over the limits.
+        Raises PublishFailed, TargetMissing, and ValueError for a new message (`Copy.new`) over the limits.
         A copy of a message that is in already is always taken: headers that grew on the way must not hold it up.
         """
         headers = json.dumps(dict(copy.headers))
-        if copy.to is Target.WORK:
+        if copy.new:
             _refuse("a body", len(copy.body), self._settings.max_body)
             _refuse("headers", len(headers), HEADER_BYTES)
         queue = self._spec.dead_letter_queue if copy.to is Target.DEAD else self._spec.queue

@@ -112,7 +112,7 @@ class Harness:
         wait = seconds(delay) or 0.0
         self._queues[name] = spec.queue
         sender = self.broker.adapter(QueueSpec(spec.queue, spec.dead_letter_queue))
-        sender.publish(Copy(Target.LATER if wait else Target.WORK, body, own, wait, message_id=name))
+        sender.publish(Copy(Target.LATER if wait else Target.WORK, body, own, wait, message_id=name, new=True))
         return name
 
     def wait(self, key: str, until: Until | Callable[[], object] = "settled", timeout: float = 10.0) -> Row | None:

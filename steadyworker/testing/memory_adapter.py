@@ -54,7 +54,7 @@ class MemoryAdapter:
 
     def publish(self, copy: Copy) -> None:
         """Put the copy into its queue; raises ValueError for a new message whose body is over the limit."""
-        if copy.to is Target.WORK and len(copy.body) > self._max_body:
+        if copy.new and len(copy.body) > self._max_body:
             raise ValueError(
                 f"Expected a body of at most {self._max_body} bytes, got {len(copy.body)}: send a reference to it."
             )

@@ -243,6 +243,29 @@ def test_headers_that_the_client_cannot_read_end_no_connection(
         assert [letter.headers[HOP] for letter in letters] == [first.headers[HOP]]
 
 
+def test_a_message_with_texts_that_are_no_utf_8_is_a_message_like_any_other(
+    vhost: Vhost, open_worker: OpenWorker, eventually: Eventually
+) -> None:
+    """RabbitMQ passes such bytes on, and pika answers bytes for them; a retry is published with what they look like."""
+    worker = open_worker()
+    worker.adapter._preparation.prepared()
+    sent = pika.BasicProperties(message_id=b"caf\xe9-1", correlation_id=b"\xff", headers={"table": {"a": b"\xe9"}})
+    with closing(pika.BlockingConnection(pika.URLParameters(vhost.url))) as sender:
+        sender.channel().basic_publish("", "exports", b"body", sent)
+    worker.start()
+    first = worker.delivery(eventually)
+    assert (first.message_id, first.body) == ("caf\\xe9-1", b"body")
+    worker.adapter.publish(Copy(Target.WORK, first.body, {**first.headers, KEY: "k"}, message_id=first.message_id))
+    worker.adapter.settle(first, Settle.ACK)
+    second = worker.delivery(eventually, 2)
+    assert (second.message_id, second.headers[KEY], second.headers["table"]) == (
+        "caf\\xe9-1",
+        "k",
+        first.headers["table"],
+    )
+    assert not worker.all(Lost)
+
+
 def _may_read(vhost: Vhost) -> bool:
     with closing(pika.BlockingConnection(pika.URLParameters(vhost.url))) as connection:
         try:

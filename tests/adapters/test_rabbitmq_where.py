@@ -125,6 +125,9 @@ def test_certificates_are_read_anew_for_each_connection(certificate: tuple[Path,
         ("amqp://h:70000", "host:port"),
         ("amqp://", "host or host:port"),
         ("amqp://h1,,h2", "host or host:port"),
+        ("amqp://bob:S3cret!/vhost", "got 'bob' with a port that is none"),
+        ("amqp://h?management=http://h:99999", "management"),
+        ("amqp://h?management=http://[::1", "management"),
         ("amqp://[::1", "none"),
         ("amqp://h/a/b", "%2F"),
         ("amqp://h/v#x", "%23"),
@@ -145,6 +148,13 @@ def test_a_password_that_was_not_encoded_is_never_repeated(mark: str, rest: str)
     except ConfigError as error:
         said += [str(error), repr(error.__cause__), repr(None if error.__suppress_context__ else error.__context__)]
     assert CANARY not in "".join(said)
+
+
+@pytest.mark.parametrize("url", [f"amqp://user:{CANARY}", f"amqp://user:{CANARY}/v", f"amqp://h1,user:{CANARY}!/v"])
+def test_a_password_before_a_host_that_was_forgotten_is_never_repeated(url: str) -> None:
+    with pytest.raises(ConfigError, match="port that is none") as caught:
+        where(url)
+    assert CANARY not in repr(caught.getrepr(chain=True))
 
 
 def test_a_key_with_a_password_is_refused_and_nobody_is_asked_for_it(tmp_path: Path) -> None:

@@ -82,9 +82,10 @@ def test_limits_are_judged_where_a_message_enters_and_not_on_its_copies(adapter:
     """A copy of a message that is in already grew on the way; refusing it would hold the job up for ever."""
     large, headers = b"x" * 101, {KEY: "k-1", "trace": "x" * (64 << 10)}
     with pytest.raises(ValueError, match="body of at most 100 bytes, got 101"):
-        adapter.publish(Copy(Target.WORK, large, {}))
+        adapter.publish(Copy(Target.WORK, large, {}, new=True))
     with pytest.raises(ValueError, match="headers of at most 65536 bytes"):
-        adapter.publish(Copy(Target.WORK, b"", headers))
+        adapter.publish(Copy(Target.WORK, b"", headers, new=True))
+    adapter.publish(Copy(Target.WORK, large, headers))
     adapter.publish(Copy(Target.LATER, large, headers))
     adapter.publish(Copy(Target.DEAD, large, headers))
     with adapter.dead_letters() as dead:
