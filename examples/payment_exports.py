@@ -37,10 +37,11 @@ from dataclasses import dataclass
 from decimal import Decimal
 from pathlib import Path
 from typing import Any, Protocol
-from urllib.parse import quote
+from urllib.parse import quote, urlsplit
 
 import psycopg
 import pyarrow as pa
+import pyarrow.compute as pa_compute
 import pyarrow.csv as pa_csv
 import pyarrow.dataset as pa_dataset
 from psycopg import sql
@@ -50,6 +51,7 @@ from steadyworker.exports import RowExport, SparkExport
 from steadyworker.exports.spark import Files, Jdbc
 
 SPARK_ABOVE = 100_000
+TEXTS = {psycopg.adapters.types[name].oid for name in ("text", "varchar", "bpchar")}
 
 
 @dataclass
@@ -86,7 +88,8 @@ class PaymentExports(Worker[ExportRequest]):
             rows,
             columns=source.columns,
             description="a merchant's payments",
-            parameters={"merchant": merchant},
+            # With another count the source is another: a run that goes on uses no position of the old one.
+            parameters={"merchant": merchant, "payments": count},
             expected=count,
             save_rows=5_000,
         )
@@ -104,6 +107,8 @@ class PaymentExports(Worker[ExportRequest]):
             source: Source = SqliteTable(Path(path), table or "payments", self.names)
         elif place.startswith("postgresql:"):
             url, _, table = place.partition("#")
+            if urlsplit(url).password is not None:  # a place is repeated in reasons and in logs
+                raise Reject("expected the password of the database in PGPASSWORD, got it in its URL")
             source = PostgresTable(url, table or "payments", self.names)
         else:
             source = PaymentFiles(Path(place), self.names)
@@ -184,10 +189,10 @@ class PaymentFiles:
         return int(self._data.count_rows(filter=self._of(merchant)))  # Parquet's statistics skip most of the files
 
     def rows(self, merchant: str, start: int) -> Iterator[Any]:
-        # Fewer than `SPARK_ABOVE` rows fit into memory, so that they are sorted there.
+        # Fewer than `SPARK_ABOVE` rows fit into memory, so that they are sorted there: as Spark does, NULL first.
         table = self._data.to_table(filter=self._of(merchant))
-        ordered = table.sort_by([(name, "ascending") for name in self._names.order_by])
-        yield from ordered.slice(start).to_batches(max_chunksize=1_000)
+        order = [(name, "ascending", "at_start") for name in self._names.order_by]
+        yield from table.take(pa_compute.sort_indices(table, order)).slice(start).to_batches(max_chunksize=1_000)
 
     def query(self, merchant: str) -> SparkExport:
         return by_spark(Files(self._path, schema=self._schema), self.columns, self._names, merchant)
@@ -240,6 +245,7 @@ class PostgresTable:
         with psycopg.connect(url) as db:
             seen = db.execute(sql.SQL("SELECT * {} LIMIT 0").format(self._from), ("",))
             self.columns: tuple[str, ...] = tuple(column.name for column in seen.description or ())
+            self._texts = {column.name for column in seen.description or () if column.type_code in TEXTS}
 
     def count(self, merchant: str) -> int:
         with psycopg.connect(self._url) as db:
@@ -247,12 +253,18 @@ class PostgresTable:
             return int(found[0])
 
     def rows(self, merchant: str, start: int) -> Iterator[Any]:
-        columns, order = (
-            sql.SQL(", ").join(map(sql.Identifier, names)) for names in (self.columns, self._names.order_by)
+        columns = sql.SQL(", ").join(map(sql.Identifier, self.columns))
+        order = sql.SQL(", ").join(
+            sql.SQL("{}{} NULLS FIRST").format(sql.Identifier(name), self._as_bytes(name))
+            for name in self._names.order_by
         )
         ordered = sql.SQL("SELECT {} {} ORDER BY {} OFFSET %s").format(columns, self._from, order)
         with psycopg.connect(self._url) as db, db.cursor("payments") as cursor:  # a name: the rows stay at the server
             yield from cursor.execute(ordered, (merchant, start))
+
+    def _as_bytes(self, name: str) -> sql.SQL:
+        """Text is sorted as Spark sorts it, whatever the language of the database."""
+        return sql.SQL(' COLLATE "C"' if name in self._texts else "")
 
     def query(self, merchant: str) -> SparkExport:
         password_env = "PGPASSWORD" if "PGPASSWORD" in os.environ else None
