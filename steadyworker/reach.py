@@ -86,6 +86,7 @@ class Reach:
             consumers = self._adapter.consumers() or 0
             peers = self._peers()
         except (BrokerUnavailable, LedgerUnavailable):
+            self._since = None  # what is counted right after an outage are consumers that nobody has missed yet
             return self._said
         if self._said.cause is not None:
             # Our own consumer has left the queue, and a surplus is to be seen without it.

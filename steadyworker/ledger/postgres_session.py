@@ -46,7 +46,7 @@ _MOST_TRIES = 10
 # libpq tells why it has no connection by a text alone; what only a person can heal is refused.
 _REFUSED = re.compile(
     r"authentication failed|no password supplied|no pg_hba\.conf entry|does not exist|not permitted|permission denied|"
-    r"certificate|does not support SSL|SSL error|sslmode|invalid connection option"
+    r"certificate|does not support SSL|SSL error(?!: unexpected eof)|sslmode|invalid connection option"
 )
 _TOO_MANY = re.compile(r"too many (clients|connections)|connection slots")
 _READ_ONLY = "it is read-only; point --ledger at the primary, or let several hosts in its URL find it."

@@ -48,7 +48,7 @@ def test_a_stuck_runner_starves_the_watchdog_and_fails_livez(stage: Stage, manag
     """The ledger's call hangs for ever, in the runner's thread: the part is named, and the stop holds its budget all the same."""
     health = free_address()
     process = stage.worker(
-        STEPS, script={"hang": "ledger.read", "turn_limit": 3}, env=watched(manager), health=health, stop_within=5
+        STEPS, script={"hang": "ledger.claim", "turn_limit": 3}, env=watched(manager), health=health, stop_within=5
     )
     ready(health)
     stage.send("steps", {})
