@@ -41,7 +41,6 @@ from urllib.parse import quote, urlsplit
 
 import psycopg
 import pyarrow as pa
-import pyarrow.compute as pa_compute
 import pyarrow.csv as pa_csv
 import pyarrow.dataset as pa_dataset
 from psycopg import sql
@@ -192,7 +191,7 @@ class PaymentFiles:
         # Fewer than `SPARK_ABOVE` rows fit into memory, so that they are sorted there: as Spark does, NULL first.
         table = self._data.to_table(filter=self._of(merchant))
         order = [(name, "ascending", "at_start") for name in self._names.order_by]
-        yield from table.take(pa_compute.sort_indices(table, order)).slice(start).to_batches(max_chunksize=1_000)
+        yield from table.sort_by(order).slice(start).to_batches(max_chunksize=1_000)
 
     def query(self, merchant: str) -> SparkExport:
         return by_spark(Files(self._path, schema=self._schema), self.columns, self._names, merchant)

@@ -155,7 +155,7 @@ class Leaving(HandOver):
         return found
 
     @delivery.setter
-    def delivery(self, value: Delivery | None) -> None:
+    def delivery(self, value: Delivery | None) -> None:  # pyright: ignore[reportIncompatibleVariableOverride]
         self._left = value
 
 

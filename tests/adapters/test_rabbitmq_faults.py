@@ -249,7 +249,8 @@ def test_a_message_with_texts_that_are_no_utf_8_is_a_message_like_any_other(
     """RabbitMQ passes such bytes on, and pika answers bytes for them; a retry is published with what they look like."""
     worker = open_worker()
     worker.adapter._preparation.prepared()
-    sent = pika.BasicProperties(message_id=b"caf\xe9-1", correlation_id=b"\xff", headers={"table": {"a": b"\xe9"}})
+    texts: Any = {"message_id": b"caf\xe9-1", "correlation_id": b"\xff"}
+    sent = pika.BasicProperties(headers={"table": {"a": b"\xe9"}}, **texts)
     with closing(pika.BlockingConnection(pika.URLParameters(vhost.url))) as sender:
         sender.channel().basic_publish("", "exports", b"body", sent)
     worker.start()

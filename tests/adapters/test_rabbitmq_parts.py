@@ -180,12 +180,8 @@ def test_a_body_is_handed_over_whole_whatever_its_size() -> None:
 
 def test_what_is_no_utf_8_is_shown_and_travels_on() -> None:
     """pika answers bytes for it: none of them may reach whoever expects text."""
-    sent = BasicProperties(
-        headers={"table": {"n\xe9": 1}, "ok": "1", "bytes": b"\xe9"},
-        message_id=b"caf\xe9-1",
-        correlation_id=b"\xff",
-        content_type=b"\xfe" * 100,
-    )
+    texts: Any = {"message_id": b"caf\xe9-1", "correlation_id": b"\xff", "content_type": b"\xfe" * 100}
+    sent = BasicProperties(headers={"table": {"n\xe9": 1}, "ok": "1", "bytes": b"\xe9"}, **texts)
     wire = over_the_wire(sent)
     assert isinstance(wire.message_id, bytes)
     wire.headers[b"caf\xe9"] = "2"
