@@ -21,8 +21,8 @@ from collections import deque
 from collections.abc import Hashable
 from dataclasses import dataclass, field
 
-_WINDOW = 60.0  # seconds of evidence that a speed is taken over,
-_FEWEST = 16  # and as many pieces of it, if they take longer
+_WINDOW = 60.0  # seconds of evidence that a speed is taken over, or the later half of the phase while that is shorter:
+_FEWEST = 16  # a JVM warms up; and as many pieces of it, if they take longer
 _TRIED = 0.3  # of the rows: so many are written before only their own speed counts
 _SLOWER = 5.0  # times the slowest task that has ended: until then a task is slow, not stuck
 _LATE = 5.0  # seconds between two looks: whoever looks stood still, too
@@ -54,7 +54,8 @@ class _Phase:
             self.seen.append((self.began, 0))
         if count > self.seen[-1][1]:
             self.seen.append((now, count))
-        while len(self.seen) > _FEWEST and self.seen[1][0] < now - _WINDOW:
+        window = min(_WINDOW, (now - self.began) / 2)
+        while len(self.seen) > _FEWEST and self.seen[1][0] < now - window:
             self.seen.popleft()
 
     @property
