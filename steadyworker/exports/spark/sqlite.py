@@ -10,10 +10,11 @@ at its word, because its values are binary floats otherwise.
 from __future__ import annotations
 
 import math
+import os
 import re
 import sqlite3
 from collections.abc import Callable, Mapping
-from contextlib import closing
+from contextlib import ExitStack, closing
 from pathlib import Path
 from types import MappingProxyType
 from urllib.parse import quote
@@ -59,12 +60,20 @@ class Sqlite:
         self.version = sqlite3.sqlite_version
         self.snapshot = f"sqlite:{source.place} at {now}"
         copy.parent.mkdir(parents=True, exist_ok=True)
+        with ExitStack() as undo:
+            # All of the database, in a folder that others may read: its own permissions were meant for somebody.
+            os.close(os.open(copy, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600))
+            undo.callback(copy.unlink, missing_ok=True)
+            self._fill(source, check)
+            undo.pop_all()
+
+    def _fill(self, source: Database, check: Callable[[], None]) -> None:
         try:
             with (
                 closing(
                     sqlite3.connect(_uri(source.place, "ro"), uri=True, timeout=_BUSY, isolation_level=None)
                 ) as there,
-                closing(sqlite3.connect(copy, isolation_level=None)) as here,
+                closing(sqlite3.connect(self._copy, isolation_level=None)) as here,
             ):
                 there.execute("BEGIN")
                 there.execute(

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import os
+import sqlite3
 import sys
 import zipfile
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +20,7 @@ from steadyworker.exports.spark.java import Java
 from steadyworker.exports.spark.jdbc import Jdbc
 from steadyworker.exports.spark.protocol import Lines, Plan, Run
 from steadyworker.exports.spark.settings import SparkSettings
+from steadyworker.exports.spark.sqlite import Sqlite
 from steadyworker.exports.spark.tables import source
 
 URL = "postgresql://reader@db.example:5433/shop"
@@ -112,6 +115,27 @@ def test_an_export_is_not_stuck_while_its_database_may_take_its_time() -> None:
     assert patience(run()) == 60.0
     assert patience(run(t=Jdbc(URL, "t"), u=Jdbc(URL, "u", statement_timeout=5.0))) == 600.0
     assert patience(run(t=Jdbc(URL, "t", statement_timeout=5.0))) == 60.0
+
+
+def test_a_copy_of_a_database_is_nobody_elses_from_its_first_byte(tmp_path: Path) -> None:
+    file = tmp_path / "shop.db"
+    with closing(sqlite3.connect(file)) as made, made:
+        made.execute("CREATE TABLE t (id INTEGER)")
+    copy, modes = tmp_path / "parts" / "copy.sqlite", []
+
+    def look() -> None:
+        modes.append(copy.stat().st_mode & 0o777)
+
+    Sqlite(Jdbc(f"sqlite:{file}", "t").database(), copy, look, "now").close()
+    assert modes == [0o600]
+    assert not copy.exists()
+
+    def cancelled() -> None:
+        raise ExportError("cancelled")
+
+    with pytest.raises(ExportError):
+        Sqlite(Jdbc(f"sqlite:{file}", "t").database(), copy, cancelled, "now")
+    assert not copy.exists(), "of a copy that was not made nothing is left"
 
 
 def test_a_job_is_known_in_the_database_by_its_name_or_by_its_hash() -> None:
