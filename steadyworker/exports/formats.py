@@ -18,7 +18,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, fields, replace
 from datetime import date, datetime
 from decimal import Decimal
 from pathlib import Path
@@ -152,7 +152,12 @@ class Csv:
 
     def options(self) -> dict[str, Any]:
         """Name and options, for the manifest."""
-        return {"name": self.name, **asdict(self)}
+        options = {field.name: getattr(self, field.name) for field in fields(self)}
+        return {
+            "name": self.name,
+            **options,
+            "header": self.header if isinstance(self.header, bool) else {**self.header},
+        }
 
     def head(self, columns: Sequence[str]) -> bytes:
         """

@@ -8,6 +8,7 @@ import random
 from datetime import UTC, date, datetime, timedelta
 from decimal import Decimal
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import duckdb
@@ -170,6 +171,11 @@ def test_names_of_the_header_have_to_be_columns_and_differ(tmp_path: Path) -> No
             made(tmp_path, "out.csv", format=Csv(header=header))
     with pytest.raises(ExportError, match=r"no \.gz at the end of a Parquet"):
         made(tmp_path, "out.parquet.gz")
+
+
+def test_a_header_of_any_mapping_is_what_the_manifest_says(tmp_path: Path) -> None:
+    file = made(tmp_path, "out.csv", format=Csv(header=MappingProxyType({"id": "Nr"})))
+    assert verify(file).format["header"] == {"id": "Nr"}
 
 
 def test_a_moment_that_the_zone_has_no_year_for_is_named(tmp_path: Path) -> None:

@@ -25,6 +25,7 @@ import sysconfig
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import MappingProxyType
 
 from steadyworker.errors import ConfigError, Finding
 from steadyworker.exports.spark.address import SCHEME, ConnectAddress
@@ -54,6 +55,22 @@ _DEFAULTS = {
     "spark.log.level": "WARN",
 }
 _LISTENS_WITHIN = 3.0
+_SECONDS = (0.001, 366 * 86400.0)  # no timer of Python's takes infinity: a year is as good
+# Out of these a job would wait for ever, or a host never be left in peace.
+_RANGES: Mapping[str, tuple[float, float]] = MappingProxyType(
+    {
+        "jobs_per_host": (1, 1e9),
+        "max_hosts": (1, 1000),
+        "resubmissions": (0, 1000),
+        "idle_stop": _SECONDS,
+        "start_within": _SECONDS,
+        "server_within": _SECONDS,
+        "ping_every": _SECONDS,
+        "hung_after": _SECONDS,
+        "stuck_after": _SECONDS,
+        "cancel_within": _SECONDS,
+    }
+)
 _PER_SESSION = ("spark.sql.files.", "spark.sql.adaptive.")
 _LOCAL = {"spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1"}
 PROPERTIES = "spark.properties"
@@ -104,12 +121,13 @@ class SparkSettings:
         cancel_within: Seconds for a cancelled job to end; then its host is killed.
 
     Raises:
-        ConfigError: A Spark setting that is not to be set; a Spark Connect address that is none.
+        ConfigError: A Spark setting that is not to be set, or is no text; a number that cannot be; a Spark Connect address
+            that is none.
     """
 
     folder: Path
     master: str = field(default="local[*,4]", repr=False)  # may hold a token
-    conf: Mapping[str, str] = field(default_factory=dict)
+    conf: Mapping[str, str] = field(default_factory=dict, repr=False)  # may hold keys
     scratch: Path | None = None
     idle_stop: float = 300.0
     jobs_per_host: int = 1000
@@ -124,10 +142,19 @@ class SparkSettings:
     cancel_within: float = 10.0
 
     def __post_init__(self) -> None:
-        for key in self.conf:
-            if not key.startswith("spark.") or key in _OURS:
+        for key, value in self.conf.items():
+            if not isinstance(key, str) or not key.startswith("spark.") or key in _OURS:
                 why = _OURS.get(key, "Spark's settings begin with `spark.`")
                 raise ConfigError(f"Expected a Spark setting that may be set, got {key!r}: {why}.")
+            if not isinstance(value, str):
+                raise ConfigError(
+                    f"Expected text as the value of {key}, got {type(value).__name__}: write it as Spark's documentation does, "
+                    'like "8", "64m" or "true".'
+                )
+        for name, (least, most) in _RANGES.items():
+            number = getattr(self, name)
+            if not isinstance(number, int | float) or not least <= number <= most:  # which NaN is not, either
+                raise ConfigError(f"Expected {name} from {least:g} to {most:g}, got {number!r}: correct it.")
         if self.server is not None and self.server_within >= self.start_within:
             raise ConfigError(
                 f"Expected server_within below start_within, got {self.server_within:g} and {self.start_within:g} s: "

@@ -188,6 +188,31 @@ def test_a_setting_that_would_undo_a_promise_is_refused(tmp_path: Path) -> None:
             SparkSettings(folder=tmp_path, conf={key: "x"})
 
 
+@pytest.mark.parametrize(
+    ("given", "says"),
+    [
+        ({"max_hosts": 0}, "max_hosts from 1 to 1000, got 0"),
+        ({"jobs_per_host": 0}, "jobs_per_host from 1"),
+        ({"resubmissions": -1}, "resubmissions from 0"),
+        ({"start_within": -1.0}, "start_within from 0.001"),
+        ({"stuck_after": float("nan")}, "stuck_after from .*, got nan"),
+        ({"idle_stop": float("inf")}, "idle_stop from .*, got inf"),
+        ({"ping_every": "10"}, "ping_every from .*, got '10'"),
+        ({"conf": {"spark.sql.shuffle.partitions": 8}}, "text as the value of spark.sql.shuffle.partitions, got int"),
+    ],
+)
+def test_a_setting_that_would_hang_or_fail_every_export_is_refused(
+    tmp_path: Path, given: dict[str, Any], says: str
+) -> None:
+    with pytest.raises(ConfigError, match=says):
+        SparkSettings(folder=tmp_path, **given)
+
+
+def test_settings_do_not_show_keys(tmp_path: Path) -> None:
+    settings = SparkSettings(folder=tmp_path, conf={"spark.hadoop.fs.s3a.secret.key": "canary"})
+    assert "canary" not in repr(settings)
+
+
 def test_properties_are_read_back_as_they_were(tmp_path: Path) -> None:
     java = "-Dours=kept -XX:-ExitOnOutOfMemoryError"
     settings = SparkSettings(
