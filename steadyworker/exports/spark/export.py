@@ -14,6 +14,7 @@ from dataclasses import KW_ONLY, dataclass
 from datetime import date, datetime
 from decimal import Decimal
 from functools import partial
+from glob import escape
 from pathlib import Path
 from typing import Any
 
@@ -31,7 +32,7 @@ from steadyworker.exports.spark.handle import Names
 from steadyworker.exports.spark.join import Join
 from steadyworker.exports.spark.pace import note
 from steadyworker.exports.spark.params import to_param
-from steadyworker.exports.spark.protocol import Done, Failed, Lines, Part, Plan, Progress, Started, from_event
+from steadyworker.exports.spark.protocol import Done, Failed, Lines, Part, Plan, Progress, Started, from_event, parts_of
 from steadyworker.exports.spark.recast import Recast
 from steadyworker.exports.spark.tables import Table, source
 from steadyworker.exports.stage import Stage, Target, drop_incomplete
@@ -158,12 +159,14 @@ class _Run:
         request = msgspec.to_builtins(msgspec.structs.replace(plan, session=names.own, earlier=names.earlier))
         with ExitStack() as opened:
             events = opened.enter_context(closing(self._services.call(SERVICE, request)))  # type: ignore[type-var]
+            opened.callback(self._close)
             for said in events:
                 match from_event(said):
                     case Started() as started:
                         self._started = started
                         names.began(started.where)
-                        self._begin(started.columns, opened)
+                        _drop(parts, started.job, said.get("submissions", 1))
+                        self._begin(started.columns)
                     case Progress(done=done, total=total) as moved:
                         self._tasks, self._note = (done, total), note(moved.rows, moved.rate, moved.left)
                         self._services.progress(done, total, self._note)
@@ -182,9 +185,10 @@ class _Run:
         timings = {"spark": round(spark - began, 3), "join": round(ended - spark, 3), "write": round(ended - began, 3)}
         return msgspec.structs.replace(manifest, timings=timings)
 
-    def _begin(self, columns: tuple[tuple[str, str], ...], opened: ExitStack) -> None:
+    def _begin(self, columns: tuple[tuple[str, str], ...]) -> None:
         """Begin the file; anew, when Spark's host died and a fresh one begins."""
         if self._join is not None:
+            self._close()  # or the disk has the first try as long as the second is made
             self._stage.data.unlink()
         self._columns = columns
         names = [name for name, _ in columns]
@@ -196,7 +200,11 @@ class _Run:
             join = Join(data, head, self._moved, lambda _: None, form=form, body=body)
         else:
             join = Join(data, head, self._moved, self._groups.add if self._groups else lambda _: None, form=form)
-        self._join = opened.enter_context(join)
+        self._join = join
+
+    def _close(self) -> None:
+        if self._join is not None:
+            self._join.close()
 
     def _moved(self) -> None:
         joined = f"{self._joined().rows:,} joined"
@@ -242,6 +250,19 @@ class _Run:
             check(totals, done.rows, done.sums)
             return totals
         return (Total(rows=done.rows, sums=done.sums),) if self._sums else ()
+
+
+def _drop(parts: Path, job: str, submission: int) -> None:
+    """
+    Remove what earlier tries have written, whose host died before it could: the disk has to hold this one.
+
+    Here and not in the service, because here it is known that nobody reads it any longer.
+    """
+    for earlier in range(1, submission):
+        folder = parts_of(parts, job, earlier)
+        shutil.rmtree(folder, ignore_errors=True)
+        for copy in parts.glob(f"{escape(folder.name)}-*.sqlite*"):
+            copy.unlink(missing_ok=True)
 
 
 def _lines(form: Format) -> Lines:

@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 
 from steadyworker.exports.spark.process import HostProcess
-from steadyworker.exports.spark.protocol import Cancel, Database, Done, Failed, Ping, Plan, Run, as_event
+from steadyworker.exports.spark.protocol import Cancel, Database, Done, Failed, Ping, Plan, Run, as_event, parts_of
 from steadyworker.exports.spark.settings import SparkSettings
 
 Emit = Callable[[Mapping[str, Any]], None]
@@ -44,6 +44,11 @@ class Call:
     cancelled: bool = False
     stuck: str = ""
     kill_at: float | None = None
+
+    @property
+    def parts(self) -> Path:
+        """The folder of the submission that runs."""
+        return parts_of(self.plan.parts, self.job, self.submissions)
 
     def end(self, event: Done | Failed, versions: Mapping[str, str] | None = None) -> None:
         """Tell the last event."""
@@ -108,8 +113,7 @@ class Host:
             self._send(call)
 
     def _send(self, call: Call) -> None:
-        parts = str(Path(call.plan.parts, f"{call.job}-{call.submissions}"))
-        plan = msgspec.structs.replace(call.plan, parts=parts)
+        plan = msgspec.structs.replace(call.plan, parts=str(call.parts))
         # A database may be silent for as long as its own limit says, before its first row.
         silent = [table.statement_timeout for table in plan.tables.values() if isinstance(table, Database)]
         self.process.send(Run(call.job, plan, max(self.settings.stuck_after, *silent, 0.0)))

@@ -129,14 +129,18 @@ class Join:
         self._sizes[index] = size
         self._joined(part)
 
+    def close(self) -> None:
+        """Release what it holds, finished or not; safe twice."""
+        self._body.close()
+        self._out.close()
+
     def __enter__(self) -> Self:
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._body.close()
-        self._out.close()
+        self.close()
 
 
 class Text:

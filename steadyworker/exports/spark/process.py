@@ -25,7 +25,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
 import msgspec
@@ -60,24 +60,23 @@ class HostProcess:
         environ: Mapping[str, str],
         sink: Callable[[HostProcess, Message | None], None],
     ) -> None:
-        settings.hosts.mkdir(parents=True, exist_ok=True)
-        with _alone_in(settings.hosts):
-            self.folder = Path(tempfile.mkdtemp(dir=settings.hosts))
-            self._lock = os.open(self.folder / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         self._sink = sink
         self._archive = settings.archive(java)
         self._kept_log = settings.folder / KEPT_LOG
-        recorded = self._archive is not None and not self._archive.exists()
-        self._recorded = self.folder / "classes.jsa" if recorded else None
         self._commands: queue.SimpleQueue[Command | None] = queue.SimpleQueue()
-        try:
-            self._process = self._start(settings, java, environ)
-        except OSError:
-            os.close(self._lock)
-            shutil.rmtree(self.folder, ignore_errors=True)
-            raise
         connect = settings.connect()
+        settings.hosts.mkdir(parents=True, exist_ok=True)
+        with ExitStack() as undo:  # whatever it is that fails: a worker process tries again and again
+            with _alone_in(settings.hosts):
+                self.folder = Path(tempfile.mkdtemp(dir=settings.hosts))
+                undo.callback(shutil.rmtree, self.folder, ignore_errors=True)
+                self._lock = os.open(self.folder / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+                undo.callback(os.close, self._lock)
+                fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            recorded = self._archive is not None and not self._archive.exists()
+            self._recorded = self.folder / "classes.jsa" if recorded else None
+            self._process = self._start(settings, java, environ)
+            undo.pop_all()
         if connect is not None:
             self.send(connect)
         for work in (self._read, self._write):
@@ -166,8 +165,10 @@ class HostProcess:
         """Keep a copy of the log for whoever looks into a problem, in place of the one before; answers where."""
         with suppress(OSError):  # it is there to help, and a full disk is trouble enough
             written = self._kept_log.with_name(f"{KEPT_LOG}.{self.pid}")
-            shutil.copyfile(self.folder / "log", written)
-            written.chmod(0o600)
+            written.unlink(missing_ok=True)  # what a process of this number left
+            own = os.open(written, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+            with os.fdopen(own, "wb") as kept, (self.folder / "log").open("rb") as log:
+                shutil.copyfileobj(log, kept)
             written.replace(self._kept_log)
         return self._kept_log
 
@@ -237,10 +238,18 @@ def _processes() -> list[Path]:
 
 
 def reap_folders(hosts: Path) -> None:
-    """Remove the folders of hosts that died together with their worker process."""
+    """
+    Remove the folders of hosts that died together with their worker process; those of other users stay.
+
+    Raises:
+        OSError: The folder cannot be looked into.
+    """
     with suppress(FileNotFoundError), _alone_in(hosts):
         for folder in hosts.glob("*/"):
-            descriptor = os.open(folder / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+            try:
+                descriptor = os.open(folder / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+            except OSError:  # another user's, or gone meanwhile: not ours to remove
+                continue
             try:
                 fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 shutil.rmtree(folder, ignore_errors=True)

@@ -19,6 +19,7 @@ A child is told the same events (`as_event`); each is a mapping with its `type`,
 from __future__ import annotations
 
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any, Literal
 
 import msgspec
@@ -276,6 +277,11 @@ def decode_command(line: bytes) -> Command:
 def decode_message(line: bytes) -> Message:
     """Raises msgspec.MsgspecError for what is none."""
     return _MESSAGES.decode(line)
+
+
+def parts_of(folder: str | Path, job: str, submission: int) -> Path:
+    """Where the parts of one try are; what else it writes has a name that begins so, and a dash."""
+    return Path(folder, f"{job}-{submission}")
 
 
 def as_event(event: JobEvent, **more: Any) -> dict[str, Any]:

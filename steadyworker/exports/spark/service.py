@@ -110,9 +110,7 @@ class SparkService:
     def reap(self) -> None:
         """Remove, in a thread of its own, what hosts left that died together with their worker process: it may be large."""
         if any(self._settings.hosts.glob("*/")):
-            threading.Thread(
-                target=reap_folders, args=(self._settings.hosts,), name="spark-reaper", daemon=True
-            ).start()
+            threading.Thread(target=self._reap, name="spark-reaper", daemon=True).start()
 
     def stop(self, within: float) -> None:
         """End every call, then the hosts, by force after `within` seconds; safe twice."""
@@ -125,8 +123,14 @@ class SparkService:
 
     # --- In the service's thread ---
 
+    def _reap(self) -> None:
+        try:
+            reap_folders(self._settings.hosts)
+        except OSError:  # what the dead left is worth no job; if no host can be made there either, `_start` says so
+            self._log.exception("spark_reap_failed")
+
     def _work(self) -> None:
-        reap_folders(self._settings.hosts)
+        self._reap()
         while not (self._stopped and not self._hosts):
             try:
                 with suppress(queue.Empty):
@@ -237,7 +241,7 @@ class SparkService:
         if call is None:
             return
         if not isinstance(event, Done | Failed):
-            call.emit(as_event(event))
+            call.emit(as_event(event, submissions=call.submissions))
             return
         host.ended(call)
         if isinstance(event, Failed) and call.stuck and not call.cancelled:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import fcntl
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -273,3 +273,86 @@ for command in commands():
     kept = tmp_path / "spark" / KEPT_LOG
     assert kept.read_text().endswith("last words\n")
     assert kept.stat().st_mode & 0o777 == 0o600
+
+
+@pytest.mark.parametrize("what", ["a folder", "all folders"])
+def test_what_cannot_be_reaped_keeps_no_job_waiting(host: Made, tmp_path: Path, what: str) -> None:
+    """Root would be let into another user's folder: one whose lock cannot be opened, and a link to no folder, are as bad."""
+    hosts = tmp_path / "spark" / "hosts"
+    hosts.mkdir(parents=True)
+    if what == "a folder":
+        (hosts / "aaa" / "lock").mkdir(parents=True)
+        (hosts / "bbb").mkdir()
+    else:
+        hosts.rmdir()
+        hosts.touch()
+    service = host("ready()\nfor run in commands(): done(run, '1\\n')")
+    service.reap()
+    services = LiveServices(service)
+    if what == "a folder":
+        assert export(services, tmp_path / "out.csv").rows == 1
+        assert not (hosts / "bbb").exists(), "those after it are reaped"
+    else:
+        with pytest.raises(ExportError, match=r"\(unavailable\)"):
+            export(services, tmp_path / "out.csv")
+
+
+def test_a_host_that_cannot_be_made_leaves_nothing(host: Made, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    service = host("ready()")
+
+    def fails(*_: object) -> None:
+        raise ValueError("of no kind that anybody expects")
+
+    monkeypatch.setattr(SparkSettings, "properties", fails)
+    open_before = len(list(Path("/proc/self/fd").iterdir()))
+    for _ in range(3):
+        with pytest.raises(ExportError, match="of no kind that anybody expects"):
+            export(LiveServices(service), tmp_path / "out.csv")
+    assert list((tmp_path / "spark" / "hosts").iterdir()) == []
+    assert len(list(Path("/proc/self/fd").iterdir())) <= open_before
+
+
+def test_a_kept_log_is_nobody_elses_from_its_first_byte(
+    host: Made, tmp_path: Path, eventually: Eventually, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    service = host("ready()\nfor run in commands(): done(run, '1\\n')")
+    monkeypatch.setattr(Path, "chmod", lambda *_: None)  # what narrows it afterwards comes too late
+    export(LiveServices(service), tmp_path / "out.csv")
+    service._hosts[0].kill()
+    eventually(lambda: not service._hosts, within=60)
+    assert (tmp_path / "spark" / KEPT_LOG).stat().st_mode & 0o777 == 0o600
+
+
+def test_a_second_try_gives_the_first_ones_disk_back(host: Made, tmp_path: Path) -> None:
+    """Its file is closed before the next one is begun, and its parts go while that is made."""
+    service = host(
+        """
+ready()
+for run in commands():
+    folder = pathlib.Path(run["plan"]["parts"])
+    if first:
+        folder.mkdir(parents=True)
+        (folder / "part-00000-x-c000.txt").write_text("1\\n")
+        (folder.parent / (folder.name + "-0.sqlite")).write_text("a copy")
+        say("started", job=run["job"], columns=[["id", "bigint"]])
+        say("part", job=run["job"], index=0, path=str(folder / "part-00000-x-c000.txt"), bytes=2)
+        time.sleep(600)
+    while not pathlib.Path({gate!r}).exists():
+        time.sleep(0.01)
+    done(run, "1\\n")
+""".replace("{gate!r}", repr(str(tmp_path / "gate")))
+    )
+    held: list[str] = []
+
+    def look(event: Mapping[str, Any]) -> None:
+        if event["type"] == "part" and Path(event["path"]).parent.name.endswith("-1"):
+            service._hosts[0].kill()
+            (tmp_path / "gate").touch()
+        elif event["type"] == "done":
+            assert not [*tmp_path.rglob("uid-1-1-1-1"), *tmp_path.rglob("*.sqlite")]
+            held.extend(str(entry.readlink()) for entry in Path("/proc/self/fd").iterdir() if entry.is_symlink())
+
+    services = LiveServices(service, on_event=look)
+    assert export(services, tmp_path / "out.csv").rows == 1
+    assert services.events[-1]["submissions"] == 2
+    assert not [path for path in held if path.startswith(str(tmp_path)) and path.endswith("(deleted)")]
