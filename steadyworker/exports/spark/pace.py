@@ -23,6 +23,7 @@ from dataclasses import dataclass, field
 
 _WINDOW = 60.0  # seconds of evidence that a speed is taken over, or the later half of the phase while that is shorter:
 _FEWEST = 16  # a JVM warms up; and as many pieces of it, if they take longer
+_STARTED = 3  # pieces, after which the time until the first one no longer counts: a stage begins slowly, and only once
 _TRIED = 0.3  # of the rows: so many are written before only their own speed counts
 _SLOWER = 5.0  # times the slowest task that has ended: until then a task is slow, not stuck
 _LATE = 5.0  # seconds between two looks: whoever looks stood still, too
@@ -47,6 +48,7 @@ class _Phase:
     """One count that grows, and when."""
 
     began: float
+    started: bool = False
     seen: deque[tuple[float, float]] = field(default_factory=deque)
 
     def saw(self, now: float, count: float) -> None:
@@ -54,6 +56,9 @@ class _Phase:
             self.seen.append((self.began, 0))
         if count > self.seen[-1][1]:
             self.seen.append((now, count))
+        if not self.started and len(self.seen) > _STARTED:
+            self.started = True
+            self.seen.popleft()
         window = min(_WINDOW, (now - self.began) / 2)
         while len(self.seen) > _FEWEST and self.seen[1][0] < now - window:
             self.seen.popleft()

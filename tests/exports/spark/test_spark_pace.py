@@ -87,6 +87,21 @@ def test_a_speed_is_that_of_the_last_minute() -> None:
     assert pace.left(410.0) == pytest.approx(2_800, rel=0.01), "a minute without news is a minute"
 
 
+def test_a_stage_that_begins_slowly_is_slow_only_once() -> None:
+    """A cold JVM's first tasks take seconds longer; they say nothing of the others."""
+    pace = Pace(Ratio(2.5))
+    for second in range(11):
+        pace.sorting(second, 0, (second, 10), ROWS * second // 10)
+    rows, now = 0, 20.0
+    while rows < ROWS:
+        rows, now = rows + 100_000, now + 0.5
+        pace.writing(now, rows)
+        if rows >= 0.1 * ROWS:
+            left = pace.left(now)
+            assert left is not None
+            assert left == pytest.approx((ROWS - rows) / 200_000, rel=0.2, abs=0.5)
+
+
 def test_nothing_is_told_without_evidence() -> None:
     pace = Pace(Ratio())
     assert (pace.rate, pace.left(0.0)) == (None, None)
