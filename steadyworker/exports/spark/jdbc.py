@@ -53,6 +53,7 @@ class Jdbc:
         password_env: The environment variable of the worker that has the password,
         password_file: or the file, whose last line end does not count; read when the job begins.
         schema: Columns and types that are not what the driver says, as in Spark's DDL: `"amount DECIMAL(20,4)"`.
+            An infinite date or timestamp of PostgreSQL can only be read as `STRING`, and is refused else; one pass looks for it.
         fetch_rows: Rows of one answer of the database.
         statement_timeout: Seconds that the database may take for one answer, the first row of a range or the next ones;
             as long may nothing move before the export counts as stuck.

@@ -34,9 +34,9 @@ _ASKS_FOR_CLIENT = 140000  # the first server that can ask whether its client is
 _CONNECTION = {"connectTimeout": "10", "loginTimeout": "30", "tcpKeepAlive": "true"}
 _SLACK = 30  # seconds after the server's limit that the driver asks it to cancel, and as many until it hangs up
 # A server that ends idle transactions would take the snapshot with it.
-_HOLD = """SELECT set_config(name, CASE name WHEN 'client_connection_check_interval' THEN '1000' ELSE '0' END, true)
-           FROM pg_settings WHERE name IN ('idle_in_transaction_session_timeout', 'idle_session_timeout',
-                                           'transaction_timeout', 'client_connection_check_interval')"""
+_HOLD = """SELECT set_config(name, '0', true) FROM pg_settings
+           WHERE name IN ('idle_in_transaction_session_timeout', 'idle_session_timeout', 'transaction_timeout')"""
+_ASK = "SET LOCAL client_connection_check_interval = 1000"
 _SNAPSHOT = """SELECT pg_export_snapshot(), current_setting('server_version_num'), current_setting('server_version'),
     pg_current_snapshot()::text,
     CASE WHEN pg_is_in_recovery() THEN pg_last_wal_replay_lsn() ELSE pg_current_wal_lsn() END::text,
@@ -44,18 +44,18 @@ _SNAPSHOT = """SELECT pg_export_snapshot(), current_setting('server_version_num'
 _CANCEL = """SELECT count(pg_cancel_backend(pid)) FROM pg_stat_activity
              WHERE application_name = current_setting('application_name') AND usename = current_user AND pid <> pg_backend_pid()"""
 _DAY, _MOMENT = "YYYY-MM-DD", "YYYY-MM-DD HH24:MI:SS.US"
-# Type of the column that cuts -> what its bounds are as text that Spark reads; infinite ones do not count.
+# Type of the column that cuts -> what its bounds are as text that Spark reads.
 _BOUNDS: Mapping[str, str] = MappingProxyType(
     {
         **dict.fromkeys(("int2", "int4", "int8"), "min({c})::text, max({c})::text"),
         "numeric": "floor(min({c}))::text, ceil(max({c}))::text",
-        "date": f"to_char(min({{c}}) FILTER (WHERE isfinite({{c}})), '{_DAY}'), to_char(max({{c}}) FILTER (WHERE isfinite({{c}})), '{_DAY}')",
+        "date": f"to_char(min({{c}}), '{_DAY}'), to_char(max({{c}}), '{_DAY}')",
         **dict.fromkeys(
-            ("timestamp", "timestamptz"),
-            f"to_char(min({{c}}) FILTER (WHERE isfinite({{c}})), '{_MOMENT}'), to_char(max({{c}}) FILTER (WHERE isfinite({{c}})), '{_MOMENT}')",
+            ("timestamp", "timestamptz"), f"to_char(min({{c}}), '{_MOMENT}'), to_char(max({{c}}), '{_MOMENT}')"
         ),
     }
 )
+_DATES = frozenset({"date", "timestamp", "timestamptz"})
 # What Spark would make something else of.
 _BENT = {
     "time": "Spark makes a moment of 1970 of it",
@@ -97,10 +97,10 @@ class Postgres:
                 self._execute(statement)
             self._rows(_HOLD)
             ((self._id, number, self.version, snapshot, lsn, now),) = self._rows(_SNAPSHOT)
+            self._asks = int(number) >= _ASKS_FOR_CLIENT and self._ask()
         except Py4JError:
             self.close()
             raise
-        self._number = int(number)
         self.snapshot = f"postgresql://{source.place} at {now}, LSN {lsn}, transactions {snapshot}"
 
     @property
@@ -125,13 +125,13 @@ class Postgres:
             f"SET LOCAL statement_timeout = {timeout}",
             "SET LOCAL TimeZone = 'UTC'",
         ]
-        if self._number >= _ASKS_FOR_CLIENT:
-            begin.append("SET LOCAL client_connection_check_interval = 1000")
+        if self._asks:
+            begin.append(_ASK)
         return {
             **self._properties,
             "url": self._url,
             "driver": DRIVERS["postgresql"].class_name,
-            "dbtable": source.relation,
+            "dbtable": self._relation(source),
             "fetchsize": str(source.fetch_rows),
             "queryTimeout": str(limit + _SLACK),
             "socketTimeout": str(limit + 2 * _SLACK),
@@ -154,8 +154,52 @@ class Postgres:
         with suppress(Py4JError):  # it is gone already
             self._holder.close()
 
+    def _ask(self) -> bool:
+        """Whether the server can ask for its client while it works: on Windows and some others it refuses to."""
+        self._execute("SAVEPOINT asks")
+        try:
+            self._execute(_ASK)
+        except Py4JError:
+            self._execute("ROLLBACK TO SAVEPOINT asks")
+            return False
+        finally:
+            self._execute("RELEASE SAVEPOINT asks")
+        return True
+
+    def _relation(self, source: Database) -> str:
+        """The table with `real` as the number that PostgreSQL shows: Spark would make 0.10000000149011612 of 0.1."""
+        columns = self._columns(source.relation)
+        short = {name for name, kind, _ in columns if kind == "float4" and not says(source.schema, name)}
+        if not short:
+            return source.relation
+        chosen = (
+            f"{_quoted(name)}{'::text::float8 AS ' + _quoted(name) if name in short else ''}" for name, _, _ in columns
+        )
+        return f"(SELECT {', '.join(chosen)} FROM {source.relation}) AS exact"  # noqa: S608 - the user's own
+
+    def _check_finite(self, name: str, source: Database) -> None:
+        """Refuse infinite dates, of which Spark makes some of year 1 or 9999; one pass, by as many workers as the server likes."""
+        dates = [
+            column
+            for column, kind, _ in self._columns(source.relation)
+            if kind in _DATES and not says(source.schema, column, "(?:STRING|VARCHAR)")
+        ]
+        if not dates:
+            return
+        looks = ", ".join(f"bool_or(NOT isfinite({_quoted(column)}))" for column in dates)
+        ((*found,),) = self._rows(f"SELECT {looks} FROM {source.relation}")  # noqa: S608 - the user's own
+        infinite = [column for column, answer in zip(dates, found, strict=True) if answer == "t"]
+        if infinite:
+            column = _quoted(infinite[0])
+            raise ExportError(
+                f"Expected finite dates in table {name!r}, got infinity in {', '.join(map(repr, infinite))}, which Spark has no value "
+                f"for: make it NULL in a query, Jdbc(url, \"SELECT nullif(nullif({column}, 'infinity'), '-infinity') AS {column}, …\"), "
+                "or leave the column out there."
+            )
+
     def _check(self, name: str, source: Database) -> None:
         """Refuse what Spark would round or make something else of, if nobody has said what it shall be."""
+        self._check_finite(name, source)
         for column, kind, precision in self._columns(source.relation):
             why = _BENT.get(kind, "")
             if kind == "numeric" and not precision:
@@ -193,8 +237,7 @@ class Postgres:
                 f"Expected a column of integers, dates or timestamps as partition_by of table {name!r}, got {column!r}, "
                 f"{kinds.get(column, 'no column of it')}: choose another."
             )
-        quoted = '"' + column.replace('"', '""') + '"'
-        ((lower, upper),) = self._rows(f"SELECT {bounds.format(c=quoted)} FROM {source.relation}")  # noqa: S608
+        ((lower, upper),) = self._rows(f"SELECT {bounds.format(c=_quoted(column))} FROM {source.relation}")  # noqa: S608
         if lower is None or upper is None or lower == upper:
             return {}
         return {"partitionColumn": column, "lowerBound": lower, "upperBound": upper, "numPartitions": str(count)}
@@ -231,6 +274,10 @@ class Postgres:
             statement.close()
 
 
-def says(schema: str | None, column: str) -> bool:
-    """Whether a schema in DDL speaks of a column."""
-    return re.search(rf"(?:^|,)\s*`?{re.escape(column)}`?\s", schema or "", re.IGNORECASE) is not None
+def says(schema: str | None, column: str, kind: str = "") -> bool:
+    """Whether a schema in DDL speaks of a column, as one of this kind."""
+    return re.search(rf"(?:^|,)\s*`?{re.escape(column)}`?\s+{kind}", schema or "", re.IGNORECASE) is not None
+
+
+def _quoted(column: str) -> str:
+    return '"' + column.replace('"', '""') + '"'

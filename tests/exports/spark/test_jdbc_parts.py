@@ -8,9 +8,11 @@ import sys
 import zipfile
 from contextlib import closing
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from py4j.protocol import Py4JError
 
 from steadyworker.errors import ExportError
 from steadyworker.exports.spark.build import Build
@@ -18,6 +20,7 @@ from steadyworker.exports.spark.databases import application_name, patience
 from steadyworker.exports.spark.drivers import DRIVERS, with_drivers
 from steadyworker.exports.spark.java import Java
 from steadyworker.exports.spark.jdbc import Jdbc
+from steadyworker.exports.spark.postgres import Postgres
 from steadyworker.exports.spark.protocol import Lines, Plan, Run
 from steadyworker.exports.spark.settings import SparkSettings
 from steadyworker.exports.spark.sqlite import Sqlite
@@ -136,6 +139,59 @@ def test_a_copy_of_a_database_is_nobody_elses_from_its_first_byte(tmp_path: Path
     with pytest.raises(ExportError):
         Sqlite(Jdbc(f"sqlite:{file}", "t").database(), copy, cancelled, "now")
     assert not copy.exists(), "of a copy that was not made nothing is left"
+
+
+class Connection:
+    """A driver's, of a server that cannot ask for its client, and whose transaction an error ends."""
+
+    def __init__(self) -> None:
+        self.said: list[str] = []
+        self.broken = False
+        self.rows: list[tuple[str, ...]] = []
+
+    def __getattr__(self, name: str) -> Any:
+        """Whatever else is called: itself."""
+        return lambda *_: self
+
+    def execute(self, statement: str) -> None:
+        self.said.append(statement)
+        if statement.startswith("ROLLBACK TO"):
+            self.broken = False
+        if "client_connection_check_interval" in statement or self.broken:
+            self.broken = True
+            raise Py4JError("must be set to 0 on this platform")
+
+    def executeQuery(self, query: str) -> Any:  # noqa: N802 - Java's
+        self.execute(query)
+        self.rows = [("00-1", "160000", "16.0", "1:1:", "0/0", "now")] if "pg_export_snapshot" in query else []
+        return self
+
+    def getColumnCount(self) -> int:  # noqa: N802 - Java's
+        return 6
+
+    def next(self) -> bool:
+        return bool(self.rows)
+
+    def getString(self, at: int) -> str:  # noqa: N802 - Java's
+        value = self.rows[0][at - 1]
+        if at == self.getColumnCount():
+            del self.rows[0]
+        return value
+
+
+def _jvm(connection: Connection) -> Any:
+    return SimpleNamespace(
+        java=SimpleNamespace(util=connection),
+        org=SimpleNamespace(postgresql=SimpleNamespace(Driver=lambda: connection)),
+    )
+
+
+def test_a_server_that_cannot_ask_for_its_client_is_read_all_the_same() -> None:
+    connection = Connection()
+    postgres = Postgres(_jvm(connection), Jdbc(URL, "t").database(), None, "job")
+    assert not connection.broken
+    assert connection.said[-2:] == ["ROLLBACK TO SAVEPOINT asks", "RELEASE SAVEPOINT asks"]
+    assert not postgres._asks
 
 
 def test_a_job_is_known_in_the_database_by_its_name_or_by_its_hash() -> None:
