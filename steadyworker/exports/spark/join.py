@@ -4,7 +4,7 @@ Parts to one file, in the sort's order, while later parts are still being writte
 A part is taken when Spark calls its task complete, and not before all parts in front of it were taken.
 Its size is looked at again when all is done: what was joined has to be what is there.
 Rows are counted in the bytes themselves, so that the file, not Spark's word for it, is what the manifest tells of.
-Bytes that are no UTF-8 end the join: Spark passes on what a file of its source has.
+Bytes that are no UTF-8 end the join: Spark passes on what Parquet and a cast have; `reading.py` looks for those of CSV itself.
 """
 
 from __future__ import annotations

@@ -36,6 +36,9 @@ _FEWEST, _MOST = 32, 4000
 _SESSION = {
     "spark.sql.session.timeZone": "UTC",
     "spark.sql.ansi.enabled": "true",  # an overflow is an error, and a decimal never shows an exponent
+    # Else lines with too few cells are passed over in silence, and a quoted cell that is not asked for moves the others.
+    "spark.sql.csv.parser.columnPruning.enabled": "false",
+    "spark.sql.legacy.javaCharsets": "true",  # or a source could not be in windows-1252, as half of all spreadsheets are
     "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",
     "spark.sql.parquet.datetimeRebaseModeInWrite": "CORRECTED",  # days before 1582 as they are everywhere else
     "spark.sql.sources.commitProtocolClass": "org.apache.spark.sql.execution.datasources.SQLHadoopMapReduceCommitProtocol",
@@ -131,7 +134,22 @@ def first_line(error: Exception) -> str:
     """What a person needs of Spark's pages: the first line that says something."""
     text = str(error.java_exception) if isinstance(error, Py4JJavaError) else str(error)
     lines = [stripped for part in text.splitlines() if (stripped := part.strip())]
-    return lines[0] if lines else type(error).__name__
+    header = _header(error) if lines and "FAILED_READ_FILE" in lines[0] else ""
+    return header or (lines[0] if lines else type(error).__name__)
+
+
+def _header(error: Exception) -> str:
+    """What Spark found wrong with the header of a CSV file, which it tells a cause of its error; empty if it was something else."""
+    cause: Any = error.java_exception if isinstance(error, Py4JJavaError) else getattr(error, "_origin", None)
+    while cause is not None:
+        text = str(cause.getMessage())
+        if text.startswith("CSV header"):
+            return (
+                " ".join(text.split())
+                + ': give each file the same columns in the same order, or names of your own to all of them, by a schema= and options={"enforceSchema": "true"}.'
+            )
+        cause = cause.getCause()
+    return ""
 
 
 def is_query(error: Exception) -> bool:

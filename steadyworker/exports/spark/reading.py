@@ -14,7 +14,15 @@ Ours reads each column as text once, and gives it a type only if every value of 
 | anything else | STRING |
 
 That is one more pass over the files; a `schema` in `Files` saves it.
-An empty cell is NULL, a quoted empty one is "".
+An empty cell is NULL; a quoted empty one is "" in a column of text and NULL in others.
+With a `schema` it is NULL everywhere, because Spark's own parser would take it for a number that is none.
+
+Each file's header has to name the same columns in the same order, and those of a `schema`: Spark takes cells by their place.
+`options={"enforceSchema": "true"}` lets a `schema` rename them.
+
+Spark's parser puts U+FFFD in the place of bytes that are no UTF-8, so we look for them ourselves: after the pass above if
+that character was found in it, and with a `schema` by a pass over the bytes, which is a cheap one.
+`options={"encoding": "windows-1252"}` says what they are; `"UTF-8"` there says that they need not be looked at.
 """
 
 from __future__ import annotations
@@ -24,11 +32,13 @@ import re
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - as everybody calls it
 
+from steadyworker.errors import ExportError
 from steadyworker.exports.spark.lines import column
 from steadyworker.exports.spark.protocol import Source
 
 _CSV = {
     "header": "true",
+    "enforceSchema": "false",  # the default takes two columns that changed places for each other
     "escape": '"',
     "multiLine": "false",
     "mode": "FAILFAST",
@@ -36,6 +46,8 @@ _CSV = {
     "nullValue": "",
     "inferSchema": "false",
 }
+_EMPTY = "\ufffe"  # becomes of an empty cell in the parser, and NULL after it: no text has this, so that "" is not NULL
+_REPLACED = "\ufffd"
 _DIGITS = 38
 _WHOLE = r"^(0|-?[1-9]\d{0,17})$"
 _DECIMAL = r"^-?(0|[1-9]\d*)\.\d+$"
@@ -61,22 +73,51 @@ def read(session: SparkSession, source: Source) -> DataFrame:
 
 def _csv(session: SparkSession, source: Source, path: str) -> DataFrame:
     options = {**_CSV, **source.options}
+    said = bool({"encoding", "charset"} & {name.lower() for name in source.options})
     if source.schema:
+        if not said:
+            _check_utf8(session, source, path)
         return session.read.format("csv").options(**options).schema(source.schema).load(path)
+    options = {**_CSV, "nullValue": _EMPTY, **source.options}
     text = session.read.format("csv").options(**options).load(path)
+    if len(text.inputFiles()) == 1:  # it agrees with itself, also where Spark had to make names up
+        text = session.read.format("csv").options(**options | {"enforceSchema": "true"}).load(path)
     texts = [name for name, kind in text.dtypes if kind == "string"]  # a partition's column has its type already
     if not texts:
         return text
-    found = text.agg(*(_look(number, name) for number, name in enumerate(texts))).head()
+    looks = [_look(number, name) for number, name in enumerate(texts)]
+    found = text.agg(*looks, F.coalesce(F.bool_or(_replaced(texts)), F.lit(False)).alias("replaced")).head()  # noqa: FBT003 - SQL's false
+    if not said and (found is None or found["replaced"] or any(_REPLACED in name for name in text.columns)):
+        _check_utf8(session, source, path)
     kinds = {name: kind for number, name in enumerate(texts) if found and (kind := _kind(found[number]))}
     return text.select(
-        *(column(name).cast(kinds[name]).alias(name) if name in kinds else column(name) for name in text.columns)
+        *(_filled(name).cast(kinds[name]).alias(name) if name in kinds else column(name) for name in text.columns)
     )
+
+
+def _check_utf8(session: SparkSession, source: Source, path: str) -> None:
+    """Spark's text reader passes on the bytes as they are."""
+    lines = session.read.format("text").options(**source.options).load(path)
+    if lines.where(~F.is_valid_utf8(lines[lines.columns[0]])).limit(1).count():
+        raise ExportError(
+            f"Expected CSV in UTF-8 in {source.path}, got other bytes: "
+            'say what they are, Files(path, options={"encoding": "windows-1252"}).'
+        )
+
+
+def _replaced(names: list[str]) -> Column:
+    """Whether one of a row's cells may have had bytes that were no text."""
+    return F.concat_ws("", *(column(name) for name in names)).contains(_REPLACED)
+
+
+def _filled(name: str) -> Column:
+    """A column of which a quoted empty cell counts as empty: no number and no date is written so."""
+    return F.nullif(column(name), F.lit(""))
 
 
 def _look(number: int, name: str) -> Column:
     """One pass's findings about a column."""
-    value = column(name)
+    value = _filled(name)
     parts = F.split(F.ltrim(value, F.lit("-")), F.lit(r"\."))
     return F.struct(
         F.count(value).alias("values"),

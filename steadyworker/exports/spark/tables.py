@@ -32,7 +32,7 @@ class Files:
         format: `parquet`, `csv` or `json`; by default what the first file's name ends in.
         schema: Column names and types as in SQL's DDL, `"id BIGINT, amount DECIMAL(12,2)"`.
             Without one the types of CSV and JSON are found by reading all of it once (`reading.py` has the rules for CSV).
-        options: Spark's options for the format, like `{"sep": ";"}`.
+        options: Spark's options for the format, like `{"sep": ";"}`, or `{"encoding": "windows-1252"}` for CSV that is not UTF-8.
     """
 
     path: str | os.PathLike[str]
