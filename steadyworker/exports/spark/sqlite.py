@@ -29,12 +29,12 @@ _BUSY = 30.0  # seconds that a writer is waited for
 _ROWS_A_RANGE = 250_000
 _DECIMAL = re.compile(r"(?:decimal|numeric)\s*\(\s*(\d+)\s*(?:,\s*(\d+)\s*)?\)", re.IGNORECASE)
 # What the values of a column are -> its type; NULLs count for nothing.
+# Integers and reals are a mixture: as DOUBLE a 10 would become 10.0, and one above 2^53 another number.
 _TYPES: Mapping[frozenset[str], str] = MappingProxyType(
     {
         frozenset(): "STRING",
         frozenset({"integer"}): "BIGINT",
         frozenset({"real"}): "DOUBLE",
-        frozenset({"integer", "real"}): "DOUBLE",
         frozenset({"text"}): "STRING",
         frozenset({"blob"}): "BINARY",
     }

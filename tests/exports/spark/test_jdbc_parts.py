@@ -141,6 +141,19 @@ def test_a_copy_of_a_database_is_nobody_elses_from_its_first_byte(tmp_path: Path
     assert not copy.exists(), "of a copy that was not made nothing is left"
 
 
+def test_whole_numbers_beside_others_are_not_made_floats_in_silence(tmp_path: Path) -> None:
+    file = tmp_path / "shop.db"
+    with closing(sqlite3.connect(file)) as made, made:
+        made.execute("CREATE TABLE t (id INTEGER, amount NUMERIC)")
+        made.execute("INSERT INTO t VALUES (1, 10.0), (2, 10.5), (3, 9007199254740993)")
+    source = Jdbc(f"sqlite:{file}", "t").database()
+    copy = Sqlite(source, tmp_path / "copy.sqlite", lambda: None, "now")
+    with pytest.raises(ExportError, match=r"one kind in column 'amount' of table 't', got .*: say what they are"):
+        copy.options("t", source)
+    told = Jdbc(f"sqlite:{file}", "t", schema="amount DECIMAL(20,2)").database()
+    assert copy.options("t", told)["customSchema"] == "amount DECIMAL(20,2), `id` BIGINT"
+
+
 class Connection:
     """A driver's, of a server that cannot ask for its client, and whose transaction an error ends."""
 
