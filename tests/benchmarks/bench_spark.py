@@ -206,9 +206,8 @@ def large(rows: int, rounds: int) -> None:
         root, source = Path(folder), Path(folder, "lake")
         other.do("make", rows, source)
         everything = SparkExport("SELECT * FROM lake", tables={"lake": source}, order_by=ORDER)
-        if rows == min(ROUNDS):
-            export(service, root, "warm-up", everything)
-            other.do("parts", source, root / "warm-up")
+        export(service, root, "warm-up", everything)
+        other.do("parts", source, root / "warm-up")
         found: dict[str, list[float]] = {"ours": [], "parts": [], "coalesce": []}
         with Peak(service) as peak:
             for number in range(rounds):
@@ -249,7 +248,7 @@ def small() -> None:
         found: dict[str, list[float]] = {"ours": [], "bare": []}
         for number in range(SMALL_ROUNDS):
             found["ours"].append(export(service, root, f"few-{number}", few))
-            found["bare"].append(other.do("small", source, root / "bare"))
+            found["bare"].append(other.do("small", source, root / "few"))
         ours, bare_ = median(found["ours"]), median(found["bare"])
         table = Table(f"{SMALL} rows", "seconds", "aim", box=SIMPLE_HEAD)
         table.add_row("the first file of a host, without the class-data archive", f"{cold:.1f}", "")
@@ -275,7 +274,7 @@ def tables() -> None:
                 "CREATE TABLE payments (id bigint PRIMARY KEY, paid_at timestamp, amount numeric(12,2), text text)"
             )
             db.execute(
-                "INSERT INTO payments SELECT n, timestamp '2025-01-01' + n * interval '1 s', n % 9973 / 100.0, md5(n::text) "
+                "INSERT INTO payments SELECT n, timestamp '2025-01-01' + n * interval '1 s', n %% 9973 / 100.0, md5(n::text) "
                 "FROM generate_series(1, %s) AS n",
                 (TABLE_ROWS,),
             )
