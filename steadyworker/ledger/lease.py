@@ -90,9 +90,8 @@ class Keeper:
         soon = self._times.renew / _HURRY_WHEN_AWAY
         while not self._over.is_set():
             self.turn()
-            self._over.wait(
-                soon
-            )  # renewals may land while the record does not, and then each turn asks for the next one
+            # Renewals may land while the record does not, and then each turn asks for the next one.
+            self._over.wait(soon)
             self._wake.wait(0 if self.away else self._times.renew - soon)
             self._wake.clear()
 
