@@ -24,7 +24,7 @@ from steadyworker.ledger import sqlite_schema as sql
 from steadyworker.ledger.base import Beat, Claimed, JobId, Ledger, OwnerSeen, Renewal, Row, State, Token, Verdict
 from steadyworker.ledger.sqlite_file import LedgerFile
 from steadyworker.ledger.sqlite_place import place_findings
-from steadyworker.ledger.sqlite_rows import beat_of, row_of, storable, verdict_values
+from steadyworker.ledger.sqlite_rows import beat_of, new_row, row_of, storable, verdict_values
 from steadyworker.ledger.values import Values, counters_values, mine_values, pk_values, seen_values
 from steadyworker.outcome import Counters
 
@@ -133,16 +133,20 @@ class SqliteLedger(Ledger):
 
     @override
     def claim(self, claim: Claimed) -> Row | None:
-        values = counters_values(claim.counters) | {
-            "hop": claim.hop,
-            "body_sha256": claim.body_sha256,
-            "now": self._clock.wall(),
-            "worker": self._worker,
-        }
-        if claim.seen is None:
-            new = pk_values(claim.id) | values | {"uid": secrets.token_hex(16)}
-            return self._own(sql.CLAIM_NEW, new, claim.owner)
-        return self._own(sql.CLAIM_SEEN, seen_values(claim.seen) | values, claim.owner)
+        now = self._clock.wall()
+        said = {"hop": claim.hop, "body_sha256": claim.body_sha256, "now": now, "worker": self._worker}
+        values = counters_values(claim.counters) | said
+        if claim.seen is not None:
+            return self._own(sql.CLAIM_SEEN, seen_values(claim.seen) | values, claim.owner)
+        uid = secrets.token_hex(16)
+        values |= pk_values(claim.id) | self._lease() | self._drawn(claim.owner) | {"uid": uid}
+        with self._file.writing() as db:
+            inserted = db.execute(sql.CLAIM_NEW, values)
+            if inserted.rowcount != 1:
+                return None
+            # The first round has none to begin with.
+            checkpoint = db.execute(sql.CHECKPOINT_OF, values).fetchone()[0] if claim.id.round else None
+        return new_row(claim, uid, inserted.lastrowid or 0, checkpoint, now, self._worker)
 
     @override
     def take(self, seen: Row, owner: str) -> Row | None:
@@ -205,7 +209,9 @@ class SqliteLedger(Ledger):
             if found is not None:
                 db.execute(sql.CANCEL, values)
                 return State(found[0])
-            db.execute(sql.CANCEL_UNSEEN, values | {"uid": secrets.token_hex(16), "now": self._clock.wall()})
+            values |= self._drawn("") | {"uid": secrets.token_hex(16), "now": self._clock.wall()}
+            db.execute(sql.CANCEL_UNSEEN, values)
+            db.execute(sql.SKIP_FENCE, values)
             return None
 
     @override
@@ -274,10 +280,12 @@ class SqliteLedger(Ledger):
 
     def _own(self, statement: str, values: Values, owner: str) -> Row | None:
         """One statement that gives a row to an owner under a fence that was never given before."""
-        drawn = {"owner": owner, "wall_ms": int(self._clock.wall() * 1000)}
         with self._file.writing() as db:
-            found = db.execute(statement, values | self._lease() | drawn).fetchall()
+            found = db.execute(statement, values | self._lease() | self._drawn(owner)).fetchall()
         return row_of(found[0], self._clock, self._times, self._boot, _lives) if found else None
+
+    def _drawn(self, owner: str) -> Values:
+        return {"owner": owner, "wall_ms": int(self._clock.wall() * 1000)}
 
     def _lease(self) -> Values:
         return {"boot": self._boot, "lease_until": self._clock.boottime() + self._times.lease}

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from steadyworker.clock import Clock, Times
-from steadyworker.ledger.base import Beat, JobId, Moving, Row, State, Verdict
+from steadyworker.ledger.base import Beat, Claimed, JobId, Moving, Row, State, Verdict
 from steadyworker.ledger.values import Values, counters_values
 from steadyworker.outcome import Counters
 
@@ -69,6 +69,25 @@ def row_of(found: Sequence[Any], clock: Clock, times: Times, boot: str, is_dead:
         created_at=created_at,
         started_at=started_at,
         ended_at=ended_at,
+        worker=worker,
+    )
+
+
+def new_row(claim: Claimed, uid: str, fence: int, checkpoint: bytes | None, now: float, worker: str) -> Row:
+    """The row that a claim made where there was none: all of it is known, and need not be read."""
+    return Row(
+        id=claim.id,
+        uid=uid,
+        state=State.RUNNING,
+        body_sha256=claim.body_sha256,
+        hop=claim.hop,
+        fence=fence,
+        owner=claim.owner,
+        lease_over=False,
+        counters=claim.counters,
+        checkpoint=checkpoint,
+        created_at=now,
+        started_at=now,
         worker=worker,
     )
 
