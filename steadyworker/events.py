@@ -8,11 +8,11 @@ The names below are frozen like an API: the log's `event` field carries them in 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Event:
+class Event(Struct, frozen=True, kw_only=True):
     """The base of all: which job, where, and when (wall clock, seconds in UTC)."""
 
     key: str
@@ -21,16 +21,14 @@ class Event:
     at: float
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class JobStarted(Event):
+class JobStarted(Event, frozen=True, kw_only=True):
     """A run began."""
 
     attempt: int
     why: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class JobEnded(Event):
+class JobEnded(Event, frozen=True, kw_only=True):
     """A run ended; its outcome is not yet in the ledger."""
 
     outcome: str
@@ -38,8 +36,7 @@ class JobEnded(Event):
     seconds: float
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class JobSettled(Event):
+class JobSettled(Event, frozen=True, kw_only=True):
     """A message is settled: the one canonical record of it."""
 
     settlement: str
@@ -53,48 +50,41 @@ class JobSettled(Event):
     seconds: float
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Adrift(Event):
+class Adrift(Event, frozen=True, kw_only=True):
     """The run's delivery is no longer valid; the run goes on."""
 
     cause: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Adopted(Event):
+class Adopted(Event, frozen=True, kw_only=True):
     """A redelivery was bound to the run that is under way."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Followed(Event):
+class Followed(Event, frozen=True, kw_only=True):
     """A delivery was passed on, unrun: someone else runs its job."""
 
     delay: float
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Answered(Event):
+class Answered(Event, frozen=True, kw_only=True):
     """A delivery was answered from the record, unrun."""
 
     state: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TakenOver(Event):
+class TakenOver(Event, frozen=True, kw_only=True):
     """A run whose owner is gone was taken over."""
 
     losses: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Fenced(Event):
+class Fenced(Event, frozen=True, kw_only=True):
     """The ledger refused a write: the run was dropped."""
 
     write: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Checkpointed(Event):
+class Checkpointed(Event, frozen=True, kw_only=True):
     """A checkpoint is durable."""
 
     size: int

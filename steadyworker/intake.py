@@ -9,6 +9,8 @@ from __future__ import annotations
 import hashlib
 from dataclasses import dataclass
 
+from msgspec import Struct
+
 from steadyworker.delivery import ATTEMPTS, CRASHES, FIRST_FAILED_AT, HOP, KEY, LOSSES, ROUND, Delivery, Headers
 from steadyworker.ledger.base import JobId
 from steadyworker.names import normal_key
@@ -19,8 +21,7 @@ _LARGEST = 1_000_000
 _DIGITS = 7
 
 
-@dataclass(frozen=True, slots=True)
-class Arrival:
+class Arrival(Struct, frozen=True):
     """A delivery that says which job it is."""
 
     delivery: Delivery

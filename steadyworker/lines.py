@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping
-from dataclasses import fields
 
 from structlog.stdlib import ProcessorFormatter
 
@@ -50,7 +49,7 @@ def log_events() -> Listener:
     """
     log = logging.getLogger("steadyworker")
     # `at` is left out: the line has its own time.
-    told = {kind: [field.name for field in fields(kind) if field.name != "at"] for kind in LINES}
+    told = {kind: [name for name in kind.__struct_fields__ if name != "at"] for kind in LINES}
 
     def listen(event: Event) -> None:
         kind = type(event)

@@ -22,6 +22,7 @@ import sys
 from collections.abc import Mapping, MutableMapping
 from contextlib import suppress
 from datetime import UTC, datetime
+from functools import lru_cache
 from typing import Any, Literal, TextIO
 
 import msgspec
@@ -40,6 +41,7 @@ _CLIENT_LIBRARIES = ("pika", "rocketmq", "stomp")
 
 _LABORIOUS = frozenset({"exc_info", "stack_info", "positional_args"})
 _DEPTH = 6
+_PLAIN = frozenset({str, int, float, type(None)})
 _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
 
 
@@ -85,8 +87,14 @@ class _Handler(logging.StreamHandler[TextIO]):
     """Writes lines, and never lets a line that cannot be written fail or flood who logged it."""
 
     def emit(self, record: logging.LogRecord) -> None:
-        with suppress(RecursionError):  # the one Exception that StreamHandler passes on
-            super().emit(record)
+        """As StreamHandler's, but that nothing is passed on, RecursionError neither."""
+        try:
+            self.stream.write(self.format(record) + self.terminator)
+            self.stream.flush()
+        except RecursionError:
+            pass
+        except Exception:  # noqa: BLE001 - whatever a record's text, or the stream, raises
+            self.handleError(record)
 
     def handleError(self, record: logging.LogRecord) -> None:  # noqa: N802 - stdlib's name
         """
@@ -110,8 +118,8 @@ class _JsonFormatter(ProcessorFormatter):
 
     def format(self, record: logging.LogRecord) -> str:
         if hasattr(record, "_logger") and isinstance(record.msg, dict) and _LABORIOUS.isdisjoint(record.msg):
-            line = merge_contextvars(None, "", {**record.msg, "_record": record})
-            return _json(_clean(None, "", _head(None, "", line)))
+            line = _headed(record, merge_contextvars(None, "", {**record.msg}))
+            return _at_a_glance(line) or _json(_clean(None, "", line))
         return super().format(record)
 
 
@@ -138,36 +146,42 @@ def _formatter(*, colors: bool | None = None) -> ProcessorFormatter:
 
 
 def _head(_logger: Any, _method: str, line: MutableMapping[str, Any]) -> MutableMapping[str, Any]:
-    """The four keys of every line first; the time is the record's own."""
     record: logging.LogRecord = line.pop("_record")
     line.pop("_from_structlog", None)
-    time = datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds")
+    return _headed(record, line)
+
+
+def _headed(record: logging.LogRecord, line: MutableMapping[str, Any]) -> MutableMapping[str, Any]:
+    """The four keys of every line first; the time is the record's own."""
     head = {
-        "timestamp": time.replace("+00:00", "Z"),
+        "timestamp": f"{_second(int(record.created))}.{int(record.created % 1 * 1000):03d}Z",
         "level": record.levelname.lower(),
         "event": line.pop("event", ""),
         "logger": record.name,
     }
-    return head | {key: value for key, value in line.items() if key not in head}
+    return {**head, **line, **head}
+
+
+@lru_cache(maxsize=1)
+def _second(seconds: int) -> str:
+    return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%dT%H:%M:%S")
 
 
 def _clean(_logger: Any, _method: str, line: MutableMapping[str, Any]) -> MutableMapping[str, Any]:
     """Plain JSON values without secrets."""
-    if _is_clean(line):
-        return line
     return {str(key): _plain(value, str(key), _DEPTH) for key, value in line.items()}
 
 
-def _is_clean(line: Mapping[str, Any]) -> bool:
-    """Whether a glance at the whole line is enough: our own lines are told for every job."""
-    texts: list[str] = []
-    for each in (*line, *line.values()):
-        if type(each) is str:
-            texts.append(each)
-        elif not (type(each) is int or each is None or (type(each) is float and math.isfinite(each))):
-            return False
-    text = "\n".join(texts)
-    return text.isascii() and not may_hold_secret(text)
+def _at_a_glance(line: Mapping[str, Any]) -> str | None:
+    """The line where one look at the whole of it shows that nothing in it has to be made plain, or taken out."""
+    kinds = set(map(type, line.values()))
+    if not kinds <= _PLAIN or not all(map(math.isfinite, [each for each in line.values() if type(each) is float])):
+        return None
+    try:
+        text = _json(line)
+    except (TypeError, ValueError):  # a name that is no text, text that is no Unicode
+        return None
+    return text if text.isascii() and not may_hold_secret(text) else None
 
 
 def _plain(value: Any, name: str, depth: int) -> Any:

@@ -54,7 +54,10 @@ def redact(text: str) -> str:
 def may_hold_secret(text: str) -> bool:
     """False when `redact` would leave the text as it is, and no word in it is a secret's name: so it is with most lines."""
     lowered = text.lower()
-    return any(hint in lowered for hint in _HINTS)
+    for hint in _HINTS:  # noqa: SIM110 - `any` of a generator takes twice as long, and every line passes here
+        if hint in lowered:
+            return True
+    return False
 
 
 def is_secret_name(name: str) -> bool:

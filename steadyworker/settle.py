@@ -15,8 +15,10 @@ Each step may be repeated: the ledger refuses a second record, and answers the r
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from enum import Enum
+
+from msgspec import Struct
 
 from steadyworker.adapter import Adapter, SettlesSoon
 from steadyworker.delivery import (
@@ -249,14 +251,13 @@ def _owned(hand_over: HandOver) -> Token:
     return hand_over.token
 
 
-@dataclass(frozen=True, slots=True)
-class Origin:
+class Origin(Struct, frozen=True):
     """The message that copies are made of: its body, the user's headers, and which job and hop it is."""
 
     id: JobId
     hop: int
     body: bytes
-    headers: Mapping[str, str] = field(default_factory=dict)
+    headers: Mapping[str, str] = {}
 
     def later(self, counters: Counters, delay: float, reason: str) -> Copy:
         """The retry: one hop further, after `delay` seconds."""

@@ -14,6 +14,8 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any
 
+from msgspec import Struct
+
 from steadyworker.adapter import Adapter
 from steadyworker.clock import Clock, Times
 from steadyworker.delivery import Delivery
@@ -150,8 +152,7 @@ class LedgerLost:
     cause: str
 
 
-@dataclass(frozen=True, slots=True)
-class HandedOver:
+class HandedOver(Struct, frozen=True):
     """A hand-over came to its end, or to the error that stopped it."""
 
     hand_over: HandOver

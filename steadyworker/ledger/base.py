@@ -10,9 +10,10 @@ Implementations are thread-safe.  Each promise has its test in `steadyworker.tes
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Protocol
+
+from msgspec import Struct
 
 from steadyworker.errors import Finding
 from steadyworker.outcome import Counters
@@ -36,8 +37,7 @@ class Moving(StrEnum):
     DEAD = "dead"
 
 
-@dataclass(frozen=True, slots=True)
-class JobId:
+class JobId(Struct, frozen=True):
     """The primary key of the ledger."""
 
     namespace: str
@@ -46,8 +46,7 @@ class JobId:
     round: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class Token:
+class Token(Struct, frozen=True):
     """A claim that was granted: it names the row and the fence of one run, and every write of that run carries it."""
 
     id: JobId
@@ -56,8 +55,7 @@ class Token:
     owner: str
 
 
-@dataclass(frozen=True, slots=True)
-class Row:
+class Row(Struct, frozen=True):
     """
     One job, as the ledger read it at one instant, judged by the ledger's own clock.
 
@@ -77,7 +75,7 @@ class Row:
     fence: int = 0
     owner: str | None = None
     lease_over: bool = True
-    counters: Counters = field(default_factory=Counters)
+    counters: Counters = Counters()
     target: Moving | None = None
     due_in: float = 0.0
     late_by: float = 0.0
@@ -101,8 +99,7 @@ class Row:
         return Token(self.id, self.uid, self.fence, self.owner or "")
 
 
-@dataclass(frozen=True, slots=True)
-class Claimed:
+class Claimed(Struct, frozen=True):
     """
     What a claim writes, beside drawing a new fence.
 
@@ -117,8 +114,7 @@ class Claimed:
     counters: Counters
 
 
-@dataclass(frozen=True, slots=True)
-class Verdict:
+class Verdict(Struct, frozen=True):
     """
     What a run hands over: where to, why, with which counters, and after how many seconds.
 
@@ -134,16 +130,14 @@ class Verdict:
     keep_checkpoint: bool = True
 
 
-@dataclass(frozen=True, slots=True)
-class Renewal:
+class Renewal(Struct, frozen=True):
     """The answer to one renewal: granted or refused, and the cancel mark, if the row has one."""
 
     granted: bool
     cancel_reason: str | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Beat:
+class Beat(Struct, frozen=True):
     """The last progress of a run; lossy, never fsynced, for people."""
 
     done: float | None
@@ -152,8 +146,7 @@ class Beat:
     at: float
 
 
-@dataclass(frozen=True, slots=True)
-class OwnerSeen:
+class OwnerSeen(Struct, frozen=True):
     """A worker process that the ledger knows: its owner id, its queues, and whether it is provably dead or was seen lately."""
 
     owner: str

@@ -8,15 +8,16 @@ A slot knows neither the broker nor the ledger.  After `run` there is exactly on
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, Protocol
+
+from msgspec import Struct
 
 from steadyworker.errors import InterruptReason
 from steadyworker.outcome import Outcome
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Task:
+class Task(Struct, frozen=True, kw_only=True):
     """
     All that one run is given.
 
@@ -31,7 +32,7 @@ class Task:
     fence: int
     attempt: int
     body: bytes
-    headers: Mapping[str, str] = field(default_factory=dict)
+    headers: Mapping[str, str] = {}
     last_checkpoint: bytes | None = None
     handle: bytes | None = None
     sent_at: float | None = None
@@ -87,8 +88,7 @@ class Asked:
     data: Any = None
 
 
-@dataclass(frozen=True, slots=True)
-class Ended:
+class Ended(Struct, frozen=True):
     """The run is over, and whatever ran it is reaped or ready for the next; sent once for each `run`."""
 
     slot: int

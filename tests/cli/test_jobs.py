@@ -11,10 +11,10 @@ import sys
 import time
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import replace
 from typing import Self
 
 import pytest
+from msgspec.structs import replace
 
 from steadyworker.cli.jobs import as_record, why
 from steadyworker.cli.output import printable, span

@@ -10,11 +10,11 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
-from dataclasses import replace
 from pathlib import Path
 
 import psutil  # type: ignore[import-untyped]
 import pytest
+from msgspec.structs import replace
 
 from steadyworker.clock import SystemClock, Times
 from steadyworker.ledger.base import Claimed, JobId, Ledger, Renewal, State, Token

@@ -9,10 +9,10 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import closing
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from steadyworker.clock import SystemClock, Times
 from steadyworker.ledger.base import Claimed, JobId, State

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from steadyworker.clock import Times
 from steadyworker.ledger.base import Claimed, JobId, Ledger, Moving, Row, State, Token, Verdict

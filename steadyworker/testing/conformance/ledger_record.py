@@ -3,10 +3,10 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from steadyworker.ledger.base import Beat, JobId, Ledger, State
 from steadyworker.ledger.retention import DAY
@@ -36,6 +36,15 @@ OLD = {
 
 class RecordPromises(LedgerBench):
     """What the ledger keeps."""
+
+    def test_a_job_that_is_cancelled_unseen_is_in_no_claim_s_way(self, ledger: Ledger) -> None:
+        """Rows that are made within one instant, by claims and by cancels, all stand."""
+        fences = []
+        for number in range(20):
+            assert ledger.cancel(replace(JOB, key=f"cancelled-{number}"), "wrong month") is None
+            fences.append(claimed(ledger, replace(JOB, key=f"claimed-{number}")).fence)
+        assert fences == sorted(set(fences))
+        assert len(list(ledger.jobs())) == 40
 
     def test_a_ledger_has_an_id_of_its_own(self, ledger: Ledger, tmp_path: Path, clock: FakeClock) -> None:
         """The same as long as it lives; another ledger's is another."""

@@ -4,9 +4,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 
 import pytest
+from msgspec.structs import replace
 
 from steadyworker.ledger.base import Ledger, Moving, State, Token, Verdict
 from steadyworker.outcome import Counters
