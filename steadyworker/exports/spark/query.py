@@ -33,6 +33,10 @@ from steadyworker.exports.spark.tasks import parts_in
 _PIECE = 6 << 20  # bytes of the query's estimated result for each task of a sort, before Spark knows better
 _UNKNOWN = 1 << 50
 _FEWEST, _MOST = 32, 4000
+# To cut a sort, Spark's RangePartitioner brings three keys to the driver for each that it asks for, 100 a piece by default:
+# 1,200,000 for 4000 pieces, past `spark.driver.maxResultSize` (64 MB) when a key has some 50 bytes.
+# Three times 20,000 stay below it up to a kilobyte a key, and are still five for each piece.
+_SAMPLE, _SAMPLE_OF_A_PIECE = 20_000, 100
 _SESSION = {
     "spark.sql.session.timeZone": "UTC",
     "spark.sql.ansi.enabled": "true",  # an overflow is an error, and a decimal never shows an exponent
@@ -86,7 +90,9 @@ def write(
         versions = {}
     _check(result.schema, plan)
     check(result.schema)
-    session.conf.set("spark.sql.shuffle.partitions", str(_pieces(_size(estimate(result), databases))))
+    pieces = _pieces(_size(estimate(result), databases))
+    session.conf.set("spark.sql.shuffle.partitions", str(pieces))
+    session.conf.set("spark.sql.execution.rangeExchange.sampleSizePerPartition", str(_sampled(pieces)))
     columns = tuple((field.name, field.dataType.simpleString()) for field in result.schema.fields)
     snapshot, known = (databases.snapshot, databases.versions) if databases else (None, {})
     emit(Started(run.job, columns, snapshot, versions | known, dict(where)))
@@ -188,6 +194,11 @@ def _sum(schema: StructType, name: str) -> Any:
 def _plain(value: Decimal | None) -> str:
     """Plain digits; the sum of nothing is 0."""
     return "0" if value is None else format(value, "f")
+
+
+def _sampled(pieces: int) -> int:
+    """Keys of each piece that the bounds between pieces are found by."""
+    return min(_SAMPLE // pieces, _SAMPLE_OF_A_PIECE)
 
 
 def _pieces(size: int) -> int:

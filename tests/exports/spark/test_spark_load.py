@@ -191,3 +191,16 @@ def test_a_worker_process_beats_in_time_while_its_host_holds_a_million_rows(
     )
     assert manifest.rows == 10
     assert median(late) < 0.25
+
+
+def test_a_sort_by_long_keys_does_not_take_them_all_to_the_driver(
+    made: Callable[..., SparkService], tmp_path: Path
+) -> None:
+    """96 MB of keys, of which Spark expects so many that it would sample every one: more than a driver accepts."""
+    long = "SELECT a.id, repeat(sha2(CAST(a.id AS STRING), 256), 9) AS key"
+    query = f"{long} FROM range(150000) AS a JOIN range(150000) AS b ON a.id = b.id"
+    out = tmp_path / "out.csv"
+    written = SparkExport(query, tables={}, order_by=("key",)).write(LiveServices(made()), out)
+    assert written.rows == 150_000
+    keys = [line.partition(",")[2] for line in out.read_text().splitlines()[1:]]
+    assert keys == sorted(keys)
