@@ -206,7 +206,7 @@ class _Job:
                     continue
                 for index, path, size in self._tasks.complete():
                     self._emit(Part(self.id, index, path, size))
-                if self._tasks.look():
+                if self._tasks.look(self.databases.moved):
                     seen = self._tasks
                     self._emit(Progress(self.id, seen.done, seen.total, seen.rows, seen.rate, seen.left))
                 elif not told and (why := self._tasks.stuck()):

@@ -13,8 +13,8 @@ import math
 import os
 import re
 import sqlite3
-from collections.abc import Callable, Mapping
-from contextlib import ExitStack, closing
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, closing, contextmanager
 from pathlib import Path
 from types import MappingProxyType
 from urllib.parse import quote
@@ -26,6 +26,7 @@ from steadyworker.exports.spark.protocol import Database
 
 _PAGES = 4096  # between two looks whether the job was cancelled
 _BUSY = 30.0  # seconds that a writer is waited for
+_STEPS = 100_000  # of SQLite's machine between two of them while it looks for types and bounds: some milliseconds
 _ROWS_A_RANGE = 250_000
 _DECIMAL = re.compile(r"(?:decimal|numeric)\s*\(\s*(\d+)\s*(?:,\s*(\d+)\s*)?\)", re.IGNORECASE)
 # What the values of a column are -> its type; NULLs count for nothing.
@@ -48,7 +49,7 @@ class Sqlite:
     Args:
         source: A table of it.
         copy: Where the copy is made; who gives the folder removes it.
-        check: Called now and then; what it raises ends the copying.
+        check: Called now and then, while it is copied and while it is looked through; what it raises ends that.
         now: The time, as text.
 
     Raises:
@@ -56,7 +57,7 @@ class Sqlite:
     """
 
     def __init__(self, source: Database, copy: Path, check: Callable[[], None], now: str) -> None:
-        self._copy = copy
+        self._copy, self._check = copy, check
         self.version = sqlite3.sqlite_version
         self.snapshot = f"sqlite:{source.place} at {now}"
         copy.parent.mkdir(parents=True, exist_ok=True)
@@ -98,14 +99,9 @@ class Sqlite:
         Raises:
             ExportError: No such table, a column of values of several kinds, or no range to be cut.
         """
-        try:
-            with closing(sqlite3.connect(_uri(str(self._copy), "ro"), uri=True)) as here:
-                schema = self._schema(here, name, source)
-                ranges = self._ranges(here, name, source)
-        except sqlite3.Error as error:
-            raise ExportError(
-                f"Expected what SQLite can read as table {name!r}, got {error}: correct the query."
-            ) from error
+        with self._reading(name) as here:
+            schema = self._schema(here, name, source)
+            ranges = self._ranges(here, name, source)
         return {
             "url": f"jdbc:sqlite:{_uri(str(self._copy), 'ro')}&immutable=1",
             "driver": DRIVERS["sqlite"].class_name,
@@ -116,11 +112,32 @@ class Sqlite:
         }
 
     def cancel(self) -> None:
-        """Nothing waits for a file."""
+        """What works on a file asks for itself."""
 
     def close(self) -> None:
         """Remove the copy."""
         self._copy.unlink(missing_ok=True)
+
+    @contextmanager
+    def _reading(self, name: str) -> Iterator[sqlite3.Connection]:
+        """The copy; what looks through all of it can be cancelled, and counts as movement."""
+        try:
+            with closing(sqlite3.connect(_uri(str(self._copy), "ro"), uri=True)) as here:
+                here.set_progress_handler(self._ended, _STEPS)
+                yield here
+        except sqlite3.Error as error:
+            self._check()
+            raise ExportError(
+                f"Expected what SQLite can read as table {name!r}, got {error}: correct the query."
+            ) from error
+
+    def _ended(self) -> bool:
+        """What SQLite asks: whether to interrupt what it does."""
+        try:
+            self._check()
+        except ExportError:
+            return True
+        return False
 
     def _schema(self, here: sqlite3.Connection, name: str, source: Database) -> str:
         """A type for each column that nobody has given one."""

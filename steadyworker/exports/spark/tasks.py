@@ -87,8 +87,8 @@ class Tasks:
         """Seconds until all parts are written; None while nobody knows how many rows there are."""
         return self._pace.left(self._clock.monotonic())
 
-    def look(self) -> bool:
-        """Read the books; answers whether anything has moved."""
+    def look(self, beside: Hashable = None) -> bool:
+        """Read the books; answers whether anything has moved, `beside` among it, which is in none of them."""
         jobs = list(self._tracker.getJobIdsForGroup(self._group))
         for job in jobs:
             info = self._tracker.getJobInfo(job)
@@ -96,7 +96,7 @@ class Tasks:
                 self._count(stage)
         self.done = max(self.done, sum(done for done, _ in self._stages.values()))
         self.total = sum(total for _, total in self._stages.values())
-        now, counts = self._clock.monotonic(), (self.done, self.total, self.rows)
+        now, counts = self._clock.monotonic(), (self.done, self.total, self.rows, beside)
         if self._still.saw(now, (counts, self._inside)):
             return True
         if now < self._looked_inside + _LIVE:
