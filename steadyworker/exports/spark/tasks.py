@@ -8,6 +8,7 @@ is no public API: where a later Spark has changed it, parts are passed on when t
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Hashable, Iterator
 from contextlib import suppress
@@ -24,13 +25,27 @@ from steadyworker.exports.spark.pace import Pace, Ratio, Stillness
 
 _NEWEST = 250  # tasks that one look asks for; that many do not end between two looks
 _LIVE = 1.0  # seconds between two looks inside of tasks; none while tasks end
-_PART = re.compile(r"part-(\d+)-[^.]+.*")
+_PART = re.compile(r"part-(\d+)(-[^.]+.*)")
+
+
+class _Output(msgspec.Struct, frozen=True):
+    rows: int = msgspec.field(default=0, name="recordsWritten")
+
+
+class _Metrics(msgspec.Struct, frozen=True):
+    output: _Output = msgspec.field(default=_Output(), name="outputMetrics")
 
 
 class _Task(msgspec.Struct, frozen=True):
     index: int
     status: str
     duration: int | None = None  # milliseconds
+    metrics: _Metrics | None = msgspec.field(default=None, name="taskMetrics")
+
+    @property
+    def rows(self) -> int:
+        """That it wrote."""
+        return self.metrics.output.rows if self.metrics else 0
 
 
 _TASKS: msgspec.json.Decoder[list[_Task]] = msgspec.json.Decoder(list[_Task])
@@ -73,6 +88,8 @@ class Tasks:
         self._stages: dict[int, tuple[int, int]] = {}
         self._counted: dict[int, int] = {}
         self._passed: set[int] = set()
+        self._waiting: dict[int, int] = {}
+        self._suffix = ""
         self._readable = True
         self._mapper: Any = None
         self.done = self.total = self.rows = 0
@@ -127,34 +144,58 @@ class Tasks:
             self._stages[stage] = max(earlier, known.numCompletedTasks), known.numTasks
 
     def complete(self) -> Iterator[tuple[int, str | None, int]]:
-        """(index, file or None, bytes) of the tasks of the writing stage that have completed since the last call."""
-        for index in self._new():
-            self._passed.add(index)
-            path = next(self._parts.glob(f"part-{index:05d}-*"), None)
-            yield index, str(path) if path else None, path.stat().st_size if path else 0
+        """
+        (index, file or None, bytes) of the tasks of the writing stage that have completed since the last call.
 
-    def _new(self) -> list[int]:
+        A file that another machine wrote may be listed late (NFS): it is opened by its name, which nobody has asked for before,
+        and if it is not there for all that its task wrote, a later call tells of it, or the end.
+        """
+        self._waiting |= self._new()
+        for index, rows in sorted(self._waiting.items()):
+            found = self._part(index)
+            if found or not rows:
+                del self._waiting[index]
+                self._passed.add(index)
+                path, size = found or (None, 0)
+                yield index, path, size
+
+    def _part(self, index: int) -> tuple[str, int] | None:
+        """The file of a task, and its bytes; None if there is none."""
+        if not self._suffix:
+            seen = next((match for path in self._parts.glob("part-*") if (match := _PART.fullmatch(path.name))), None)
+            if seen is None:
+                return None
+            self._suffix = seen[2]
+        path = self._parts / f"part-{index:05d}{self._suffix}"
+        try:
+            with path.open("rb") as file:
+                return str(path), os.fstat(file.fileno()).st_size
+        except FileNotFoundError:
+            return None
+
+    def _new(self) -> dict[int, int]:
+        """Index to rows of the tasks that have completed since the last call, as far as Spark tells."""
         if not self._stages or not self._readable:
-            return []
+            return {}
         stage = max(self._stages)
         try:
             store = self._store()
             seen = store.lastStageAttempt(stage)
             done = int(seen.numCompleteTasks())
             if done == self._counted.get(stage):
-                return []
+                return {}
             self._counted[stage] = done
             now = self._clock.monotonic()
             if not seen.outputBytes():  # it is not the writing stage
                 self._pace.sorting(now, stage, (done, int(seen.numTasks())), int(seen.shuffleWriteRecords()))
-                return []
+                return {}
             self.rows = max(self.rows, seen.outputRecords())
             self._pace.writing(now, self.rows)
             tasks = _TASKS.decode(self._json(store.taskList(stage, seen.attemptId(), _NEWEST)))
         except (Py4JError, TypeError, msgspec.MsgspecError):
             self._readable = False
-            return []
-        return sorted({task.index for task in tasks if task.status == "SUCCESS"} - self._passed)
+            return {}
+        return {task.index: task.rows for task in tasks if task.status == "SUCCESS" and task.index not in self._passed}
 
     def _slowest(self) -> float:
         """Seconds of the slowest task that has ended; 0 where that is not told."""
