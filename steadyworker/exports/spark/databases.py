@@ -86,8 +86,10 @@ class Databases:
         Raises:
             ExportError: No driver, no password where it should be, or what cannot be read.
         """
-        options = self._open(source).options(name, source)
-        return self._session.read.format("jdbc").options(**options).load()
+        opened = self._open(source)
+        frame = self._session.read.format("jdbc").options(**opened.options(name, source)).load()
+        opened.check(name, source, frame.schema)
+        return frame
 
     def redact(self, text: str) -> str:
         """The text without the passwords that were read."""

@@ -53,6 +53,8 @@ class Jdbc:
         password_env: The environment variable of the worker that has the password,
         password_file: or the file, whose last line end does not count; read when the job begins.
         schema: Columns and types that are not what the driver says, as in Spark's DDL: `"amount DECIMAL(20,4)"`.
+            A value with more digits after the point than a column of it has is refused, never rounded: where the database's own
+            types do not rule it out, one pass looks for it.
             An infinite date or timestamp of PostgreSQL can only be read as `STRING`, and is refused else; one pass looks for it.
         fetch_rows: Rows of one answer of the database.
         statement_timeout: Seconds that the database may take for one answer, the first row of a range or the next ones;

@@ -23,9 +23,11 @@ from types import MappingProxyType
 from typing import Any
 
 from py4j.protocol import Py4JError
+from pyspark.sql.types import StructType
 
 from steadyworker.errors import ExportError
 from steadyworker.exports.spark.drivers import DRIVERS
+from steadyworker.exports.spark.exact import places, rounded
 from steadyworker.exports.spark.protocol import Database
 
 _ROWS_A_RANGE = 250_000
@@ -55,6 +57,7 @@ _BOUNDS: Mapping[str, str] = MappingProxyType(
         ),
     }
 )
+_WHOLE = frozenset({"int2", "int4", "int8", "oid"})
 _DATES = frozenset({"date", "timestamp", "timestamptz"})
 # What Spark would make something else of.
 _BENT = {
@@ -141,6 +144,31 @@ class Postgres:
             **self._ranges(name, source),
         }
 
+    def check(self, name: str, source: Database, kinds: StructType) -> None:
+        """
+        Whether the table can be read as these types without a digit being lost: one pass, if its columns' types do not say so.
+
+        Raises:
+            ExportError: A number has more digits after the point than its column is to have.
+            Py4JError: What the database says of a text that is no number.
+        """
+        numbers = {}
+        for column, kind, precision, scale in self._columns(source.relation):
+            after = places(kinds).get(column)
+            if after is not None and kind not in _WHOLE and (kind != "numeric" or not precision or scale > after):
+                # A binary float is what it shows: a cast would give 15 digits of it.
+                number = _quoted(column) + {"numeric": "", "money": "::numeric"}.get(kind, "::text::numeric")
+                numbers[column] = after, f"max({number}::text) FILTER (WHERE {number} <> round({number}, {after}))"
+        if not numbers:
+            return
+        looks = ", ".join(look for _, look in numbers.values())
+        ((*found,),) = self._rows(f"SELECT {looks} FROM {source.relation}")  # noqa: S608 - the user's own
+        for (column, (after, _)), got in zip(numbers.items(), found, strict=True):
+            if got is not None:
+                needs = len(got.partition(".")[2])
+                remedy = f'declare more, Jdbc(schema="{column} DECIMAL(38,{needs})"), or round it in a query, Jdbc(url, "SELECT …")'
+                raise rounded(name, column, after, got, remedy)
+
     def cancel(self) -> None:
         """Cancel what its connections are waiting for; over a connection of its own, because the holder may be one of them."""
         connection = self._connect()
@@ -169,11 +197,11 @@ class Postgres:
     def _relation(self, source: Database) -> str:
         """The table with `real` as the number that PostgreSQL shows: Spark would make 0.10000000149011612 of 0.1."""
         columns = self._columns(source.relation)
-        short = {name for name, kind, _ in columns if kind == "float4" and not says(source.schema, name)}
+        short = {name for name, kind, *_ in columns if kind == "float4" and not says(source.schema, name)}
         if not short:
             return source.relation
         chosen = (
-            f"{_quoted(name)}{'::text::float8 AS ' + _quoted(name) if name in short else ''}" for name, _, _ in columns
+            f"{_quoted(name)}{'::text::float8 AS ' + _quoted(name) if name in short else ''}" for name, *_ in columns
         )
         return f"(SELECT {', '.join(chosen)} FROM {source.relation}) AS exact"  # noqa: S608 - the user's own
 
@@ -181,7 +209,7 @@ class Postgres:
         """Refuse infinite dates, of which Spark makes some of year 1 or 9999; one pass, by as many workers as the server likes."""
         dates = [
             column
-            for column, kind, _ in self._columns(source.relation)
+            for column, kind, *_ in self._columns(source.relation)
             if kind in _DATES and not says(source.schema, column, "(?:STRING|VARCHAR)")
         ]
         if not dates:
@@ -200,7 +228,7 @@ class Postgres:
     def _check(self, name: str, source: Database) -> None:
         """Refuse what Spark would round or make something else of, if nobody has said what it shall be."""
         self._check_finite(name, source)
-        for column, kind, precision in self._columns(source.relation):
+        for column, kind, precision, _ in self._columns(source.relation):
             why = _BENT.get(kind, "")
             if kind == "numeric" and not precision:
                 why = "without a precision Spark would round it to 18 places"
@@ -210,13 +238,18 @@ class Postgres:
                     f'Say what it is, Jdbc(schema="{column} DECIMAL(20,4)"), or cast it in a query, Jdbc(url, "SELECT …").'
                 )
 
-    def _columns(self, relation: str) -> list[tuple[str, str, int]]:
-        """(name, type, precision) of each."""
+    def _columns(self, relation: str) -> list[tuple[str, str, int, int]]:
+        """(name, type, precision, digits after the point) of each."""
         statement = self._holder.createStatement()
         try:
             found = statement.executeQuery(f"SELECT * FROM {relation} LIMIT 0").getMetaData()  # noqa: S608 - the user's own
             return [
-                (str(found.getColumnName(at)), str(found.getColumnTypeName(at)), int(found.getPrecision(at)))
+                (
+                    str(found.getColumnName(at)),
+                    str(found.getColumnTypeName(at)),
+                    int(found.getPrecision(at)),
+                    int(found.getScale(at)),
+                )
                 for at in range(1, found.getColumnCount() + 1)
             ]
         finally:
@@ -230,7 +263,7 @@ class Postgres:
         count = source.partitions or min(max(1, math.ceil(rows / _ROWS_A_RANGE)), _MOST_RANGES)
         if column is None or count == 1:
             return {}
-        kinds = {known: kind for known, kind, _ in self._columns(source.relation)}
+        kinds = {known: kind for known, kind, *_ in self._columns(source.relation)}
         bounds = _BOUNDS.get(kinds.get(column, ""))
         if bounds is None:
             raise ExportError(

@@ -9,6 +9,7 @@ part of a task that is not complete, nor a file of a job that failed.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping
 from decimal import Decimal
 from pathlib import Path
@@ -32,6 +33,7 @@ from steadyworker.exports.spark.tasks import parts_in
 
 _PIECE = 6 << 20  # bytes of the query's estimated result for each task of a sort, before Spark knows better
 _UNKNOWN = 1 << 50
+_RAISED = re.compile(r"\[USER_RAISED_EXCEPTION\] (.*?)(?: SQLSTATE: P0001)?")  # what `raise_error` says
 _FEWEST, _MOST = 32, 4000
 # To cut a sort, Spark's RangePartitioner brings three keys to the driver for each that it asks for, 100 a piece by default:
 # 1,200,000 for 4000 pieces, past `spark.driver.maxResultSize` (64 MB) when a key has some 50 bytes.
@@ -141,7 +143,8 @@ def first_line(error: Exception) -> str:
     text = str(error.java_exception) if isinstance(error, Py4JJavaError) else str(error)
     lines = [stripped for part in text.splitlines() if (stripped := part.strip())]
     header = _header(error) if lines and "FAILED_READ_FILE" in lines[0] else ""
-    return header or (lines[0] if lines else type(error).__name__)
+    raised = _RAISED.fullmatch(lines[0]) if lines else None
+    return header or (raised[1] if raised else lines[0] if lines else type(error).__name__)
 
 
 def _header(error: Exception) -> str:

@@ -16,6 +16,7 @@ Ours reads each column as text once, and gives it a type only if every value of 
 That is one more pass over the files; a `schema` in `Files` saves it.
 An empty cell is NULL; a quoted empty one is "" in a column of text and NULL in others.
 With a `schema` it is NULL everywhere, because Spark's own parser would take it for a number that is none.
+A decimal of a `schema` has every digit that is written, in CSV and in JSON Lines, or the export fails (`exact.py`).
 
 Each file's header has to name the same columns in the same order, and those of a `schema`: Spark takes cells by their place.
 `options={"enforceSchema": "true"}` lets a `schema` rename them.
@@ -28,11 +29,14 @@ that character was found in it, and with a `schema` by a pass over the bytes, wh
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - as everybody calls it
+from pyspark.sql.types import StructType
 
 from steadyworker.errors import ExportError
+from steadyworker.exports.spark.exact import exact
 from steadyworker.exports.spark.lines import column
 from steadyworker.exports.spark.protocol import Source
 
@@ -67,8 +71,17 @@ def read(session: SparkSession, source: Source) -> DataFrame:
             options = {"prefersDecimal": "true", "mode": "FAILFAST", **source.options}
         case _:
             options = source.options
-    reader = session.read.format(source.format).options(**options)
-    return (reader.schema(source.schema) if source.schema else reader).load(path)
+    if source.schema:
+        return _declared(session, source, source.schema, options, path)
+    return session.read.format(source.format).options(**options).load(path)
+
+
+def _declared(session: SparkSession, source: Source, schema: str, options: Mapping[str, str], path: str) -> DataFrame:
+    def load(schema: str | StructType) -> DataFrame:
+        return session.read.format(source.format).options(**options).schema(schema).load(path)
+
+    # Parquet has types of its own: Spark refuses to read a decimal as another.
+    return load(schema) if source.format == "parquet" else exact(load, schema, options, source.path)
 
 
 def _csv(session: SparkSession, source: Source, path: str) -> DataFrame:
@@ -77,7 +90,7 @@ def _csv(session: SparkSession, source: Source, path: str) -> DataFrame:
     if source.schema:
         if not said:
             _check_utf8(session, source, path)
-        return session.read.format("csv").options(**options).schema(source.schema).load(path)
+        return _declared(session, source, source.schema, options, path)
     options = {**_CSV, "nullValue": _EMPTY, **source.options}
     text = session.read.format("csv").options(**options).load(path)
     if len(text.inputFiles()) == 1:  # it agrees with itself, also where Spark had to make names up

@@ -4,7 +4,7 @@ SQLite's file read by Spark, in one moment: a copy that `sqlite3` makes in one r
 Connections to the file itself could share no moment, and each would hold writers up (or, in WAL mode, the checkpoint) for as
 long as it reads.
 A column gets the type that all its values have, for SQLite holds none to what was declared; only a declared DECIMAL is taken
-at its word, because its values are binary floats otherwise.
+at its word, because its values are binary floats otherwise: but not by a value that has other digits, which Spark would round.
 """
 
 from __future__ import annotations
@@ -15,12 +15,16 @@ import re
 import sqlite3
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, closing, contextmanager
+from decimal import Decimal, InvalidOperation
 from pathlib import Path
 from types import MappingProxyType
 from urllib.parse import quote
 
+from pyspark.sql.types import ByteType, DataType, DecimalType, IntegerType, LongType, ShortType, StructType
+
 from steadyworker.errors import ExportError
 from steadyworker.exports.spark.drivers import DRIVERS
+from steadyworker.exports.spark.exact import places, rounded
 from steadyworker.exports.spark.postgres import says
 from steadyworker.exports.spark.protocol import Database
 
@@ -28,7 +32,9 @@ _PAGES = 4096  # between two looks whether the job was cancelled
 _BUSY = 30.0  # seconds that a writer is waited for
 _STEPS = 100_000  # of SQLite's machine between two of them while it looks for types and bounds: some milliseconds
 _ROWS_A_RANGE = 250_000
+_BITS: Mapping[type[DataType], int] = MappingProxyType({ByteType: 8, ShortType: 16, IntegerType: 32, LongType: 64})
 _DECIMAL = re.compile(r"(?:decimal|numeric)\s*\(\s*(\d+)\s*(?:,\s*(\d+)\s*)?\)", re.IGNORECASE)
+_INTEGER = re.compile(r"[+-]?[0-9]+")
 # What the values of a column are -> its type; NULLs count for nothing.
 # Integers and reals are a mixture: as DOUBLE a 10 would become 10.0, and one above 2^53 another number.
 _TYPES: Mapping[frozenset[str], str] = MappingProxyType(
@@ -58,6 +64,7 @@ class Sqlite:
 
     def __init__(self, source: Database, copy: Path, check: Callable[[], None], now: str) -> None:
         self._copy, self._check = copy, check
+        self._seen: dict[str, Mapping[str, frozenset[str]]] = {}
         self.version = sqlite3.sqlite_version
         self.snapshot = f"sqlite:{source.place} at {now}"
         copy.parent.mkdir(parents=True, exist_ok=True)
@@ -111,6 +118,19 @@ class Sqlite:
             **ranges,
         }
 
+    def check(self, name: str, source: Database, kinds: StructType) -> None:
+        """
+        Whether the table can be read as these types without a digit being lost: one pass for each column of numbers that are no integers.
+
+        Raises:
+            ExportError: A number has more digits after the point than its column is to have, or is none or too large for integers.
+        """
+        with self._reading(name) as here:
+            for column, after in places(kinds).items():
+                kind = kinds[column].dataType
+                if not self._seen[name][column] <= {"integer"} or not isinstance(kind, DecimalType | LongType):
+                    _check(here, name, source, column, after, kind)
+
     def cancel(self) -> None:
         """What works on a file asks for itself."""
 
@@ -145,11 +165,16 @@ class Sqlite:
         declared = _declared(here, source.relation)
         kinds = ", ".join(f"group_concat(DISTINCT typeof({_quoted(column)}))" for column in columns)
         found = here.execute(f"SELECT {kinds} FROM {source.relation}").fetchone()  # noqa: S608
+        kinds_of = {
+            column: frozenset((seen or "").split(",")) - {"null", ""}
+            for column, seen in zip(columns, found, strict=True)
+        }
+        self._seen[name] = kinds_of
         types = [source.schema] if source.schema else []
         for column, seen in zip(columns, found, strict=True):
             if says(source.schema, column):
                 continue
-            kind = _kind(frozenset((seen or "").split(",")) - {"null", ""}, declared.get(column, ""))
+            kind = _kind(kinds_of[column], declared.get(column, ""))
             if kind is None:
                 raise ExportError(
                     f"Expected values of one kind in column {column!r} of table {name!r}, got {seen}: "
@@ -174,6 +199,51 @@ class Sqlite:
             return {}
         bounds = {"lowerBound": str(lower), "upperBound": str(upper), "numPartitions": str(parts)}
         return {"partitionColumn": source.partition_by, **bounds}
+
+
+def _check(here: sqlite3.Connection, name: str, source: Database, column: str, after: int, kind: DataType) -> None:
+    """Raise for the first value of a column that this type does not hold."""
+    c, bits = _quoted(column), _BITS.get(type(kind))
+    # In few of the rows, if any: SQLite makes the first, rough choice, a hundred times faster than Python.
+    rough = [
+        f"typeof({c}) = 'real' AND {c} <> round({c}, {after})",
+        f"typeof({c}) = 'text' AND ({c} GLOB '*[eE]*' OR instr({c}, '.') > 0 AND length(rtrim({c}, '0')) - instr({c}, '.') > {after})",
+    ]
+    if bits:
+        # Its driver cuts off what an integer has no bits for, and makes 0 of a word and 1 of '1e3'.
+        rough = [f"typeof({c}) <> 'integer' OR {c} NOT BETWEEN {-(1 << bits - 1)} AND {(1 << bits - 1) - 1}"]
+    rows = here.execute(f"SELECT {c} FROM {source.relation} WHERE {c} IS NOT NULL AND ({' OR '.join(rough)})")  # noqa: S608
+    for (value,) in rows:
+        number = None if bits and isinstance(value, str) and not _INTEGER.fullmatch(value) else _number(value)
+        if bits and not (number is not None and _places(number) == 0 and -(1 << bits - 1) <= number < 1 << bits - 1):
+            raise ExportError(
+                f"Expected whole numbers that {kind.simpleString().upper()} holds in column {column!r} of table {name!r}, as it is "
+                f'declared, got {value!r:.100}: declare what they are, Jdbc(schema="{column} DECIMAL(38,18)") or STRING.'
+            )
+        if not bits and number is not None and (needs := _places(number)) > after:
+            remedy = (
+                f'declare more, Jdbc(schema="{column} DECIMAL(38,{needs})"), or round it in a query, '
+                f'Jdbc(url, "SELECT round({c}, {after}) AS {c}, …", schema=…)'
+            )
+            raise rounded(name, column, after, str(value), remedy)
+
+
+def _number(value: object) -> Decimal | None:
+    """The number that is shown; None for what is none, which Spark refuses as a decimal."""
+    try:
+        number = Decimal(str(value))
+    except InvalidOperation:
+        return None
+    return number if number.is_finite() else None
+
+
+def _places(number: Decimal) -> int:
+    """Digits after the point, without zeros at the end."""
+    if not number:
+        return 0
+    _, digits, exponent = number.as_tuple()
+    zeros = next(at for at, digit in enumerate(reversed(digits)) if digit)
+    return max(0, -int(exponent) - zeros)
 
 
 def _kind(seen: frozenset[str], declared: str) -> str | None:

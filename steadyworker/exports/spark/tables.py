@@ -31,6 +31,8 @@ class Files:
             Relative ones count from the worker's working directory.
         format: `parquet`, `csv` or `json`; by default what the first file's name ends in.
         schema: Column names and types as in SQL's DDL, `"id BIGINT, amount DECIMAL(12,2)"`.
+            A number that has other digits than its DECIMAL, or is written in another way than `1234.50` where no `locale` is
+            among the options, ends the export.
             Without one the types of CSV and JSON are found by reading all of it once (`reading.py` has the rules for CSV).
         options: Spark's options for the format, like `{"sep": ";"}`, or `{"encoding": "windows-1252"}` for CSV that is not UTF-8.
     """

@@ -1,0 +1,147 @@
+"""
+Decimals as they are written, or an error: Spark's readers round, half up and without a word, what has more digits than a schema says.
+
+So a column of CSV or JSON Lines that is declared DECIMAL is read as text, and becomes the decimal by an expression that
+raises for a value with other digits; in the same pass, and only where there is such a column.
+By the same expression `12,50` is no number: Spark's reader takes any comma for one between thousands, and would read 1250.
+
+Where only Spark's parser knows how numbers are written (`locale`), where broken lines are to become something else (`mode`),
+and inside of structs, arrays and maps, the column is read with as many more places as a decimal can have, and compared with
+what is left of it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as F  # noqa: N812 - as everybody calls it
+from pyspark.sql.types import ArrayType, DataType, DecimalType, MapType, StringType, StructField, StructType
+
+from steadyworker.errors import ExportError
+from steadyworker.exports.spark.lines import WHOLE, column
+
+_DIGITS = 38
+_SPARE = 10  # places that a rounded value must show itself in: no float has that many zeros before its noise
+_EXPONENT = r"^[+-]?\d*\.?(\d*?)0*[eE]([+-]?\d{1,3})$"
+_SHOWN = 100  # characters of a value that an error repeats
+
+
+def exact(
+    load: Callable[[str | StructType], DataFrame], schema: str, options: Mapping[str, str], place: str
+) -> DataFrame:
+    """
+    A table of this schema whose declared decimals have every digit that is written.
+
+    Args:
+        load: Reads the table by a schema.
+        schema: As the user has declared it, in DDL.
+        options: The reader's, which may say how numbers are written, or that broken lines are passed over.
+        place: Where the table is, for whoever reads an error.
+
+    Raises:
+        ExportError: A decimal has so many digits that a rounded one could not be told.
+    """
+    frame = load(schema)
+    fields = frame.schema.fields
+    if not any(_has_decimal(field.dataType) for field in fields):
+        return frame
+    said = {name.lower(): value for name, value in options.items()}
+    plain = "locale" not in said and said.get("mode", "").upper() == "FAILFAST"
+    kinds = {field.name: _loose(field, place, plain=plain) for field in fields}
+    read = load(StructType([StructField(field.name, kinds[field.name]) for field in fields]))
+    return read.select(*(_checked(field, kinds[field.name], place).alias(field.name) for field in fields))
+
+
+def places(schema: StructType) -> dict[str, int]:
+    """Column to digits after the point, of those that hold decimals or integers."""
+    found = {field.name: field.dataType for field in schema.fields}
+    return {
+        name: kind.scale if isinstance(kind, DecimalType) else 0
+        for name, kind in found.items()
+        if isinstance(kind, (DecimalType, *WHOLE))
+    }
+
+
+def rounded(name: str, column: str, after: int, got: str, remedy: str) -> ExportError:
+    """The error for a value of a database that has more digits after the point than its column is declared to have."""
+    return ExportError(
+        f"Expected at most {after} digits after the point in column {column!r} of table {name!r}, as it is declared, "
+        f"got {got:.{_SHOWN}}, which Spark would round: {remedy}."
+    )
+
+
+def _has_decimal(kind: DataType) -> bool:
+    match kind:
+        case StructType():
+            return any(_has_decimal(field.dataType) for field in kind.fields)
+        case ArrayType():
+            return _has_decimal(kind.elementType)
+        case MapType():
+            return _has_decimal(kind.keyType) or _has_decimal(kind.valueType)
+        case _:
+            return isinstance(kind, DecimalType)
+
+
+def _loose(field: StructField, place: str, *, plain: bool) -> DataType:
+    """The type that a column is read as, so that nothing is lost on the way."""
+    return (
+        StringType() if plain and isinstance(field.dataType, DecimalType) else _wide(field.dataType, field.name, place)
+    )
+
+
+def _wide(kind: DataType, name: str, place: str) -> DataType:
+    match kind:
+        case StructType():
+            return StructType([StructField(field.name, _wide(field.dataType, name, place)) for field in kind.fields])
+        case ArrayType():
+            return ArrayType(_wide(kind.elementType, name, place))
+        case MapType():
+            return MapType(_wide(kind.keyType, name, place), _wide(kind.valueType, name, place))
+        case DecimalType() if kind.precision > _DIGITS - _SPARE:
+            raise ExportError(
+                f"Expected decimals of at most {_DIGITS - _SPARE} digits in column {name!r} of {place}, got {_told(kind)}, which "
+                "Spark would round without a sign where there is a locale or mode in options=, or in a struct, array or map: "
+                f"declare DECIMAL({_DIGITS - _SPARE},{min(kind.scale, _DIGITS - _SPARE)}), or STRING."
+            )
+        case DecimalType():
+            return DecimalType(_DIGITS, _DIGITS - kind.precision + kind.scale)
+        case _:
+            return kind
+
+
+def _checked(field: StructField, read_as: DataType, place: str) -> Column:
+    """The column as it was declared."""
+    value, kind = column(field.name), field.dataType
+    if read_as == kind:
+        return value
+    if isinstance(read_as, StringType):
+        assert isinstance(kind, DecimalType)  # nothing else is read as text
+        return F.coalesce(_of_text(value, kind), F.when(value.isNotNull(), _error(field, value, place)))
+    left = value.try_cast(kind)
+    if isinstance(kind, DecimalType):
+        same, shown = value.eqNullSafe(left.cast(read_as)), value.cast("string")
+    else:  # maps cannot be compared
+        shown = F.to_json(F.struct(value))
+        same = shown == F.to_json(F.struct(left.cast(read_as).alias(field.name)))
+    return F.when(same, left).otherwise(_error(field, shown, place))
+
+
+def _of_text(value: Column, kind: DecimalType) -> Column:
+    """The number that is written, in plain digits or with an exponent; NULL for what is none, or has other digits than declared."""
+    after = F.length(F.regexp_extract(value, _EXPONENT, 1)) - F.regexp_extract(value, _EXPONENT, 2).try_cast("int")
+    fits = value.rlike(rf"^[+-]?\d*(\.\d{{0,{kind.scale}}}0*)?$") | (after <= kind.scale)
+    return F.when(fits, value.try_cast(kind))
+
+
+def _error(field: StructField, value: Column, place: str) -> Column:
+    before = f"Expected {_told(field.dataType)} in column {field.name!r} of {place}, got "
+    after = (
+        ": declare as many digits as there are, or STRING, in its schema=, for Spark would round; "
+        'of commas options={"locale": "de-DE"} says what they mean.'
+    )
+    return F.raise_error(F.concat(F.lit(before), F.substring(value, 1, _SHOWN), F.lit(after)))
+
+
+def _told(kind: DataType) -> str:
+    return kind.simpleString().upper()

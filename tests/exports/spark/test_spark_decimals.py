@@ -1,0 +1,192 @@
+"""Declared decimals over real Spark: every digit that the source has is in the file, or the export fails and names the column."""
+
+from __future__ import annotations
+
+import json
+import re
+import sqlite3
+from contextlib import closing
+from pathlib import Path
+
+import psycopg
+import pytest
+
+from steadyworker.errors import ExportError
+from steadyworker.exports.spark.export import SparkExport
+from steadyworker.exports.spark.jdbc import Jdbc
+from steadyworker.exports.spark.service import SparkService
+from steadyworker.exports.spark.tables import Files
+from tests.exports.spark.jdbckit import connections, table
+from tests.exports.spark.sparkkit import LiveServices
+
+pytestmark = [pytest.mark.spark, pytest.mark.timeout(400)]
+
+SCHEMA = "id BIGINT, amount DECIMAL(7,2)"
+EXACT = {
+    "1.50": "1.50",
+    "-0.5000": "-0.50",
+    "+12345.67": "12345.67",
+    ".5": "0.50",
+    "007.1": "7.10",
+    "1.5E1": "15.00",
+    "125e-2": "1.25",
+    "1.250E+1": "12.50",
+}
+WRONG = ["10.005", "0.994999", "1.2345E1", "99999.995", "123456.7", "12,50", "1,234.50", "1e-3", "abc", " 1.5", "NaN"]
+
+
+def lines(service: SparkService, source: Files | Jdbc, to: Path, query: str = "SELECT * FROM t") -> list[str]:
+    """The lines of an export of this table."""
+    SparkExport(query, tables={"t": source}, order_by=("id",)).write(LiveServices(service), to)
+    return to.read_text(encoding="utf-8").splitlines()
+
+
+@pytest.mark.parametrize("suffix", ["csv", "jsonl"])
+def test_a_declared_decimal_has_every_digit_that_is_written(warm: SparkService, tmp_path: Path, suffix: str) -> None:
+    def written(values: list[str | None]) -> Files:
+        file = tmp_path / f"t.{suffix}"
+        if suffix == "csv":
+            rows = [
+                f"{number},{'' if value is None else chr(34) + value + chr(34)}" for number, value in enumerate(values)
+            ]
+            file.write_text("\n".join(["id,amount", *rows]) + "\n")
+        else:
+            file.write_text("".join(json.dumps({"id": n, "amount": value}) + "\n" for n, value in enumerate(values)))
+        return Files(file, schema=SCHEMA)
+
+    found = lines(warm, written([*EXACT, None]), tmp_path / "out.csv", "SELECT id, amount, typeof(amount) FROM t")
+    assert [line.split(",")[1] for line in found[1:]] == [*EXACT.values(), ""]
+    assert found[-1].endswith('"decimal(7,2)"')
+    for value in WRONG:
+        with pytest.raises(ExportError) as raised:
+            lines(warm, written(["1.00", value]), tmp_path / "no.csv")
+        said = f"(job): Expected DECIMAL(7,2) in column 'amount' of {tmp_path}/t.{suffix}, got {value}: declare as many digits"
+        assert said in str(raised.value)
+    assert not (tmp_path / "no.csv").exists()
+
+
+def test_numbers_of_json_are_read_as_they_are_written_and_inside_of_others_too(
+    warm: SparkService, tmp_path: Path
+) -> None:
+    file = tmp_path / "t.jsonl"
+    schema = "id BIGINT, amount DECIMAL(38,18), parts ARRAY<STRUCT<x: DECIMAL(5,2), y: STRING>>, of MAP<STRING, DECIMAL(5,2)>"
+    good = (
+        '{"id": 1, "amount": 0.100000000000000001, "parts": [{"x": 1.250, "y": "a"}, {"x": null}], "of": {"k": 2.5}}\n'
+    )
+    query = "SELECT id, amount, parts[0].x AS x, of['k'] AS k FROM t"
+    file.write_text(good + '{"id": 2}\n')
+    found = lines(warm, Files(file, schema=schema), tmp_path / "out.csv", query)
+    assert found == ["id,amount,x,k", "1,0.100000000000000001,1.25,2.50", "2,,,"]
+    for old, new, name in [("0001,", "00015,", "amount"), ("1.250", "1.255", "parts"), ("2.5}", "2.505}", "of")]:
+        file.write_text(good.replace(old, new))
+        with pytest.raises(
+            ExportError, match=rf"Expected .*DECIMAL.* in column '{name}' of .*: declare as many digits"
+        ):
+            lines(warm, Files(file, schema=schema), tmp_path / "no.csv", query)
+    file.write_text(good)
+    with pytest.raises(ExportError, match=r"at most 28 digits in column 'parts' of .*DECIMAL\(38,2\).*or STRING"):
+        lines(
+            warm, Files(file, schema="id BIGINT, parts ARRAY<DECIMAL(38,2)>"), tmp_path / "no.csv", "SELECT id FROM t"
+        )
+
+
+def test_a_locale_says_what_commas_mean_and_a_mode_what_becomes_of_broken_lines(
+    warm: SparkService, tmp_path: Path
+) -> None:
+    file = tmp_path / "t.csv"
+    german = Files(file, schema=SCHEMA, options={"sep": ";", "locale": "de-DE"})
+    file.write_text("id;amount\n1;1.234,50\n2;-0,5\n")
+    assert lines(warm, german, tmp_path / "out.csv") == ["id,amount", "1,1234.50", "2,-0.50"]
+    file.write_text("id;amount\n1;1,005\n")
+    with pytest.raises(ExportError, match=r"DECIMAL\(7,2\) in column 'amount' of .*got 1\.0050*: declare"):
+        lines(warm, german, tmp_path / "no.csv")
+    loose = Files(file, schema=SCHEMA, options={"mode": "PERMISSIVE"})
+    file.write_text("id,amount\n1,1.50\n2,abc\n")
+    assert lines(warm, loose, tmp_path / "loose.csv") == ["id,amount", "1,1.50", "2,"]
+    file.write_text("id,amount\n1,1.505\n")
+    with pytest.raises(ExportError, match=r"DECIMAL\(7,2\) in column 'amount' of .*got 1\.5050*: declare"):
+        lines(warm, loose, tmp_path / "no.csv")
+
+
+# --- databases --------------------------------------------------------------------------------------------------------
+
+
+def refused(service: SparkService, source: Jdbc, to: Path, says: str) -> None:
+    with pytest.raises(ExportError, match=says):
+        lines(service, source, to)
+    assert not to.exists()
+
+
+def test_a_decimal_of_sqlites_has_every_digit_of_its_values(sources: SparkService, tmp_path: Path) -> None:
+    url = f"sqlite:{tmp_path}/shop.db"
+    with closing(sqlite3.connect(tmp_path / "shop.db")) as made, made:
+        made.execute("CREATE TABLE t (id INTEGER, amount DECIMAL(13,2), text TEXT, part, big)")
+        rows = [(1, 10.25, "1.500", 2.0, 2**31 - 1), (2, 7, "15e-1", 3, 1), (3, 12345678901.35, "7", None, None)]
+        made.executemany("INSERT INTO t VALUES (?, ?, ?, ?, ?)", [*rows, (4, 0.29, "-0.05", -1.0, 2)])
+        for number, values in enumerate([(10.005, "1", 1, 1), (0.1 + 0.2, "10.005", 1, 1), (1, "1e-3", 0.5, 2**31)]):
+            made.execute(f"CREATE TABLE t{number} (id INTEGER, amount DECIMAL(13,2), text TEXT, part, big)")
+            made.execute(f"INSERT INTO t{number} VALUES (1, ?, ?, ?, ?)", values)
+    schema = "text DECIMAL(12,2), part BIGINT, big INT"
+    assert lines(sources, Jdbc(url, "t", schema=schema), tmp_path / "out.csv") == [
+        "id,amount,text,part,big",
+        "1,10.25,1.50,2,2147483647",
+        "2,7.00,1.50,3,1",
+        "3,12345678901.35,7.00,,",
+        "4,0.29,-0.05,-1,2",
+    ]
+    no = tmp_path / "no.csv"
+    digits = "Expected at most 2 digits after the point in column '{}' of table 't', as it is declared, got {}, .*{}"
+    refused(sources, Jdbc(url, "t0"), no, digits.format("amount", r"10\.005", r"amount DECIMAL\(38,3\)"))
+    refused(
+        sources, Jdbc(url, "t1"), no, digits.format("amount", r"0\.30000000000000004", r'SELECT round\("amount", 2\)')
+    )
+    refused(
+        sources, Jdbc(url, "SELECT id, text FROM t1", schema=schema), no, digits.format("text", r"10\.005", "round")
+    )
+    refused(sources, Jdbc(url, "SELECT id, text FROM t2", schema=schema), no, digits.format("text", "1e-3", "round"))
+    whole = "Expected whole numbers that {} holds in column '{}' of table 't', as it is declared, got {}: declare"
+    refused(sources, Jdbc(url, "SELECT id, part FROM t2", schema=schema), no, whole.format("BIGINT", "part", r"0\.5"))
+    refused(sources, Jdbc(url, "SELECT id, big FROM t2", schema=schema), no, whole.format("INT", "big", "2147483648"))
+    refused(
+        sources, Jdbc(url, "SELECT id, 'x' AS part FROM t2", schema=schema), no, whole.format("BIGINT", "part", "'x'")
+    )
+    refused(
+        sources,
+        Jdbc(url, "SELECT id, '1e3' AS part FROM t2", schema=schema),
+        no,
+        whole.format("BIGINT", "part", "'1e3'"),
+    )
+    told = Jdbc(url, "SELECT id, round(amount, 2) AS amount FROM t1", schema="amount DECIMAL(13,2)")
+    assert lines(sources, told, tmp_path / "told.csv") == ["id,amount", "1,0.30"]
+    more = Jdbc(url, "SELECT id, amount FROM t1", schema="amount DECIMAL(38,17)")
+    assert lines(sources, more, tmp_path / "more.csv") == ["id,amount", "1,0.30000000000000004"]
+
+
+def test_a_schema_that_has_fewer_digits_than_postgresql_is_held_to_its_values(
+    sources: SparkService, database: str, tmp_path: Path
+) -> None:
+    with psycopg.connect(database) as connection:
+        connection.execute(
+            """CREATE TABLE good AS SELECT 1 AS id, 1.2300::numeric(20,4) AS fixed, 1.50::numeric AS free, 0.29::float8 AS float,
+               '7.10' AS text, 3.0::numeric AS whole UNION ALL SELECT 2, NULL, NULL, NULL, NULL, NULL"""
+        )
+        connection.execute(
+            """CREATE TABLE bad AS SELECT 1 AS id, 1.2345::numeric(20,4) AS fixed, 1.005::numeric AS free, 0.1::float8 + 0.2 AS float,
+               '7.105' AS text, 3.5::numeric AS whole"""
+        )
+    schema = "fixed DECIMAL(20,2), free DECIMAL(20,2), float DECIMAL(20,2), text DECIMAL(20,2), whole BIGINT"
+    found = lines(sources, table(database, "good", schema=schema), tmp_path / "out.csv")
+    assert found == ["id,fixed,free,float,text,whole", "1,1.23,1.50,0.29,7.10,3", "2,,,,,"]
+    cases = {"fixed": "1.2345", "free": "1.005", "float": "0.30000000000000004", "text": "7.105"}
+    for name, got in cases.items():
+        source = table(database, f"SELECT id, {name} FROM bad", schema=schema)
+        said = rf"at most 2 digits after the point in column '{name}' of table 't', as it is declared, got {re.escape(got)}, "
+        refused(sources, source, tmp_path / "no.csv", said + rf".*{name} DECIMAL\(38,{len(got) - 2}\)")
+    whole = table(database, "SELECT id, whole FROM bad", schema=schema)
+    refused(
+        sources,
+        whole,
+        tmp_path / "no.csv",
+        "at most 0 digits after the point in column 'whole' of table 't'.* got 3.5, ",
+    )
+    assert connections(database) == []
