@@ -19,6 +19,9 @@ from steadyworker.exports.spark.settings import SparkSettings
 from tests.conftest import Eventually
 from tests.exports.spark.clusters import ConnectServer, Standalone
 from tests.exports.spark.sparkkit import BIG, ORDER, QUERY, SMALL_TASKS, LiveServices, session
+from tests.exports.spark.test_spark_decimals import (  # noqa: F401 - as those below
+    test_numbers_of_json_are_read_as_they_are_written_and_inside_of_others_too,
+)
 from tests.exports.spark.test_spark_export import (  # noqa: F401 - collected here a second time, with this file's `warm`
     test_a_second_run_of_the_job_answers_with_the_file_that_is_there,
     test_an_empty_result_is_a_header_with_a_manifest,
