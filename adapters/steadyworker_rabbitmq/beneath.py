@@ -7,9 +7,11 @@ Everything here is called by the I/O thread, and was read in pika 1.4.1 to 1.4.4
 from __future__ import annotations
 
 import hashlib
+import socket
 import ssl
 import struct
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any
 
 from pika import SelectConnection, frame, spec
@@ -26,7 +28,7 @@ _HEADER = struct.Struct(">HHQ")
 
 class Connection(SelectConnection):  # type: ignore[misc]  # pika says nothing of its types
     """
-    A connection that survives headers which pika cannot read, and that hears why TLS was refused.
+    A connection that survives headers which pika cannot read, hears why TLS was refused, and sends at once.
 
     Headers: a time beyond the year 9999, tables nested too deep.
     pika ends the connection on them, so that the message would come again, and end it again, for ever.
@@ -34,6 +36,9 @@ class Connection(SelectConnection):  # type: ignore[misc]  # pika says nothing o
 
     TLS 1.3: a broker judges our certificate when its half of the handshake is over, and our first bytes meet a closed socket.
     pika reports those; why it was closed was said before, and still waits to be read.
+
+    Sending: pika waits for the loop to say that a socket takes bytes, which it nearly always does.
+    That is one more turn of the loop, and two system calls, between each job and the next.
     """
 
     def _read_frame(self) -> Any:
@@ -53,6 +58,16 @@ class Connection(SelectConnection):  # type: ignore[misc]  # pika says nothing o
             )
             return end, frame.Header(channel, body_size, properties)
 
+    def _adapter_emit_data(self, data: bytes) -> None:
+        inner: Any = super()
+        transport: Any = inner.__self__._transport  # noqa: SLF001
+        active = transport._state == transport._STATE_ACTIVE  # noqa: SLF001
+        if active and type(transport._sock) is socket.socket and not transport._tx_buffers:  # noqa: SLF001
+            with suppress(OSError):  # whatever is wrong, pika meets it again and knows what to do
+                data = data[transport._sock.send(data) :]  # noqa: SLF001
+        if data:
+            inner._adapter_emit_data(data)  # noqa: SLF001
+
     def _proto_connection_lost(self, error: BaseException | None) -> None:
         inner: Any = super()
         transport: Any = inner.__self__._transport  # noqa: SLF001
@@ -60,11 +75,11 @@ class Connection(SelectConnection):  # type: ignore[misc]  # pika says nothing o
         inner._proto_connection_lost(heard or error)  # noqa: SLF001
 
 
-def _last_alert(socket: object) -> ssl.SSLError | None:
+def _last_alert(connected: object) -> ssl.SSLError | None:
     """What a peer that has closed its end of a TLS connection said last, where that was an alert."""
-    if isinstance(socket, ssl.SSLSocket):
+    if isinstance(connected, ssl.SSLSocket):
         try:
-            socket.recv(1)  # it does not block
+            connected.recv(1)  # it does not block
         except ssl.SSLError as error:
             return error if "ALERT" in (error.reason or "") else None
         except OSError:
