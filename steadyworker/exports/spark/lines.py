@@ -8,6 +8,7 @@ Bytes that are no UTF-8 pass here and end the export where parts are joined, whi
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
 
@@ -41,6 +42,9 @@ from steadyworker.exports.spark.protocol import Lines
 
 _FORMULA = tuple(map(ord, "=+-@\t\r\0"))
 _ESCAPED = r'["\\\x00-\x1f]'
+_BREAKING = '"\r\n'
+_HARMLESS = re.compile(r"[A-Za-z0-9 ,.:;|_/+-]*")
+_QUOTE, _APOSTROPHE = "CAST(X'22' AS STRING)", "CAST(X'27' AS STRING)"
 WHOLE = (ByteType, ShortType, IntegerType, LongType)
 
 
@@ -69,33 +73,33 @@ def written(frame: DataFrame, lines: Lines) -> DataFrame:
     """
     The lines of these rows, without their ends, as the only column.
 
+    As SQL: of the two thousand calls that the same takes as Columns, each is a round trip to the JVM (0.3 s for ten columns).
+
     In steps that Spark does not fold into one, because text is looked at many times: first each text becomes one that is
     not NULL, then all of a row's are searched at once for what has to be escaped, which few rows have.
     That keeps the code that Spark makes of it small enough for Java to compile it.
     """
     fields = frame.schema.fields
     texts = [number for number, field in enumerate(fields) if _is_text(field)]
-    found = frame.select(
+    named = frame.toDF(*(f"value{number}" for number in range(len(fields))))  # no name of the user's is read as SQL
+    found = named.selectExpr(
         *(
-            F.coalesce(column(field.name).cast("string"), F.lit("")).alias(f"text{number}")
-            if number in texts
-            else column(field.name).alias(f"value{number}")
-            for number, field in enumerate(fields)
+            f"coalesce(CAST(value{number} AS STRING), '') AS text{number}" if number in texts else f"value{number}"
+            for number in range(len(fields))
         ),
-        *(column(fields[number].name).isNull().alias(f"null{number}") for number in texts),
+        *(f"value{number} IS NULL AS null{number}" for number in texts),
     )
     json = lines.form == "jsonl"
     if texts:
-        together = F.concat_ws(" ", *(F.col(f"text{number}") for number in texts))
-        odd = together.rlike(_ESCAPED) if json else _special(together, lines)
-        found = found.select("*", odd.alias("odd"))
-    cells = [(_json_cell if json else _cell)(field, number, lines) for number, field in enumerate(fields)]
+        together = f"concat_ws(' ', {', '.join(f'text{number}' for number in texts)})"
+        odd = f"rlike({together}, {_literal(_ESCAPED)})" if json else _special(together, lines)
+        found = found.selectExpr("*", f"{odd} AS odd")
     if json:
-        names = [escaped(field.name) + ":" for field in fields]
-        named = [F.concat(F.lit(name), cell) for name, cell in zip(names, cells, strict=True)]
-        return found.select(F.concat(F.lit("{"), *_between(named, ","), F.lit("}")).alias("value"))
-    null = F.lit('""' if len(fields) == 1 and not lines.null else lines.null)
-    return found.select(F.concat(*_between([F.coalesce(cell, null) for cell in cells], lines.delimiter)).alias("value"))
+        parts = _between([_json_member(field, number, lines) for number, field in enumerate(fields)], ",")
+        return found.selectExpr(f"concat('{{', {', '.join(parts)}, '}}') AS value")
+    null = _literal('""' if len(fields) == 1 and not lines.null else lines.null)
+    cells = [f"coalesce({_cell(field, number, lines)}, {null})" for number, field in enumerate(fields)]
+    return found.selectExpr(f"concat({', '.join(_between(cells, lines.delimiter))}) AS value")
 
 
 def storable(frame: DataFrame) -> DataFrame:
@@ -110,124 +114,137 @@ def storable(frame: DataFrame) -> DataFrame:
     )
 
 
-def _between(cells: Sequence[Column], separator: str) -> list[Column]:
-    return [part for cell in cells for part in (F.lit(separator), cell)][1:]
+def _literal(text: str) -> str:
+    """Text as SQL reads it under every setting: what might be an escape, or a variable, is told in hexadecimal."""
+    return f"'{text}'" if _HARMLESS.fullmatch(text) else f"CAST(X'{text.encode().hex()}' AS STRING)"
+
+
+def _between(cells: Sequence[str], separator: str) -> list[str]:
+    return [part for cell in cells for part in (_literal(separator), cell)][1:]
 
 
 def _is_text(field: StructField) -> bool:
     return isinstance(field.dataType, StringType | CharType | VarcharType)
 
 
-def _cell(field: StructField, number: int, lines: Lines) -> Column:
+def _cell(field: StructField, number: int, lines: Lines) -> str:
     """The cell of one value; NULL stays NULL."""
-    return _text(number, lines) if _is_text(field) else _shown(field, F.col(f"value{number}"), lines)
+    return _text(number, lines) if _is_text(field) else _shown(field, f"value{number}", lines)
 
 
-def _shown(field: StructField, value: Column, lines: Lines) -> Column:
+def _shown(field: StructField, value: str, lines: Lines) -> str:
     """The text of a value that is not text."""
     shown = _TEXTS[type(field.dataType)](value, lines)
     if lines.decimal_comma and isinstance(field.dataType, DecimalType | DoubleType | FloatType):
-        return F.replace(shown, F.lit("."), F.lit(","))
+        return f"replace({shown}, '.', ',')"
     return shown
 
 
-def _text(number: int, lines: Lines) -> Column:
+def _text(number: int, lines: Lines) -> str:
     """Text, guarded and quoted as `formats.Csv` says."""
-    value = F.col(f"text{number}")
-    formula = F.ascii(value).isin(*_FORMULA) if lines.guard_formulas else F.lit(False)  # noqa: FBT003 - SQL's false
-    guard = F.when(formula, "'").otherwise("")
-    quoted = F.concat(F.lit('"'), guard, F.replace(value, F.lit('"'), F.lit('""')), F.lit('"'))
+    value, null = f"text{number}", _literal(lines.null)
+    formula = f"ascii({value}) IN ({', '.join(map(str, _FORMULA))})" if lines.guard_formulas else "false"
+    guard = f"CASE WHEN {formula} THEN {_APOSTROPHE} ELSE '' END"
+    quoted = f"concat({_QUOTE}, {guard}, replace({value}, {_QUOTE}, concat({_QUOTE}, {_QUOTE})), {_QUOTE})"
     # Most text begins with a letter: that is neither a formula nor nothing.
-    plain = ~F.col("odd") & (value >= "A")
+    plain = f"NOT odd AND {value} >= 'A'"
     if lines.null >= "A":
-        plain &= value != lines.null
+        plain += f" AND {value} != {null}"
+    return f"""CASE
+        WHEN {plain} THEN {value}
+        WHEN null{number} THEN NULL
+        WHEN {value} = '' THEN concat({_QUOTE}, {_QUOTE})
+        WHEN {value} = {null} OR {_special(value, lines)} THEN {quoted}
+        WHEN {formula} THEN concat({_APOSTROPHE}, {value})
+        ELSE {value}
+    END"""
+
+
+def _special(value: str, lines: Lines) -> str:
     return (
-        F.when(plain, value)
-        .when(F.col(f"null{number}"), F.lit(None))
-        .when(value == "", '""')
-        .when((value == lines.null) | _special(value, lines), quoted)
-        .when(formula, F.concat(F.lit("'"), value))
-        .otherwise(value)
+        f"({' OR '.join(f'contains({value}, {_literal(character)})' for character in (lines.delimiter, *_BREAKING))})"
     )
 
 
-def _special(value: Column, lines: Lines) -> Column:
-    special = value.contains(lines.delimiter)
-    for character in '"\r\n':
-        special |= value.contains(character)
-    return special
+def _json_member(field: StructField, number: int, lines: Lines) -> str:
+    return f"concat({_literal(escaped(field.name) + ':')}, {_json_cell(field, number, lines)})"
 
 
-def _json_cell(field: StructField, number: int, lines: Lines) -> Column:
+def _json_cell(field: StructField, number: int, lines: Lines) -> str:
     """A value of JSON, as `jsonl.py` says."""
     if _is_text(field):
-        value = F.col(f"text{number}")
-        array = F.to_json(F.array(value))
-        return (
-            F.when(F.col(f"null{number}"), "null")
-            .when(~F.col("odd"), F.concat(F.lit('"'), value, F.lit('"')))
-            .otherwise(F.substr(array, F.lit(2), F.length(array) - 2))
-        )
-    value = F.col(f"value{number}")
+        value = f"text{number}"
+        array = f"to_json(array({value}))"
+        return f"""CASE
+            WHEN null{number} THEN 'null'
+            WHEN NOT odd THEN {_quoted(value)}
+            ELSE substr({array}, 2, length({array}) - 2)
+        END"""
+    value = f"value{number}"
     shown = _shown(field, value, lines)
     if isinstance(field.dataType, DoubleType | FloatType):
-        shown = F.when(F.isnan(value) | (F.abs(value) == float("inf")), _quoted(shown)).otherwise(shown)
+        odd = f"isnan({value}) OR abs({value}) = CAST('Infinity' AS DOUBLE)"
+        shown = f"CASE WHEN {odd} THEN {_quoted(shown)} ELSE {shown} END"
     elif not isinstance(field.dataType, (*WHOLE, BooleanType)):
         shown = _quoted(shown)
-    return F.coalesce(shown, F.lit("null"))
+    return f"coalesce({shown}, 'null')"
 
 
-def _quoted(value: Column) -> Column:
-    return F.concat(F.lit('"'), value, F.lit('"'))
+def _quoted(value: str) -> str:
+    return f"concat({_QUOTE}, {value}, {_QUOTE})"
 
 
-def _plain(value: Column, lines: Lines) -> Column:  # noqa: ARG001 - others need it
-    return value.cast("string")
+def _plain(value: str, lines: Lines) -> str:  # noqa: ARG001 - others need it
+    return f"CAST({value} AS STRING)"
 
 
-def _date(value: Column, lines: Lines) -> Column:
-    return value.cast("string") if lines.dates == DATE else F.date_format(value, "".join(java_pieces(lines.dates)))
+def _float(value: str, lines: Lines) -> str:  # noqa: ARG001 - others need it
+    """As Python's, which has no short floats."""
+    return f"CAST(CAST({value} AS DOUBLE) AS STRING)"
 
 
-def _moment(value: Column, lines: Lines) -> Column:
+def _date(value: str, lines: Lines) -> str:
+    if lines.dates == DATE:
+        return f"CAST({value} AS STRING)"
+    return f"date_format({value}, {_literal(''.join(java_pieces(lines.dates)))})"
+
+
+def _moment(value: str, lines: Lines) -> str:
     """A moment without a zone."""
     pieces = [piece for piece in java_pieces(lines.moments) if piece != OFFSET]
-    return F.concat(*(F.date_format(value, piece) for piece in pieces))
+    return f"concat({', '.join(f'date_format({value}, {_literal(piece)})' for piece in pieces)})"
 
 
-def _instant(value: Column, lines: Lines) -> Column:
+def _instant(value: str, lines: Lines) -> str:
     """A moment with a zone: shifted to what the clocks there show, and then told as if it were UTC."""
     if lines.zone == UTC:
-        local, offset = value, F.lit("Z")
+        local, offset = value, "'Z'"
     else:
-        local = F.from_utc_timestamp(value, lines.zone)
-        offset = _offset(((F.unix_micros(local) - F.unix_micros(value)) / 1_000_000).cast("int"))
+        local = f"from_utc_timestamp({value}, {_literal(lines.zone)})"
+        offset = _offset(f"CAST((unix_micros({local}) - unix_micros({value})) / 1000000 AS INT)")
     pieces = java_pieces(lines.moments)
-    return F.concat(*(offset if piece == OFFSET else F.date_format(local, piece) for piece in pieces))
+    shown = (offset if piece == OFFSET else f"date_format({local}, {_literal(piece)})" for piece in pieces)
+    return f"concat({', '.join(shown)})"
 
 
-def _offset(seconds: Column) -> Column:
+def _offset(seconds: str) -> str:
     """`+02:00`, `Z`, and seconds where zones of long ago have some."""
-    size = F.abs(seconds)
+    size = f"abs({seconds})"
 
-    def two(number: Column) -> Column:
-        return F.lpad(number.cast("int").cast("string"), 2, "0")
+    def two(number: str) -> str:
+        return f"lpad(CAST(CAST({number} AS INT) AS STRING), 2, '0')"
 
-    return F.when(seconds == 0, "Z").otherwise(
-        F.concat(
-            F.when(seconds < 0, "-").otherwise("+"),
-            two(F.floor(size / 3600)),
-            F.lit(":"),
-            two(F.floor(size % 3600 / 60)),
-            F.when(size % 60 != 0, F.concat(F.lit(":"), two(size % 60))).otherwise(""),
-        )
-    )
+    return f"""CASE WHEN {seconds} = 0 THEN 'Z' ELSE concat(
+        CASE WHEN {seconds} < 0 THEN '-' ELSE '+' END,
+        {two(f"floor({size} / 3600)")}, ':', {two(f"floor({size} % 3600 / 60)")},
+        CASE WHEN {size} % 60 != 0 THEN concat(':', {two(f"{size} % 60")}) ELSE '' END
+    ) END"""
 
 
-_TEXTS: Mapping[type[DataType], Callable[[Column, Lines], Column]] = MappingProxyType(
+_TEXTS: Mapping[type[DataType], Callable[[str, Lines], str]] = MappingProxyType(
     {
         **dict.fromkeys((*WHOLE, BooleanType, DecimalType, DoubleType, NullType), _plain),
-        FloatType: lambda value, _: value.cast("double").cast("string"),  # as Python, which has no short floats
+        FloatType: _float,
         DateType: _date,
         TimestampType: _instant,
         TimestampNTZType: _moment,
