@@ -13,6 +13,8 @@ Spark Connect, in the host: a server that the user runs; each job has a session 
 
 A session is named by the run (`Plan.session`), which stored that name before Spark heard of it.
 So whatever a lost host or an earlier run has left running is ended before anything new begins.
+A cancelled job has ended for us as soon as its call has, or the server is slow to end it; its session is watched for two
+minutes more, because an operation that is interrupted begins jobs of Spark's after its end (`kills.py`).
 Spark Connect has no status store: parts are passed on when all are written, and progress is what the server tells.
 """
 
@@ -30,11 +32,15 @@ from pyspark.sql import DataFrame, SparkSession
 
 from steadyworker.clock import SystemClock
 from steadyworker.errors import ExportError
+from steadyworker.exports.spark.kills import Closed, Kills, mark
 from steadyworker.exports.spark.protocol import Connect, Done, Failed, JobEvent, Progress, Run
 from steadyworker.exports.spark.query import is_query, write
-from steadyworker.exports.spark.server import PAUSE, Closed, Server, is_answer, tag, words
+from steadyworker.exports.spark.server import PAUSE, Server, is_answer, tag, words
 
 _BYE = 1.5  # seconds for all that runs when the worker process is gone
+_PATIENCE = 5.0  # seconds for an interrupted operation to end before its job is told to have
+# Seconds between two cancels of all that a job runs, 116 in all: what begins late runs for half as long again.
+_PAUSES = tuple(PAUSE * 1.5**step for step in range(14))
 _FORGOTTEN = (
     "INVALID_HANDLE.SESSION_NOT_FOUND",
     "INVALID_HANDLE.SESSION_CHANGED",
@@ -69,6 +75,8 @@ class ConnectEngine:
         self._server.try_out(asked.conf)
         self._clock = SystemClock()
         self._jobs: dict[str, _Job] = {}
+        self._ending: set[threading.Thread] = set()
+        self._leaving = threading.Event()
         self._changes = threading.Lock()
 
     @property
@@ -101,8 +109,13 @@ class ConnectEngine:
             last = Failed(job.id, "query" if is_query(error) else "job", words(error))
         finally:
             job.ended.set()
+        self._tell(job, last)
+
+    def _tell(self, job: _Job, last: JobEvent) -> None:
+        """The last event of a job, once."""
         with self._changes:
-            del self._jobs[job.id]
+            if self._jobs.pop(job.id, None) is None:
+                return
         self._emit(
             Failed(job.id, "cancelled", "cancelled") if job.cancelled.is_set() and isinstance(last, Failed) else last
         )
@@ -113,7 +126,15 @@ class ConnectEngine:
             found = self._jobs.get(job)
         if found is not None and not found.cancelled.is_set():
             found.cancelled.set()
-            threading.Thread(target=found.interrupt, name=f"{job}-cancel", daemon=True).start()
+            thread = threading.Thread(target=self._end, args=(found,), name=f"{job}-cancel", daemon=True)
+            with self._changes:
+                thread.start()
+                self._ending.add(thread)
+
+    def _end(self, job: _Job) -> None:
+        job.end(self._leaving, lambda: self._tell(job, Failed(job.id, "cancelled", "cancelled")))
+        with self._changes:
+            self._ending.discard(threading.current_thread())
 
     def alive(self) -> bool:
         """Whether the server answers; waits for as long as it hangs."""
@@ -125,13 +146,16 @@ class ConnectEngine:
 
     def abandon(self) -> None:
         """End what runs at the server, in the time that there is."""
-        with self._changes:
-            jobs = list(self._jobs.values())
-        for job in jobs:
-            self.cancel(job.id)
         deadline = self._clock.monotonic() + _BYE
+        with self._changes:
+            jobs = list(self._jobs)
         for job in jobs:
-            job.ended.wait(max(0.0, deadline - self._clock.monotonic()))
+            self.cancel(job)
+        self._leaving.set()
+        with self._changes:
+            ending = list(self._ending)
+        for thread in ending:
+            thread.join(max(0.0, deadline - self._clock.monotonic()))
 
     def stop(self) -> None:
         """End what runs, and leave."""
@@ -140,12 +164,14 @@ class ConnectEngine:
 
 
 class _Job:
-    """One job: `write` in a thread of its own, `interrupt` in another one."""
+    """One job: `write` in a thread of its own, `end` in another one."""
 
     def __init__(self, run: Run, server: Server, conf: Mapping[str, str], emit: Callable[[JobEvent], None]) -> None:
+        self._clock = SystemClock()
         self.id, self._run, self._server, self._conf, self._emit = run.job, run, server, conf, emit
         self._name = run.plan.session or str(uuid.uuid4())
         self._session: SparkSession | None = None
+        self._kills: Kills | None = None
         self._stages: dict[int, tuple[int, int]] = {}
         self._done = self._total = 0
         self.cancelled, self.ended = threading.Event(), threading.Event()
@@ -166,16 +192,18 @@ class _Job:
         except Exception as error:
             if self._forgotten(error) or not self._server.answers():
                 raise _Lost(words(error)) from error
-            if self._session is not None:
+            if self._session is not None and not self.cancelled.is_set():
                 self._server.release(self._session)
             raise
-        self._server.release(session)
+        if not self.cancelled.is_set():  # otherwise `end` needs it
+            self._server.release(session)
         return last
 
     def _write(self, session: SparkSession) -> Done | Failed:
-        self._server.interrupt(session, self._name)  # what a host that died has left there
+        self._server.clear(session, self._name)  # what a host that died has left there
         if self.cancelled.is_set():
             return Failed(self.id, "cancelled", "cancelled")
+        self._kills = mark(session, self._name)
         session.addTag(tag(self._name))
         for key, value in self._conf.items():
             session.conf.set(key, value)
@@ -201,12 +229,46 @@ class _Job:
             self._done, self._total = found
             self._emit(Progress(self.id, self._done, self._total, 0))
 
-    def interrupt(self) -> None:
-        """Cancel until the job has ended, because a cancel before an operation begins is lost."""
-        while not self.ended.wait(PAUSE):
-            if self._session is not None:
-                with suppress(Exception):  # the server went away: the thread that writes hears it, too
-                    self._session.interruptTag(tag(self._name))
+    def end(self, leaving: threading.Event, tell: Callable[[], None]) -> None:
+        """
+        Cancel until the job has ended at the server, with all that it begins there late; then release its session.
+
+        Args:
+            leaving: The host ends: do what can be done at once, and leave the session to whoever runs this job again.
+            tell: To be called when the caller shall wait no longer.
+        """
+        asked, running = self._clock.monotonic(), False
+        for pause in _PAUSES:
+            self._kill()
+            until = self._clock.monotonic() + pause
+            while not self.ended.wait(PAUSE):
+                running = self._interrupt() or running
+                now = self._clock.monotonic()
+                if running and now >= asked + _PATIENCE:
+                    tell()
+                if now >= until:
+                    break
+            if not self.ended.is_set():
+                continue
+            if self._kills is None:  # it had begun nothing
+                break
+            if leaving.wait(max(0.0, until - self._clock.monotonic())):
+                self._kill()
+                return
+        if self._session is not None:
+            self._server.release(self._session)
+
+    def _kill(self) -> None:
+        if self._kills is not None:
+            with suppress(Closed):
+                self._kills.kill()
+
+    def _interrupt(self) -> bool:
+        """Whether an operation was interrupted now that was not before."""
+        try:
+            return self._session is not None and self._server.interrupt(self._session)
+        except Exception:  # noqa: BLE001 - the server went away, or the session: the thread that writes hears it, too
+            return False
 
 
 class _Lost(Exception):

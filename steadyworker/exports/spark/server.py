@@ -15,14 +15,15 @@ from pyspark.sql import SparkSession
 from steadyworker.clock import SystemClock
 from steadyworker.errors import ExportError
 from steadyworker.exports.spark.address import ConnectAddress
+from steadyworker.exports.spark.kills import Closed, Kills
 from steadyworker.exports.spark.query import first_line
 from steadyworker.redaction import redact
 
 USER = "steadyworker"
 """Whose sessions they are unless the address says `user_id`: the same on every machine, so that each can end another's."""
 
-PAUSE = 0.2  # seconds between two calls of cancel, and between two looks whether an operation has ended,
-_ENDED_WITHIN = 30.0  # for so long
+PAUSE = 0.2  # seconds between two interrupts
+_AGAIN = (0.25, 0.5, 1.0)  # seconds to wait for what an interrupted operation begins late
 _TRIES, _LONGEST_WAIT = 4, 2000  # milliseconds; Spark's own policy keeps on for ten minutes
 _DEADLINES = {"config": 30.0, "interrupt": 10.0, "release_session": 10.0, "fetch_error_details": 10.0}  # seconds
 _NO_ANSWER = ("UNAVAILABLE", "DEADLINE_EXCEEDED")
@@ -110,33 +111,32 @@ class Server:
         atexit.unregister(client._on_exit)  # noqa: SLF001 - or it would keep every client
 
     def end(self, name: str) -> None:
-        """End what an earlier run left in its session, and wait until it has ended."""
+        """End what an earlier run left in its session; nothing can be begun in it any longer."""
         session = self.attach(name)
         with suppress(Closed):
-            self.interrupt(session, name)
+            Kills(session, name).kill()  # what it has interrupted itself, in its last moments, is not told again
+            self.clear(session, name)
         self.release(session)
 
-    def interrupt(self, session: SparkSession, name: str) -> None:
+    def clear(self, session: SparkSession, name: str) -> None:
         """
-        Cancel what runs in this session until nothing does.
+        End what runs in this session; at once when nothing does.
 
         Raises:
-            Closed: The session was released: whatever ran in it has ended.
-            ExportError: It goes on and on.
+            Closed: The session was released: somebody else has ended it all.
         """
-        deadline = self._clock.monotonic() + _ENDED_WITHIN
-        while self._interrupted(session, tag(name)):
-            if self._clock.monotonic() >= deadline:
-                raise ExportError(
-                    f"Expected operation {tag(name)} at {self} to end when it is interrupted, "
-                    f"got one that runs for {_ENDED_WITHIN:g} s more: restart the server, or wait."
-                )
-            threading.Event().wait(PAUSE)
+        if self.interrupt(session):
+            kills = Kills(session, name)
+            kills.kill()
+            for pause in _AGAIN:
+                threading.Event().wait(pause)
+                self.interrupt(session)
+                kills.kill()
 
-    def _interrupted(self, session: SparkSession, tag: str) -> bool:
-        """Cancel what runs in this session; answers whether anything did."""
+    def interrupt(self, session: SparkSession) -> bool:
+        """Interrupt the operations of this session; answers whether there was one that was not interrupted before."""
         try:
-            return bool(session.interruptTag(tag))
+            return bool(session.interruptAll())
         except Exception as error:
             if "SESSION_CLOSED" in str(error):
                 raise Closed from None
@@ -145,10 +145,6 @@ class Server:
     def close(self) -> None:
         """Leave."""
         self.release(self._probe)
-
-
-class Closed(Exception):
-    """The session was released, and with it all that ran in it."""
 
 
 def tag(name: str) -> str:

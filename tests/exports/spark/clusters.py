@@ -91,13 +91,15 @@ class ConnectServer(Daemon):
     """A Spark Connect server with two cores, which asks for a token."""
 
     def __init__(self, folder: Path, **conf: str) -> None:
-        port = free_port()
+        port, self._web = free_port(), free_port()
         settings = {
             "spark.master": "local[2]",
             "spark.driver.extraJavaOptions": f"-XX:+UseSerialGC -Djava.io.tmpdir={folder}",
             "spark.driver.bindAddress": "127.0.0.1",
             "spark.driver.host": "127.0.0.1",
-            "spark.ui.enabled": "false",
+            "spark.ui.enabled": "true",
+            "spark.ui.port": str(self._web),
+            "spark.ui.liveUpdate.period": "0",
             "spark.log.level": "WARN",
             "spark.connect.grpc.binding.address": "127.0.0.1",
             "spark.connect.grpc.binding.port": str(port),
@@ -110,11 +112,29 @@ class ConnectServer(Daemon):
         ]
         for key, value in settings.items():
             command += ["--conf", f"{key}={value}"]
-        super().__init__(folder, command, port, SPARK_DAEMON_MEMORY="768m", SPARK_CONNECT_AUTHENTICATE_TOKEN=TOKEN)
+        environ = {
+            "SPARK_DAEMON_MEMORY": "768m",
+            "SPARK_CONNECT_AUTHENTICATE_TOKEN": TOKEN,
+            "SPARK_LOCAL_IP": "127.0.0.1",
+        }
+        super().__init__(folder, command, port, **environ)
 
     @property
     def url(self) -> str:
         return f"sc://localhost:{self.port}/;token={TOKEN}"
+
+    def books(self, what: str) -> list[dict[str, Any]]:
+        """What it says of its `jobs` or its `sql` executions, the newest first."""
+        pages = f"http://127.0.0.1:{self._web}/api/v1/applications"
+        with urllib.request.urlopen(pages, timeout=30) as answer:
+            app = json.load(answer)[0]["id"]
+        with urllib.request.urlopen(f"{pages}/{app}/{what}", timeout=30) as answer:
+            found: list[dict[str, Any]] = json.load(answer)
+        return sorted(found, key=lambda entry: entry["jobId" if what == "jobs" else "id"], reverse=True)
+
+    def running(self) -> list[int]:
+        """The numbers of the jobs that run."""
+        return [job["jobId"] for job in self.books("jobs") if job["status"] == "RUNNING"]
 
 
 class Standalone:
