@@ -14,11 +14,11 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any, Generic
 
+from msgspec import Struct
 from structlog.stdlib import BoundLogger
 from typing_extensions import TypeVar
 
@@ -36,8 +36,7 @@ _NOTE = 500
 _CHECKPOINT_BYTES = 64 << 10  # a checkpoint is a position, not a result
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class JobFacts:
+class JobFacts(Struct, frozen=True, kw_only=True):
     """
     What is known of a job when its run begins.
 

@@ -131,6 +131,8 @@ class Executor:
         if link.raised is not None:
             _discard(result)
             return outcome_of_interrupt(link.raised)
+        if result is None:
+            return Done()
         if inspect.isawaitable(result) or inspect.isgenerator(result) or inspect.isasyncgen(result):
             kind = type(result).__name__
             _discard(result)
@@ -138,7 +140,7 @@ class Executor:
                 f"nothing ran: handle returned a {kind} that nobody has started; "
                 "write `async def handle`, or a handle without `yield`"
             )
-        if result is not None and not self._said_ignored:
+        if not self._said_ignored:
             self._said_ignored = True
             self._log.warning("handle_result_ignored", type=type(result).__name__)
         return Done()
