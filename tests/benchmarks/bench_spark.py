@@ -44,7 +44,10 @@ HERE = Path(__file__).parent
 ROUNDS = {5_000_000: 3, 20_000_000: 1}
 """How often each is measured, by rows."""
 
-SMALL, SMALL_ROUNDS, TABLE_ROWS = 10, 11, 1_000_000
+SMALL, SMALL_ROUNDS, TABLE_ROWS = 10, 21, 1_000_000
+SMALL_WARM_UP = 15
+"""So many on each side are not measured: it takes that many until Java has compiled what they run."""
+
 PASSWORD = "BENCH_PASSWORD"
 ORDER = ("paid_at", "id")
 CLOCK = SystemClock()
@@ -242,7 +245,7 @@ def small() -> None:
         other.do("make", 100_000, source)
         few = SparkExport(f"SELECT * FROM lake WHERE id < {SMALL}", tables={"lake": source}, order_by=ORDER)
         cold = export(service, root, "cold", few)
-        for number in range(3):
+        for number in range(SMALL_WARM_UP):
             export(service, root, f"warm-{number}", few)
             other.do("small", source, root / "warm")
         found: dict[str, list[float]] = {"ours": [], "bare": []}

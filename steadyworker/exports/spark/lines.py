@@ -43,8 +43,8 @@ from steadyworker.exports.spark.protocol import Lines
 _FORMULA = tuple(map(ord, "=+-@\t\r\0"))
 _ESCAPED = r'["\\\x00-\x1f]'
 _BREAKING = '"\r\n'
-_HARMLESS = re.compile(r"[A-Za-z0-9 ,.:;|_/+-]*")
-_QUOTE, _APOSTROPHE = "CAST(X'22' AS STRING)", "CAST(X'27' AS STRING)"
+_HARMLESS = re.compile(r"""[A-Za-z0-9 ",.:;|_/+-]*""")
+_APOSTROPHE = "CAST(X'27' AS STRING)"
 WHOLE = (ByteType, ShortType, IntegerType, LongType)
 
 
@@ -145,7 +145,9 @@ def _text(number: int, lines: Lines) -> str:
     value, null = f"text{number}", _literal(lines.null)
     formula = f"ascii({value}) IN ({', '.join(map(str, _FORMULA))})" if lines.guard_formulas else "false"
     guard = f"CASE WHEN {formula} THEN {_APOSTROPHE} ELSE '' END"
-    quoted = f"concat({_QUOTE}, {guard}, replace({value}, {_QUOTE}, concat({_QUOTE}, {_QUOTE})), {_QUOTE})"
+    quoted = f"""concat('"', {guard}, replace({value}, '"', '""'), '"')"""
+    # A row that has nothing of it is not searched again, cell by cell.
+    special = f"odd AND length(translate({value}, {_literal(lines.delimiter + _BREAKING)}, '')) < length({value})"
     # Most text begins with a letter: that is neither a formula nor nothing.
     plain = f"NOT odd AND {value} >= 'A'"
     if lines.null >= "A":
@@ -153,8 +155,8 @@ def _text(number: int, lines: Lines) -> str:
     return f"""CASE
         WHEN {plain} THEN {value}
         WHEN null{number} THEN NULL
-        WHEN {value} = '' THEN concat({_QUOTE}, {_QUOTE})
-        WHEN {value} = {null} OR {_special(value, lines)} THEN {quoted}
+        WHEN {value} = '' THEN '""'
+        WHEN {value} = {null} OR ({special}) THEN {quoted}
         WHEN {formula} THEN concat({_APOSTROPHE}, {value})
         ELSE {value}
     END"""
@@ -191,7 +193,7 @@ def _json_cell(field: StructField, number: int, lines: Lines) -> str:
 
 
 def _quoted(value: str) -> str:
-    return f"concat({_QUOTE}, {value}, {_QUOTE})"
+    return f"""concat('"', {value}, '"')"""
 
 
 def _plain(value: str, lines: Lines) -> str:  # noqa: ARG001 - others need it
