@@ -21,7 +21,9 @@ BODY = b"\x01" * 32
 
 
 def say(*words: object) -> None:
-    print(*words, flush=True)
+    """One write, or a kill leaves half a line where Python does not buffer (PYTHONUNBUFFERED)."""
+    sys.stdout.write(" ".join(map(str, words)) + "\n")
+    sys.stdout.flush()
 
 
 def open_ledger(place: str) -> Ledger:

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import dataclasses
 import os
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from steadyworker import config
 from steadyworker.assemble import _fan_out, specs_of
@@ -28,7 +28,7 @@ def test_a_listener_that_fails_twice_at_once_is_silenced_once() -> None:
     def fails(event: Event) -> None:
         heard.append(event)
         if len(heard) == 1:
-            emit(dataclasses.replace(event, fence=2))  # as another thread would, before the first call is over
+            emit(replace(event, fence=2))  # as another thread would, before the first call is over
         raise ValueError("odd")
 
     emit = _fan_out([fails])
