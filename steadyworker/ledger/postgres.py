@@ -119,7 +119,7 @@ class PostgresLedger(Ledger):
         lock = str(proof.lock_path(self._owners_dir, owner))
         values = {"owner": owner, "host": host, "lock_path": lock, "queues": list(queues), "boot": proof.boot_id()}
         with self._renewals.connection() as db:
-            db.execute(sql.REGISTER, values)
+            db.execute(sql.REGISTER, values, prepare=True)
 
     @override
     def unregister(self, owner: str) -> None:
@@ -159,7 +159,8 @@ class PostgresLedger(Ledger):
     @override
     def renew(self, tokens: Sequence[Token]) -> Sequence[Renewal]:
         with self._renewals.connection() as db:
-            found = dict(db.execute(sql.RENEW, tokens_values(tokens) | self._lease).fetchall())
+            # Prepared at once: a fleet says these two all day, and planning them costs the server more than they do.
+            found = dict(db.execute(sql.RENEW, tokens_values(tokens) | self._lease, prepare=True).fetchall())
         return [Renewal(place in found, found.get(place)) for place in range(1, len(tokens) + 1)]
 
     @override
