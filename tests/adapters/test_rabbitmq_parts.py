@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import socket
 import ssl
 import threading
 from bisect import bisect_left
@@ -22,6 +23,7 @@ from pika.spec import Basic, BasicProperties
 from steadyworker.adapter import Copy, Redelivered, SystemClock, Target
 from steadyworker.errors import BrokerUnavailable, PublishFailed
 from steadyworker_rabbitmq.backoff import Backoff
+from steadyworker_rabbitmq.beneath import Connection
 from steadyworker_rabbitmq.errors import Foreign, Refused, translated, unavailable
 from steadyworker_rabbitmq.iothread import IoThread
 from steadyworker_rabbitmq.messages import EXACT, delivery_of, fitted, properties_of, size_of
@@ -396,3 +398,79 @@ def test_an_error_in_an_answer_is_the_askers() -> None:
     with pytest.raises(RuntimeError, match="boom"):
         io.ask(question, 5)
     io.stop(5)
+
+
+# --- Sending at once --------------------------------------------------------------------------------------------------
+
+
+class Transport:
+    """As much of pika's transport as is read before something is sent; what is left to pika is counted."""
+
+    _STATE_ACTIVE = 2
+
+    def __init__(self, sock: socket.socket) -> None:
+        self._state = self._STATE_ACTIVE
+        self._sock = sock
+        self._tx_buffers: list[bytes] = []
+        self.written = b""
+
+    def write(self, data: bytes) -> None:
+        self.written += data
+
+
+@pytest.fixture
+def pair() -> Iterator[tuple[socket.socket, socket.socket]]:
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        ours.setblocking(False)
+        theirs.settimeout(5)
+        yield ours, theirs
+
+
+def sender(transport: object) -> Any:
+    """A connection that has this transport, and nothing else."""
+    connection = object.__new__(Connection)
+    connection._transport = transport
+    return connection
+
+
+def test_what_a_socket_takes_is_sent_at_once(pair: tuple[socket.socket, socket.socket]) -> None:
+    ours, theirs = pair
+    transport = Transport(ours)
+    sender(transport)._adapter_emit_data(b"an acknowledgement")
+    assert theirs.recv(100) == b"an acknowledgement"
+    assert transport.written == b""
+
+
+def test_what_a_full_socket_does_not_take_is_left_to_pika_in_its_order(
+    pair: tuple[socket.socket, socket.socket],
+) -> None:
+    ours, theirs = pair
+    transport = Transport(ours)
+    sent = random.Random(7).randbytes(8_000_000)
+    sender(transport)._adapter_emit_data(sent)
+    got = theirs.recv(len(sent))
+    while len(got) + len(transport.written) < len(sent):
+        got += theirs.recv(len(sent))
+    assert got, "some of it was sent"
+    assert got + transport.written == sent
+
+
+def test_what_must_wait_for_other_bytes_or_for_tls_is_left_to_pika(pair: tuple[socket.socket, socket.socket]) -> None:
+    ours, theirs = pair
+    later, starting, gone = Transport(ours), Transport(ours), Transport(ours)
+    later._tx_buffers.append(b"before it")
+    starting._state = 1
+    shut = socket.socket()
+    shut.close()
+    gone._sock = shut
+    encrypted = Transport(
+        ssl.create_default_context().wrap_socket(ours.dup(), do_handshake_on_connect=False, server_hostname="broker")
+    )
+    for transport in (later, starting, gone, encrypted):
+        sender(transport)._adapter_emit_data(b"bytes")
+        assert transport.written == b"bytes"
+    encrypted._sock.close()
+    theirs.setblocking(False)
+    with pytest.raises(BlockingIOError):
+        theirs.recv(1)

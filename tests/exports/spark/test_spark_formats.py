@@ -157,3 +157,32 @@ def test_bytes_that_are_no_text_end_the_export(warm: SparkService, tmp_path: Pat
     with pytest.raises(ExportError, match=r"UTF-8 from Spark, got b'.xff'|from Spark, but .*UTF8"):
         export.write(LiveServices(warm), tmp_path / name)
     assert not (tmp_path / name).exists()
+
+
+WORDS = [
+    "${spark.app.name}",
+    "it's \\' OR 1 = 1 --",
+    '`tick` "quote"',
+    "back\\slash",
+    "\\u0041",
+    "{curly}, ${env:PATH}",
+]
+
+
+@pytest.mark.parametrize(
+    "form", [JsonLines(), *(Csv(null=word) for word in WORDS), Csv(delimiter="'"), Csv(delimiter="\\")]
+)
+def test_nothing_of_a_users_is_read_as_sql(warm: SparkService, tmp_path: Path, form: Format) -> None:
+    """Names, the text of NULL and the delimiter are put into SQL, where a variable, an escape or a quote would be more."""
+    table = pa.table({"id": range(3), **{word: [word, None, "x"] for word in WORDS}})
+    (tmp_path / "source").mkdir()
+    pq.write_table(table, tmp_path / "source" / "words.parquet")
+    name = "out.jsonl" if isinstance(form, JsonLines) else "out.csv"
+    made = SparkExport("SELECT * FROM words", tables={"words": tmp_path / "source"}, order_by=("id",)).write(
+        LiveServices(warm), tmp_path / name, format=form
+    )
+    light = RowExport(table.to_batches(), columns=table.column_names).write(
+        FakeServices(tmp_path / "ledger"), tmp_path / f"light-{name}", format=form
+    )
+    assert (tmp_path / name).read_bytes() == (tmp_path / f"light-{name}").read_bytes()
+    assert made.sha256 == light.sha256
