@@ -45,6 +45,13 @@ _ESCAPED = r'["\\\x00-\x1f]'
 _BREAKING = '"\r\n'
 _HARMLESS = re.compile(r"""[A-Za-z0-9 ",.:;|_/+-]*""")
 _APOSTROPHE = "CAST(X'27' AS STRING)"
+VARIABLE = "${"
+"""
+In a column's name, what Hadoop replaces on its way to Parquet and from there, since schemas are told as configuration.
+
+Spark 4.3.0 reads such a column as NULL, and writes it under the name that the variable has as its value.
+"""
+
 WHOLE = (ByteType, ShortType, IntegerType, LongType)
 
 
@@ -103,7 +110,18 @@ def written(frame: DataFrame, lines: Lines) -> DataFrame:
 
 
 def storable(frame: DataFrame) -> DataFrame:
-    """The rows as Parquet holds them: a column that is NULL and nothing else is text there."""
+    """
+    The rows as Parquet holds them: a column that is NULL and nothing else is text there.
+
+    Raises:
+        ExportError: A name that would become another one.
+    """
+    for name in frame.columns:
+        if VARIABLE in name:
+            raise ExportError(
+                f"Expected no {VARIABLE} in the name of a Parquet file's column, got {name!r}: "
+                "Hadoop would put a variable's value there; give it another name in the query."
+            )
     return frame.select(
         *(
             column(field.name).cast("string").alias(field.name)

@@ -37,7 +37,7 @@ from pyspark.sql.types import StructType
 
 from steadyworker.errors import ExportError
 from steadyworker.exports.spark.exact import exact
-from steadyworker.exports.spark.lines import column
+from steadyworker.exports.spark.lines import VARIABLE, column
 from steadyworker.exports.spark.protocol import Source
 
 _CSV = {
@@ -72,8 +72,15 @@ def read(session: SparkSession, source: Source) -> DataFrame:
         case _:
             options = source.options
     if source.schema:
-        return _declared(session, source, source.schema, options, path)
-    return session.read.format(source.format).options(**options).load(path)
+        found = _declared(session, source, source.schema, options, path)
+    else:
+        found = session.read.format(source.format).options(**options).load(path)
+    if source.format == "parquet" and VARIABLE in found.schema.simpleString():
+        raise ExportError(
+            f"Expected Parquet files without {VARIABLE} in a column's name, got {', '.join(found.columns)} in {source.path}: "
+            "Hadoop takes it for a variable, and Spark then reads NULL; give the column another name where the file is written."
+        )
+    return found
 
 
 def _declared(session: SparkSession, source: Source, schema: str, options: Mapping[str, str], path: str) -> DataFrame:

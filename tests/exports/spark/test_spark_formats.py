@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from datetime import UTC, date, datetime, timedelta
 from decimal import Decimal
 from pathlib import Path
@@ -159,30 +160,37 @@ def test_bytes_that_are_no_text_end_the_export(warm: SparkService, tmp_path: Pat
     assert not (tmp_path / name).exists()
 
 
-WORDS = [
-    "${spark.app.name}",
-    "it's \\' OR 1 = 1 --",
-    '`tick` "quote"',
-    "back\\slash",
-    "\\u0041",
-    "{curly}, ${env:PATH}",
-]
+NULLS = ["${spark.app.name}", "it's \\' OR 1 = 1 --", "`tick`", "back\\slash", "\\u0041", "{${env:PATH}}"]
+NAMES = [*NULLS, 'quoted "name"', "two, of them"]
+FORMATS = [JsonLines(), *(Csv(null=null) for null in NULLS), *(Csv(delimiter=one) for one in ("|", "^"))]
 
 
-@pytest.mark.parametrize(
-    "form", [JsonLines(), *(Csv(null=word) for word in WORDS), Csv(delimiter="'"), Csv(delimiter="\\")]
-)
+@pytest.mark.parametrize("form", FORMATS)
 def test_nothing_of_a_users_is_read_as_sql(warm: SparkService, tmp_path: Path, form: Format) -> None:
-    """Names, the text of NULL and the delimiter are put into SQL, where a variable, an escape or a quote would be more."""
-    table = pa.table({"id": range(3), **{word: [word, None, "x"] for word in WORDS}})
+    """Names and the text of NULL are put into SQL, where a variable, an escape or a quote would be more."""
+    rows = [{"id": number, **{name: [name, None, "x"][number] for name in NAMES}} for number in range(3)]
     (tmp_path / "source").mkdir()
-    pq.write_table(table, tmp_path / "source" / "words.parquet")
+    (tmp_path / "source" / "words.jsonl").write_text("\n".join(map(json.dumps, rows)))
     name = "out.jsonl" if isinstance(form, JsonLines) else "out.csv"
     made = SparkExport("SELECT * FROM words", tables={"words": tmp_path / "source"}, order_by=("id",)).write(
         LiveServices(warm), tmp_path / name, format=form
     )
-    light = RowExport(table.to_batches(), columns=table.column_names).write(
+    ordered = sorted(rows[0])  # as Spark has them, of JSON Lines
+    light = RowExport([[row[name] for name in ordered] for row in rows], columns=ordered).write(
         FakeServices(tmp_path / "ledger"), tmp_path / f"light-{name}", format=form
     )
     assert (tmp_path / name).read_bytes() == (tmp_path / f"light-{name}").read_bytes()
     assert made.sha256 == light.sha256
+
+
+def test_a_name_that_parquet_would_lose_is_refused(warm: SparkService, tmp_path: Path) -> None:
+    """Spark itself reads NULL there, and writes the column as `root`, or whoever it runs as."""
+    (tmp_path / "source").mkdir()
+    pq.write_table(pa.table({"id": [1], "${user.name}": ["kept"]}), tmp_path / "source" / "one.parquet")
+    (tmp_path / "lines").mkdir()
+    (tmp_path / "lines" / "one.jsonl").write_text('{"id": 1, "${user.name}": "kept"}')
+    for folder, name in (("source", "out.csv"), ("lines", "out.parquet")):
+        export = SparkExport("SELECT * FROM one", tables={"one": tmp_path / folder}, order_by=("id",))
+        with pytest.raises(ExportError, match=r"\$\{.*another name"):
+            export.write(LiveServices(warm), tmp_path / name)
+        assert not (tmp_path / name).exists()
