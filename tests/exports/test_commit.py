@@ -13,6 +13,7 @@ import pytest
 
 from steadyworker.clock import SystemClock
 from steadyworker.errors import ExportError, Interrupt, TargetExists
+from steadyworker.exports.hashed import HashedFile
 from steadyworker.exports.manifest import Manifest
 from steadyworker.exports.stage import STAGES, Target, manifest_path, new_stage, reap, stages
 from steadyworker.exports.verifying import verify
@@ -376,3 +377,15 @@ def test_a_parent_that_is_a_file_is_named(tmp_path: Path) -> None:
     (tmp_path / "out").write_text("")
     with pytest.raises(ExportError, match=r"Expected a folder to export to, got '.*out', which is a file"):
         Payments(1).export().write(FakeServices(tmp_path / "ledger"), tmp_path / "out" / "payments.csv")
+
+
+def test_a_file_whose_disk_began_early_is_the_same_file(tmp_path: Path) -> None:
+    """Pieces below, at and above what the disk is told to begin with."""
+    pieces = [bytes([number]) * size for number, size in enumerate((5 << 20, 3 << 20, 1, 20 << 20, 7))]
+    with HashedFile(tmp_path / "file") as file:
+        for piece in pieces:
+            file.write(piece)
+        file.sync()
+        whole = b"".join(pieces)
+        assert (file.bytes, file.sha256) == (len(whole), hashlib.sha256(whole).hexdigest())
+        assert (tmp_path / "file").read_bytes() == whole
