@@ -40,6 +40,7 @@ from steadyworker.exports.spark.query import first_line
 from steadyworker.redaction import redact
 
 _PR_SET_PDEATHSIG = 1
+_NICE = 5  # behind the worker: a heartbeat takes a moment of a core, and an export takes all that it can get
 # It waits for the lock that a living host holds; the JVM may write for a moment after that.
 _BURY = """
 import fcntl, os, shutil, sys, time
@@ -52,13 +53,16 @@ for _ in range(20):
 """
 
 
-def die() -> NoReturn:
+def die(*, unheard: bool = False) -> NoReturn:
     """
     End this process, the JVM, and all that shares their group; nothing here is worth a good-bye.
 
     The folder is the parent's to remove; where the parent is dead, a process that outlives this one does it.
+
+    Args:
+        unheard: The parent's ends of the pipes are closed: it dies, but Linux closes them before we have another parent.
     """
-    if os.getppid() != int(sys.argv[1]):
+    if unheard or os.getppid() != int(sys.argv[1]):
         folder = str(Path(tempfile.gettempdir()).parent)
         subprocess.Popen(
             [sys.executable, "-I", "-S", "-c", _BURY, folder],
@@ -100,12 +104,13 @@ class Wire:
                 self._events.write(encode(message))
                 self._events.flush()
         except OSError:
-            die()
+            die(unheard=True)
 
 
 def main() -> None:
     """Run until told to stop, or until the parent or the JVM is gone."""
     die_with(int(sys.argv[1]))
+    os.nice(_NICE)
     wire = Wire()
     try:
         engine = _engine(wire, sys.argv[2:])
@@ -114,9 +119,9 @@ def main() -> None:
         wire.send(Fatal(redact(first_line(error))))
         die()
 
-    def leave() -> NoReturn:
+    def leave(*, unheard: bool = False) -> NoReturn:
         engine.abandon()
-        die()
+        die(unheard=unheard)
 
     signal.signal(signal.SIGTERM, lambda *_: threading.Thread(target=leave, name="leave").start())
     pings: queue.SimpleQueue[int] = queue.SimpleQueue()
@@ -136,7 +141,7 @@ def main() -> None:
                 stopping.set()
                 engine.stop()
                 os._exit(0)  # at once: end of file, which tells the parent, must not come before the exit code
-    leave()
+    leave(unheard=True)
 
 
 def _engine(wire: Wire, kind: list[str]) -> Backend:

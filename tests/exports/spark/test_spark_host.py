@@ -235,7 +235,7 @@ def test_a_host_that_has_had_its_share_takes_no_more_and_ends(
 
 
 ORPHAN = """
-import sys, threading
+import os, signal, sys, threading
 from pathlib import Path
 from steadyworker.exports.spark.service import SparkService
 from steadyworker.exports.spark.settings import SparkSettings
@@ -245,26 +245,33 @@ service = SparkService(SparkSettings(folder=Path(sys.argv[1]), scratch=Path(sys.
 def said(event):
     if event["type"] == "progress":
         print(service._hosts[0].process.pid, flush=True)
+        if sys.argv[4] == "slowly":
+            service._hosts[0].process._process.stdin.close()
+            os.kill(os.getpid(), signal.SIGSTOP)
 SparkExport(sys.argv[3], tables={}, order_by=("id",)).write(LiveServices(service, on_event=said), Path(sys.argv[2], "out.csv"))
 """
 
 
+@pytest.mark.parametrize("dies", ["at once", "slowly"])
 def test_host_and_jvm_are_gone_within_3_seconds_of_their_parents_death(
-    archive: Path, tmp_path: Path, eventually: Eventually
+    archive: Path, tmp_path: Path, eventually: Eventually, dies: str
 ) -> None:
+    """Slowly: its files are closed before its children have another parent, and they hear of that first."""
     with subprocess.Popen(
-        [sys.executable, "-c", ORPHAN, str(archive), str(tmp_path), BIG],
+        [sys.executable, "-c", ORPHAN, str(archive), str(tmp_path), BIG, dies],
         stdout=subprocess.PIPE,
         text=True,
         cwd=Path(__file__).parents[3],
     ) as parent:
         assert parent.stdout is not None
         host = int(parent.stdout.readline())
-        assert java_of(host)
-        parent.kill()
+        if dies == "at once":
+            assert java_of(host)
+            parent.kill()
         began = time.monotonic()
         eventually(lambda: not session(host), within=15)  # five times what is promised, for busy machines
         print(f"gone {time.monotonic() - began:.2f} s after their parent's death")
+        parent.kill()
         eventually(lambda: not list((tmp_path / "hosts").iterdir()), within=60)
         print(f"and their folder {time.monotonic() - began:.2f} s after it")
 
