@@ -90,7 +90,7 @@ class _Handler(logging.StreamHandler[TextIO]):
         """As StreamHandler's, but that nothing is passed on, RecursionError neither."""
         try:
             self.stream.write(self.format(record) + self.terminator)
-            self.stream.flush()
+            self.flush()
         except RecursionError:
             pass
         except Exception:  # noqa: BLE001 - whatever a record's text, or the stream, raises

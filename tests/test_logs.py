@@ -10,7 +10,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, TextIO, cast
 
 import pytest
 from msgspec import structs
@@ -171,6 +171,21 @@ def test_a_line_that_cannot_be_formatted_is_said_to_be_lost_and_raises_nothing(o
         ("log_line_lost", "lib"),
     ]
     assert "canary" not in out.getvalue()
+
+
+def test_a_stream_that_can_only_write_is_one(out: io.StringIO) -> None:
+    class Bare:
+        """What a program puts in the place of standard error."""
+
+        def write(self, text: str) -> None:
+            out.write(text)
+
+        def isatty(self) -> bool:
+            return False
+
+    configure("json", "debug", cast(TextIO, Bare()))
+    get_logger("app").info("one")
+    assert [line["event"] for line in lines(out)] == ["one"]
 
 
 def test_a_broken_stream_fails_nobody() -> None:

@@ -56,6 +56,8 @@ _REMEDIES: dict[type[psycopg.Error], str] = {
     errors.InsufficientPrivilege: "GRANT this user USAGE and CREATE on the schema, and let it own the ledger's tables.",
     errors.InvalidSchemaName: "CREATE the schema that the URL's search_path names.",
     errors.UndefinedTable: "its tables are gone; restore them.",
+    errors.InvalidSqlStatementName: "a pooler gave its session to another; let it keep one for each client.",
+    errors.FeatureNotSupported: "its tables were changed; it is asked again by a new connection.",
     errors.ReadOnlySqlTransaction: _READ_ONLY,
     errors.DiskFull: "its disk is full; make room.",
 }

@@ -148,6 +148,8 @@ _CHECKPOINT_OF_ROUND_BEFORE = """(
 )"""
 # Never given before, and above every fence of a ledger that was lost: the triggers `fence_is_drawn_…` count on from it.
 _FENCE = "(SELECT max(next_fence, :wall_ms) FROM meta)"
+# Of a new row, as its number, above every other row's too: the version before numbered those of jobs cancelled unseen by itself.
+_NUMBER = "(SELECT max(next_fence, :wall_ms, (SELECT coalesce(max(rowid), 0) + 1 FROM jobs)) FROM meta)"
 _OWN = f"fence = {_FENCE}, owner = :owner, lease_boot = :boot, lease_until = :lease_until"
 _NOBODY = "owner = NULL, lease_boot = NULL, lease_until = NULL"
 _COUNTERS = """
@@ -170,7 +172,7 @@ CLAIM_NEW = f"""
         rowid, namespace, queue, key, round, uid, body_sha256, state, hop, fence, owner, lease_boot, lease_until,
         attempts, crashes, losses, interruptions, first_failed_at, checkpoint, created_at, started_at, worker
     ) VALUES (
-        {_FENCE}, :namespace, :queue, :key, :round, :uid, :body_sha256, 'running', :hop, {_FENCE}, :owner, :boot,
+        {_NUMBER}, :namespace, :queue, :key, :round, :uid, :body_sha256, 'running', :hop, {_NUMBER}, :owner, :boot,
         :lease_until, :attempts, :crashes, :losses, :interruptions, :first_failed_at, {_CHECKPOINT_OF_ROUND_BEFORE},
         :now, :now, :worker
     ) ON CONFLICT DO NOTHING
@@ -224,7 +226,7 @@ STATE_OF = f"SELECT state FROM jobs WHERE {_JOB}"
 CANCEL = f"UPDATE jobs SET cancel_reason = :reason WHERE {_JOB} AND state NOT IN ('done', 'dead')"
 CANCEL_UNSEEN = f"""
     INSERT INTO jobs (rowid, namespace, queue, key, round, uid, state, cancel_reason, created_at)
-    VALUES ({_FENCE}, :namespace, :queue, :key, :round, :uid, 'interrupted', :reason, :now)
+    VALUES ({_NUMBER}, :namespace, :queue, :key, :round, :uid, 'interrupted', :reason, :now)
 """
 SKIP_FENCE = f"UPDATE meta SET next_fence = {_FENCE} + 1"
 """After it: the number of its row is no other's."""

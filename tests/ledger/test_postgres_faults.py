@@ -150,6 +150,26 @@ class TestInUse:
         admin.execute("ALTER TABLE away RENAME TO steadyworker_jobs")
         self.back(ledger, row)
 
+    def test_its_session_was_given_to_another(self, opened: Open) -> None:
+        """By a pooler, which forgets with DISCARD ALL what we have prepared."""
+        ledger = opened()
+        row = claim(ledger)
+        assert ledger.renew([row.token])[0].granted
+        with ledger._renewals.connection() as connection:
+            connection.pgconn.exec_(b"DISCARD ALL")
+        with pytest.raises(LedgerUnavailable, match="pooler"):
+            ledger.renew([row.token])
+        self.back(ledger, row)
+
+    def test_its_tables_were_changed_under_what_is_prepared(self, opened: Open, admin: Admin) -> None:
+        ledger = opened()
+        row = claim(ledger)
+        assert ledger.renew([row.token])[0].granted
+        admin.execute("ALTER TABLE steadyworker_jobs ALTER cancel_reason TYPE varchar")
+        with pytest.raises(LedgerUnavailable, match="tables were changed"):
+            ledger.renew([row.token])
+        self.back(ledger, row)
+
     def test_a_row_that_somebody_has_locked_holds_up_nothing_but_its_own_calls(
         self, opened: Open, admin: Admin
     ) -> None:

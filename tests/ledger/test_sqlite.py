@@ -57,6 +57,22 @@ def test_a_settlement_that_cannot_be_committed_holds_nobody_up(tmp_path: Path, c
     ledger.close()
 
 
+def test_rows_that_sqlite_has_numbered_are_in_no_claims_way(tmp_path: Path, clock: FakeClock) -> None:
+    """As the version before left the numbers of jobs that were cancelled unseen to it: one above the highest."""
+    path = tmp_path / "ledger.db"
+    with closing(SqliteLedger(path, clock=clock, times=Times())) as ledger:
+        first = claimed(ledger, replace(JOB, key="first"))
+        with closing(sqlite3.connect(path)) as raw, raw:
+            raw.executemany(
+                "INSERT INTO jobs (namespace, queue, key, round, uid, state, cancel_reason, created_at) "
+                "VALUES ('n', 'q', ?, 0, ?, 'interrupted', '', 0)",
+                [(f"c-{number}", f"uid-{number}") for number in range(3)],
+            )
+        assert ledger.cancel(replace(JOB, key="unseen"), "") is None
+        second = claimed(ledger, replace(JOB, key="second"))
+        assert second.fence > first.fence
+
+
 def test_a_ledger_of_the_first_schema_never_gives_a_fence_twice(tmp_path: Path, clock: FakeClock) -> None:
     """It drew fences by a statement of its own; the file is brought up to date when it is opened."""
     path = tmp_path / "ledger.db"
