@@ -34,7 +34,7 @@ from steadyworker.clock import SystemClock
 from steadyworker.errors import ExportError
 from steadyworker.exports.spark.kills import Closed, Kills, mark
 from steadyworker.exports.spark.protocol import Connect, Done, Failed, JobEvent, Progress, Run
-from steadyworker.exports.spark.query import is_query, write
+from steadyworker.exports.spark.query import is_query, settle_in, write
 from steadyworker.exports.spark.server import PAUSE, Server, is_answer, tag, words
 
 _BYE = 1.5  # seconds for all that runs when the worker process is gone
@@ -209,7 +209,7 @@ class _Job:
             session.conf.set(key, value)
         session.registerProgressHandler(self._moved)  # type: ignore[arg-type] # a plain function will do
         where = {"server": str(self._server), "session": self._name, "tag": tag(self._name)}
-        return write(session, self._run, self._emit, _estimate, where)
+        return write(settle_in(session), self._run, self._emit, _estimate, where)
 
     def _forgotten(self, error: Exception) -> bool:
         """Whether the server is gone or knows nothing of the job; or knows too much, because the client sent it twice."""

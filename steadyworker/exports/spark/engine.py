@@ -14,6 +14,7 @@ import signal
 import sys
 import threading
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -34,7 +35,7 @@ from steadyworker.exports.spark.protocol import (
     Run,
     Stuck,
 )
-from steadyworker.exports.spark.query import first_line, is_query, write
+from steadyworker.exports.spark.query import FEW, first_line, is_query, settle_in, write
 from steadyworker.exports.spark.tasks import Tasks
 
 _LOOK = 0.2  # seconds between two looks at the books, and between two calls of cancel
@@ -60,6 +61,7 @@ class Engine:
         self._changes = threading.Lock()
         self._ratio = Ratio()
         self._groups = itertools.count(1)
+        self._spare: SparkSession | None = None
 
     @property
     def versions(self) -> dict[str, str]:
@@ -98,6 +100,7 @@ class Engine:
         query = "SELECT id, CAST(id AS STRING) AS text, CAST(id AS DECIMAL(12,2)) AS amount FROM range(10)"
         plan = Plan(query=query, tables={}, order_by=("id",), sums=("amount",), lines=lines, parts=str(folder))
         self._job(Run("warm-up", plan), lambda _: None).write()
+        self._spare = self._fresh()
 
     def run(self, run: Run) -> None:
         """Begin a job; returns at once.  Its last event is `done` or `failed`."""
@@ -124,10 +127,18 @@ class Engine:
         self._jvm.wait()
 
     def _job(self, run: Run, emit: Callable[[JobEvent | Stuck], None]) -> _Job:
-        session = self._session.newSession()
+        with self._changes:
+            session, self._spare = self._spare, None
+        session = session or self._fresh()
         group = f"{run.job}/{next(self._groups)}"  # a job that is begun here a second time begins to count anew
         tasks = Tasks(session, group, Path(run.plan.parts), patience(run), self._ratio)
         return _Job(run, session, group, tasks, emit, self._dump)
+
+    def _fresh(self) -> SparkSession:
+        """A job's session: made ahead, because Spark takes longer for its parser and planner than for a small query."""
+        session = settle_in(self._session.newSession())
+        _estimate(session.range(1))
+        return session
 
     def _dump(self, why: str) -> None:
         """Write to the log what every thread does, of this process and of the JVM."""
@@ -160,6 +171,8 @@ class Engine:
         self._emit(
             Failed(job.id, "cancelled", "cancelled") if job.cancelled.is_set() and isinstance(last, Failed) else last
         )
+        with suppress(Exception):  # the JVM went away: whoever waits for it hears that
+            self._spare = self._spare or self._fresh()
 
 
 class _Job:
@@ -223,7 +236,12 @@ def _is_local(context: Any) -> bool:
 
 
 def _estimate(result: DataFrame) -> int:
-    """The bytes that Spark thinks a result has, as EXPLAIN COST shows them."""
+    """
+    The bytes that Spark thinks a result has, as EXPLAIN COST shows them.
+
+    Where even the tables of a query are few, that is enough: what they are without its filters is known before it is optimised.
+    """
     frame: Any = result._jdf  # noqa: SLF001
-    plan = frame.queryExecution().optimizedPlan()
-    return int(str(plan.stats().sizeInBytes()))
+    query = frame.queryExecution()
+    size = int(str(query.analyzed().stats().sizeInBytes()))
+    return size if size <= FEW else int(str(query.optimizedPlan().stats().sizeInBytes()))

@@ -35,6 +35,9 @@ _PIECE = 6 << 20  # bytes of the query's estimated result for each task of a sor
 _UNKNOWN = 1 << 50
 _RAISED = re.compile(r"\[USER_RAISED_EXCEPTION\] (.*?)(?: SQLSTATE: P0001)?")  # what `raise_error` says
 _FEWEST, _MOST = 32, 4000
+FEW = _PIECE * _FEWEST
+"""Bytes up to which an estimate makes no difference."""
+
 # To cut a sort, Spark's RangePartitioner brings three keys to the driver for each that it asks for, 100 a piece by default:
 # 1,200,000 for 4000 pieces, past `spark.driver.maxResultSize` (64 MB) when a key has some 50 bytes.
 # Three times 20,000 stay below it up to a kilobyte a key, and are still five for each piece.
@@ -58,6 +61,13 @@ _WRITE = {
 }
 
 
+def settle_in(session: SparkSession) -> SparkSession:
+    """A job's own session, with what every export is made by."""
+    for key, value in _SESSION.items():
+        session.conf.set(key, value)
+    return session
+
+
 def write(
     session: SparkSession,
     run: Run,
@@ -70,7 +80,7 @@ def write(
     Make the parts; raises what Spark raises, and ExportError for a query that asks for what cannot be.
 
     Args:
-        session: The job's own.
+        session: The job's own, settled in.
         run: What is asked.
         emit: Is told `started` when the query is understood.
         estimate: How many bytes Spark thinks that a result has.
@@ -78,8 +88,6 @@ def write(
         databases: Reads what stands in one; None where there is no JVM to do it by.
     """
     plan = run.plan
-    for key, value in _SESSION.items():
-        session.conf.set(key, value)
     tables = {name: _read(session, name, source, databases) for name, source in plan.tables.items()}
     for name, table in tables.items():
         table.createOrReplaceTempView(name)

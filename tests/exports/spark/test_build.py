@@ -51,6 +51,14 @@ def nothing(spark, tables, params):
     tables["payments"].count()
 
 
+def untidy(spark, tables, params):
+    # Leaves a view and a setting behind, and tells what those before it have left.
+    left = [table.name for table in spark.catalog.listTables()] + [spark.conf.get("spark.sql.ansi.enabled")]
+    spark.range(1).createOrReplaceTempView("leftover")
+    spark.conf.set("spark.sql.ansi.enabled", "false")
+    return spark.createDataFrame([(1, " ".join(left))], "id INT, left STRING")
+
+
 def unknown(spark, tables, params):
     return tables["payments"].select("missing")
 
@@ -115,3 +123,13 @@ def test_what_a_function_cannot_do_is_told_with_its_line(
             )
         assert "\n" not in str(raised.value)
     assert SparkSettings(folder=tmp_path)  # the service lives on
+
+
+def test_what_a_function_leaves_in_its_session_no_other_export_finds(
+    sources: SparkService, reports: Path, tmp_path: Path
+) -> None:
+    """Sessions are made ahead, each for one export."""
+    for number in range(4):
+        out = tmp_path / f"{number}.csv"
+        SparkExport(Build("report_frames:untidy"), tables={}, order_by=("id",)).write(LiveServices(sources), out)
+        assert out.read_text() == "id,left\n1,true\n"
