@@ -57,7 +57,7 @@ _REMEDIES: dict[type[psycopg.Error], str] = {
     errors.InvalidSchemaName: "CREATE the schema that the URL's search_path names.",
     errors.UndefinedTable: "its tables are gone; restore them.",
     errors.InvalidSqlStatementName: "a pooler gave its session to another; let it keep one for each client.",
-    errors.FeatureNotSupported: "its tables were changed; it is asked again by a new connection.",
+    errors.FeatureNotSupported: "its tables were changed, which a new connection heals; or it is not PostgreSQL.",
     errors.ReadOnlySqlTransaction: _READ_ONLY,
     errors.DiskFull: "its disk is full; make room.",
 }
