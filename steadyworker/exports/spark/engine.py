@@ -38,6 +38,7 @@ from steadyworker.exports.spark.protocol import (
 from steadyworker.exports.spark.query import FEW, first_line, is_query, settle_in, write
 from steadyworker.exports.spark.tasks import Tasks
 
+_AT_ONCE = 6 << 20  # bytes of tables that one task sorts in a moment
 _LOOK = 0.2  # seconds between two looks at the books, and between two calls of cancel
 
 
@@ -237,11 +238,32 @@ def _is_local(context: Any) -> bool:
 
 def _estimate(result: DataFrame) -> int:
     """
-    The bytes that Spark thinks a result has, as EXPLAIN COST shows them.
+    The bytes that Spark thinks a result has, as EXPLAIN COST shows them; 0 where all that it is made of is one task's work.
 
     Where even the tables of a query are few, that is enough: what they are without its filters is known before it is optimised.
     """
     frame: Any = result._jdf  # noqa: SLF001
     query = frame.queryExecution()
-    size = int(str(query.analyzed().stats().sizeInBytes()))
-    return size if size <= FEW else int(str(query.optimizedPlan().stats().sizeInBytes()))
+    plan = query.analyzed()
+    size = _bytes_of(plan)
+    if size > FEW:
+        return _bytes_of(query.optimizedPlan())
+    return 0 if size <= _AT_ONCE and _is_small(result, plan) else size
+
+
+def _is_small(result: DataFrame, plan: Any) -> bool:
+    """
+    Whether Spark would put all rows of these tables into one task anyway; then it need not sample them to sort.
+
+    Not where a query makes many rows of one, or asks others within itself, which are no part of this plan.
+    """
+    session: Any = result.sparkSession
+    said = session.conf.get("spark.sql.adaptive.advisoryPartitionSizeInBytes")
+    most = min(_AT_ONCE, session._jvm.org.apache.spark.network.util.JavaUtils.byteStringAsBytes(said))  # noqa: SLF001
+    tables = plan.collectLeaves()
+    read = sum(_bytes_of(tables.apply(number)) for number in range(tables.size()))
+    return read <= most and plan.subqueriesAll().isEmpty() and "Generate " not in plan.toString()
+
+
+def _bytes_of(plan: Any) -> int:
+    return int(str(plan.stats().sizeInBytes()))

@@ -83,7 +83,7 @@ def write(
         session: The job's own, settled in.
         run: What is asked.
         emit: Is told `started` when the query is understood.
-        estimate: How many bytes Spark thinks that a result has.
+        estimate: How many bytes Spark thinks that a result has; 0 where one task is enough for all.
         where: How to find the job in a cluster.
         databases: Reads what stands in one; None where there is no JVM to do it by.
     """
@@ -213,5 +213,9 @@ def _sampled(pieces: int) -> int:
 
 
 def _pieces(size: int) -> int:
-    """Into how many pieces a shuffle of this many bytes is cut at first; Spark puts small neighbours together when it knows them."""
-    return min(max(size // _PIECE, _FEWEST), _MOST)
+    """
+    Into how many pieces a shuffle of this many bytes is cut at first; Spark puts small neighbours together when it knows them.
+
+    Into one piece it sorts without running the query once more, to sample it.
+    """
+    return 1 if not size else min(max(size // _PIECE, _FEWEST), _MOST)
