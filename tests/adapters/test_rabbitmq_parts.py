@@ -429,7 +429,7 @@ def pair() -> Iterator[tuple[socket.socket, socket.socket]]:
 
 def sender(transport: object) -> Any:
     """A connection that has this transport, and nothing else."""
-    connection = object.__new__(Connection)
+    connection: Any = object.__new__(Connection)
     connection._transport = transport
     return connection
 
