@@ -59,6 +59,17 @@ def untidy(spark, tables, params):
     return spark.createDataFrame([(1, " ".join(left))], "id INT, left STRING")
 
 
+def noted(spark, tables, params):
+    # Writes a line for each row that it is asked for.
+    @F.udf("string")
+    def note(number):
+        with open(params["to"], "a") as file:
+            file.write(f"{number}\\n")
+        return "noted"
+
+    return spark.range(0, 10, 1, 2).select("id", note("id").alias("text"))
+
+
 def unknown(spark, tables, params):
     return tables["payments"].select("missing")
 
@@ -133,3 +144,12 @@ def test_what_a_function_leaves_in_its_session_no_other_export_finds(
         out = tmp_path / f"{number}.csv"
         SparkExport(Build("report_frames:untidy"), tables={}, order_by=("id",)).write(LiveServices(sources), out)
         assert out.read_text() == "id,left\n1,true\n"
+
+
+def test_a_function_is_asked_once_for_each_of_a_few_rows(sources: SparkService, reports: Path, tmp_path: Path) -> None:
+    """To cut a sort into pieces Spark would run everything once more before it."""
+    export = SparkExport(
+        Build("report_frames:noted"), tables={}, order_by=("id",), params={"to": str(tmp_path / "notes")}
+    )
+    assert export.write(LiveServices(sources), tmp_path / "out.csv").rows == 10
+    assert sorted((tmp_path / "notes").read_text().split()) == [str(number) for number in range(10)]
