@@ -13,6 +13,7 @@ import pytest
 
 from steadyworker.clock import SystemClock
 from steadyworker.errors import ExportError, Interrupt, TargetExists
+from steadyworker.exports import hashed
 from steadyworker.exports.hashed import HashedFile
 from steadyworker.exports.manifest import Manifest
 from steadyworker.exports.stage import STAGES, Target, manifest_path, new_stage, reap, stages
@@ -379,8 +380,16 @@ def test_a_parent_that_is_a_file_is_named(tmp_path: Path) -> None:
         Payments(1).export().write(FakeServices(tmp_path / "ledger"), tmp_path / "out" / "payments.csv")
 
 
-def test_a_file_whose_disk_began_early_is_the_same_file(tmp_path: Path) -> None:
-    """Pieces below, at and above what the disk is told to begin with."""
+def test_a_file_whose_disk_began_early_is_the_same_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Pieces below, at and above what the disk is told to begin with; it is told of each byte once."""
+    begun: list[tuple[int, int]] = []
+    begin = hashed._begin
+
+    def told(file: int, start: int, length: int) -> None:
+        begun.append((start, length))
+        begin(file, start, length)
+
+    monkeypatch.setattr(hashed, "_begin", told)
     pieces = [bytes([number]) * size for number, size in enumerate((5 << 20, 3 << 20, 1, 20 << 20, 7))]
     with HashedFile(tmp_path / "file") as file:
         for piece in pieces:
@@ -389,3 +398,4 @@ def test_a_file_whose_disk_began_early_is_the_same_file(tmp_path: Path) -> None:
         whole = b"".join(pieces)
         assert (file.bytes, file.sha256) == (len(whole), hashlib.sha256(whole).hexdigest())
         assert (tmp_path / "file").read_bytes() == whole
+    assert begun == [(0, 8 << 20), (8 << 20, (20 << 20) + 1)]

@@ -30,7 +30,6 @@ JOB = JobId("shop", "exports", "m-17")
 BODY = b"\x01" * 32
 OWNERS = 200
 MEASURED = 30.0
-WINDOWS, MOST = 3, 0.05
 
 Actor = Callable[..., "subprocess.Popen[str]"]
 
@@ -179,11 +178,7 @@ def test_two_hundred_owners_that_renew_cost_the_server_less_than_a_twentieth_of_
     tmp_path: Path,
     eventually: Eventually,
 ) -> None:
-    """
-    CPU time of all its processes over 30 s, at the clocks of use: a keeper each, with a run, on a connection of its own.
-
-    A fleet at work is measured, whose connections are a few beats old: of three such times, the one least disturbed.
-    """
+    """CPU time of all its processes over 30 s, at the clocks of use: a keeper each, with a run, on a connection of its own."""
     clock, times = SystemClock(), Times()
     with closing(opened(database, tmp_path)) as record:
         ledgers = [opened(database, tmp_path) for _ in range(OWNERS)]
@@ -197,15 +192,10 @@ def test_two_hundred_owners_that_renew_cost_the_server_less_than_a_twentieth_of_
             for thread in threads:
                 thread.start()
                 time.sleep(times.renew / OWNERS)  # a fleet does not beat as one
-            eventually(lambda: all(holder.granted > 1 for holder in holders), within=60)
-            shares: list[float] = []
-            while len(shares) < WINDOWS and (not shares or shares[-1] >= MOST):
-                before, at, renewed = cpu_seconds(postgres_cluster.pid), time.monotonic(), granted(holders)
-                time.sleep(MEASURED)
-                shares.append((cpu_seconds(postgres_cluster.pid) - before) / (time.monotonic() - at))
-                renewals = granted(holders) - renewed
-                print(f"{OWNERS} owners, {renewals} renewals: {shares[-1]:.2%} of a core")
-                assert renewals >= 0.9 * OWNERS * MEASURED / times.renew, "they all beat"
+            eventually(lambda: all(holder.granted for holder in holders), within=60)
+            before, at = cpu_seconds(postgres_cluster.pid), time.monotonic()
+            time.sleep(MEASURED)
+            share = (cpu_seconds(postgres_cluster.pid) - before) / (time.monotonic() - at)
             assert connections(record) <= 2 * OWNERS + 2
         finally:
             for keeper in keepers:
@@ -214,11 +204,10 @@ def test_two_hundred_owners_that_renew_cost_the_server_less_than_a_twentieth_of_
                 thread.join(30)
             for ledger in ledgers:
                 ledger.close()
-    assert min(shares) < MOST
-
-
-def granted(holders: Sequence[Held]) -> int:
-    return sum(holder.granted for holder in holders)
+    renewals = sum(holder.granted for holder in holders)
+    print(f"{OWNERS} owners, {renewals} renewals: {share:.2%} of a core")
+    assert renewals >= OWNERS * MEASURED / times.renew
+    assert share < 0.05
 
 
 def cpu_seconds(pid: int) -> float:

@@ -35,10 +35,9 @@ from steadyworker.exports.spark.protocol import (
     Run,
     Stuck,
 )
-from steadyworker.exports.spark.query import FEW, first_line, is_query, settle_in, write
+from steadyworker.exports.spark.query import FEW, PIECE, first_line, is_query, settle_in, write
 from steadyworker.exports.spark.tasks import Tasks
 
-_AT_ONCE = 6 << 20  # bytes of tables that one task sorts in a moment
 _LOOK = 0.2  # seconds between two looks at the books, and between two calls of cancel
 
 
@@ -248,7 +247,7 @@ def _estimate(result: DataFrame) -> int:
     size = _bytes_of(plan)
     if size > FEW:
         return _bytes_of(query.optimizedPlan())
-    return 0 if size <= _AT_ONCE and _is_small(result, plan) else size
+    return 0 if size <= PIECE and _is_small(result, plan) else size
 
 
 def _is_small(result: DataFrame, plan: Any) -> bool:
@@ -259,7 +258,7 @@ def _is_small(result: DataFrame, plan: Any) -> bool:
     """
     session: Any = result.sparkSession
     said = session.conf.get("spark.sql.adaptive.advisoryPartitionSizeInBytes")
-    most = min(_AT_ONCE, session._jvm.org.apache.spark.network.util.JavaUtils.byteStringAsBytes(said))  # noqa: SLF001
+    most = min(PIECE, session._jvm.org.apache.spark.network.util.JavaUtils.byteStringAsBytes(said))  # noqa: SLF001
     tables = plan.collectLeaves()
     read = sum(_bytes_of(tables.apply(number)) for number in range(tables.size()))
     return read <= most and plan.subqueriesAll().isEmpty() and "Generate " not in plan.toString()

@@ -31,11 +31,13 @@ from steadyworker.exports.spark.protocol import Database, Done, JobEvent, Plan, 
 from steadyworker.exports.spark.reading import read
 from steadyworker.exports.spark.tasks import parts_in
 
-_PIECE = 6 << 20  # bytes of the query's estimated result for each task of a sort, before Spark knows better
+PIECE = 6 << 20
+"""Bytes of the query's estimated result for each task of a sort, before Spark knows better."""
+
 _UNKNOWN = 1 << 50
 _RAISED = re.compile(r"\[USER_RAISED_EXCEPTION\] (.*?)(?: SQLSTATE: P0001)?")  # what `raise_error` says
 _FEWEST, _MOST = 32, 4000
-FEW = _PIECE * _FEWEST
+FEW = PIECE * _FEWEST
 """Bytes up to which an estimate makes no difference."""
 
 # To cut a sort, Spark's RangePartitioner brings three keys to the driver for each that it asks for, 100 a piece by default:
@@ -218,4 +220,4 @@ def _pieces(size: int) -> int:
 
     Into one piece it sorts without running the query once more, to sample it.
     """
-    return 1 if not size else min(max(size // _PIECE, _FEWEST), _MOST)
+    return 1 if not size else min(max(size // PIECE, _FEWEST), _MOST)
