@@ -60,7 +60,8 @@ def die(*, unheard: bool = False) -> NoReturn:
     The folder is the parent's to remove; where the parent is dead, a process that outlives this one does it.
 
     Args:
-        unheard: The parent's ends of the pipes are closed: it dies, but Linux closes them before we have another parent.
+        unheard: The parent dies, but we may not have another yet: Linux closes its files before, and tells us of its death
+            when the thread of it that made us ends, which need not be its last.
     """
     if unheard or os.getppid() != int(sys.argv[1]):
         folder = str(Path(tempfile.gettempdir()).parent)
@@ -78,7 +79,7 @@ def die(*, unheard: bool = False) -> NoReturn:
 
 def die_with(parent: int) -> None:
     """Arrange that this process dies when its parent does."""
-    signal.signal(signal.SIGTERM, lambda *_: die())
+    signal.signal(signal.SIGTERM, lambda *_: die(unheard=True))
     if sys.platform == "linux":
         ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
     if os.getppid() != parent:  # it died before we asked
@@ -119,9 +120,9 @@ def main() -> None:
         wire.send(Fatal(redact(first_line(error))))
         die()
 
-    def leave(*, unheard: bool = False) -> NoReturn:
+    def leave() -> NoReturn:
         engine.abandon()
-        die(unheard=unheard)
+        die(unheard=True)
 
     signal.signal(signal.SIGTERM, lambda *_: threading.Thread(target=leave, name="leave").start())
     pings: queue.SimpleQueue[int] = queue.SimpleQueue()
@@ -141,7 +142,7 @@ def main() -> None:
                 stopping.set()
                 engine.stop()
                 os._exit(0)  # at once: end of file, which tells the parent, must not come before the exit code
-    leave(unheard=True)
+    leave()
 
 
 def _engine(wire: Wire, kind: list[str]) -> Backend:
