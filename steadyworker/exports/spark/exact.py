@@ -44,13 +44,26 @@ def exact(
     """
     frame = load(schema)
     fields = frame.schema.fields
-    if not any(_has_decimal(field.dataType) for field in fields):
+    if not any(holds(field.dataType, DecimalType) for field in fields):
         return frame
     said = {name.lower(): value for name, value in options.items()}
     plain = "locale" not in said and said.get("mode", "").upper() == "FAILFAST"
     kinds = {field.name: _loose(field, place, plain=plain) for field in fields}
     read = load(StructType([StructField(field.name, kinds[field.name]) for field in fields]))
     return read.select(*(_checked(field, kinds[field.name], place).alias(field.name) for field in fields))
+
+
+def holds(kind: DataType, what: type[DataType]) -> bool:
+    """Whether a type is this one, or has it inside."""
+    match kind:
+        case StructType():
+            return any(holds(field.dataType, what) for field in kind.fields)
+        case ArrayType():
+            return holds(kind.elementType, what)
+        case MapType():
+            return holds(kind.keyType, what) or holds(kind.valueType, what)
+        case _:
+            return isinstance(kind, what)
 
 
 def places(schema: StructType) -> dict[str, int]:
@@ -69,18 +82,6 @@ def rounded(name: str, column: str, after: int, got: str, remedy: str) -> Export
         f"Expected at most {after} digits after the point in column {column!r} of table {name!r}, as it is declared, "
         f"got {got:.{_SHOWN}}, which Spark would round: {remedy}."
     )
-
-
-def _has_decimal(kind: DataType) -> bool:
-    match kind:
-        case StructType():
-            return any(_has_decimal(field.dataType) for field in kind.fields)
-        case ArrayType():
-            return _has_decimal(kind.elementType)
-        case MapType():
-            return _has_decimal(kind.keyType) or _has_decimal(kind.valueType)
-        case _:
-            return isinstance(kind, DecimalType)
 
 
 def _loose(field: StructField, place: str, *, plain: bool) -> DataType:

@@ -59,11 +59,13 @@ _BOUNDS: Mapping[str, str] = MappingProxyType(
 )
 _WHOLE = frozenset({"int2", "int4", "int8", "oid"})
 _DATES = frozenset({"date", "timestamp", "timestamptz"})
-# What Spark would make something else of.
+_HAS_INFINITE = "(SELECT bool_or(NOT isfinite(each)) FROM unnest({c}) AS each)"
+# What Spark would make something else of; the type of an array is its elements' after an underscore.
 _BENT = {
     "time": "Spark makes a moment of 1970 of it",
     "timetz": "Spark makes a moment of 1970 of it",
     "money": "Spark makes a binary float of it",
+    "_float4": "Spark makes 0.10000000149011612 of 0.1",
 }
 
 
@@ -207,14 +209,14 @@ class Postgres:
 
     def _check_finite(self, name: str, source: Database) -> None:
         """Refuse infinite dates, of which Spark makes some of year 1 or 9999; one pass, by as many workers as the server likes."""
-        dates = [
-            column
+        dates = {
+            column: (_HAS_INFINITE if kind.startswith("_") else "NOT isfinite({c})").format(c=_quoted(column))
             for column, kind, *_ in self._columns(source.relation)
-            if kind in _DATES and not says(source.schema, column, "(?:STRING|VARCHAR)")
-        ]
+            if kind.removeprefix("_") in _DATES and not says(source.schema, column, "(?:STRING|VARCHAR)")
+        }
         if not dates:
             return
-        looks = ", ".join(f"bool_or(NOT isfinite({_quoted(column)}))" for column in dates)
+        looks = ", ".join(f"bool_or({look})" for look in dates.values())
         ((*found,),) = self._rows(f"SELECT {looks} FROM {source.relation}")  # noqa: S608 - the user's own
         infinite = [column for column, answer in zip(dates, found, strict=True) if answer == "t"]
         if infinite:
@@ -229,13 +231,15 @@ class Postgres:
         """Refuse what Spark would round or make something else of, if nobody has said what it shall be."""
         self._check_finite(name, source)
         for column, kind, precision, _ in self._columns(source.relation):
-            why = _BENT.get(kind, "")
-            if kind == "numeric" and not precision:
+            element = kind.removeprefix("_")
+            why = _BENT.get(kind, _BENT.get(element, ""))
+            if element == "numeric" and not precision:
                 why = "without a precision Spark would round it to 18 places"
-            if why and not says(source.schema, column):
+            remedy, enough = ("DECIMAL(20,4)", "") if kind == element else ("STRING", "STRING")  # `check` sees no array
+            if why and not says(source.schema, column, enough):
                 raise ExportError(
                     f"Expected columns that Spark reads as they are in table {name!r}, got {column!r}, {kind}: {why}. "
-                    f'Say what it is, Jdbc(schema="{column} DECIMAL(20,4)"), or cast it in a query, Jdbc(url, "SELECT …").'
+                    f'Say what it is, Jdbc(schema="{column} {remedy}"), or cast it in a query, Jdbc(url, "SELECT …").'
                 )
 
     def _columns(self, relation: str) -> list[tuple[str, str, int, int]]:

@@ -31,12 +31,13 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 
+from pyspark.errors import AnalysisException
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - as everybody calls it
-from pyspark.sql.types import StructType
+from pyspark.sql.types import DoubleType, StructType
 
 from steadyworker.errors import ExportError
-from steadyworker.exports.spark.exact import exact
+from steadyworker.exports.spark.exact import exact, holds
 from steadyworker.exports.spark.lines import VARIABLE, column
 from steadyworker.exports.spark.protocol import Source
 
@@ -73,6 +74,8 @@ def read(session: SparkSession, source: Source) -> DataFrame:
             options = source.options
     if source.schema:
         found = _declared(session, source, source.schema, options, path)
+    elif source.format == "json":
+        found = _json(session, source, options, path)
     else:
         found = session.read.format(source.format).options(**options).load(path)
     if source.format == "parquet" and VARIABLE in found.schema.simpleString():
@@ -81,6 +84,24 @@ def read(session: SparkSession, source: Source) -> DataFrame:
             "Hadoop takes it for a variable, and Spark then reads NULL; give the column another name where the file is written."
         )
     return found
+
+
+def _json(session: SparkSession, source: Source, options: Mapping[str, str], path: str) -> DataFrame:
+    """JSON Lines as they say themselves; refused where Spark would make a binary float of a number with more digits than a decimal has."""
+    exact = {name.lower(): value.lower() for name, value in options.items()}["prefersdecimal"] == "true"
+    try:
+        found = session.read.format("json").options(**options).load(path)
+        others = [repr(field.name) for field in found.schema.fields if exact and holds(field.dataType, DoubleType)]
+        if not others:
+            return found
+    except AnalysisException as error:
+        if error.getCondition() != "NEGATIVE_SCALE_DISALLOWED":  # of 1e3, the only way to write one
+            raise
+        others = ["at least one column, as 1e3 is"]
+    raise ExportError(
+        f"Expected numbers that fit into a decimal of {_DIGITS} digits together in {source.path}, got others in {', '.join(others)}: "
+        'Spark would make binary floats of them; say what they are, Files(path, schema="id BIGINT, ratio DOUBLE"), or STRING.'
+    )
 
 
 def _declared(session: SparkSession, source: Source, schema: str, options: Mapping[str, str], path: str) -> DataFrame:

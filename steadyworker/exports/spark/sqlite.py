@@ -20,7 +20,7 @@ from pathlib import Path
 from types import MappingProxyType
 from urllib.parse import quote
 
-from pyspark.sql.types import ByteType, DataType, DecimalType, IntegerType, LongType, ShortType, StructType
+from pyspark.sql.types import ByteType, DataType, DecimalType, IntegerType, LongType, ShortType, StringType, StructType
 
 from steadyworker.errors import ExportError
 from steadyworker.exports.spark.drivers import DRIVERS
@@ -130,6 +130,9 @@ class Sqlite:
                 kind = kinds[column].dataType
                 if not self._seen[name][column] <= {"integer"} or not isinstance(kind, DecimalType | LongType):
                     _check(here, name, source, column, after, kind)
+            for column, seen in self._seen[name].items():
+                if "real" in seen and isinstance(kinds[column].dataType, StringType):
+                    _check_text(here, name, source, column)
 
     def cancel(self) -> None:
         """What works on a file asks for itself."""
@@ -226,6 +229,17 @@ def _check(here: sqlite3.Connection, name: str, source: Database, column: str, a
                 f'Jdbc(url, "SELECT round({c}, {after}) AS {c}, …", schema=…)'
             )
             raise rounded(name, column, after, str(value), remedy)
+
+
+def _check_text(here: sqlite3.Connection, name: str, source: Database, column: str) -> None:
+    """Raise for the first number whose text is another one: SQLite writes 15 digits of it, and some have 17."""
+    c = _quoted(column)
+    query = f"SELECT {c} FROM {source.relation} WHERE typeof({c}) = 'real' AND CAST(CAST({c} AS TEXT) AS REAL) <> {c} LIMIT 1"  # noqa: S608
+    for (value,) in here.execute(query):
+        raise ExportError(
+            f"Expected numbers that SQLite writes with 15 digits in column {column!r} of table {name!r}, which is declared as text, "
+            f"got {value!r}: declare DOUBLE, or write all digits in a query, Jdbc(url, \"SELECT printf('%!.17g', {c}) AS {c}, …\")."
+        )
 
 
 def _number(value: object) -> Decimal | None:

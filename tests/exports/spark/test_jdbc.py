@@ -216,6 +216,22 @@ def test_what_would_not_be_exact_and_what_cannot_be_cut_is_refused(
     assert ask(sources, "SELECT * FROM d", tmp_path / "d.csv", d=finite)[1] == ["id,far,day", "1,9999-12-31,", "2,,"]
     text = table(database, "SELECT id, day FROM d", schema="day STRING")
     assert ask(sources, "SELECT * FROM d", tmp_path / "e.csv", d=text)[1] == ["id,day", "1,infinity", "2,"]
+    with psycopg.connect(database) as connection:
+        connection.execute(
+            """CREATE TABLE a AS SELECT 1 AS id, '{1.5}'::numeric[] AS free, '{0.1}'::real[] AS short, '{1.25}'::numeric(5,2)[] AS money,
+               '{12:00}'::time[] AS at, '{2024-01-01,infinity}'::date[] AS days, '{}'::date[] AS none"""
+        )
+    for column, says in [
+        ("free", "'free', _numeric: without a precision .*free STRING"),
+        ("short", "'short', _float4: Spark makes 0.10000000149011612 of 0.1"),
+        ("at", "'at', _time: Spark makes a moment"),
+        ("days", "got infinity in 'days'"),
+    ]:
+        with pytest.raises(ExportError, match=says):
+            ask(sources, "SELECT id FROM a", tmp_path / "no.csv", a=table(database, f"SELECT id, {column} FROM a"))
+    arrays = table(database, "SELECT id, free, money, none FROM a", schema="free STRING")
+    asked = "SELECT id, free, money[0] AS money, size(none) AS none FROM a"
+    assert ask(sources, asked, tmp_path / "a.csv", a=arrays)[1] == ["id,free,money,none", "1,{1.5},1.25,0"]
     told = table(database, "SELECT id, amount FROM t", schema="amount DECIMAL(20,4)")
     _, lines = ask(sources, "SELECT * FROM t", tmp_path / "out.csv", t=told)
     assert lines == ["id,amount", "1,1.5000"]

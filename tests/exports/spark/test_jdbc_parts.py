@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 from py4j.protocol import Py4JError
+from pyspark.sql.types import DataType, DoubleType, LongType, StringType, StructField, StructType
 
 from steadyworker.errors import ExportError
 from steadyworker.exports.spark.build import Build
@@ -152,6 +153,24 @@ def test_whole_numbers_beside_others_are_not_made_floats_in_silence(tmp_path: Pa
         copy.options("t", source)
     told = Jdbc(f"sqlite:{file}", "t", schema="amount DECIMAL(20,2)").database()
     assert copy.options("t", told)["customSchema"] == "amount DECIMAL(20,2), `id` BIGINT"
+
+
+def test_binary_floats_are_not_cut_to_fifteen_digits_in_silence(tmp_path: Path) -> None:
+    """SQLite makes text of them so, for whoever declares a column as text."""
+    file = tmp_path / "shop.db"
+    with closing(sqlite3.connect(file)) as made, made:
+        made.execute("CREATE TABLE t (id INTEGER, short REAL, ratio REAL)")
+        made.execute("INSERT INTO t VALUES (1, 0.1, 0.3), (2, 12.5, 0.1 + 0.2), (3, NULL, NULL)")
+    text = Jdbc(f"sqlite:{file}", "t", schema="short STRING, ratio STRING").database()
+    copy = Sqlite(text, tmp_path / "copy.sqlite", lambda: None, "now")
+    copy.options("t", text)
+    kinds: dict[str, DataType] = {"id": LongType(), "short": StringType(), "ratio": DoubleType()}
+    copy.check("t", text, StructType([StructField(name, kind) for name, kind in kinds.items()]))
+    kinds["ratio"] = StringType()
+    with pytest.raises(
+        ExportError, match=r"column 'ratio' of .* got 0\.30000000000000004: declare DOUBLE, or .*printf"
+    ):
+        copy.check("t", text, StructType([StructField(name, kind) for name, kind in kinds.items()]))
 
 
 class Connection:

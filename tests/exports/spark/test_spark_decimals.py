@@ -90,6 +90,34 @@ def test_numbers_of_json_are_read_as_they_are_written_and_inside_of_others_too(
         )
 
 
+def test_numbers_of_json_that_no_decimal_holds_are_not_made_floats_in_silence(
+    warm: SparkService, tmp_path: Path
+) -> None:
+    """Nobody has said what they are: 39 digits, or decimals that only 39 digits would hold together."""
+    file = tmp_path / "t.jsonl"
+    for amounts in (["1" * 39], ["1" * 30, "0." + "0" * 8 + "1"], ['{"x": 1e-39}'], ["[1, " + "2" * 40 + "]"]):
+        file.write_text("".join(f'{{"id": {number}, "amount": {amount}}}\n' for number, amount in enumerate(amounts)))
+        with pytest.raises(
+            ExportError, match=r"decimal of 38 digits together in .*, got others in 'amount'.*or STRING"
+        ):
+            lines(warm, Files(file), tmp_path / "no.csv", "SELECT id FROM t")
+    file.write_text('{"id": 1, "amount": 1e3}\n')
+    with pytest.raises(ExportError, match=r"got others in at least one column, as 1e3 is: .*or STRING"):
+        lines(warm, Files(file), tmp_path / "no.csv", "SELECT id FROM t")
+    file.write_text('{"id": 1, "amount": 1e-30}\n{"id": 2, "amount": 12.5}\n')
+    assert lines(warm, Files(file, schema="id BIGINT, amount DOUBLE"), tmp_path / "said.csv") == [
+        "id,amount",
+        "1,1.0E-30",
+        "2,12.5",
+    ]
+    floats = Files(file, options={"prefersDecimal": "false"})
+    assert lines(warm, floats, tmp_path / "floats.csv", "SELECT id, amount FROM t WHERE id = 2")[1:] == ["2,12.5"]
+    assert lines(warm, Files(file), tmp_path / "out.csv", "SELECT id, amount FROM t")[1:] == [
+        "1,0." + "0" * 29 + "1",
+        "2,12.5" + "0" * 29,
+    ]
+
+
 def test_a_locale_says_what_commas_mean_and_a_mode_what_becomes_of_broken_lines(
     warm: SparkService, tmp_path: Path
 ) -> None:
