@@ -46,6 +46,19 @@ class Results:
             verdicts.setdefault(line.pop("broker"), []).append(Verdict(**line))
         return cls(**head, verdicts=verdicts)
 
+    def amending(self, earlier: Results) -> Results:
+        """Those of an earlier day, with ours in the place of the same drills."""
+        verdicts = {
+            broker: {(one.contestant, one.drill): one for one in held} for broker, held in earlier.verdicts.items()
+        }
+        for broker, held in self.verdicts.items():
+            verdicts.setdefault(broker, {}).update({(one.contestant, one.drill): one for one in held})
+        return Results(
+            self.date,
+            {**earlier.versions, **self.versions},
+            {broker: [*held.values()] for broker, held in verdicts.items()},
+        )
+
     def record(self) -> None:
         """Write them, and README's tables."""
         lines: list[Mapping[str, object]] = [{"date": self.date, "versions": self.versions}]

@@ -224,7 +224,8 @@ class Stage:
         return {one["name"] for one in found if one.get("user_provided_name") != OUR_CONNECTION}
 
     def close_connections(self) -> None:
-        """Have the broker close them, as its operator would."""
+        """Have the broker close them, as its operator would; it lists a connection up to 5 s after it was opened."""
+        self.expect("its connection in the broker's list", self.connections, every=0.5)
         for name in self.connections():
             with suppress(AssertionError):  # it ended meanwhile
                 self.broker.management("DELETE", f"connections/{quote(name, safe='')}")

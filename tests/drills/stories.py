@@ -132,10 +132,18 @@ def late_acknowledgement(stage: Stage) -> Mapping[str, Any]:
     Whoever acknowledges by number alone acknowledges that other message, which is lost when the worker process dies.
     """
     began = stage.begin(job("sleep", 20))
+    taken: list[bytes] = []
     with stage.channel() as thief:
         thief.basic_qos(prefetch_count=1)
-        thief.basic_consume(QUEUE, lambda *_: None)
-        stage.close_connections()
+        thief.basic_consume(QUEUE, lambda _channel, _method, _properties, body: taken.append(body))
+
+        def stolen() -> bool:
+            if not taken:  # the broker may not have listed the one that matters
+                stage.close_connections()
+                thief.connection.process_data_events(0.5)
+            return bool(taken)
+
+        stage.expect("the redelivery at another consumer", stolen)
         stage.send(job("sleep", 30, "other"))
         stage.until(lambda: stage.notes("end", "job"), 60)
         stage.until(lambda: time.monotonic() > began + 25, 10)
