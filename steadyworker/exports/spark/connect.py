@@ -34,7 +34,7 @@ from steadyworker.clock import SystemClock
 from steadyworker.errors import ExportError
 from steadyworker.exports.spark.kills import Closed, Kills, mark
 from steadyworker.exports.spark.protocol import Connect, Done, Failed, JobEvent, Progress, Run
-from steadyworker.exports.spark.query import is_query, settle_in, write
+from steadyworker.exports.spark.query import FEW, is_query, settle_in, write
 from steadyworker.exports.spark.server import PAUSE, Server, is_answer, tag, words
 
 _BYE = 1.5  # seconds for all that runs when the worker process is gone
@@ -279,4 +279,4 @@ def _estimate(result: DataFrame) -> int:
     """The bytes that Spark thinks a result has, as EXPLAIN COST shows them."""
     frame: Any = result
     match = _SIZE.search(frame._explain_string(mode="cost"))  # noqa: SLF001 - `explain` only prints it
-    return int(float(match[1]) * _UNITS[match[2]]) if match else 0
+    return int(float(match[1]) * _UNITS[match[2]]) if match else FEW

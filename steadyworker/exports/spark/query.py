@@ -10,7 +10,7 @@ part of a task that is not complete, nor a file of a job that failed.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
@@ -110,8 +110,10 @@ def write(
     emit(Started(run.job, columns, snapshot, versions | known, dict(where)))
     counted = Observation()
     sums = [_sum(result.schema, name).alias(f"sum {number}") for number, name in enumerate(plan.sums)]
+    whole = pieces == 1 and not plan.build  # only a function of the user's can be slow with few rows
+    ordered = _sorted(result, plan.order_by, whole=whole)
     # Above the sort: below it Spark's sampling of the range would count every row a second time.
-    ordered = result.orderBy(*map(column, plan.order_by)).observe(counted, F.count(F.lit(1)).alias("rows"), *sums)
+    ordered = ordered.observe(counted, F.count(F.lit(1)).alias("rows"), *sums)
     if plan.lines.form == "parquet":
         storable(ordered).write.options(**_WRITE).parquet(f"file://{plan.parts}")
     else:
@@ -207,6 +209,12 @@ def _sum(schema: StructType, name: str) -> Any:
 def _plain(value: Decimal | None) -> str:
     """Plain digits; the sum of nothing is 0."""
     return "0" if value is None else format(value, "f")
+
+
+def _sorted(result: DataFrame, by: Sequence[str], *, whole: bool) -> DataFrame:
+    """The rows in order; as a whole by the task that reads them, so that nothing is shuffled."""
+    columns = [*map(column, by)]
+    return result.coalesce(1).sortWithinPartitions(*columns) if whole else result.orderBy(*columns)
 
 
 def _sampled(pieces: int) -> int:

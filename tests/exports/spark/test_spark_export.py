@@ -26,7 +26,17 @@ from steadyworker.exports.spark.service import SparkService
 from steadyworker.exports.spark.tables import Files, Table
 from steadyworker.exports.verifying import verify
 from tests.exports.kit import FakeServices
-from tests.exports.spark.sparkkit import BIG, COLUMNS, ORDER, QUERY, LiveServices, payment, session, session_cpu
+from tests.exports.spark.sparkkit import (
+    BIG,
+    COLUMNS,
+    ORDER,
+    QUERY,
+    LiveServices,
+    payment,
+    payments_folder,
+    session,
+    session_cpu,
+)
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(400)]
 
@@ -273,6 +283,17 @@ def test_what_an_export_cannot_be_is_refused(warm: SparkService, payments: Path,
     with pytest.raises(ExportError, match="columns to sort by"):
         SparkExport(QUERY, tables={}, order_by=())
     assert not (tmp_path / "out.csv").exists()
+
+
+def test_few_rows_are_read_sorted_and_written_by_one_task(warm: SparkService, tmp_path: Path) -> None:
+    """A stage after the one that looks at the files: nothing is sampled, and nothing shuffled."""
+    services = LiveServices(warm)
+    few = {"payments": payments_folder(tmp_path / "few", 300)}
+    made = SparkExport(QUERY, tables=few, order_by=ORDER).write(services, tmp_path / "out.csv")
+    assert made.rows == 300
+    assert max(event["total"] for event in services.events if event["type"] == "progress") <= 2
+    times = [line.split(",")[2] for line in (tmp_path / "out.csv").read_text().splitlines()[1:]]
+    assert times == sorted(times)
 
 
 def test_a_small_export_beside_a_big_one_starts_at_once(warm: SparkService, payments: Path, tmp_path: Path) -> None:
