@@ -19,19 +19,23 @@ from structlog.contextvars import bound_contextvars
 from steadyworker import events
 from steadyworker.events import Event, JobSettled
 from steadyworker.lines import LINES, log_events
-from steadyworker.logs import configure, get_logger
+from steadyworker.logs import _CLIENT_LIBRARIES, configure, get_logger
 
 
 @pytest.fixture
 def out() -> Iterator[io.StringIO]:
     """JSON lines of every level."""
     root = logging.getLogger()
-    handlers, level = list(root.handlers), root.level
+    handlers, levels = (
+        list(root.handlers),
+        {each: each.level for each in (root, *map(logging.getLogger, _CLIENT_LIBRARIES))},
+    )
     stream = io.StringIO()
     configure("json", "debug", stream)
     yield stream
     root.handlers[:] = handlers
-    root.setLevel(level)
+    for logger, level in levels.items():
+        logger.setLevel(level)
 
 
 def lines(stream: io.StringIO) -> list[dict[str, Any]]:

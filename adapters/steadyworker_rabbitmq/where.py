@@ -21,6 +21,7 @@ from __future__ import annotations
 
 import difflib
 import os
+import re
 import ssl
 from collections.abc import Mapping
 from contextlib import suppress
@@ -36,6 +37,9 @@ from steadyworker_rabbitmq.management import Management
 
 HEARTBEAT = 60
 """Seconds; room for a process that is stopped or swapped out for a while, and still noticed within three minutes."""
+
+# RFC 3986, appendix B.  Python's `urlsplit` refuses [::1] behind another host, since its releases of 2025.
+_URL = re.compile(r"([a-z][a-z0-9+.-]*)://([^/?#]*)([^?#]*)(?:\?([^#]*))?(?:#.*)?", re.IGNORECASE | re.DOTALL)
 
 _PORTS = {"amqp": 5672, "amqps": 5671}
 _TLS_OPTIONS = ("cafile", "certfile", "keyfile", "server_name")
@@ -81,6 +85,8 @@ class Tls:
                 )
         try:
             context = ssl.create_default_context(cafile=self.cafile)
+            # Python's own least, which Debian's Python leaves to OpenSSL's configuration.
+            context.minimum_version = max(context.minimum_version, ssl.TLSVersion.TLSv1_2)
             if self.certfile is not None:
                 # An empty password: a key that has one is refused instead of asked for on a terminal.
                 context.load_cert_chain(self.certfile, self.keyfile, password="")
@@ -150,10 +156,10 @@ def where(url: str) -> Where:
     Raises:
         ConfigError: What the URL should have and has not, in words that repeat no password.
     """
-    try:
-        parts = urlsplit(url)
-    except ValueError:
-        raise ConfigError(f"Expected a broker's URL, got one that is none: {_HOW}.") from None  # its text has the URL
+    match = _URL.fullmatch(url)
+    if match is None:
+        raise ConfigError(f"Expected a broker's URL, got one that is none: {_HOW}.")  # and no word of it
+    parts = SplitResult(match[1].lower(), match[2], match[3], match[4] or "", "")
     userinfo, at, hosts = parts.netloc.rpartition("@")
     user, colon, password = userinfo.partition(":")
     # An '@' behind the host is a password that was not encoded: what follows may be repeated only after this.

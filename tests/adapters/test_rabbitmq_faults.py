@@ -373,13 +373,15 @@ class Logs(logging.Handler):
 
 @pytest.fixture
 def logs() -> Iterator[Logs]:
-    handler, root = Logs(), logging.getLogger()
-    before = root.level
+    handler, root, pika = Logs(), logging.getLogger(), logging.getLogger("pika")
+    before = root.level, pika.level
     root.addHandler(handler)
     root.setLevel(logging.DEBUG)
+    pika.setLevel(logging.DEBUG)
     yield handler
     root.removeHandler(handler)
-    root.setLevel(before)
+    root.setLevel(before[0])
+    pika.setLevel(before[1])
 
 
 CANARY = "c4n4ry-pa55word"
