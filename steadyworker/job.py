@@ -13,7 +13,9 @@ Every method is thread-safe, and each may raise Interrupt: that is how the plain
 from __future__ import annotations
 
 import os
+import threading
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from functools import cached_property
 from pathlib import Path
 from typing import Any, Generic
@@ -79,6 +81,8 @@ class Job(Generic[P, C]):
         self._decode_checkpoint = decode_checkpoint
         self._checkpoint = facts.last_checkpoint
         self._services = _JobServices(facts, link)
+        self._exporting: set[Path] = set()
+        self._changes = threading.Lock()
 
     @property
     def body(self) -> bytes:
@@ -206,7 +210,7 @@ class Job(Generic[P, C]):
             by: The columns that totals are grouped by.
 
         Raises:
-            ExportError: It cannot be made as it is asked for.
+            ExportError: It cannot be made as it is asked for, or another thread of this run is making it.
             TargetExists: Another job's file is there; unless you catch it the job becomes a dead letter.
         """
         target = os.fspath(to)
@@ -216,9 +220,27 @@ class Job(Generic[P, C]):
                 "export to one, then copy it."
             )
         self._link.check(hard=True)
-        manifest = export.write(self._services, Path(target), format=format, totals=dict(totals or {}), by=tuple(by))
+        path = Path(target)
+        with self._alone(path.absolute()):
+            manifest = export.write(self._services, path, format=format, totals=dict(totals or {}), by=tuple(by))
         self._link.exports.append(manifest)
         return manifest
+
+    @contextmanager
+    def _alone(self, target: Path) -> Iterator[None]:
+        """A second thread of this run would remove what the first one writes, and publish half of it."""
+        with self._changes:
+            if target in self._exporting:
+                raise ExportError(
+                    f"Expected one export at a time to {target}, got a second one of the same run: wait for the first. "
+                    "A thread that nobody waits for any longer (asyncio.wait_for, a future's timeout) goes on."
+                )
+            self._exporting.add(target)
+        try:
+            yield
+        finally:
+            with self._changes:
+                self._exporting.remove(target)
 
 
 class _JobServices:

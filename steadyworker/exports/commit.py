@@ -24,9 +24,7 @@ from __future__ import annotations
 
 import errno
 import os
-import threading
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from pathlib import Path
 
 import msgspec
@@ -48,8 +46,6 @@ from steadyworker.exports.stage import (
 
 _FULL = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
 _NO_LINKS = frozenset({errno.EPERM, errno.ENOSYS, errno.ENOTSUP, errno.EOPNOTSUPP, errno.EXDEV})
-_under_way: set[Path] = set()  # the stages that this process writes
-_changes = threading.Lock()
 
 
 def publish(services: Services, to: str | os.PathLike[str], write: Callable[[Target, Stage], Manifest]) -> Manifest:
@@ -66,8 +62,7 @@ def publish(services: Services, to: str | os.PathLike[str], write: Callable[[Tar
 
     Raises:
         TargetExists: Something that this job did not make is at the target.
-        ExportError: `to` cannot be an export's target, its file system has no hard links, the disk is full, or another
-            thread of this run is exporting to it.
+        ExportError: `to` cannot be an export's target, its file system has no hard links, or the disk is full.
         Interrupt: From `services`; nothing was published.
     """
     target = Target.of(to)
@@ -84,29 +79,6 @@ def publish(services: Services, to: str | os.PathLike[str], write: Callable[[Tar
     if made is not None:
         return made
     stage = stage_of(target, services.uid, services.fence)
-    with _alone(target, stage):
-        return commit(target, services, _written(services, target, stage, write))
-
-
-@contextmanager
-def _alone(target: Target, stage: Stage) -> Iterator[None]:
-    """One at a time: a second thread of the same run would remove what the first one writes, and publish half of it."""
-    with _changes:
-        if stage.path in _under_way:
-            raise ExportError(
-                f"Expected one export at a time to {target.path}, got a second one of the same run: wait for the first. "
-                "A thread that is no longer waited for (asyncio.wait_for, a future's timeout) goes on."
-            )
-        _under_way.add(stage.path)
-    try:
-        yield
-    finally:
-        with _changes:
-            _under_way.remove(stage.path)
-
-
-def _written(services: Services, target: Target, stage: Stage, write: Callable[[Target, Stage], Manifest]) -> Stage:
-    """The stage, complete."""
     try:
         new_stage(target, services.uid, services.fence)
         stage.complete(write(target, stage))
@@ -122,7 +94,7 @@ def _written(services: Services, target: Target, stage: Stage, write: Callable[[
         if not stage.path.exists():
             services.leave()  # a later run removed it: this one has lost its fence, and hears it here
         raise
-    return stage
+    return commit(target, services, stage)
 
 
 def look(target: Target, services: Services) -> Manifest | None:

@@ -7,15 +7,13 @@ import os
 import signal
 import subprocess
 import sys
-import threading
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from steadyworker.clock import SystemClock
 from steadyworker.errors import ExportError, Interrupt, TargetExists
-from steadyworker.exports import RowExport, hashed
+from steadyworker.exports import hashed
 from steadyworker.exports.hashed import HashedFile
 from steadyworker.exports.manifest import Manifest
 from steadyworker.exports.stage import STAGES, Target, manifest_path, new_stage, reap, stages
@@ -125,30 +123,6 @@ def test_a_second_run_is_answered_when_the_stage_is_gone_too(tmp_path: Path) -> 
     source = Payments()
     assert source.export().write(FakeServices(tmp_path / "ledger", fence=2), out) == first
     assert source.starts == []
-
-
-def test_a_second_thread_of_the_same_run_neither_takes_nor_publishes_half_a_file(tmp_path: Path) -> None:
-    """As one that tries again, because it did not want to wait for the first any longer."""
-    out, services = tmp_path / "out.csv", FakeServices(tmp_path / "ledger")
-    begun, go_on, made = threading.Event(), threading.Event(), []
-
-    def rows(start: int) -> Iterator[tuple[int]]:
-        for number in range(start, 5_000):
-            if number == 3_000:
-                begun.set()
-                go_on.wait(60)
-            yield (number,)
-
-    export = RowExport(rows, columns=("id",))
-    first = threading.Thread(target=lambda: made.append(export.write(services, out)))
-    first.start()
-    assert begun.wait(60)
-    with pytest.raises(ExportError, match=r"one export at a time to .*out\.csv, got a second one"):
-        export.write(services, out)
-    other = export.write(services, tmp_path / "other.csv")
-    go_on.set()
-    first.join(60)
-    assert [verify(out).sha256, export.write(services, out)] == [other.sha256, *made]
 
 
 def test_a_stale_run_is_refused_leave_and_touches_nothing(tmp_path: Path) -> None:
