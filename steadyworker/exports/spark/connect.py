@@ -34,7 +34,7 @@ from steadyworker.clock import SystemClock
 from steadyworker.errors import ExportError
 from steadyworker.exports.spark.kills import Closed, Kills, mark
 from steadyworker.exports.spark.protocol import Connect, Done, Failed, JobEvent, Progress, Run
-from steadyworker.exports.spark.query import FEW, is_query, settle_in, write
+from steadyworker.exports.spark.query import FEW, Estimate, is_query, settle_in, write
 from steadyworker.exports.spark.server import PAUSE, Server, is_answer, tag, words
 
 _BYE = 1.5  # seconds for all that runs when the worker process is gone
@@ -275,8 +275,8 @@ class _Lost(Exception):
     """The server is gone, or does not know the job any longer."""
 
 
-def _estimate(result: DataFrame) -> int:
+def _estimate(result: DataFrame) -> Estimate:
     """The bytes that Spark thinks a result has, as EXPLAIN COST shows them."""
     frame: Any = result
     match = _SIZE.search(frame._explain_string(mode="cost"))  # noqa: SLF001 - `explain` only prints it
-    return int(float(match[1]) * _UNITS[match[2]]) if match else FEW
+    return Estimate(int(float(match[1]) * _UNITS[match[2]]) if match else FEW)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import faulthandler
 import itertools
 import os
+import re
 import shutil
 import signal
 import sys
@@ -36,9 +37,10 @@ from steadyworker.exports.spark.protocol import (
     Run,
     Stuck,
 )
-from steadyworker.exports.spark.query import FEW, PIECE, first_line, is_query, settle_in, write
+from steadyworker.exports.spark.query import FEW, PIECE, Estimate, first_line, is_query, settle_in, write
 from steadyworker.exports.spark.tasks import Tasks
 
+_JAVA = re.compile(r"\b(reflect|java_method|try_reflect)\(")
 _LOOK = 0.2  # seconds between two looks at the books, and between two calls of cancel
 
 
@@ -240,7 +242,7 @@ def _is_local(context: Any) -> bool:
     return str(context.master).startswith("local")
 
 
-def _estimate(result: DataFrame) -> int:
+def _estimate(result: DataFrame) -> Estimate:
     """
     The bytes that Spark thinks a result has, as EXPLAIN COST shows them; 0 where all that it is made of is one task's work.
 
@@ -251,22 +253,27 @@ def _estimate(result: DataFrame) -> int:
     plan = query.analyzed()
     size = _bytes_of(plan)
     if size > FEW:
-        return _bytes_of(query.optimizedPlan())
-    return 0 if size <= PIECE and _is_small(result, plan) else size
+        return Estimate(_bytes_of(query.optimizedPlan()))
+    return (size <= PIECE and _few(result, plan)) or Estimate(size)
 
 
-def _is_small(result: DataFrame, plan: Any) -> bool:
+def _few(result: DataFrame, plan: Any) -> Estimate | None:
     """
-    Whether Spark would put all rows of these tables into one task anyway; then it need not sample them to sort.
+    Something where Spark would put all rows of these tables into one task anyway; then it need not sample them to sort.
 
     Not where a query makes many rows of one, or asks others within itself, which are no part of this plan.
+    That task reads them, too, if they are files, and no Java is called (`reflect`): else the tasks that do are somebody's wish.
     """
     session: Any = result.sparkSession
     said = session.conf.get("spark.sql.adaptive.advisoryPartitionSizeInBytes")
     most = min(PIECE, session._jvm.org.apache.spark.network.util.JavaUtils.byteStringAsBytes(said))  # noqa: SLF001
-    tables = plan.collectLeaves()
-    read = sum(_bytes_of(tables.apply(number)) for number in range(tables.size()))
-    return read <= most and plan.subqueriesAll().isEmpty() and "Generate " not in plan.toString()
+    found = plan.collectLeaves()
+    tables = [found.apply(number) for number in range(found.size())]
+    text = plan.toString()
+    if sum(map(_bytes_of, tables)) > most or not plan.subqueriesAll().isEmpty() or "Generate " in text:
+        return None
+    files = all(table.getClass().getSimpleName() == "LogicalRelation" for table in tables)
+    return Estimate(0, whole=files and not _JAVA.search(text))
 
 
 def _bytes_of(plan: Any) -> int:

@@ -13,7 +13,7 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from decimal import Decimal
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from py4j.protocol import Py4JJavaError
 from pyspark.errors import PySparkException
@@ -63,6 +63,19 @@ _WRITE = {
 }
 
 
+class Estimate(NamedTuple):
+    """
+    What Spark thinks of a result before it runs.
+
+    Attributes:
+        bytes: Its size; 0 where one task is enough to sort all.
+        whole: Whether that task may read them, too: nothing that is done with a row may be slow, as a user's function is.
+    """
+
+    bytes: int
+    whole: bool = False
+
+
 def settle_in(session: SparkSession) -> SparkSession:
     """A job's own session, with what every export is made by."""
     for key, value in _SESSION.items():
@@ -74,7 +87,7 @@ def write(
     session: SparkSession,
     run: Run,
     emit: Callable[[JobEvent], None],
-    estimate: Callable[[DataFrame], int],
+    estimate: Callable[[DataFrame], Estimate],
     where: Mapping[str, str],
     databases: Databases | None = None,
 ) -> Done:
@@ -85,7 +98,7 @@ def write(
         session: The job's own, settled in.
         run: What is asked.
         emit: Is told `started` when the query is understood.
-        estimate: How many bytes Spark thinks that a result has; 0 where one task is enough for all.
+        estimate: What Spark thinks of a result before it runs.
         where: How to find the job in a cluster.
         databases: Reads what stands in one; None where there is no JVM to do it by.
     """
@@ -102,7 +115,8 @@ def write(
         versions = {}
     _check(result.schema, plan)
     check(result.schema)
-    pieces = _pieces(_size(estimate(result), databases))
+    expected = estimate(result)
+    pieces = _pieces(_size(expected.bytes, databases))
     session.conf.set("spark.sql.shuffle.partitions", str(pieces))
     session.conf.set("spark.sql.execution.rangeExchange.sampleSizePerPartition", str(_sampled(pieces)))
     columns = tuple((field.name, field.dataType.simpleString()) for field in result.schema.fields)
@@ -110,8 +124,7 @@ def write(
     emit(Started(run.job, columns, snapshot, versions | known, dict(where)))
     counted = Observation()
     sums = [_sum(result.schema, name).alias(f"sum {number}") for number, name in enumerate(plan.sums)]
-    whole = pieces == 1 and not plan.build  # only a function of the user's can be slow with few rows
-    ordered = _sorted(result, plan.order_by, whole=whole)
+    ordered = _sorted(result, plan.order_by, whole=expected.whole and not plan.build)
     # Above the sort: below it Spark's sampling of the range would count every row a second time.
     ordered = ordered.observe(counted, F.count(F.lit(1)).alias("rows"), *sums)
     if plan.lines.form == "parquet":
