@@ -88,10 +88,10 @@ def read(session: SparkSession, source: Source) -> DataFrame:
 
 def _json(session: SparkSession, source: Source, options: Mapping[str, str], path: str) -> DataFrame:
     """JSON Lines as they say themselves; refused where Spark would make a binary float of a number with more digits than a decimal has."""
-    exact = {name.lower(): value.lower() for name, value in options.items()}["prefersdecimal"] == "true"
+    decimals = {name.lower(): value.lower() for name, value in options.items()}["prefersdecimal"] == "true"
     try:
         found = session.read.format("json").options(**options).load(path)
-        others = [repr(field.name) for field in found.schema.fields if exact and holds(field.dataType, DoubleType)]
+        others = [repr(field.name) for field in found.schema.fields if decimals and holds(field.dataType, DoubleType)]
         if not others:
             return found
     except AnalysisException as error:
