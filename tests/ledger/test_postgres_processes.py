@@ -178,7 +178,11 @@ def test_two_hundred_owners_that_renew_cost_the_server_less_than_a_twentieth_of_
     tmp_path: Path,
     eventually: Eventually,
 ) -> None:
-    """CPU time of all its processes over 30 s, at the clocks of use: a keeper each, with a run, on a connection of its own."""
+    """
+    CPU time of all its processes for the renewals of 30 s, however late they are, at the clocks of use.
+
+    A keeper each, with a run, on a connection of its own.
+    """
     clock, times = SystemClock(), Times()
     with closing(opened(database, tmp_path)) as record:
         ledgers = [opened(database, tmp_path) for _ in range(OWNERS)]
@@ -193,9 +197,10 @@ def test_two_hundred_owners_that_renew_cost_the_server_less_than_a_twentieth_of_
                 thread.start()
                 time.sleep(times.renew / OWNERS)  # a fleet does not beat as one
             eventually(lambda: all(holder.granted for holder in holders), within=60)
-            before, at = cpu_seconds(postgres_cluster.pid), time.monotonic()
-            time.sleep(MEASURED)
-            share = (cpu_seconds(postgres_cluster.pid) - before) / (time.monotonic() - at)
+            before, beaten = cpu_seconds(postgres_cluster.pid), granted(holders)
+            due = beaten + OWNERS * MEASURED / times.renew
+            eventually(lambda: granted(holders) >= due, within=2 * MEASURED)
+            share = (cpu_seconds(postgres_cluster.pid) - before) / MEASURED
             assert connections(record) <= 2 * OWNERS + 2
         finally:
             for keeper in keepers:
@@ -204,10 +209,12 @@ def test_two_hundred_owners_that_renew_cost_the_server_less_than_a_twentieth_of_
                 thread.join(30)
             for ledger in ledgers:
                 ledger.close()
-    renewals = sum(holder.granted for holder in holders)
-    print(f"{OWNERS} owners, {renewals} renewals: {share:.2%} of a core")
-    assert renewals >= OWNERS * MEASURED / times.renew
+    print(f"{OWNERS} owners: {share:.2%} of a core")
     assert share < 0.05
+
+
+def granted(holders: Sequence[Held]) -> int:
+    return sum(holder.granted for holder in holders)
 
 
 def cpu_seconds(pid: int) -> float:

@@ -238,7 +238,8 @@ def _check_text(here: sqlite3.Connection, name: str, source: Database, column: s
     for (value,) in here.execute(query):
         raise ExportError(
             f"Expected numbers that SQLite writes with 15 digits in column {column!r} of table {name!r}, which is declared as text, "
-            f"got {value!r}: declare DOUBLE, or write all digits in a query, Jdbc(url, \"SELECT printf('%!.17g', {c}) AS {c}, …\")."
+            f"got {value!r}: declare DOUBLE, or write all digits in a query, "
+            f"Jdbc(url, \"SELECT CASE typeof({c}) WHEN 'real' THEN printf('%!.17g', {c}) ELSE {c} END AS {c}, …\")."
         )
 
 
