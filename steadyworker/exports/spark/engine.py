@@ -23,6 +23,7 @@ from pyspark import InheritableThread
 from pyspark.sql import DataFrame, SparkSession
 
 from steadyworker.errors import ExportError
+from steadyworker.exports.spark.cuts import PIECE
 from steadyworker.exports.spark.databases import Databases, patience
 from steadyworker.exports.spark.pace import Ratio
 from steadyworker.exports.spark.priority import TaskThreads
@@ -37,7 +38,7 @@ from steadyworker.exports.spark.protocol import (
     Run,
     Stuck,
 )
-from steadyworker.exports.spark.query import FEW, PIECE, Estimate, first_line, is_query, settle_in, write
+from steadyworker.exports.spark.query import FEW, Estimate, first_line, is_query, settle_in, write
 from steadyworker.exports.spark.tasks import Tasks
 
 _JAVA = re.compile(r"\b(reflect|java_method|try_reflect)\(")

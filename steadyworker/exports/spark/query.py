@@ -10,7 +10,7 @@ part of a task that is not complete, nor a file of a job that failed.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from decimal import Decimal
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -24,15 +24,13 @@ from pyspark.sql.types import DecimalType, StructType
 from steadyworker.errors import ExportError
 from steadyworker.exports.spark.binding import bound
 from steadyworker.exports.spark.building import Built
+from steadyworker.exports.spark.cuts import PIECE, ordered
 from steadyworker.exports.spark.databases import Databases
 from steadyworker.exports.spark.lines import WHOLE, check, column, storable, written
 from steadyworker.exports.spark.params import from_param
 from steadyworker.exports.spark.protocol import Database, Done, JobEvent, Plan, Run, Source, Started
 from steadyworker.exports.spark.reading import read
 from steadyworker.exports.spark.tasks import parts_in
-
-PIECE = 6 << 20
-"""Bytes of the query's estimated result for each task of a sort, before Spark knows better."""
 
 _UNKNOWN = 1 << 50
 _RAISED = re.compile(r"\[USER_RAISED_EXCEPTION\] (.*?)(?: SQLSTATE: P0001)?")  # what `raise_error` says
@@ -116,7 +114,8 @@ def write(
     _check(result.schema, plan)
     check(result.schema)
     expected = estimate(result)
-    pieces = _pieces(_size(expected.bytes, databases))
+    size = _size(expected.bytes, databases)
+    pieces = _pieces(size)
     session.conf.set("spark.sql.shuffle.partitions", str(pieces))
     session.conf.set("spark.sql.execution.rangeExchange.sampleSizePerPartition", str(_sampled(pieces)))
     columns = tuple((field.name, field.dataType.simpleString()) for field in result.schema.fields)
@@ -124,13 +123,16 @@ def write(
     emit(Started(run.job, columns, snapshot, versions | known, dict(where)))
     counted = Observation()
     sums = [_sum(result.schema, name).alias(f"sum {number}") for number, name in enumerate(plan.sums)]
-    ordered = _sorted(result, plan.order_by, whole=expected.whole and not plan.build)
-    # Above the sort: below it Spark's sampling of the range would count every row a second time.
-    ordered = ordered.observe(counted, F.count(F.lit(1)).alias("rows"), *sums)
-    if plan.lines.form == "parquet":
-        storable(ordered).write.options(**_WRITE).parquet(f"file://{plan.parts}")
+    if expected.whole and not plan.build:  # by the task that reads them, so that nothing is shuffled
+        rows = result.coalesce(1).sortWithinPartitions(*map(column, plan.order_by))
     else:
-        written(ordered, plan.lines).write.options(**_WRITE).text(f"file://{plan.parts}")
+        rows = ordered(result, plan.order_by, size, pieces)
+    # Above the sort: below it Spark's sampling of the range would count every row a second time.
+    rows = rows.observe(counted, F.count(F.lit(1)).alias("rows"), *sums)
+    if plan.lines.form == "parquet":
+        storable(rows).write.options(**_WRITE).parquet(f"file://{plan.parts}")
+    else:
+        written(rows, plan.lines).write.options(**_WRITE).text(f"file://{plan.parts}")
     found = counted.get
     shown = {name: _plain(found[f"sum {number}"]) for number, name in enumerate(plan.sums)}
     return Done(run.job, int(found["rows"]), shown, _shared(Path(plan.parts), int(found["rows"])))
@@ -222,12 +224,6 @@ def _sum(schema: StructType, name: str) -> Any:
 def _plain(value: Decimal | None) -> str:
     """Plain digits; the sum of nothing is 0."""
     return "0" if value is None else format(value, "f")
-
-
-def _sorted(result: DataFrame, by: Sequence[str], *, whole: bool) -> DataFrame:
-    """The rows in order; as a whole by the task that reads them, so that nothing is shuffled."""
-    columns = [*map(column, by)]
-    return result.coalesce(1).sortWithinPartitions(*columns) if whole else result.orderBy(*columns)
 
 
 def _sampled(pieces: int) -> int:

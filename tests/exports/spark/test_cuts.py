@@ -1,0 +1,274 @@
+"""Where a sort is cut: the order is Spark's own, its pieces are even, and where it is not to be had, Spark cuts it."""
+
+from __future__ import annotations
+
+import random
+from datetime import UTC, date, datetime, timedelta
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from steadyworker.exports.rows import RowExport
+from steadyworker.exports.spark.build import Build
+from steadyworker.exports.spark.cuts import Cells, cut
+from steadyworker.exports.spark.export import SparkExport
+from steadyworker.exports.spark.service import SparkService
+from steadyworker.exports.spark.settings import SparkSettings
+from tests.exports.kit import FakeServices
+from tests.exports.spark.sparkkit import LiveServices
+
+pytestmark = [pytest.mark.spark, pytest.mark.timeout(600)]
+
+ROWS, PIECES, BIG = 30_000, 40, 120_000
+DRAW = random.Random(17)
+BERLIN = "Europe/Berlin"
+
+
+def keys(values: list[float | None]) -> pa.ChunkedArray:
+    return pa.chunked_array([pa.array(values, pa.float64())])
+
+
+def cell(key: float | None, cells: Cells) -> int:
+    """As SQL has it."""
+    return 0 if key is None else int(max(0.0, min(cells.count - 1.0, (key - cells.first) * cells.each)))
+
+
+def share(values: list[float | None], cells: Cells) -> float:
+    """Of the heaviest cell."""
+    at = [cell(value, cells) for value in values]
+    return max(map(at.count, set(at))) / len(at)
+
+
+def test_even_keys_are_cut_into_even_cells() -> None:
+    values: list[float | None] = [DRAW.uniform(-5e9, 5e9) for _ in range(20_000)]
+    cells = cut(keys(values), PIECES)
+    assert cells is not None
+    assert cells.count == 4 * PIECES
+    assert share(values, cells) < 1 / PIECES
+
+
+def test_a_few_days_far_away_do_not_make_one_cell_of_all_others() -> None:
+    values: list[float | None] = [DRAW.gauss(1_700_000_000, 10_000_000) for _ in range(20_000)]
+    values[:150] = [253_402_300_799.0] * 150
+    values[150:300] = [-62_135_596_800.0] * 150
+    cells = cut(keys(values), PIECES)
+    assert cells is not None
+    assert share(values, cells) < 3 / PIECES
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        [5.0] * 1000,
+        [*range(500), *[700.0] * 500],
+        [*range(500), *[None] * 500],
+        [None] * 1000,
+        [10.0 ** DRAW.uniform(0, 12) for _ in range(1000)],
+        [5e-324 * number for number in range(1000)],
+        [-1.7e308, *[0.0] * 998, 1.7e308],
+    ],
+    ids=["one value", "a heavy value", "half of them NULL", "all of them NULL", "powers of ten", "denormal", "too far"],
+)
+def test_keys_that_equal_cells_would_not_divide_are_left_to_spark(values: list[float | None]) -> None:
+    assert cut(keys(values), PIECES) is None
+
+
+FRAMES = """
+from pyspark.sql import functions as F
+from steadyworker.exports.spark.cuts import ordered
+
+
+def looked_at(spark, tables, params):
+    # How the table is sorted, and in which order its rows come, part after part.
+    spark.conf.set("spark.sql.session.timeZone", params["zone"])
+    spark.conf.set("spark.sql.shuffle.partitions", "40")
+    if params["of"]:
+        spark.conf.set(*params["of"].split("=", 1))
+    rows = spark.sql(params["query"])
+    rows = ordered(rows, ["key", "id"], params["size"], 40)
+    cells = int(spark.conf.get("spark.sql.shuffle.partitions"))
+    parts = rows.select("id", F.spark_partition_id().alias("part")).collect()
+    ids = [row["id"] for row in sorted(parts, key=lambda row: row["part"])]
+    one = spark.sql(params["query"]).select("id", "key").coalesce(1).sortWithinPartitions("key", "id").select("id")
+    expected = [row["id"] for row in one.collect()]
+    said = rows._jdf.queryExecution().toString()
+    by = "us" if "direct_shuffle_partition_id" in said else "Spark" if "rangepartitioning" in said else "nobody"
+    found = [cells, len({row["part"] for row in parts}), ids == expected, len(ids), by]
+    return spark.createDataFrame([(1, " ".join(map(str, found)))], "id INT, found STRING")
+"""
+
+
+@pytest.fixture(scope="module")
+def lake(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A table with a key of each kind: NULL, doubled, far away, and in no order."""
+    draw = random.Random(4)
+    around = datetime(2024, 3, 31, tzinfo=UTC)  # Berlin leaves out an hour of this day
+    seconds = [draw.randrange(-200_000, 200_000) for _ in range(ROWS)]
+    moments: list[datetime | None] = [
+        around + timedelta(seconds=second, microseconds=draw.randrange(10**6)) for second in seconds
+    ]
+    moments[:30] = [datetime(1, 1, 1, tzinfo=UTC)] * 30
+    moments[30:60] = [datetime(9999, 12, 31, 23, 59, 59, 999_999, tzinfo=UTC)] * 30
+    holes = draw.sample(range(ROWS), 300)
+    columns: dict[str, list[Any]] = {
+        "small": [draw.randrange(-30_000, 30_000) for _ in range(ROWS)],
+        "large": [draw.randrange(-(2**63), 2**63) for _ in range(ROWS)],
+        "amount": [Decimal(draw.randrange(-(10**37), 10**37)).scaleb(-4) for _ in range(ROWS)],
+        "day": [date(1900, 1, 1) + timedelta(days=draw.randrange(40_000)) for _ in range(ROWS)],
+        "moment": moments,
+        "local": [moment.replace(tzinfo=None) if moment else None for moment in moments],
+        "text": [f"{draw.randrange(10**9)}" for _ in range(ROWS)],
+        "real": [draw.gauss(0, 1) for _ in range(ROWS)],
+        "heavy": [draw.choice((0, 0, 0, draw.randrange(10**6))) for _ in range(ROWS)],
+    }
+    for values in columns.values():
+        for hole in holes:
+            values[hole] = None
+    kinds = {
+        "small": pa.int16(),
+        "large": pa.int64(),
+        "amount": pa.decimal128(38, 4),
+        "day": pa.date32(),
+        "moment": pa.timestamp("us", "UTC"),
+        "local": pa.timestamp("us"),
+        "text": pa.string(),
+        "real": pa.float64(),
+        "heavy": pa.int32(),
+    }
+    table = pa.table(
+        {
+            "id": pa.array(range(ROWS), pa.int64()),
+            **{name: pa.array(columns[name], kind) for name, kind in kinds.items()},
+        }
+    )
+    folder = tmp_path_factory.mktemp("keys")
+    for part in range(4):
+        pq.write_table(table.slice(part * ROWS // 4, ROWS // 4), folder / f"{part}.parquet")
+    return folder
+
+
+@pytest.fixture(scope="module")
+def big(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """More Parquet than one task is given: text that cannot be packed."""
+    draw, folder = random.Random(9), tmp_path_factory.mktemp("big")
+    at = datetime(2024, 1, 1)  # noqa: DTZ001 - the column has no zone
+    for part in range(4):
+        numbers = range(part, BIG, 4)
+        times = [at + timedelta(seconds=draw.randrange(10**6)) if number % 50 else None for number in numbers]
+        texts = [draw.randbytes(100).hex() for _ in numbers]
+        table = {
+            "id": pa.array(numbers, pa.int64()),
+            "paid_at": pa.array(times, pa.timestamp("us")),
+            "reference": texts,
+        }
+        pq.write_table(pa.table(table), folder / f"{part}.parquet")
+    return folder
+
+
+@pytest.fixture
+def look(sources: SparkService, frames: Path, lake: Path, tmp_path: Path) -> Any:
+    """Sort a query's rows by `key` in the host, and tell how it was done."""
+    (frames / "sorted_frames.py").write_text(FRAMES)
+
+    def ask(query: str, *, size: int = 60 << 20, of: str = "", zone: str = "UTC") -> dict[str, Any]:
+        params = {"query": query, "size": size, "of": of, "zone": zone}
+        export = SparkExport(Build("sorted_frames:looked_at"), tables={"t": lake}, params=params, order_by=("id",))
+        export.write(LiveServices(sources), to := tmp_path / f"{len(list(tmp_path.iterdir()))}.csv")
+        cells, parts, right, rows, by = to.read_text().splitlines()[1].split(",")[1].split()
+        return {
+            "cells": int(cells),
+            "parts": int(parts),
+            "right": right == "True",
+            "rows": int(rows),
+            "cut by": by,
+        }
+
+    return ask
+
+
+WIDE = ", ".join(f"'' AS c{number}" for number in range(90))
+"""Columns that make few rows as many bytes, in Spark's eyes, as 60 MB have."""
+
+
+@pytest.mark.parametrize("key", ["small", "large", "amount", "day", "moment", "local"])
+def test_numbers_and_times_are_cut_by_a_sample_into_spark_s_own_order(look: Any, key: str) -> None:
+    found = look(f"SELECT id, {key} AS key, {WIDE} FROM t", zone=BERLIN)
+    assert found == found | {"right": True, "rows": ROWS, "cut by": "us"}
+    assert 8 <= found["cells"] < 80
+    assert 1 < found["parts"] < found["cells"], "neighbours are put together by their bytes"
+
+
+@pytest.mark.parametrize(
+    ("query", "of"),
+    [
+        (f"SELECT id, text AS key, {WIDE} FROM t", ""),
+        (f"SELECT id, real AS key, {WIDE} FROM t", ""),
+        (f"SELECT id, heavy AS key, {WIDE} FROM t", ""),
+        (f"SELECT id, min(large) AS key, {WIDE} FROM t GROUP BY id", ""),
+        (f"SELECT id, large AS key, {WIDE} FROM t ORDER BY large LIMIT 20000", ""),
+        (
+            f"SELECT a.id, b.large AS key, {WIDE} FROM t a JOIN t b USING (id)",
+            "spark.sql.autoBroadcastJoinThreshold=-1",
+        ),
+        (f"SELECT id, large AS key, {WIDE} FROM t", "spark.sql.adaptive.enabled=false"),
+        (f"SELECT id, large AS key, {WIDE} FROM t", "spark.sql.adaptive.coalescePartitions.initialPartitionNum=7"),
+    ],
+    ids=["text", "floats", "a heavy value", "groups", "a limit", "a join", "not adaptive", "another count"],
+)
+def test_what_cannot_be_cut_so_is_cut_by_spark(look: Any, query: str, of: str) -> None:
+    found = look(query, of=of)
+    assert found["right"]
+    assert found["cut by"] == ("nobody" if "LIMIT" in query else "Spark"), "what is limited is one piece already"
+    assert found["cells"] == PIECES, "the setting is as it was"
+
+
+def test_a_small_table_that_is_joined_and_rows_made_of_rows_are_cut_so(look: Any) -> None:
+    small = (
+        f"SELECT t.id, small AS key, {WIDE} FROM t JOIN VALUES (0, 'even'), (1, 'odd') AS n(n, name) ON t.id % 2 = n"
+    )
+    assert look(small)["cut by"] == "us"
+    found = look(
+        f"SELECT id, e AS key, {WIDE} FROM t LATERAL VIEW explode(array(small)) AS e UNION ALL SELECT id, large AS key, {WIDE} FROM t"
+    )
+    assert found["cut by"] == "Spark", "32,000 beside 2^63 is one value"
+
+
+def test_few_rows_of_many_are_one_piece_and_none_are_none(look: Any) -> None:
+    found = look("SELECT id, large AS key FROM t WHERE id % 100 = 3")
+    assert found == {"cells": 1, "parts": 1, "right": True, "rows": ROWS // 100, "cut by": "Spark"}
+    found = look("SELECT id, large AS key FROM t WHERE id < 0")
+    assert found == {"cells": 1, "parts": 0, "right": True, "rows": 0, "cut by": "Spark"}
+
+
+def test_a_sample_far_larger_than_thought_is_left_to_spark(archive: Path, big: Path, tmp_path: Path) -> None:
+    """A driver takes 64 MB of results; this one takes less than the keys of the sample have."""
+    query = "SELECT id * 30 + e AS id FROM lake LATERAL VIEW explode(sequence(0, 29)) AS e"
+    service = SparkService(SparkSettings(folder=archive, conf={"spark.driver.maxResultSize": "1m"}))
+    try:
+        made = SparkExport(query, tables={"lake": big}, order_by=("id",)).write(
+            LiveServices(service), tmp_path / "out.csv"
+        )
+    finally:
+        service.stop(10)
+    assert made.rows == 30 * BIG
+    with (tmp_path / "out.csv").open() as file:
+        assert file.readline() == "id\n"
+        assert [*map(int, file)] == [*range(30 * BIG)]
+
+
+def test_the_file_equals_what_the_light_path_writes(warm: SparkService, big: Path, tmp_path: Path) -> None:
+    """Out of more Parquet than one task is given."""
+    export = SparkExport("SELECT * FROM lake", tables={"lake": big}, order_by=("paid_at", "id"))
+    made = export.write(LiveServices(warm), tmp_path / "out.csv", totals={"id": "sum"})
+
+    rows = [(row["id"], row["paid_at"], row["reference"]) for row in pq.read_table(big).to_pylist()]
+    rows.sort(key=lambda row: (row[1] is not None, row[1] or datetime.min, row[0]))  # noqa: DTZ901 - no zone
+    services = FakeServices(tmp_path / "ledger")
+    light = RowExport(rows, columns=("id", "paid_at", "reference")).write(
+        services, tmp_path / "light.csv", totals={"id": "sum"}
+    )
+    assert (made.rows, made.sha256, made.totals) == (light.rows, light.sha256, light.totals)
