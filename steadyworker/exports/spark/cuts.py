@@ -20,6 +20,7 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from py4j.protocol import Py4JError, Py4JJavaError
+from pyspark.errors import PySparkException
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812 - as everybody calls it
 from pyspark.sql.types import DataType, DateType, DecimalType, TimestampNTZType, TimestampType
@@ -148,13 +149,16 @@ def _narrow(plan: Any, broadcast: int) -> bool:
 
 
 def _sample(keys: DataFrame, part: float) -> Any:
-    """This part of the keys, as an Arrow array; None where they are far more than was thought."""
+    """
+    This part of the keys, as an Arrow array; None where that fails.
+
+    They may be far more than was thought, which the driver does not take (`spark.driver.maxResultSize`).
+    Otherwise the rows will fail, too, and say why better than this does.
+    """
     try:
         return keys.sample(part, seed=1).toArrow().column(0)
-    except Py4JJavaError as error:
-        if "spark.driver.maxResultSize" in str(error.java_exception):
-            return None
-        raise
+    except (Py4JJavaError, PySparkException):
+        return None
 
 
 def _cell(number: Column, cells: Cells) -> Column:

@@ -12,6 +12,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from steadyworker.errors import ExportError
 from steadyworker.exports.rows import RowExport
 from steadyworker.exports.spark.build import Build
 from steadyworker.exports.spark.cuts import Cells, cut
@@ -244,20 +245,25 @@ def test_few_rows_of_many_are_one_piece_and_none_are_none(look: Any) -> None:
     assert found == {"cells": 1, "parts": 0, "right": True, "rows": 0, "cut by": "Spark"}
 
 
-def test_a_sample_far_larger_than_thought_is_left_to_spark(archive: Path, big: Path, tmp_path: Path) -> None:
-    """A driver takes 64 MB of results; this one takes less than the keys of the sample have."""
-    query = "SELECT id * 30 + e AS id FROM lake LATERAL VIEW explode(sequence(0, 29)) AS e"
-    service = SparkService(SparkSettings(folder=archive, conf={"spark.driver.maxResultSize": "1m"}))
+def test_a_sample_far_larger_than_thought_is_left_to_spark(archive: Path, tmp_path: Path) -> None:
+    """A driver takes 64 MB of results; this one takes 600 kB, and the keys have 770 that come of so well packed a file."""
+    rows, draw = 3_000_000, random.Random(3)
+    texts = [draw.randbytes(150_000).hex() if number < 60 else None for number in range(rows)]
+    table = pa.table({"id": pa.array(range(rows), pa.int64()), "text": pa.array(texts, pa.string())})
+    (tmp_path / "packed").mkdir()
+    pq.write_table(
+        table, tmp_path / "packed" / "0.parquet", use_dictionary=False, column_encoding={"id": "DELTA_BINARY_PACKED"}
+    )
+    service = SparkService(SparkSettings(folder=archive, conf={"spark.driver.maxResultSize": "600k"}))
     try:
-        made = SparkExport(query, tables={"lake": big}, order_by=("id",)).write(
-            LiveServices(service), tmp_path / "out.csv"
-        )
+        export = SparkExport("SELECT * FROM packed", tables={"packed": tmp_path / "packed"}, order_by=("id",))
+        made = export.write(LiveServices(service), tmp_path / "out.csv")
     finally:
         service.stop(10)
-    assert made.rows == 30 * BIG
+    assert made.rows == rows
     with (tmp_path / "out.csv").open() as file:
-        assert file.readline() == "id\n"
-        assert [*map(int, file)] == [*range(30 * BIG)]
+        assert file.readline() == "id,text\n"
+        assert all(line.partition(",")[0] == str(number) for number, line in enumerate(file))
 
 
 def test_the_file_equals_what_the_light_path_writes(warm: SparkService, big: Path, tmp_path: Path) -> None:
@@ -272,3 +278,10 @@ def test_the_file_equals_what_the_light_path_writes(warm: SparkService, big: Pat
         services, tmp_path / "light.csv", totals={"id": "sum"}
     )
     assert (made.rows, made.sha256, made.totals) == (light.rows, light.sha256, light.totals)
+
+
+def test_what_is_wrong_with_a_key_is_told_as_ever(warm: SparkService, big: Path, tmp_path: Path) -> None:
+    query = "SELECT CAST(reference AS BIGINT) AS id, reference FROM lake"
+    export = SparkExport(query, tables={"lake": big}, order_by=("id",))
+    with pytest.raises(ExportError, match=r"CAST_INVALID_INPUT.* cannot be cast to \"BIGINT\""):
+        export.write(LiveServices(warm), tmp_path / "out.csv")
