@@ -17,7 +17,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from dataclasses import dataclass
+from typing import Any
 
 from py4j.protocol import Py4JError, Py4JJavaError
 from pyspark.errors import PySparkException
@@ -31,6 +32,7 @@ PIECE = 6 << 20
 """Bytes of the query's estimated result for each task of a sort, before Spark knows better."""
 
 _KEYS, _KEYS_OF_A_PIECE = 20_000, 100  # of the sample: at least, and for each piece
+_KEYS_OF_A_CUT = 5  # at least, of what a filter leaves of them
 _CELLS = 4  # of each piece
 _HEAVY = 3  # pieces' worth of keys that no cell shall have more of
 _NARROW = frozenset(  # what a query may be made of: nothing that Spark keeps from its own sample for the rows, as it does a shuffle
@@ -49,7 +51,8 @@ _NARROW = frozenset(  # what a query may be made of: nothing that Spark keeps fr
 _PARTITIONS = "spark.sql.shuffle.partitions"
 
 
-class Cells(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class Cells:
     """
     What a sample was cut into.
 
@@ -81,14 +84,20 @@ def ordered(result: DataFrame, by: Sequence[str], size: int, pieces: int) -> Dat
     number = _number(columns[0], result.schema[by[0]].dataType)
     if number is None or size <= PIECE or not _may_be_cut(result):
         return result.orderBy(*columns)
-    row = result._jdf.schema().defaultSize()  # noqa: SLF001 - the bridge has no public door
+    frame: Any = result._jdf  # noqa: SLF001 - the bridge has no public door
+    row = frame.schema().defaultSize()
     part = min(1.0, max(_KEYS, _KEYS_OF_A_PIECE * pieces) * row / size)
     keys = _sample(result.select(number.alias("key")), part)
-    # So many rows there are at most, all but certainly, if the sample is whole.
-    most = (len(keys) + 3 * math.sqrt(len(keys)) + 3) / part if keys is not None else math.inf
-    if most * row <= PIECE:
-        result.sparkSession.conf.set(_PARTITIONS, "1")  # and Spark need not sample them
-    elif keys is not None and (cells := cut(keys, min(pieces, math.ceil(most * row / PIECE)))):
+    if keys is None:
+        return result.orderBy(*columns)
+    drawn = len(keys)
+    if drawn < _KEYS_OF_A_CUT:
+        most = (drawn + 3 * math.sqrt(drawn) + 3) / part  # rows, all but certainly
+        if (
+            most * row <= PIECE and "Filter" in frame.queryExecution().optimizedPlan().toString()
+        ):  # or they are few, and long
+            result.sparkSession.conf.set(_PARTITIONS, "1")  # and Spark need not sample them
+    elif cells := cut(keys, min(pieces, drawn // _KEYS_OF_A_CUT)):
         spread = _spread(result, _cell(number, cells), cells.count)
         if spread is not None:
             return spread.sortWithinPartitions(*columns)
@@ -102,8 +111,9 @@ def cut(keys: Any, pieces: int) -> Cells | None:
     The outermost half piece of keys at each end does not decide where cells begin and end: a few days of the year 9999 shall
     not make one cell of all others.
     """
-    import pyarrow.compute as pc
+    import pyarrow.compute
 
+    pc: Any = pyarrow.compute  # which is made as it is imported: no type checker knows what is in it
     tail = 0.5 / pieces
     first, last = pc.quantile(keys, q=[tail, 1 - tail], interpolation="nearest").to_pylist()
     if first is None or first == last:
@@ -156,7 +166,7 @@ def _sample(keys: DataFrame, part: float) -> Any:
     Otherwise the rows will fail, too, and say why better than this does.
     """
     try:
-        return keys.sample(part, seed=1).toArrow().column(0)
+        return keys.sample(fraction=part, seed=1).toArrow().column(0)
     except (Py4JJavaError, PySparkException):
         return None
 
@@ -178,7 +188,8 @@ def _spread(result: DataFrame, cell: Column, count: int) -> DataFrame | None:
     session.conf.set(_PARTITIONS, str(count))
     try:
         if session._jsparkSession.sessionState().conf().numShufflePartitions() == count:  # noqa: SLF001
-            plan: Any = result.repartitionById(count, cell)._jdf.queryExecution().logical()  # noqa: SLF001
+            frame: Any = result.repartitionById(count, cell)._jdf  # noqa: SLF001
+            plan = frame.queryExecution().logical()
             none = session._jvm.scala.Option.empty()  # noqa: SLF001
             plan = plan.copy(plan.partitionExpressions(), plan.child(), none, none)
             spread = session._jvm.org.apache.spark.sql.classic.Dataset.ofRows(session._jsparkSession, plan)  # noqa: SLF001
