@@ -10,13 +10,15 @@ Where a query only reads, computes and filters, a sample of its first sort colum
     └─────── piece 0, by the bytes that were shuffled ────┴── piece 1 ──┴── …
 
 All cells between the ends are equally wide; each is a partition of the shuffle, and each piece some neighbours, which Spark
-puts together when it knows their bytes.  Where that would be uneven, the sort is Spark's own.
+puts together when it knows their bytes.
+Where that would be uneven, or the sample fails, it was read in vain, and the sort is Spark's own.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -33,7 +35,11 @@ PIECE = 6 << 20
 
 _KEYS, _KEYS_OF_A_PIECE = 20_000, 100  # of the sample: at least, and for each piece
 _KEYS_OF_A_CUT = 5  # at least, of what a filter leaves of them
-_CELLS = 4  # of each piece
+_FEWEST, _MOST = (
+    16,
+    500,
+)  # pieces: of fewer, so few keys say nothing; of more, Spark does not know the bytes of each cell
+_CELLS = 4  # of each piece; Spark keeps a mean in place of the bytes of more than 2000 (`HighlyCompressedMapStatus`)
 _HEAVY = 3  # pieces' worth of keys that no cell shall have more of
 _NARROW = frozenset(  # what a query may be made of: nothing that Spark keeps from its own sample for the rows, as it does a shuffle
     {
@@ -41,6 +47,7 @@ _NARROW = frozenset(  # what a query may be made of: nothing that Spark keeps fr
         "BatchEvalPython",
         "Filter",
         "Generate",
+        "Join",  # if it is broadcast
         "LocalRelation",
         "LogicalRelation",
         "Project",
@@ -71,18 +78,20 @@ def ordered(result: DataFrame, by: Sequence[str], size: int, pieces: int) -> Dat
     """
     The rows in order.
 
-    Spark cuts the sort itself where it has no door for this (Spark Connect, Spark before 4.1), where the first column is no
-    number, date or time, and where the query shuffles, because then it keeps what it has shuffled.
+    Spark cuts the sort itself where it has no door for this (Spark Connect, Spark before 4.1); where the first column is
+    neither a whole number nor a decimal, date or time; where the query shuffles, because then it keeps what it has shuffled;
+    and where it takes very many pieces.
 
     Args:
-        result: In a session of its own, whose count of shuffled partitions is `pieces`, and may be set anew here.
+        result: In a session of its own, whose count of shuffled partitions is `pieces`; it may be set anew here, and has to
+            stay so until the rows were asked for.
         by: The columns' names.
         size: The bytes that Spark thinks the result has.
         pieces: Into how many it is cut, as far as that is right.
     """
     columns = [*map(column, by)]
     number = _number(columns[0], result.schema[by[0]].dataType)
-    if number is None or size <= PIECE or not _may_be_cut(result):
+    if number is None or size <= PIECE or pieces > _MOST or not _may_be_cut(result):
         return result.orderBy(*columns)
     frame: Any = result._jdf  # noqa: SLF001 - the bridge has no public door
     row = frame.schema().defaultSize()
@@ -92,10 +101,9 @@ def ordered(result: DataFrame, by: Sequence[str], size: int, pieces: int) -> Dat
         return result.orderBy(*columns)
     drawn = len(keys)
     if drawn < _KEYS_OF_A_CUT:
-        most = (drawn + 3 * math.sqrt(drawn) + 3) / part  # rows, all but certainly
-        if (
-            most * row <= PIECE and "Filter" in frame.queryExecution().optimizedPlan().toString()
-        ):  # or they are few, and long
+        most = (drawn + 3 * math.sqrt(drawn) + 5) / part  # rows, all but certainly
+        # Without a filter they are few because they are long, thousands of times longer than was thought.
+        if most * row <= PIECE and "Filter" in map(_name, _nodes(frame.queryExecution().optimizedPlan())):
             result.sparkSession.conf.set(_PARTITIONS, "1")  # and Spark need not sample them
     elif cells := cut(keys, min(pieces, drawn // _KEYS_OF_A_CUT)):
         spread = _spread(result, _cell(number, cells), cells.count)
@@ -106,7 +114,7 @@ def ordered(result: DataFrame, by: Sequence[str], size: int, pieces: int) -> Dat
 
 def cut(keys: Any, pieces: int) -> Cells | None:
     """
-    Cells for these keys (an Arrow array of float64, nulls among them); None where one would be too heavy.
+    Cells for these keys (an Arrow array of float64, nulls among them); None where one would be too heavy, or nobody can tell.
 
     The outermost half piece of keys at each end does not decide where cells begin and end: a few days of the year 9999 shall
     not make one cell of all others.
@@ -114,6 +122,8 @@ def cut(keys: Any, pieces: int) -> Cells | None:
     import pyarrow.compute
 
     pc: Any = pyarrow.compute  # which is made as it is imported: no type checker knows what is in it
+    if pieces < _FEWEST:
+        return None
     tail = 0.5 / pieces
     first, last = pc.quantile(keys, q=[tail, 1 - tail], interpolation="nearest").to_pylist()
     if first is None or first == last:
@@ -141,21 +151,31 @@ def _number(key: Column, kind: DataType) -> Column | None:
 
 
 def _may_be_cut(result: DataFrame) -> bool:
+    """Whether Spark has the door, puts partitions together, and shuffles nothing that this query is made of."""
     frame: Any = getattr(result, "_jdf", None)
     if frame is None or not hasattr(result, "repartitionById"):
         return False
     query, conf = frame.queryExecution(), frame.sparkSession().sessionState().conf()
-    return bool(conf.adaptiveExecutionEnabled()) and _narrow(query.optimizedPlan(), conf.autoBroadcastJoinThreshold())
+    if not conf.adaptiveExecutionEnabled() or not conf.coalesceShufflePartitionsEnabled():
+        return False
+    plan = query.optimizedPlan()
+    names = {*map(_name, _nodes(plan))}
+    if not names <= _NARROW or not plan.subqueriesAll().isEmpty():
+        return False
+    joins = (name for name in map(_name, _nodes(query.sparkPlan())) if "Join" in name) if "Join" in names else ()
+    return all(name.startswith("Broadcast") for name in joins)
 
 
-def _narrow(plan: Any, broadcast: int) -> bool:
-    """Whether nothing of a query is shuffled; what is joined has to be small enough to be `broadcast` (bytes)."""
-    name, children = plan.getClass().getSimpleName(), plan.children()
-    inputs = [children.apply(number) for number in range(children.size())]
-    if name == "Join":
-        small = min(int(str(child.stats().sizeInBytes())) for child in inputs)
-        return small <= broadcast and all(_narrow(child, broadcast) for child in inputs)
-    return name in _NARROW and all(_narrow(child, broadcast) for child in inputs)
+def _nodes(plan: Any) -> Iterator[Any]:
+    """All of a plan's nodes."""
+    yield plan
+    children = plan.children()
+    for number in range(children.size()):
+        yield from _nodes(children.apply(number))
+
+
+def _name(node: Any) -> str:
+    return str(node.getClass().getSimpleName())
 
 
 def _sample(keys: DataFrame, part: float) -> Any:
@@ -186,15 +206,13 @@ def _spread(result: DataFrame, cell: Column, count: int) -> DataFrame | None:
     session: Any = result.sparkSession
     before = session.conf.get(_PARTITIONS)
     session.conf.set(_PARTITIONS, str(count))
-    try:
-        if session._jsparkSession.sessionState().conf().numShufflePartitions() == count:  # noqa: SLF001
-            frame: Any = result.repartitionById(count, cell)._jdf  # noqa: SLF001
-            plan = frame.queryExecution().logical()
-            none = session._jvm.scala.Option.empty()  # noqa: SLF001
-            plan = plan.copy(plan.partitionExpressions(), plan.child(), none, none)
-            spread = session._jvm.org.apache.spark.sql.classic.Dataset.ofRows(session._jsparkSession, plan)  # noqa: SLF001
+    with suppress(Py4JError, PySparkException, TypeError, AttributeError):
+        named: Any = result.repartitionById(count, cell)._jdf  # noqa: SLF001
+        plan, none = named.queryExecution().logical(), session._jvm.scala.Option.empty()  # noqa: SLF001
+        plan = plan.copy(plan.partitionExpressions(), plan.child(), none, none)
+        spread = session._jvm.org.apache.spark.sql.classic.Dataset.ofRows(session._jsparkSession, plan)  # noqa: SLF001
+        # Into another count, which a user may have set, the last cells would go back to the first partitions.
+        if spread.queryExecution().sparkPlan().outputPartitioning().numPartitions() == count:
             return DataFrame(spread, session)
-    except (Py4JError, TypeError, AttributeError):
-        pass
     session.conf.set(_PARTITIONS, before)
     return None

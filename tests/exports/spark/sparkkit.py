@@ -114,7 +114,11 @@ def session_cpu(leader: int) -> float:
 
 def java_of(leader: int) -> int:
     """The JVM of a host."""
-    return next(pid for pid in session(leader) if b"java" in Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")[0])
+    for pid in session(leader):
+        with suppress(OSError):  # what starts it has others for a moment
+            if b"java" in Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")[0]:
+                return pid
+    raise StopIteration(leader)
 
 
 def payment(number: int) -> tuple[int, str, datetime, Decimal, str, str]:

@@ -34,7 +34,7 @@ def keys(values: list[float | None]) -> pa.ChunkedArray:
 
 
 def cell(key: float | None, cells: Cells) -> int:
-    """As SQL has it."""
+    """Which one a key belongs into."""
     return 0 if key is None else int(max(0.0, min(cells.count - 1.0, (key - cells.first) * cells.each)))
 
 
@@ -70,15 +70,20 @@ def test_a_few_days_far_away_do_not_make_one_cell_of_all_others() -> None:
         [None] * 1000,
         [10.0 ** DRAW.uniform(0, 12) for _ in range(1000)],
         [5e-324 * number for number in range(1000)],
-        [-1.7e308, *[0.0] * 998, 1.7e308],
     ],
-    ids=["one value", "a heavy value", "half of them NULL", "all of them NULL", "powers of ten", "denormal", "too far"],
+    ids=["one value", "a heavy value", "half of them NULL", "all of them NULL", "powers of ten", "denormal"],
 )
 def test_keys_that_equal_cells_would_not_divide_are_left_to_spark(values: list[float | None]) -> None:
     assert cut(keys(values), PIECES) is None
 
 
+def test_too_few_keys_say_nothing() -> None:
+    assert cut(keys([*range(80)]), 15) is None
+    assert cut(keys([*range(80)]), 16) is not None
+
+
 FRAMES = """
+from collections import Counter
 from pyspark.sql import functions as F
 from steadyworker.exports.spark.cuts import ordered
 
@@ -86,11 +91,11 @@ from steadyworker.exports.spark.cuts import ordered
 def looked_at(spark, tables, params):
     # How the table is sorted, and in which order its rows come, part after part.
     spark.conf.set("spark.sql.session.timeZone", params["zone"])
-    spark.conf.set("spark.sql.shuffle.partitions", "40")
+    spark.conf.set("spark.sql.shuffle.partitions", str(params["pieces"]))
     if params["of"]:
         spark.conf.set(*params["of"].split("=", 1))
     rows = spark.sql(params["query"])
-    rows = ordered(rows, ["key", "id"], params["size"], 40)
+    rows = ordered(rows, ["key", "id"], params["size"], params["pieces"])
     cells = int(spark.conf.get("spark.sql.shuffle.partitions"))
     parts = rows.select("id", F.spark_partition_id().alias("part")).collect()
     ids = [row["id"] for row in sorted(parts, key=lambda row: row["part"])]
@@ -98,7 +103,8 @@ def looked_at(spark, tables, params):
     expected = [row["id"] for row in one.collect()]
     said = rows._jdf.queryExecution().toString()
     by = "us" if "direct_shuffle_partition_id" in said else "Spark" if "rangepartitioning" in said else "nobody"
-    found = [cells, len({row["part"] for row in parts}), ids == expected, len(ids), by]
+    heaviest = max(Counter(row["part"] for row in parts).values(), default=0)
+    found = [cells, len({row["part"] for row in parts}), heaviest, ids == expected, len(ids), by]
     return spark.createDataFrame([(1, " ".join(map(str, found)))], "id INT, found STRING")
 """
 
@@ -175,14 +181,17 @@ def look(sources: SparkService, frames: Path, lake: Path, tmp_path: Path) -> Any
     """Sort a query's rows by `key` in the host, and tell how it was done."""
     (frames / "sorted_frames.py").write_text(FRAMES)
 
-    def ask(query: str, *, size: int = 60 << 20, of: str = "", zone: str = "UTC") -> dict[str, Any]:
-        params: dict[str, Value] = {"query": query, "size": size, "of": of, "zone": zone}
+    def ask(
+        query: str, *, size: int = 60 << 20, of: str = "", zone: str = "UTC", pieces: int = PIECES
+    ) -> dict[str, Any]:
+        params: dict[str, Value] = {"query": query, "size": size, "of": of, "zone": zone, "pieces": pieces}
         export = SparkExport(Build("sorted_frames:looked_at"), tables={"t": lake}, params=params, order_by=("id",))
         export.write(LiveServices(sources), to := tmp_path / f"{len(list(tmp_path.iterdir()))}.csv")
-        cells, parts, right, rows, by = to.read_text().splitlines()[1].split(",")[1].split()
+        cells, parts, heaviest, right, rows, by = to.read_text().splitlines()[1].split(",")[1].split()
         return {
             "cells": int(cells),
             "parts": int(parts),
+            "heaviest": int(heaviest),
             "right": right == "True",
             "rows": int(rows),
             "cut by": by,
@@ -200,6 +209,7 @@ def test_numbers_and_times_are_cut_by_a_sample_into_spark_s_own_order(look: Any,
     found = look(f"SELECT id, {key} AS key, {WIDE} FROM t", zone=BERLIN)
     assert found == found | {"right": True, "rows": ROWS, "cut by": "us", "cells": 4 * PIECES}
     assert 1 < found["parts"] < 4 * PIECES, "neighbours are put together by their bytes"
+    assert found["heaviest"] < 3 * ROWS / found["parts"]
 
 
 @pytest.mark.parametrize(
@@ -214,10 +224,27 @@ def test_numbers_and_times_are_cut_by_a_sample_into_spark_s_own_order(look: Any,
             f"SELECT a.id, b.large AS key, {WIDE} FROM t a JOIN t b USING (id)",
             "spark.sql.autoBroadcastJoinThreshold=-1",
         ),
+        (f"SELECT t.id, small AS key, {WIDE} FROM t FULL JOIN VALUES (0), (1) AS n(n) ON t.id % 2 = n", ""),
+        (f"SELECT /*+ MERGE(n) */ t.id, small AS key, {WIDE} FROM t JOIN VALUES (0), (1) AS n(n) ON t.id % 2 = n", ""),
+        (f"SELECT id, small AS key, {WIDE} FROM t WHERE small < (SELECT max(small) FROM t)", ""),
         (f"SELECT id, large AS key, {WIDE} FROM t", "spark.sql.adaptive.enabled=false"),
+        (f"SELECT id, large AS key, {WIDE} FROM t", "spark.sql.adaptive.coalescePartitions.enabled=false"),
         (f"SELECT id, large AS key, {WIDE} FROM t", "spark.sql.adaptive.coalescePartitions.initialPartitionNum=7"),
     ],
-    ids=["text", "floats", "a heavy value", "groups", "a limit", "a join", "not adaptive", "another count"],
+    ids=[
+        "text",
+        "floats",
+        "a heavy value",
+        "groups",
+        "a limit",
+        "a large join",
+        "a full join",
+        "a join by merging",
+        "a query within",
+        "not adaptive",
+        "not put together",
+        "another count",
+    ],
 )
 def test_what_cannot_be_cut_so_is_cut_by_spark(look: Any, query: str, of: str) -> None:
     found = look(query, of=of)
@@ -239,17 +266,26 @@ def test_a_small_table_that_is_joined_and_rows_made_of_rows_are_cut_so(look: Any
 
 def test_few_rows_of_many_are_one_piece_and_none_are_none(look: Any) -> None:
     found = look("SELECT id, large AS key FROM t WHERE id % 100 = 3")
-    assert found == {"cells": 1, "parts": 1, "right": True, "rows": ROWS // 100, "cut by": "Spark"}
+    assert found == found | {"cells": 1, "parts": 1, "right": True, "rows": ROWS // 100, "cut by": "Spark"}
     found = look("SELECT id, large AS key FROM t WHERE id < 0")
-    assert found == {"cells": 1, "parts": 0, "right": True, "rows": 0, "cut by": "Spark"}
+    assert found == found | {"cells": 1, "parts": 0, "right": True, "rows": 0, "cut by": "Spark"}
 
 
 def test_rows_far_longer_than_thought_are_cut_all_the_same(look: Any) -> None:
     """Nobody knows how long a text is: what seems to be one piece may be thousands."""
     found = look("SELECT id, large AS key, text FROM t", size=8 << 20)
     assert found == found | {"right": True, "rows": ROWS, "cut by": "us", "cells": 4 * PIECES}
-    found = look("SELECT id, large AS key, text FROM t", size=8 << 40)
-    assert found == found | {"right": True, "rows": ROWS, "cut by": "Spark", "cells": PIECES}
+    for size in (700 << 20, 8 << 40):  # some keys are drawn, and none: the rows are few, and long
+        found = look("SELECT id, large AS key, text AS Filter FROM t", size=size)
+        assert found == found | {"right": True, "rows": ROWS, "cut by": "Spark", "cells": PIECES}
+
+
+def test_of_very_many_pieces_nobody_knows_the_bytes(look: Any) -> None:
+    """Spark keeps a mean of more than 2000 partitions, which says little of cells that are not even."""
+    query = f"SELECT id, large AS key, {WIDE} FROM t WHERE large IS NOT NULL"
+    assert look(query, pieces=500)["cells"] == 2000
+    found = look(query, pieces=501)
+    assert found == found | {"right": True, "cut by": "Spark", "cells": 501}
 
 
 def test_a_sample_far_larger_than_thought_is_left_to_spark(archive: Path, tmp_path: Path) -> None:
