@@ -22,10 +22,11 @@ Heavy exports, handed over to Spark: `SparkExport`, and the Spark host that runs
 | `address.py` | worker process, host | a Spark Connect server's address, and as it may be shown |
 | `host.py` | host | the process: descriptors, life line, commands |
 | `backend.py` | host | what `host.py` asks of its engine, which is one of the next two |
-| `engine.py`, `tasks.py` | host | Spark's session; begins jobs, watches their tasks, ends them |
+| `engine.py`, `tasks.py`, `priority.py` | host | Spark's session; begins jobs, watches their tasks, ends them |
 | `pace.py`, `live.py` | host | how fast, for how long still, whether it stands still; what moves inside of tasks |
-| `connect.py`, `server.py` | host | the same with a session per job at a Spark Connect server; what its errors mean |
-| `query.py`, `reading.py`, `lines.py` | host | one query: sources, text of values, totals, the writer |
+| `connect.py`, `server.py`, `kills.py` | host | the same with a session per job at a Spark Connect server; what its errors mean |
+| `query.py`, `reading.py`, `exact.py` | host | one query: sources with all their digits, totals, the writer |
+| `cuts.py`, `lines.py` | host | its sort; the text of its values |
 | `databases.py`, `postgres.py`, `sqlite.py` | host | one moment of each database, its queries cancelled with the job |
 | `building.py` | host | the user's function that `Build` names |
 | `binding.py` | host | parameters as literals of exactly their types |

@@ -35,11 +35,9 @@ PIECE = 6 << 20
 
 _KEYS, _KEYS_OF_A_PIECE = 20_000, 100  # of the sample: at least, and for each piece
 _KEYS_OF_A_CUT = 5  # at least, of what a filter leaves of them
-_FEWEST, _MOST = (
-    16,
-    500,
-)  # pieces: of fewer, so few keys say nothing; of more, Spark does not know the bytes of each cell
-_CELLS = 4  # of each piece; Spark keeps a mean in place of the bytes of more than 2000 (`HighlyCompressedMapStatus`)
+_FEWEST = 16  # pieces: so few keys say little of a smaller share
+_MOST = 500  # pieces: four times as many are all of which Spark knows the bytes, else their mean (`HighlyCompressedMapStatus`)
+_CELLS = 4  # of each piece
 _HEAVY = 3  # pieces' worth of keys that no cell shall have more of
 _NARROW = frozenset(  # what a query may be made of: nothing that Spark keeps from its own sample for the rows, as it does a shuffle
     {
