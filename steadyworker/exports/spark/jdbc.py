@@ -39,7 +39,7 @@ class Jdbc:
     the same database in an export share; of SQLite's file the host makes a copy beside the export's parts, in one read
     transaction, which keeps no writer waiting longer than the copy takes.
     A sort looks at its rows before it begins, so that each range is asked for twice, in that same moment: first for the sort
-    column alone, where that is a number, date or time and nothing but filters and small tables stands between.
+    column alone, where that is no text and no float, and nothing but filters and small tables stands between.
 
     Args:
         url: `postgresql://user@host:5432/database` (with `?sslmode=…`, `sslrootcert`, `sslcert`, `sslkey`,
