@@ -9,18 +9,18 @@ Spark Connect, in the host: a server that the user runs; each job has a session 
     nothing for longer, or a server that knows nothing of the job   the host ends, and the next one, once the server is
                                                                     back, begins it again: its parts in a folder of its own
     a ping that is not answered (`SparkSettings.hung_after`)        the same
+    nothing has moved for too long (`remote.py`)                    it is cancelled and begun again, in another session
     any other error                                                 it failed
 
 A session is named by the run (`Plan.session`), which stored that name before Spark heard of it.
 So whatever a lost host or an earlier run has left running is ended before anything new begins.
 A cancelled job has ended for us as soon as its call has, or the server is slow to end it; its session is watched for two
 minutes more, because an operation that is interrupted begins jobs of Spark's after its end (`kills.py`).
-Spark Connect has no status store: parts are passed on when all are written, and progress is what the server tells.
+A job whose tasks do not move any longer is told of (`Stuck`), and its parts are passed on while later ones are written.
 """
 
 from __future__ import annotations
 
-import re
 import threading
 import uuid
 from collections.abc import Callable, Iterable, Mapping
@@ -28,15 +28,18 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, NoReturn
 
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import SparkSession
 
 from steadyworker.clock import SystemClock
 from steadyworker.errors import ExportError
 from steadyworker.exports.spark.kills import Closed, Kills, mark
-from steadyworker.exports.spark.protocol import Connect, Done, Failed, JobEvent, Progress, Run
-from steadyworker.exports.spark.query import FEW, Estimate, is_query, settle_in, write
+from steadyworker.exports.spark.pace import Ratio
+from steadyworker.exports.spark.protocol import Connect, Done, Failed, JobEvent, Part, Progress, Run, Started, Stuck
+from steadyworker.exports.spark.query import is_query, settle_in, write
+from steadyworker.exports.spark.remote import RemoteTasks, estimate
 from steadyworker.exports.spark.server import PAUSE, Server, is_answer, tag, words
 
+_LOOK = 1.0  # seconds between two looks at what a job has done
 _BYE = 1.5  # seconds for all that runs when the worker process is gone
 _PATIENCE = 5.0  # seconds for an interrupted operation to end before its job is told to have
 # Seconds between two cancels of all that a job runs, 116 in all: what begins late runs for half as long again.
@@ -50,8 +53,6 @@ _FORGOTTEN = (
     "incorrect server side session identifier",
     "NO_ACTIVE_SESSION",
 )
-_SIZE = re.compile(r"sizeInBytes=([\d.]+(?:E[+-]?\d+)?) ([KMGTPE]i)?B")
-_UNITS = {prefix: 1 << 10 * power for power, prefix in enumerate((None, "Ki", "Mi", "Gi", "Ti", "Pi", "Ei"))}
 
 
 class ConnectEngine:
@@ -68,12 +69,15 @@ class ConnectEngine:
         Exception: What the server says of a client or of a setting that it does not want.
     """
 
-    def __init__(self, emit: Callable[[JobEvent], None], lost: Callable[[str], NoReturn], asked: Connect) -> None:
+    def __init__(
+        self, emit: Callable[[JobEvent | Stuck], None], lost: Callable[[str], NoReturn], asked: Connect
+    ) -> None:
         self._emit, self._lost, self._conf = emit, lost, asked.conf
         self._server = Server(asked.url)
         self._version = self._server.wait(asked.within)
         self._server.try_out(asked.conf)
         self._clock = SystemClock()
+        self._ratio = Ratio()
         self._jobs: dict[str, _Job] = {}
         self._ending: set[threading.Thread] = set()
         self._leaving = threading.Event()
@@ -89,7 +93,8 @@ class ConnectEngine:
 
     def run(self, run: Run) -> None:
         """Begin a job; returns at once.  Its last event is `done` or `failed`."""
-        job = _Job(run, self._server, self._conf, self._emit)
+        tasks = RemoteTasks(Path(run.plan.parts), run.stuck_after, self._ratio)
+        job = _Job(run, self._server, self._conf, tasks, self._emit)
         with self._changes:
             self._jobs[run.job] = job
         threading.Thread(target=self._drive, args=(job,), name=run.job, daemon=True).start()
@@ -164,16 +169,24 @@ class ConnectEngine:
 
 
 class _Job:
-    """One job: `write` in a thread of its own, `end` in another one."""
+    """One job: `write` in a thread of its own, which has another one look at what is done; `end` in a third."""
 
-    def __init__(self, run: Run, server: Server, conf: Mapping[str, str], emit: Callable[[JobEvent], None]) -> None:
+    def __init__(
+        self,
+        run: Run,
+        server: Server,
+        conf: Mapping[str, str],
+        tasks: RemoteTasks,
+        emit: Callable[[JobEvent | Stuck], None],
+    ) -> None:
         self._clock = SystemClock()
         self.id, self._run, self._server, self._conf, self._emit = run.job, run, server, conf, emit
         self._name = run.plan.session or str(uuid.uuid4())
         self._session: SparkSession | None = None
         self._kills: Kills | None = None
-        self._stages: dict[int, tuple[int, int]] = {}
-        self._done = self._total = 0
+        self._tasks = tasks
+        self._started: Started | None = None
+        self._written = threading.Event()
         self.cancelled, self.ended = threading.Event(), threading.Event()
 
     def write(self) -> Done | Failed:
@@ -207,9 +220,24 @@ class _Job:
         session.addTag(tag(self._name))
         for key, value in self._conf.items():
             session.conf.set(key, value)
-        session.registerProgressHandler(self._moved)  # type: ignore[arg-type] # a plain function will do
+        session.registerProgressHandler(self._told)  # type: ignore[arg-type] # a plain function will do
         where = {"server": str(self._server), "session": self._name, "tag": tag(self._name)}
-        return write(settle_in(session), self._run, self._emit, _estimate, where)
+        watcher = threading.Thread(target=self._watch, name=f"{self.id}-watch", daemon=True)
+        watcher.start()
+        try:
+            done = write(settle_in(session), self._run, self._begun, estimate, where)
+        finally:
+            self._written.set()
+            watcher.join()
+        self._tasks.ended()
+        if self._started is not None and self._tasks.replaced():
+            self._emit(self._started)  # whatever was joined is void
+        return done
+
+    def _begun(self, event: JobEvent) -> None:
+        if isinstance(event, Started):
+            self._started = event
+        self._emit(event)
 
     def _forgotten(self, error: Exception) -> bool:
         """Whether the server is gone or knows nothing of the job; or knows too much, because the client sent it twice."""
@@ -218,16 +246,23 @@ class _Job:
             return True
         return "ALREADY_EXISTS" in text and self._run.plan.parts in text
 
-    def _moved(self, stages: Iterable[Any] | None, inflight_tasks: int, operation_id: str | None, done: bool) -> None:  # noqa: ARG002, FBT001 - as Spark calls it
-        """The server tells of its stages; one that it skips never has a task that completes, and never counts."""
-        for stage in stages or ():
-            if stage.num_completed_tasks:
-                before = self._stages.get(stage.stage_id, (0, 0))[0]
-                self._stages[stage.stage_id] = max(before, stage.num_completed_tasks), stage.num_tasks
-        found = sum(count for count, _ in self._stages.values()), sum(total for _, total in self._stages.values())
-        if found != (self._done, self._total):
-            self._done, self._total = found
-            self._emit(Progress(self.id, self._done, self._total, 0))
+    def _told(self, stages: Iterable[Any] | None, inflight_tasks: int, operation_id: str | None, done: bool) -> None:  # noqa: ARG002, FBT001 - as Spark calls it
+        self._tasks.told(stages or (), inflight_tasks)
+
+    def _watch(self) -> None:
+        """Tell what has moved until all is written, and once that it is stuck."""
+        told = False
+        while not self._written.wait(_LOOK):
+            if self.cancelled.is_set():
+                return
+            moved = self._tasks.look()
+            for index, path, size in self._tasks.complete():
+                self._emit(Part(self.id, index, path, size))
+            if moved:
+                self._emit(Progress(self.id, self._tasks.done, self._tasks.total, None, left=self._tasks.left))
+            elif not told and (why := self._tasks.stuck()):
+                told = True
+                self._emit(Stuck(self.id, why))
 
     def end(self, leaving: threading.Event, tell: Callable[[], None]) -> None:
         """
@@ -273,10 +308,3 @@ class _Job:
 
 class _Lost(Exception):
     """The server is gone, or does not know the job any longer."""
-
-
-def _estimate(result: DataFrame) -> Estimate:
-    """The bytes that Spark thinks a result has, as EXPLAIN COST shows them."""
-    frame: Any = result
-    match = _SIZE.search(frame._explain_string(mode="cost"))  # noqa: SLF001 - `explain` only prints it
-    return Estimate(int(float(match[1]) * _UNITS[match[2]]) if match else FEW)

@@ -30,7 +30,7 @@ from steadyworker.exports.spark.build import Build
 from steadyworker.exports.spark.groups import Groups, check
 from steadyworker.exports.spark.handle import Names
 from steadyworker.exports.spark.join import Join
-from steadyworker.exports.spark.pace import note
+from steadyworker.exports.spark.pace import Pace, Ratio, note
 from steadyworker.exports.spark.params import to_param
 from steadyworker.exports.spark.protocol import Done, Failed, Lines, Part, Plan, Progress, Started, from_event, parts_of
 from steadyworker.exports.spark.recast import Recast
@@ -145,6 +145,7 @@ class _Run:
         self._groups: Groups | None = None
         self._tasks = (0, 0)
         self._note = ""
+        self._pace = Pace(Ratio())
         self._started = Started("", ())
 
     def write(self) -> Manifest:
@@ -167,11 +168,11 @@ class _Run:
                         names.began(started.where)
                         _drop(parts, started.job, said.get("submissions", 1))
                         self._begin(started.columns)
-                    case Progress(done=done, total=total) as moved:
-                        self._tasks, self._note = (done, total), note(moved.rows, moved.rate, moved.left)
-                        self._services.progress(done, total, self._note)
+                    case Progress() as moved:
+                        self._progress(moved)
                     case Part(index=index, path=path, bytes=size):
                         self._joined().offer(index, path, size)
+                        self._pace.writing(self._clock.monotonic(), self._joined().rows)
                     case Failed(kind=kind, text=text):
                         self._stage.remove()
                         raise ExportError(f"Spark did not make the export ({kind}): {redact(text)}")
@@ -190,7 +191,7 @@ class _Run:
         if self._join is not None:
             self._close()  # or the disk has the first try as long as the second is made
             self._stage.data.unlink()
-        self._columns = columns
+        self._columns, self._pace = columns, Pace(Ratio())
         names = [name for name, _ in columns]
         Totals(names, self._sums, self._by, self._form.text)  # says what cannot be summed, in the words of every export
         self._groups = Groups(columns, self._form, self._by, tuple(self._sums)) if self._by else None
@@ -205,6 +206,16 @@ class _Run:
     def _close(self) -> None:
         if self._join is not None:
             self._join.close()
+
+    def _progress(self, moved: Progress) -> None:
+        """Something has moved in Spark, which may know nothing of rows: then what is joined has to tell."""
+        known = moved.rows is not None
+        self._tasks = moved.done, moved.total
+        self._note = note(moved.rows, moved.rate if known else self._pace.rate, moved.left)
+        if known or self._join is None:
+            self._services.progress(*self._tasks, self._note)
+        else:
+            self._moved()
 
     def _moved(self) -> None:
         joined = f"{self._joined().rows:,} joined"

@@ -48,8 +48,15 @@ class Names:
         self._store(Handle(spark=(*found, (services.fence, self.own))[-_MOST:]))
 
     def began(self, where: Mapping[str, str]) -> None:
-        """Spark has begun this run, and what the earlier ones left there has ended."""
+        """
+        Spark has begun this run, and what the earlier ones left there has ended.
+
+        It may have begun it a second time and by another name, because the first was stuck; then both are kept.
+        """
         mine = tuple(entry for entry in self._stored() if entry[0] >= self._services.fence)
+        known = {name for _, name in mine}
+        if (session := where.get("session")) and session not in known:
+            mine = (*mine, (self._services.fence, session))[-_MOST:]
         if self.earlier or where:
             self._store(Handle(spark=mine, where=dict(where)))
 

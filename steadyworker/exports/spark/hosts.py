@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import uuid
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -49,6 +50,18 @@ class Call:
     def parts(self) -> Path:
         """The folder of the submission that runs."""
         return parts_of(self.plan.parts, self.job, self.submissions)
+
+    def leave_session(self, *, ended: bool) -> None:
+        """
+        Have the next submission in another session at a Spark Connect server, because the job in this one was stuck.
+
+        Args:
+            ended: Its host still sees to the end of that one; otherwise the next submission has to, before it begins.
+        """
+        if left := self.plan.session:
+            fresh = str(uuid.uuid5(uuid.UUID(left), "again"))
+            earlier = self.plan.earlier if ended else (*self.plan.earlier, left)
+            self.plan = msgspec.structs.replace(self.plan, session=fresh, earlier=earlier)
 
     def end(self, event: Done | Failed, versions: Mapping[str, str] | None = None) -> None:
         """Tell the last event."""

@@ -149,6 +149,9 @@ class Stillness:
     """
     Whether nothing moves any longer.
 
+    Attributes:
+        longest: Seconds of the longest stillness that has ended.
+
     Args:
         now: When it began.
         least: Seconds without movement that are always granted.
@@ -158,6 +161,7 @@ class Stillness:
         self._since, self._least = now, least
         self._looked = now
         self._token: Hashable = None
+        self.longest = 0.0
 
     def saw(self, now: float, token: Hashable) -> bool:
         """What there is to see now; answers whether it has moved.  Time in which nobody looked does not count."""
@@ -166,8 +170,13 @@ class Stillness:
         self._looked = now
         moved = token != self._token
         if moved:
+            self.longest = max(self.longest, now - self._since)
             self._token, self._since = token, now
         return moved
+
+    def rest(self, now: float) -> None:
+        """Nothing can move: this time does not count."""
+        self._since = now
 
     def seconds(self, now: float) -> float:
         """Since it last moved."""
@@ -178,9 +187,9 @@ class Stillness:
         return max(self._least, _SLOWER * slowest)
 
 
-def note(rows: int, rate: float | None, left: float | None) -> str:
-    """What a progress bar is told: `1,200,000 rows written, 84,000 rows/s, about 2 min left`."""
-    told = [f"{rows:,} rows written"]
+def note(rows: int | None, rate: float | None, left: float | None) -> str:
+    """What a progress bar is told, as far as it is known: `1,200,000 rows written, 84,000 rows/s, about 2 min left`."""
+    told = [] if rows is None else [f"{rows:,} rows written"]
     if rate:
         told.append(f"{_rounded(rate):,} rows/s")
     if left is not None:

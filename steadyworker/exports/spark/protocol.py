@@ -191,7 +191,7 @@ class Progress(msgspec.Struct, frozen=True, tag="progress", tag_field="type"):
     Attributes:
         done: Tasks that are complete.
         total: Tasks known so far.
-        rows: Rows in complete parts.
+        rows: Rows in complete parts; None where Spark does not tell.
         rate: Rows a second, where there is evidence of it.
         left: Seconds until all parts are written, once that can be told.
     """
@@ -199,13 +199,13 @@ class Progress(msgspec.Struct, frozen=True, tag="progress", tag_field="type"):
     job: str
     done: int
     total: int
-    rows: int
+    rows: int | None
     rate: float | None = None
     left: float | None = None
 
 
 class Stuck(msgspec.Struct, frozen=True, tag="stuck", tag_field="type"):
-    """Nothing has moved for so long that nothing will: the log has what every thread does.  Said once; nobody but the service hears it."""
+    """Nothing has moved for so long that nothing will: the log has what every thread of Spark here does.  Said once; nobody but the service hears it."""
 
     job: str
     text: str

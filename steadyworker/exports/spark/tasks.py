@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import os
 import re
+import stat
 from collections.abc import Hashable, Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -119,7 +120,7 @@ class Tasks:
         if now < self._looked_inside + _LIVE:
             return False
         self._looked_inside = now
-        self._inside = self._live.token(jobs), _size(self._parts)
+        self._inside = self._live.token(jobs), size_of(self._parts)
         return self._still.saw(now, (counts, self._inside))
 
     def stuck(self) -> str:
@@ -228,16 +229,23 @@ def parts_in(folder: Path) -> list[tuple[int, str, int]]:
     """(index, path, bytes) of all parts that are in the folder, in order."""
     found = []
     for path in folder.iterdir():
-        match = _PART.fullmatch(path.name)
-        if match:
-            found.append((int(match[1]), str(path), path.stat().st_size))
+        index = index_of(path.name)
+        if index is not None:
+            found.append((index, str(path), path.stat().st_size))
     return sorted(found)
 
 
-def _size(folder: Path) -> int:
-    """Bytes in a folder that others write into; what they take away meanwhile is passed over."""
+def index_of(name: str) -> int | None:
+    """Of the task that wrote a file of this name; None for what is no part."""
+    match = _PART.fullmatch(name)
+    return int(match[1]) if match else None
+
+
+def size_of(folder: Path) -> int:
+    """Bytes of the files in a folder that others write into; what they take away meanwhile is passed over."""
     size = 0
     for path in folder.rglob("*"):
         with suppress(OSError):
-            size += path.stat().st_size
+            found = path.stat()
+            size += found.st_size if stat.S_ISREG(found.st_mode) else 0
     return size

@@ -44,10 +44,12 @@ class LiveServices:
     saved: list[bytes] = field(default_factory=list)
     events: list[Mapping[str, Any]] = field(default_factory=list)
     beats: list[tuple[float | None, float | None]] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
     _said: queue.SimpleQueue[Mapping[str, Any]] = field(default_factory=queue.SimpleQueue)
 
     def progress(self, done: float | None, total: float | None, note: str = "") -> None:
         self.beats.append((done, total))
+        self.notes.append(note)
         self.on_check()
 
     def check(self) -> None:

@@ -1,0 +1,158 @@
+"""What is made of the little that a Spark Connect server tells: over made-up messages and real files, without a server."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+from steadyworker.exports.spark.pace import Ratio
+from steadyworker.exports.spark.remote import RemoteTasks
+
+
+class Hand:
+    """A clock that is moved by hand."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+
+    def monotonic(self) -> float:
+        return self.now
+
+    def wall(self) -> float:
+        return self.now
+
+
+class Server:
+    """One job's messages and files, and a look at them each second."""
+
+    def __init__(self, parts: Path, stuck_after: float = 1.0, ratio: Ratio | None = None) -> None:
+        self.parts, self.clock = parts, Hand()
+        self.tasks = RemoteTasks(parts, stuck_after, ratio or Ratio(), self.clock)
+
+    def tell(self, running: int, **stages: tuple[int, int]) -> None:
+        """`s3=(1, 9)`: 1 of the 9 tasks of stage 3 are done."""
+        self.tasks.told(
+            [
+                SimpleNamespace(stage_id=int(name[1:]), num_completed_tasks=done, num_tasks=of)
+                for name, (done, of) in stages.items()
+            ],
+            running,
+        )
+
+    def write(self, index: int, text: str = "row\n", folder: str = "") -> Path:
+        path = self.parts / folder / f"part-{index:05d}-x-c000.txt"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+        return path
+
+    def look(self) -> bool:
+        self.clock.now += 1
+        return self.tasks.look()
+
+    def still(self, seconds: int) -> str:
+        """Look for so long; answers what it says in the end, after nothing has ever moved."""
+        for _ in range(seconds):
+            assert not self.look()
+        return self.tasks.stuck()
+
+
+@pytest.fixture
+def server(tmp_path: Path) -> Server:
+    return Server(tmp_path / "parts")
+
+
+def test_tasks_are_counted_once_skipped_stages_and_failed_attempts_never(server: Server) -> None:
+    assert not (server.look() and server.tasks.total)
+    server.tell(2, s0=(0, 5), s1=(3, 9))
+    assert server.look()
+    assert (server.tasks.done, server.tasks.total) == (3, 9)
+    server.tell(2, s1=(2, 9), s2=(12, 10))
+    assert server.look()
+    assert (server.tasks.done, server.tasks.total) == (13, 19)
+    assert not server.look()
+
+
+def test_a_part_is_told_once_it_was_the_same_in_two_looks(server: Server) -> None:
+    """And whether it is another file later on; what tasks are still writing lies in a folder of theirs."""
+    server.write(7, folder="_temporary/0/_temporary/attempt_1")
+    server.write(1, "half")
+    server.write(0)
+    server.look()
+    assert list(server.tasks.complete()) == []
+    grown = server.write(1, "half and whole\n")
+    server.look()
+    assert [(index, size) for index, _, size in server.tasks.complete()] == [(0, 4)]
+    server.look()
+    assert list(server.tasks.complete()) == [(1, str(grown), 15)]
+    assert list(server.tasks.complete()) == []
+    assert not server.tasks.replaced()
+    shutil.copy2(grown, server.parts / "other")
+    os.replace(server.parts / "other", grown)
+    assert server.tasks.replaced(), "the same bytes, size and time, and another file"
+    grown.unlink()
+    assert server.tasks.replaced()
+
+
+def test_no_movement_of_tasks_in_flight_is_stuck_after_ten_times_the_limit(server: Server) -> None:
+    server.tell(2, s0=(3, 9))
+    server.look()
+    assert server.still(9) == ""
+    why = server.still(1)
+    assert "nothing has moved for 10 s, neither a task nor a byte, with 3 of 9 tasks complete and 2 in flight" in why
+    assert "the limit is 10 s" in why
+
+
+def test_a_job_that_waits_for_its_turn_is_not_stuck(server: Server) -> None:
+    server.tell(0, s0=(9, 9))
+    server.look()
+    assert server.still(100) == ""
+    server.tell(1, s0=(9, 9))
+    server.look()
+    assert server.still(9) == "", "what it waited does not count"
+    assert server.still(1) != ""
+
+
+def test_a_byte_on_its_way_into_a_part_is_movement(server: Server) -> None:
+    server.tell(2, s0=(3, 9))
+    server.look()
+    for length in range(1, 30):
+        server.write(4, "x" * length, folder="_temporary/0/_temporary/attempt_1")
+        assert server.look()
+        assert server.still(3) == ""
+
+
+def test_a_job_whose_tasks_take_long_is_granted_five_times_as_long(server: Server) -> None:
+    server.tell(2, s0=(0, 9))
+    server.look()
+    server.still(8)
+    server.tell(2, s0=(1, 9))
+    server.look()
+    assert server.still(44) == ""
+    assert "the limit is 45 s" in server.still(1)
+
+
+@pytest.mark.parametrize("late", [0, 2])
+def test_what_is_left_is_right_to_a_fifth_while_parts_are_written(tmp_path: Path, late: int) -> None:
+    """A sample, a sort of 4 tasks and 80 parts, two a second; the server tells of each task two seconds later."""
+    server = Server(tmp_path / "parts", ratio=Ratio(4.0))
+    told: list[tuple[float, float | None]] = []
+    moments: list[dict[str, tuple[int, int]]] = [
+        *({"s0": (done, 4)} for done in (1, 2, 3, 4)),
+        *({"s0": (4, 4), "s1": (second * 2 // 5, 4)} for second in range(10)),
+        *({"s0": (4, 4), "s1": (4, 4), "s2": (2 * second, 80)} for second in range(41)),
+    ]
+    for second, _ in enumerate(moments):
+        server.tell(2, **moments[max(0, second - late)])
+        written = moments[second].get("s2", (0, 80))[0]
+        for index in range(max(0, written - 2), written):
+            server.write(index)
+        server.look()
+        told.append((len(moments) - 1 - second, server.tasks.left))
+    half = [(truth, left) for truth, left in told[len(told) // 2 :] if truth > 2]
+    assert half
+    for truth, left in half:
+        assert left == pytest.approx(truth, rel=0.2, abs=1.0)

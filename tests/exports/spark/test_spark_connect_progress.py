@@ -1,0 +1,119 @@
+"""What is known of an export at a Spark Connect server while it runs: parts, what is left, and that it stands still."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from steadyworker.errors import ExportError
+from steadyworker.exports.manifest import Manifest
+from steadyworker.exports.spark.export import SparkExport
+from steadyworker.exports.spark.handle import Handle
+from steadyworker.exports.spark.service import SparkService
+from steadyworker.exports.spark.settings import SparkSettings
+from tests.conftest import Eventually
+from tests.exports.spark.clusters import ConnectServer
+from tests.exports.spark.sparkkit import SMALL_TASKS, LiveServices
+from tests.exports.spark.test_spark_stuck import sleeping
+
+pytestmark = [pytest.mark.spark, pytest.mark.timeout(400)]
+
+MANY = "SELECT id, hash(id) AS a, concat('reference ', hex(hash(id))) AS c FROM range(0, 3000000, 1, 30)"
+"""Seconds of writing, in dozens of parts."""
+
+Made = Callable[..., SparkService]
+
+
+@pytest.fixture
+def made(connect_server: ConnectServer, tmp_path: Path) -> Iterator[Made]:
+    services: list[SparkService] = []
+
+    def make(**settings: Any) -> SparkService:
+        options: dict[str, Any] = {"master": connect_server.url, "conf": SMALL_TASKS, **settings}
+        services.append(SparkService(SparkSettings(folder=tmp_path / "spark", **options)))
+        return services[-1]
+
+    yield make
+    for service in services:
+        service.stop(10)
+
+
+def export(query: str, services: LiveServices, to: Path, by: str = "id") -> Manifest:
+    return SparkExport(query, tables={}, order_by=(by,)).write(services, to)
+
+
+def test_parts_are_joined_while_later_ones_are_written(made: Made, tmp_path: Path) -> None:
+    """And a user is told how many rows there are, how fast they come and how long it will take."""
+    services = LiveServices(made())
+    joined: list[str] = []
+
+    def on_event(event: Mapping[str, Any]) -> None:
+        if event["type"] == "progress" and services.notes and "joined" in services.notes[-1]:
+            joined.append(services.notes[-1])
+
+    services.on_event = on_event
+    assert export(MANY, services, tmp_path / "out.csv").rows == 3_000_000
+    assert services.kinds().count("part") > 5
+    assert len(set(joined)) > 1, "some were in the file when others were still being written"
+    indexes = [event["index"] for event in services.events if event["type"] == "part"]
+    assert len(set(indexes)) == len(indexes)
+    assert any(event.get("left") for event in services.events)
+    assert any("rows/s, about" in note and "joined" in note for note in services.notes), services.notes
+
+
+def test_a_part_that_is_written_a_second_time_is_joined_a_second_time(made: Made, tmp_path: Path) -> None:
+    """As when an executor dies after its task has committed: what is joined then is not what is there in the end."""
+    service = made()
+    undisturbed = export(MANY, LiveServices(service), tmp_path / "a.csv")
+    replaced: list[Path] = []
+
+    def on_event(event: Mapping[str, Any]) -> None:
+        if event["type"] == "part" and event["index"] > 0 and not replaced:
+            part = next(Path(event["path"]).parent.glob("part-00000-*"))
+            shutil.copy(part, part.with_name("copy"))
+            os.replace(part.with_name("copy"), part)
+            replaced.append(part)
+
+    services = LiveServices(service, uid="uid-2", on_event=on_event)
+    disturbed = export(MANY, services, tmp_path / "b.csv")
+    assert replaced
+    assert services.kinds()[-2:] == ["started", "done"]
+    assert services.events[-1]["submissions"] == 1
+    assert (disturbed.sha256, disturbed.rows) == (undisturbed.sha256, undisturbed.rows)
+
+
+@pytest.mark.slow
+def test_a_stuck_function_is_caught_and_a_slow_one_is_spared(
+    made: Made, connect_server: ConnectServer, tmp_path: Path, eventually: Eventually
+) -> None:
+    """
+    The slow one sleeps 0.3 s for each of 64 rows, longer than the limit in all, beside the stuck one, in the same host.
+
+    The stuck one sleeps for an hour in its last task: cancelled, begun again in a session of its own, given up; and the ledger
+    has both names, for the next run.
+    """
+    service = made(stuck_after=1.0, resubmissions=1)
+    slow, stuck = LiveServices(service, uid="slow"), LiveServices(service, uid="stuck")
+    beside = threading.Thread(target=export, args=(sleeping("300", "64"), slow, tmp_path / "slow.csv"))
+    beside.start()
+    began = time.monotonic()
+    with pytest.raises(ExportError, match=r"\(stuck\): nothing has moved for .* 31 of 32 tasks complete and 1 in flight"):
+        export(sleeping("if(id = 63, 3600000, 0)", "64"), stuck, tmp_path / "stuck.csv")
+    took = time.monotonic() - began
+    assert stuck.events[-1]["submissions"] == 2
+    assert took > 20, "ten seconds of stillness each time"
+    beside.join()
+    assert slow.events[-1]["type"] == "done"
+    assert slow.events[-1]["submissions"] == 1
+    eventually(lambda: connect_server.running() == [], within=60)
+    names = [name for _, name in msgspec.json.decode(stuck.stored or b"", type=Handle).spark]
+    assert len(set(names)) == len(names) == 2
+    assert not (tmp_path / "stuck.csv").exists()
