@@ -25,6 +25,7 @@ Heavy exports, handed over to Spark: `SparkExport`, and the Spark host that runs
 | `engine.py`, `tasks.py`, `priority.py` | host | Spark's session; begins jobs, watches their tasks, ends them |
 | `pace.py`, `live.py` | host | how fast, for how long still, whether it stands still; what moves inside of tasks |
 | `connect.py`, `server.py`, `kills.py` | host | the same with a session per job at a Spark Connect server; what its errors mean |
+| `remote.py` | host | what can be known of a job there |
 | `query.py`, `reading.py`, `exact.py` | host | one query: sources with all their digits, totals, the writer |
 | `cuts.py`, `lines.py` | host | its sort; the text of its values |
 | `databases.py`, `postgres.py`, `sqlite.py` | host | one moment of each database, its queries cancelled with the job |

@@ -117,10 +117,11 @@ class ConnectEngine:
         self._tell(job, last)
 
     def _tell(self, job: _Job, last: JobEvent) -> None:
-        """The last event of a job, once."""
+        """The last event of a job, once: by now another of its name may have begun."""
         with self._changes:
-            if self._jobs.pop(job.id, None) is None:
+            if self._jobs.get(job.id) is not job:
                 return
+            del self._jobs[job.id]
         self._emit(
             Failed(job.id, "cancelled", "cancelled") if job.cancelled.is_set() and isinstance(last, Failed) else last
         )
@@ -229,15 +230,22 @@ class _Job:
         finally:
             self._written.set()
             watcher.join()
+        if self.cancelled.is_set():
+            return Failed(self.id, "cancelled", "cancelled")
         self._tasks.ended()
         if self._started is not None and self._tasks.replaced():
-            self._emit(self._started)  # whatever was joined is void
+            self._say(self._started)  # whatever was joined is void
         return done
 
     def _begun(self, event: JobEvent) -> None:
         if isinstance(event, Started):
             self._started = event
-        self._emit(event)
+        self._say(event)
+
+    def _say(self, event: JobEvent | Stuck) -> None:
+        """Nothing of a job that is cancelled is heard: another of its name may have begun."""
+        if not self.cancelled.is_set():
+            self._emit(event)
 
     def _forgotten(self, error: Exception) -> bool:
         """Whether the server is gone or knows nothing of the job; or knows too much, because the client sent it twice."""
@@ -257,12 +265,12 @@ class _Job:
                 return
             moved = self._tasks.look()
             for index, path, size in self._tasks.complete():
-                self._emit(Part(self.id, index, path, size))
+                self._say(Part(self.id, index, path, size))
             if moved:
-                self._emit(Progress(self.id, self._tasks.done, self._tasks.total, None, left=self._tasks.left))
+                self._say(Progress(self.id, self._tasks.done, self._tasks.total, None, left=self._tasks.left))
             elif not told and (why := self._tasks.stuck()):
                 told = True
-                self._emit(Stuck(self.id, why))
+                self._say(Stuck(self.id, why))
 
     def end(self, leaving: threading.Event, tell: Callable[[], None]) -> None:
         """

@@ -12,7 +12,7 @@ What worker process and Spark host say to each other: one JSON object a line, on
                           ←──────────────────── done | failed | pong
     stop ──────────────────────────────────────→ ends in good order; end of file: ends at once
 
-`started` begins a submission, also the second one of the same run: whatever parts came before it are void.
+`started` begins a submission, also the second one of the same run, or the parts of one anew: those that came before it are void.
 A child is told the same events (`as_event`); each is a mapping with its `type`, and `end` is true in the last one.
 """
 

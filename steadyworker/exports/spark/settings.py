@@ -117,7 +117,8 @@ class SparkSettings:
         ping_every: Seconds between two looks at a JVM that has jobs,
         hung_after: and how long it may leave one unanswered before it is killed.
         stuck_after: Seconds without a task, a row or a byte after which a job is begun again (five times its slowest task,
-            if that is longer): more for a source that is silent for long before its first row.
+            if that is longer): more for a source that is silent for long before its first row.  Ten times as many at a Spark
+            Connect server, which tells nothing from inside a task.
         cancel_within: Seconds for a cancelled job to end; then its host is killed.
 
     Raises:

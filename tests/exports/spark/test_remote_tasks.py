@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import shutil
 from pathlib import Path
 from types import SimpleNamespace
@@ -91,7 +90,7 @@ def test_a_part_is_told_once_it_was_the_same_in_two_looks(server: Server) -> Non
     assert list(server.tasks.complete()) == []
     assert not server.tasks.replaced()
     shutil.copy2(grown, server.parts / "other")
-    os.replace(server.parts / "other", grown)
+    (server.parts / "other").replace(grown)
     assert server.tasks.replaced(), "the same bytes, size and time, and another file"
     grown.unlink()
     assert server.tasks.replaced()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import shutil
 import threading
 import time
@@ -79,7 +78,7 @@ def test_a_part_that_is_written_a_second_time_is_joined_a_second_time(made: Made
         if event["type"] == "part" and event["index"] > 0 and not replaced:
             part = next(Path(event["path"]).parent.glob("part-00000-*"))
             shutil.copy(part, part.with_name("copy"))
-            os.replace(part.with_name("copy"), part)
+            part.with_name("copy").replace(part)
             replaced.append(part)
 
     services = LiveServices(service, uid="uid-2", on_event=on_event)
@@ -105,7 +104,9 @@ def test_a_stuck_function_is_caught_and_a_slow_one_is_spared(
     beside = threading.Thread(target=export, args=(sleeping("300", "64"), slow, tmp_path / "slow.csv"))
     beside.start()
     began = time.monotonic()
-    with pytest.raises(ExportError, match=r"\(stuck\): nothing has moved for .* 31 of 32 tasks complete and 1 in flight"):
+    with pytest.raises(
+        ExportError, match=r"\(stuck\): nothing has moved for .* 31 of 32 tasks complete and 1 in flight"
+    ):
         export(sleeping("if(id = 63, 3600000, 0)", "64"), stuck, tmp_path / "stuck.csv")
     took = time.monotonic() - began
     assert stuck.events[-1]["submissions"] == 2

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import socket
+import uuid
 from collections.abc import Callable
 from pathlib import Path
 
@@ -114,6 +115,10 @@ def test_a_run_is_named_in_the_ledger_before_spark_hears_of_it_and_knows_of_thos
     third.began({"server": "sc://host:1"})
     assert stored(three) == ((3, third.own), (3, beside.own))
     assert msgspec.json.decode(three.handle() or b"", type=Handle).where == {"server": "sc://host:1"}
+    again = str(uuid.uuid4())
+    third.began({"server": "sc://host:1", "session": again})  # it was stuck, and begun again
+    third.began({"server": "sc://host:1", "session": again})
+    assert stored(three) == ((3, third.own), (3, beside.own), (3, again))
     assert two.saved[0] is not None
     assert len(two.saved) == 1
 

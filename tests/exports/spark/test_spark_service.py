@@ -30,11 +30,16 @@ def say(type, **facts):
 def ready():
     say("ready", pid=1, versions={{"pyspark": "0"}})
 
+def started(run):
+    plan = run["plan"]
+    where = {{"session": plan["session"], "earlier": " ".join(plan["earlier"])}}
+    say("started", job=run["job"], columns=[["id", "bigint"]], where=where)
+
 def done(run, *texts):
     "All that a host says of a job whose parts have these texts."
     folder = pathlib.Path(run["plan"]["parts"])
     folder.mkdir(parents=True)
-    say("started", job=run["job"], columns=[["id", "bigint"]])
+    started(run)
     parts = []
     for index, text in enumerate(texts):
         path = folder / f"part-{{index:05d}}-x-c000.txt"
@@ -213,7 +218,7 @@ for command in commands():
     if command["type"] == "run":
         seen[command["job"]] = command
         if first:
-            say("started", job=command["job"], columns=[["id", "bigint"]])
+            started(command)
             say("stuck", job=command["job"], text="nothing has moved for 60 s")
         else:
             done(command, "1\\n")
@@ -229,6 +234,9 @@ def test_a_job_that_is_stuck_is_cancelled_and_begun_again_on_the_same_host(host:
     assert export(services, tmp_path / "out.csv").rows == 1
     assert services.events[-1]["submissions"] == 2
     assert services.kinds() == ["started", "started", "part", "progress", "done"], "a child hears nothing of it"
+    first, second = (event["where"] for event in services.events if event["type"] == "started")
+    assert first["session"] != second["session"], "the first is still being ended, where it has one at a server"
+    assert (first["earlier"], second["earlier"]) == ("", "")
 
 
 def test_a_stuck_job_that_no_cancel_ends_costs_the_host(host: Made, tmp_path: Path) -> None:
@@ -238,6 +246,10 @@ def test_a_stuck_job_that_no_cancel_ends_costs_the_host(host: Made, tmp_path: Pa
     with pytest.raises(ExportError, match=r"\(stuck\): nothing has moved for 60 s"):
         export(services, tmp_path / "out.csv")
     assert services.events[-1]["submissions"] == 2
+    first, second = (event["where"] for event in services.events if event["type"] == "started")
+    assert second["earlier"] == first["session"] != second["session"], (
+        "nobody else ends it, where it has one at a server"
+    )
 
     def interrupt() -> None:
         raise Interrupt("cancelled")
