@@ -8,20 +8,17 @@ from types import SimpleNamespace
 
 import pytest
 
+from steadyworker.clock import SystemClock
 from steadyworker.exports.spark.pace import Ratio
 from steadyworker.exports.spark.remote import RemoteTasks
 
 
-class Hand:
+class Hand(SystemClock):
     """A clock that is moved by hand."""
 
-    def __init__(self) -> None:
-        self.now = 0.0
+    now = 0.0
 
     def monotonic(self) -> float:
-        return self.now
-
-    def wall(self) -> float:
         return self.now
 
 
