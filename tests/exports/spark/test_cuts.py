@@ -323,6 +323,39 @@ def test_the_file_equals_what_the_light_path_writes(warm: SparkService, big: Pat
     assert (made.rows, made.sha256, made.totals) == (light.rows, light.sha256, light.totals)
 
 
+SPY = """
+from pathlib import Path
+from steadyworker.exports.spark import query
+
+
+def watched(spark, tables, params):
+    # The table, and how the export that it becomes is sorted.
+    ordered = query.ordered
+
+    def watch(*asked):
+        query.ordered = ordered
+        rows = ordered(*asked)
+        Path(params["to"]).write_text(rows._jdf.queryExecution().toString())
+        return rows
+
+    query.ordered = watch
+    return spark.table("lake")
+"""
+
+
+def test_an_export_is_cut_so(sources: SparkService, frames: Path, big: Path, tmp_path: Path) -> None:
+    """The file is the same without: this alone, and the benchmark, would miss it."""
+    (frames / "spying_frames.py").write_text(SPY)
+    params: dict[str, Value] = {"to": str(tmp_path / "plan")}
+    export = SparkExport(
+        Build("spying_frames:watched"), tables={"lake": big}, params=params, order_by=("paid_at", "id")
+    )
+    assert export.write(LiveServices(sources), tmp_path / "out.csv").rows == BIG
+    plan = (tmp_path / "plan").read_text()
+    assert "direct_shuffle_partition_id" in plan
+    assert "rangepartitioning" not in plan
+
+
 def test_what_is_wrong_with_a_key_is_told_as_ever(warm: SparkService, big: Path, tmp_path: Path) -> None:
     query = "SELECT CAST(reference AS BIGINT) AS id, reference FROM lake"
     export = SparkExport(query, tables={"lake": big}, order_by=("id",))
