@@ -93,7 +93,7 @@ class ConnectEngine:
 
     def run(self, run: Run) -> None:
         """Begin a job; returns at once.  Its last event is `done` or `failed`."""
-        tasks = RemoteTasks(Path(run.plan.parts), run.stuck_after, self._ratio)
+        tasks = RemoteTasks(run, self._ratio)
         job = _Job(run, self._server, self._conf, tasks, self._emit)
         with self._changes:
             self._jobs[run.job] = job
@@ -255,7 +255,7 @@ class _Job:
         return "ALREADY_EXISTS" in text and self._run.plan.parts in text
 
     def _told(self, stages: Iterable[Any] | None, inflight_tasks: int, operation_id: str | None, done: bool) -> None:  # noqa: ARG002, FBT001 - as Spark calls it
-        self._tasks.told(stages or (), inflight_tasks)
+        self._tasks.told(stages or (), 0 if done else inflight_tasks)  # in its last message the count is an old one
 
     def _watch(self) -> None:
         """Tell what has moved until all is written, and once that it is stuck."""

@@ -202,6 +202,7 @@ class _Run:
         else:
             join = Join(data, head, self._moved, self._groups.add if self._groups else lambda _: None, form=form)
         self._join = join
+        self._pace.writing(self._clock.monotonic(), 0)
 
     def _close(self) -> None:
         if self._join is not None:
@@ -212,7 +213,7 @@ class _Run:
         known = moved.rows is not None
         self._tasks = moved.done, moved.total
         self._note = note(moved.rows, moved.rate if known else self._pace.rate, moved.left)
-        if known or self._join is None:
+        if known or self._join is None or not self._join.rows:
             self._services.progress(*self._tasks, self._note)
         else:
             self._moved()

@@ -33,6 +33,7 @@ class Call:
         suspect: A host died under it, alone or not: it runs alone until it has ended.
         cancelled: Nobody waits for it any longer.
         stuck: Why it is being ended although somebody waits for it: nothing of it moved any longer.
+        left: The names that it had at a Spark Connect server when it was stuck, and the host that sees to the end of each.
         kill_at: When its host is killed, because it did not end when it was cancelled.
     """
 
@@ -44,6 +45,7 @@ class Call:
     suspect: bool = False
     cancelled: bool = False
     stuck: str = ""
+    left: list[tuple[str, Host]] = field(default_factory=list)
     kill_at: float | None = None
 
     @property
@@ -51,17 +53,11 @@ class Call:
         """The folder of the submission that runs."""
         return parts_of(self.plan.parts, self.job, self.submissions)
 
-    def leave_session(self, *, ended: bool) -> None:
-        """
-        Have the next submission in another session at a Spark Connect server, because the job in this one was stuck.
-
-        Args:
-            ended: Its host still sees to the end of that one; otherwise the next submission has to, before it begins.
-        """
-        if left := self.plan.session:
-            fresh = str(uuid.uuid5(uuid.UUID(left), "again"))
-            earlier = self.plan.earlier if ended else (*self.plan.earlier, left)
-            self.plan = msgspec.structs.replace(self.plan, session=fresh, earlier=earlier)
+    def rename(self, host: Host) -> None:
+        """It was stuck at this host, which may go on to end it for minutes: the next submission has another name."""
+        self.left.append((self.plan.session, host))
+        fresh = str(uuid.uuid5(uuid.NAMESPACE_OID, self.plan.session))
+        self.plan = msgspec.structs.replace(self.plan, session=fresh)
 
     def end(self, event: Done | Failed, versions: Mapping[str, str] | None = None) -> None:
         """Tell the last event."""
@@ -126,10 +122,11 @@ class Host:
             self._send(call)
 
     def _send(self, call: Call) -> None:
-        plan = msgspec.structs.replace(call.plan, parts=str(call.parts))
+        left = (name for name, host in call.left if host is not self)  # that one may be gone before it has ended it
+        plan = msgspec.structs.replace(call.plan, parts=str(call.parts), earlier=(*call.plan.earlier, *left))
         # A database may be silent for as long as its own limit says, before its first row.
         silent = [table.statement_timeout for table in plan.tables.values() if isinstance(table, Database)]
-        self.process.send(Run(call.job, plan, max(self.settings.stuck_after, *silent, 0.0)))
+        self.process.send(Run(call.job, plan, max(self.settings.stuck_after, *silent, 0.0), len(call.left)))
 
     def cancel(self, call: Call, now: float) -> None:
         """End a call that runs here."""

@@ -26,7 +26,7 @@ _FEWEST = 16  # a JVM warms up; and as many pieces of it, if they take longer
 _STARTED = 3  # pieces, after which the time until the first one no longer counts: a stage begins slowly, and only once
 _TRIED = 0.3  # of the rows: so many are written before only their own speed counts
 _SLOWER = 5.0  # times the slowest task that has ended: until then a task is slow, not stuck
-_LATE = 5.0  # seconds between two looks: whoever looks stood still, too
+_LATE = 5.0  # seconds between two looks: beyond them whoever looks stood still, too
 _MINUTES, _HOURS = 90.0, 5400.0  # seconds from which on what is left is told in them
 _LEARNT = 2.0  # seconds in either phase; a shorter export teaches nothing
 
@@ -140,6 +140,8 @@ class Pace:
             sorting = (self._rows * (of - done) / of) * seconds / rows
             return max(0.0, sorting + self._rows * guess - (now - self._sorting.last))
         tried = max(0.0, _TRIED * self._rows - self._writing.count)
+        if tried and not guess:
+            return None  # the sort was over before anybody saw it
         rows, seconds = self._writing.window if self._writing.seen else (0.0, 0.0)
         cost = (seconds + tried * guess) / (rows + tried) if rows + tried else 0.0
         return max(0.0, (self._rows - self._writing.count) * cost - (now - self._writing.last))
@@ -164,9 +166,8 @@ class Stillness:
         self.longest = 0.0
 
     def saw(self, now: float, token: Hashable) -> bool:
-        """What there is to see now; answers whether it has moved.  Time in which nobody looked does not count."""
-        if now - self._looked > _LATE:
-            self._since += now - self._looked
+        """What there is to see now; answers whether it has moved.  Time in which nobody looked counts as a few seconds."""
+        self._since += max(0.0, now - self._looked - _LATE)
         self._looked = now
         moved = token != self._token
         if moved:

@@ -97,6 +97,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
         lines: How a row becomes a line.
         parts: A folder that is not there: the parts' files are written into it.
         session: Names what Spark has of this run (a UUID), so that a later run can end it; stored before Spark hears of it.
+            After a run was stuck it has another one, which is stored when it has begun.
         earlier: The same of runs that came before: whatever still runs of them is ended first.
     """
 
@@ -130,11 +131,18 @@ class Connect(msgspec.Struct, frozen=True, tag="connect", tag_field="type"):
 
 
 class Run(msgspec.Struct, frozen=True, tag="run", tag_field="type"):
-    """Begin a job, which is `stuck` when nothing of it has moved for `stuck_after` seconds, or much longer if its tasks are long."""
+    """
+    Begin a job.
+
+    Attributes:
+        stuck_after: It is `stuck` when nothing of it has moved for so many seconds, or much longer if its tasks are long.
+        stuck_before: How often it was.
+    """
 
     job: str
     plan: Plan
     stuck_after: float = 60.0
+    stuck_before: int = 0
 
 
 class Cancel(msgspec.Struct, frozen=True, tag="cancel", tag_field="type"):

@@ -9,8 +9,10 @@ What can be known of a job at a Spark Connect server: what the server tells, and
 | rows | nobody: they are counted when their part is joined | |
 
 Nothing is told from inside a task that reads or sorts.
-So more stillness is granted here than where Spark's own books can be read (`tasks.py`), and none is counted while the server
-has not begun a task, because it may have other things to do.
+So more stillness is granted here than where Spark's own books can be read (`tasks.py`), and four times more again each time
+that it was too little: what was not stuck but slow is not ended for ever, and repeated.
+While the server has begun no task, it may have other things to do, and nothing is counted; but for a job that was stuck
+before, whose own tasks may still hold the cores that it waits for.
 
 An executor that dies between the commit of a part and the end of its task has its task begun again, and the part is another
 file then (Spark's `OutputCommitCoordinator` lets it; read in 4.3.0).
@@ -29,11 +31,12 @@ from pyspark.sql import DataFrame
 
 from steadyworker.clock import Clock, SystemClock
 from steadyworker.exports.spark.pace import Pace, Ratio, Stillness
+from steadyworker.exports.spark.protocol import Run
 from steadyworker.exports.spark.query import FEW, Estimate
 from steadyworker.exports.spark.tasks import index_of, size_of
 
 _UNSEEN = 10.0  # times as much stillness as where it is known what happens inside a task
-_TOLD = 5.0  # seconds after the first part in which the server has told of the stage that writes it
+_AGAIN = 4.0  # times as much as the last time
 _SHARES = 1_000_000  # what `pace` takes for rows: millionths of the work
 _SIZE = re.compile(r"sizeInBytes=([\d.]+(?:E[+-]?\d+)?) ([KMGTPE]i)?B")
 _UNITS = {prefix: 1 << 10 * power for power, prefix in enumerate((None, "Ki", "Mi", "Gi", "Ti", "Pi", "Ei"))}
@@ -49,11 +52,11 @@ class _Part(NamedTuple):
 
     @classmethod
     def of(cls, path: str) -> _Part | None:
-        """None for one that is gone; opened, so that a network's file system asks its server."""
+        """None for one that cannot be seen; opened, so that a network's file system asks its server."""
         try:
             with Path(path).open("rb") as file:
                 found = os.fstat(file.fileno())
-        except FileNotFoundError:
+        except OSError:  # of a network's, too: it is asked for again
             return None
         return cls(path, found.st_size, found.st_ino, found.st_mtime_ns)
 
@@ -67,23 +70,23 @@ class RemoteTasks:
         total: Tasks known so far; grows while Spark plans, stage after stage.
 
     Args:
-        parts: The folder that its parts go into.
-        stuck_after: Seconds; ten times as long without any movement is granted.
+        run: The job, with the seconds that a job on Spark of our own would be granted.
         ratio: What the exports before it have taught about their pace.
     """
 
-    def __init__(self, parts: Path, stuck_after: float, ratio: Ratio, clock: Clock | None = None) -> None:
-        self._parts, self._clock = parts, clock or SystemClock()
+    def __init__(self, run: Run, ratio: Ratio, clock: Clock | None = None) -> None:
+        self._parts, self._clock = Path(run.plan.parts), clock or SystemClock()
         self._pace = Pace(ratio)
-        self._still = Stillness(self._clock.monotonic(), _UNSEEN * stuck_after)
+        self._still = Stillness(self._clock.monotonic(), run.stuck_after * _UNSEEN * _AGAIN**run.stuck_before)
+        self._waits = not run.stuck_before
         self._stages: Mapping[int, tuple[int, int]] = {}
+        self._ends: tuple[tuple[int, int], ...] = ()
         self._running = 0
         self._bytes = 0
         self._fresh: dict[int, _Part] = {}
         self._whole: dict[int, _Part] = {}
         self._new: list[int] = []
         self._sorted, self._measured = -1, False
-        self._first: float | None = None
         self.done = self.total = 0
 
     @property
@@ -93,13 +96,14 @@ class RemoteTasks:
 
     def told(self, stages: Iterable[Any], running: int) -> None:
         """The server tells of its stages; one that it skips never has a task that completes, and never counts."""
-        known = dict(self._stages)
-        for stage in stages:
+        known, found = dict(self._stages), list(stages)
+        for stage in found:
             if stage.num_completed_tasks:
                 before = known.get(stage.stage_id, (0, 0))[0]
                 done = min(stage.num_completed_tasks, stage.num_tasks)  # it counts those that failed, too
                 known[stage.stage_id] = max(before, done), stage.num_tasks
         self._stages, self._running = known, running
+        self._ends = tuple(sorted((stage.stage_id, stage.num_completed_tasks) for stage in found)) or self._ends
 
     def look(self) -> bool:
         """See what there is; answers whether anything has moved."""
@@ -107,12 +111,13 @@ class RemoteTasks:
         self.done = sum(done for done, _ in stages.values())
         self.total = sum(of for _, of in stages.values())
         self._list()  # after the counts were read: a task that is counted has its part there, unless the folder lies far away
-        counts: Hashable = self.done, self.total, running, len(self._whole), len(self._fresh)
+        # All ends of tasks are movement, those of a stage that is run again, too, which has had as many as it has tasks.
+        counts: Hashable = self._ends, running, len(self._whole), len(self._fresh)
         moved = self._still.saw(now, (counts, self._bytes))
         if not moved:
             self._bytes = size_of(self._parts)
             moved = self._still.saw(now, (counts, self._bytes))
-        if not running:
+        if not running and self._waits:
             self._still.rest(now)
         self._measure(now, stages)
         return moved
@@ -131,13 +136,11 @@ class RemoteTasks:
             return
         if not self._measured:  # the sort has come and gone between two looks
             self._measured = True
+            if done == of or done > written:
+                self._sorted = newest
             self._pace.sorting(now, self._sorted + 1, (1, 1), _SHARES)
-        if written and self._first is None:
-            self._first = now
-        # What the server tells is up to two seconds old, and may still be of the stage before.
-        if newest == self._sorted and (self._first is None or now < self._first + _TOLD):
-            written = 0
-        self._pace.writing(now, _SHARES * min(written, of) // of)
+        # What the server tells is some seconds old, and may still be of the stage before.
+        self._pace.writing(now, _SHARES * min(written, of) // of if newest != self._sorted else 0)
 
     def complete(self) -> Iterator[tuple[int, str, int]]:
         """
@@ -164,7 +167,7 @@ class RemoteTasks:
                 for entry in entries:
                     if (index := index_of(entry.name)) is not None:
                         yield index, entry.path
-        except FileNotFoundError:  # Spark has not made the folder yet
+        except OSError:  # Spark has not made the folder yet, or a network has its moments
             return
 
     def replaced(self) -> bool:
@@ -179,8 +182,8 @@ class RemoteTasks:
             return ""
         return (
             f"nothing has moved for {seconds:.0f} s, neither a task nor a byte, with {self.done} of {self.total} tasks "
-            f"complete and {self._running} in flight; the limit is {limit:.0f} s ({_UNSEEN:.0f} times spark_stuck_after, "
-            "because a Spark Connect server tells nothing from inside a task, or five times its longest stillness before)"
+            f"complete and {self._running} in flight; the limit is {limit:.0f} s (from {_UNSEEN:.0f} times spark_stuck_after "
+            "on, because a Spark Connect server tells nothing from inside a task, or five times its longest stillness before)"
         )
 
     def ended(self) -> None:

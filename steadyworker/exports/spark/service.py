@@ -246,7 +246,7 @@ class SparkService:
         host.ended(call)
         if isinstance(event, Failed) and call.stuck and not call.cancelled:
             call.deaths += 1
-            call.leave_session(ended=True)
+            call.rename(host)
             self._again(call, "stuck", call.stuck)
         else:
             call.end(event, host.versions)
@@ -290,7 +290,7 @@ class SparkService:
                 # for a server that does not answer the host has waited long enough.
                 call.fail("unavailable", f"Spark did not start: {why}")
             elif call.stuck:
-                call.leave_session(ended=False)
+                call.rename(host)
                 self._again(call, "stuck", call.stuck)
             else:
                 self._again(

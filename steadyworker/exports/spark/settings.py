@@ -118,7 +118,7 @@ class SparkSettings:
         hung_after: and how long it may leave one unanswered before it is killed.
         stuck_after: Seconds without a task, a row or a byte after which a job is begun again (five times its slowest task,
             if that is longer): more for a source that is silent for long before its first row.  Ten times as many at a Spark
-            Connect server, which tells nothing from inside a task.
+            Connect server, which tells nothing from inside a task, and four times more each time that it was too little.
         cancel_within: Seconds for a cancelled job to end; then its host is killed.
 
     Raises:

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import os
 import re
-import stat
 from collections.abc import Hashable, Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -244,8 +243,8 @@ def index_of(name: str) -> int | None:
 def size_of(folder: Path) -> int:
     """Bytes of the files in a folder that others write into; what they take away meanwhile is passed over."""
     size = 0
-    for path in folder.rglob("*"):
-        with suppress(OSError):
-            found = path.stat()
-            size += found.st_size if stat.S_ISREG(found.st_mode) else 0
+    for inside, _, names in os.walk(folder):
+        for name in names:
+            with suppress(OSError):
+                size += Path(inside, name).stat().st_size
     return size

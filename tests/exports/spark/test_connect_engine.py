@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -19,14 +20,13 @@ class Straw:
     """A server whose operations no interrupt ends."""
 
     def __init__(self, _url: str) -> None:
-        self.sessions: list[str] = []
+        self.handlers: list[Any] = []
 
     def wait(self, _within: float) -> str:
         return "0"
 
-    def attach(self, name: str) -> Any:
-        self.sessions.append(name)
-        return SimpleNamespace(registerProgressHandler=lambda _: None, addTag=lambda _: None, conf=self)
+    def attach(self, _name: str) -> Any:
+        return SimpleNamespace(registerProgressHandler=self.handlers.append, addTag=lambda _: None, conf=self)
 
     def interrupt(self, _session: Any) -> bool:
         return True
@@ -73,9 +73,9 @@ def engine(writing: list[threading.Event], heard: list[JobEvent | Stuck]) -> Con
     return ConnectEngine(heard.append, lost, Connect("sc://straw", {}, 1.0))
 
 
-def run(folder: Path, number: int) -> Run:
+def run(folder: Path, number: int, stuck_after: float = 60.0) -> Run:
     plan = Plan(query="SELECT 1 AS id", tables={}, order_by=("id",), lines=Lines(), parts=str(folder / f"{number}"))
-    return Run("job", plan)
+    return Run("job", plan, stuck_after)
 
 
 def kinds(heard: list[JobEvent | Stuck]) -> list[str]:
@@ -122,3 +122,25 @@ def test_a_part_that_was_written_again_makes_what_was_joined_void(
     writing[0].set()
     eventually(lambda: "Done" in kinds(heard), within=30)
     assert [kind for kind in kinds(heard) if kind != "Progress"] == ["Started", "Part", "Started", "Done"]
+
+
+def test_what_was_in_flight_when_an_operation_ended_is_not_waited_for(
+    engine: ConnectEngine,
+    writing: list[threading.Event],
+    heard: list[JobEvent | Stuck],
+    tmp_path: Path,
+    eventually: Eventually,
+) -> None:
+    """The client tells the last count again at its end (PySpark 4.3): a `Build` that asks twice may think in between."""
+    engine.run(run(tmp_path, 1, stuck_after=0.05))
+    eventually(lambda: "Part" in kinds(heard), within=30)
+    server: Any = engine._server
+    (told,) = server.handlers
+    stages = [SimpleNamespace(stage_id=0, num_completed_tasks=3, num_tasks=9)]
+    told(stages, 2, "operation 1", done=True)
+    time.sleep(1.5)
+    assert "Stuck" not in kinds(heard), "half a second is granted"
+    told(stages, 2, "operation 2", done=False)
+    eventually(lambda: "Stuck" in kinds(heard), within=30)
+    assert kinds(heard).count("Stuck") == 1
+    writing[0].set()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+import threading
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -10,7 +11,9 @@ import pytest
 
 from steadyworker.clock import SystemClock
 from steadyworker.exports.spark.pace import Ratio
+from steadyworker.exports.spark.protocol import Lines, Plan, Run
 from steadyworker.exports.spark.remote import RemoteTasks
+from steadyworker.exports.spark.tasks import size_of
 
 
 class Hand(SystemClock):
@@ -25,9 +28,10 @@ class Hand(SystemClock):
 class Server:
     """One job's messages and files, and a look at them each second."""
 
-    def __init__(self, parts: Path, stuck_after: float = 1.0, ratio: Ratio | None = None) -> None:
+    def __init__(self, parts: Path, *, ratio: float = 2.5, stuck_before: int = 0) -> None:
         self.parts, self.clock = parts, Hand()
-        self.tasks = RemoteTasks(parts, stuck_after, ratio or Ratio(), self.clock)
+        plan = Plan(query="SELECT 1 AS id", tables={}, order_by=("id",), lines=Lines(), parts=str(parts))
+        self.tasks = RemoteTasks(Run("job", plan, 1.0, stuck_before), Ratio(ratio), self.clock)
 
     def tell(self, running: int, **stages: tuple[int, int]) -> None:
         """`s3=(1, 9)`: 1 of the 9 tasks of stage 3 are done."""
@@ -102,6 +106,56 @@ def test_no_movement_of_tasks_in_flight_is_stuck_after_ten_times_the_limit(serve
     assert "the limit is 10 s" in why
 
 
+def test_what_was_stuck_before_is_granted_four_times_as_much_and_does_not_wait_for_ever(tmp_path: Path) -> None:
+    """It may have been slow; or its own tasks, which no cancel ends, hold the cores that it waits for."""
+    server = Server(tmp_path / "parts", stuck_before=2)
+    server.tell(0, s0=(3, 9))
+    server.look()
+    assert server.still(159) == ""
+    assert "the limit is 160 s" in server.still(1)
+
+
+def test_a_stage_that_is_run_again_moves(server: Server) -> None:
+    """Its executor was lost: it ends more tasks than it has, and as many are in flight all the time."""
+    for done in range(8, 40):
+        server.tell(2, s0=(done, 9))
+        assert server.look()
+        assert server.still(5) == ""
+    assert (server.tasks.done, server.tasks.total) == (9, 9)
+
+
+def test_looks_that_take_long_find_it_nonetheless(server: Server) -> None:
+    """A folder far away: each second look is late, and late ones count as five seconds."""
+    server.tell(2, s0=(3, 9))
+    server.look()
+    for _ in range(2):
+        assert server.tasks.stuck() == ""
+        server.clock.now += 7
+        assert not server.tasks.look()
+    assert "nothing has moved for 10 s" in server.tasks.stuck()
+
+
+def test_folders_that_come_and_go_are_counted_as_far_as_they_are_there(tmp_path: Path) -> None:
+    """Those of attempts, which a cancel or a second attempt removes."""
+    stop = threading.Event()
+
+    def churn() -> None:
+        while not stop.is_set():
+            for number in range(20):
+                (tmp_path / f"attempt_{number}" / "deep").mkdir(parents=True)
+                (tmp_path / f"attempt_{number}" / "deep" / "part").write_text("x")
+            for number in range(20):
+                shutil.rmtree(tmp_path / f"attempt_{number}")
+
+    thread = threading.Thread(target=churn)
+    thread.start()
+    try:
+        assert max(size_of(tmp_path) for _ in range(500)) <= 20
+    finally:
+        stop.set()
+        thread.join()
+
+
 def test_a_job_that_waits_for_its_turn_is_not_stuck(server: Server) -> None:
     server.tell(0, s0=(9, 9))
     server.look()
@@ -134,7 +188,7 @@ def test_a_job_whose_tasks_take_long_is_granted_five_times_as_long(server: Serve
 @pytest.mark.parametrize("late", [0, 2])
 def test_what_is_left_is_right_to_a_fifth_while_parts_are_written(tmp_path: Path, late: int) -> None:
     """A sample, a sort of 4 tasks and 80 parts, two a second; the server tells of each task two seconds later."""
-    server = Server(tmp_path / "parts", ratio=Ratio(4.0))
+    server = Server(tmp_path / "parts", ratio=4.0)
     told: list[tuple[float, float | None]] = []
     moments: list[dict[str, tuple[int, int]]] = [
         *({"s0": (done, 4)} for done in (1, 2, 3, 4)),
@@ -152,3 +206,32 @@ def test_what_is_left_is_right_to_a_fifth_while_parts_are_written(tmp_path: Path
     assert half
     for truth, left in half:
         assert left == pytest.approx(truth, rel=0.2, abs=1.0)
+
+
+def test_what_is_left_is_not_told_of_a_sort_that_nobody_saw(tmp_path: Path) -> None:
+    """Small tasks of a server that tells late: a tenth of the parts says nothing of the others, a third does."""
+    server = Server(tmp_path / "parts", ratio=4.0)
+    for index in range(60):
+        server.write(index)
+        server.tell(2, s0=(4, 4), s1=(4, 4), s2=(index, 80))
+        server.look()
+        if index < 20:
+            assert server.tasks.left is None
+        if index >= 40:
+            assert server.tasks.left == pytest.approx(79 - index, rel=0.2, abs=1.0)
+
+
+def test_a_server_that_tells_of_the_writing_stage_late_is_waited_for(tmp_path: Path) -> None:
+    server = Server(tmp_path / "parts", ratio=4.0)
+    server.tell(2, s0=(4, 4))
+    server.look()
+    server.tell(2, s0=(4, 4), s1=(2, 4))
+    server.look()
+    server.tell(2, s0=(4, 4), s1=(4, 4))
+    for index in range(80):
+        server.write(index)
+        if index > 15:
+            server.tell(2, s0=(4, 4), s1=(4, 4), s2=(index - 15, 80))
+        server.look()
+        if index > 30:
+            assert server.tasks.left == pytest.approx(79 - index, rel=0.2, abs=1.0)
