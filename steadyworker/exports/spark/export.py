@@ -29,7 +29,7 @@ from steadyworker.exports.manifest import Manifest, Total, plain, timestamp, ver
 from steadyworker.exports.spark.build import Build
 from steadyworker.exports.spark.groups import Groups, check
 from steadyworker.exports.spark.handle import Names
-from steadyworker.exports.spark.join import Join
+from steadyworker.exports.spark.join import Join, Replaced
 from steadyworker.exports.spark.pace import Pace, Ratio, note
 from steadyworker.exports.spark.params import to_param
 from steadyworker.exports.spark.protocol import Done, Failed, Lines, Part, Plan, Progress, Started, from_event, parts_of
@@ -171,8 +171,7 @@ class _Run:
                     case Progress() as moved:
                         self._progress(moved)
                     case Part(index=index, path=path, bytes=size):
-                        self._joined().offer(index, path, size)
-                        self._pace.writing(self._clock.monotonic(), self._joined().rows)
+                        self._add(index, path, size)
                     case Failed(kind=kind, text=text):
                         self._stage.remove()
                         raise ExportError(f"Spark did not make the export ({kind}): {redact(text)}")
@@ -217,6 +216,13 @@ class _Run:
             self._services.progress(*self._tasks, self._note)
         else:
             self._moved()
+
+    def _add(self, index: int, path: str | None, size: int) -> None:
+        try:
+            self._joined().offer(index, path, size)
+        except Replaced:
+            self._begin(self._columns)  # and join everything when Spark is done, if it is
+        self._pace.writing(self._clock.monotonic(), self._joined().rows)
 
     def _moved(self) -> None:
         joined = f"{self._joined().rows:,} joined"

@@ -24,6 +24,10 @@ from steadyworker.exports.parquet import Out
 _PIECE = 1 << 20
 
 
+class Replaced(ExportError):
+    """A part is another file than when its task ended: the task was begun again, by a Spark that had lost its executor."""
+
+
 class Body(Protocol):
     """Makes the file's bytes out of parts."""
 
@@ -91,7 +95,13 @@ class Join:
         return self._out.sha256
 
     def offer(self, index: int, path: str | None, size: int) -> None:
-        """The task of this index is complete; a task without rows has no part."""
+        """
+        The task of this index is complete; a task without rows has no part.
+
+        Raises:
+            Replaced: A part is not what it was when it was told: the file is worth nothing any longer.
+            ExportError: Its text is no UTF-8.
+        """
         self._waiting[index] = (Path(path) if path else None, size)
         while self._next in self._waiting:
             part, size = self._waiting.pop(self._next)
@@ -104,7 +114,7 @@ class Join:
         All tasks are complete and these are their parts: join the rest, durable.
 
         Raises:
-            ExportError: A part is not what it was when it was joined.
+            Replaced: A part is not what it was when it was joined.
         """
         there = {index: (Path(path), size) for index, path, size in parts}
         for index, size in self._sizes.items():
@@ -120,6 +130,8 @@ class Join:
     def _append(self, index: int, part: Path, size: int) -> None:
         try:
             got = self._body.add(part)
+        except FileNotFoundError:
+            got = 0
         except UnicodeDecodeError as error:
             raise ExportError(
                 f"Expected text in UTF-8 from Spark, got {error.object[error.start : error.end]!r} "
@@ -213,6 +225,6 @@ class LineCount:
 
 def _expect(index: int, size: int, got: int) -> None:
     if got != size:
-        raise ExportError(
+        raise Replaced(
             f"Expected part {index} to have {size} bytes, as when its task ended, got {got}: it was changed meanwhile."
         )

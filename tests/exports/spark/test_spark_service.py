@@ -151,6 +151,33 @@ for run in commands():
     assert services.beats == [(7, 7)] * 5  # what Spark said, then each MiB
 
 
+@pytest.mark.parametrize("meanwhile", ["part.write_text('10\\n')", "part.unlink()"])
+def test_a_part_that_was_written_again_while_it_was_joined_is_joined_in_the_end(
+    host: Made, tmp_path: Path, meanwhile: str
+) -> None:
+    """A part that is told and then another file, or none for a moment; the part after it is not told a second time."""
+    service = host(
+        f"""
+ready()
+for run in commands():
+    folder = pathlib.Path(run["plan"]["parts"])
+    folder.mkdir(parents=True)
+    part, other = folder / "part-00000-x-c000.txt", folder / "part-00001-x-c000.txt"
+    part.write_text("1\\n")
+    other.write_text("2\\n")
+    started(run)
+    {meanwhile}
+    say("part", job=run["job"], index=0, path=str(part), bytes=2)
+    say("part", job=run["job"], index=1, path=str(other), bytes=2)
+    say("progress", job=run["job"], done=2, total=2, rows=2)
+    part.write_text("10\\n")
+    say("done", job=run["job"], rows=2, sums={{}}, parts=[[0, str(part), 3], [1, str(other), 2]])
+"""
+    )
+    assert export(LiveServices(service), tmp_path / "out.csv").rows == 2
+    assert (tmp_path / "out.csv").read_text() == "id\n10\n2\n"
+
+
 def test_two_calls_of_one_run_never_share_a_folder(host: Made, tmp_path: Path) -> None:
     """A call that is given up may still write: whatever it writes is not where the next one's parts are."""
     service = host(
