@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.brokers.fixtures import NEWEST
 from tests.brokers.rabbitmq import RabbitMQ, Vhost
 from tests.examples.conftest import EXAMPLES, Shell
 from tests.support.stage import eventually
@@ -29,6 +30,7 @@ def test_the_demo_ends_as_it_has_to(tmp_path: Path, shell: Shell) -> None:
 
 @pytest.mark.spark
 @pytest.mark.timeout(600)
+@pytest.mark.parametrize("rabbitmq_series", [pytest.param("3.10", marks=pytest.mark.slow), NEWEST], indirect=True)
 def test_the_demo_ends_as_it_has_to_on_rabbitmq(shell: Shell, rabbitmq: RabbitMQ, vhost: Vhost) -> None:
     """The same jobs, killed at the same saved position; and nothing is left in any queue but the dead letters."""
     said = shell(f"python {EXAMPLES}/demo.py --broker {vhost.url}", within=500)
