@@ -6,6 +6,7 @@ import os
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -15,7 +16,7 @@ from steadyworker.exports.spark.settings import SparkSettings
 from tests.brokers.postgres import Postgres
 from tests.exports.spark.clusters import ConnectServer, Standalone
 from tests.exports.spark.jdbckit import PASSWORD, password
-from tests.exports.spark.sparkkit import SMALL_TASKS, payments_folder
+from tests.exports.spark.sparkkit import SMALL_TASKS, Made, payments_folder
 
 START_WITHIN = 300.0  # seconds: 180 were not enough on two cores that ten others wanted
 
@@ -43,6 +44,21 @@ def connect_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Connect
     server.start()
     yield server
     server.kill()
+
+
+@pytest.fixture
+def connected(connect_server: ConnectServer, tmp_path: Path) -> Iterator[Made]:
+    """Make services on the shared server, whose hosts have their folders under the test's own path."""
+    services: list[SparkService] = []
+
+    def make(**settings: Any) -> SparkService:
+        options: dict[str, Any] = {"master": connect_server.url, "conf": SMALL_TASKS, **settings}
+        services.append(SparkService(SparkSettings(folder=tmp_path / "spark", **options)))
+        return services[-1]
+
+    yield make
+    for service in services:
+        service.stop(10)
 
 
 @pytest.fixture(scope="session")

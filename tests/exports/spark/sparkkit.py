@@ -25,6 +25,7 @@ SMALL_TASKS = {
     "spark.sql.adaptive.advisoryPartitionSizeInBytes": "64k",
     "spark.sql.adaptive.coalescePartitions.minPartitionSize": "64k",
 }
+Made = Callable[..., SparkService]
 BIG = "SELECT sum(hash(id)) AS id FROM range(0, 200000000000, 1, 20000)"
 """Minutes of work in small tasks."""
 

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import threading
-import time
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
+from steadyworker.clock import SystemClock
 from steadyworker.exports.spark import connect
 from steadyworker.exports.spark.connect import ConnectEngine
+from steadyworker.exports.spark.pace import Ratio
 from steadyworker.exports.spark.protocol import Connect, Done, JobEvent, Lines, Part, Plan, Run, Started, Stuck
+from steadyworker.exports.spark.remote import RemoteTasks
 from tests.conftest import Eventually
 
 
@@ -60,87 +62,113 @@ def writing(monkeypatch: pytest.MonkeyPatch) -> list[threading.Event]:
     return found
 
 
-@pytest.fixture
-def heard() -> list[JobEvent | Stuck]:
-    return []
+class Hand(SystemClock):
+    """A clock that is moved by hand."""
+
+    now = 0.0
+
+    def monotonic(self) -> float:
+        return self.now
 
 
-@pytest.fixture
-def engine(writing: list[threading.Event], heard: list[JobEvent | Stuck]) -> ConnectEngine:
-    def lost(why: str) -> Any:
+class Bench:
+    """An engine, what it is heard to say, and the looks of its watchers, whose clock is moved by hand."""
+
+    def __init__(self, writing: list[threading.Event], folder: Path, eventually: Eventually) -> None:
+        self.writing, self._folder, self._eventually = writing, folder, eventually
+        self.heard: list[JobEvent | Stuck] = []
+        self.clock, self.looks = Hand(), 0
+        self.engine = ConnectEngine(self.heard.append, self._lost, Connect("sc://straw", {}, 1.0))
+
+    def _lost(self, why: str) -> Any:
         raise AssertionError(why)
 
-    return ConnectEngine(heard.append, lost, Connect("sc://straw", {}, 1.0))
+    def run(self, number: int) -> None:
+        """A job, always of the same name, with a folder of its own."""
+        parts = str(self._folder / f"{number}")
+        plan = Plan(query="SELECT 1 AS id", tables={}, order_by=("id",), lines=Lines(), parts=parts)
+        self.engine.run(Run("job", plan, stuck_after=0.1))
+
+    def kinds(self, since: int = 0) -> list[str]:
+        return [type(event).__name__ for event in self.heard[since:]]
+
+    def hear(self, kind: str, since: int = 0) -> None:
+        """Wait until it was said."""
+        self._eventually(lambda: kind in self.kinds(since), within=30)
+
+    def see(self) -> None:
+        """Wait until what is there now was looked at."""
+        before = self.looks
+        self._eventually(lambda: self.looks >= before + 2, within=30)
+
+    def only_one_runs(self) -> None:
+        """Wait until all jobs but the newest have ended."""
+        self._eventually(lambda: [one.name for one in threading.enumerate()].count("job") == 1, within=30)
 
 
-def run(folder: Path, number: int, stuck_after: float = 60.0) -> Run:
-    plan = Plan(query="SELECT 1 AS id", tables={}, order_by=("id",), lines=Lines(), parts=str(folder / f"{number}"))
-    return Run("job", plan, stuck_after)
+@pytest.fixture
+def bench(
+    writing: list[threading.Event], tmp_path: Path, eventually: Eventually, monkeypatch: pytest.MonkeyPatch
+) -> Bench:
+    made = Bench(writing, tmp_path, eventually)
+
+    class Watched(RemoteTasks):
+        def __init__(self, run: Run, ratio: Ratio) -> None:
+            super().__init__(run, ratio, made.clock)
+
+        def stuck(self) -> str:
+            found = super().stuck()
+            made.looks += 1
+            return found
+
+    monkeypatch.setattr(connect, "RemoteTasks", Watched)
+    return made
 
 
-def kinds(heard: list[JobEvent | Stuck]) -> list[str]:
-    return [type(event).__name__ for event in heard]
-
-
-def test_nothing_of_a_cancelled_job_reaches_the_next_one_of_its_name(
-    engine: ConnectEngine,
-    writing: list[threading.Event],
-    heard: list[JobEvent | Stuck],
-    tmp_path: Path,
-    eventually: Eventually,
-) -> None:
+def test_nothing_of_a_cancelled_job_reaches_the_next_one_of_its_name(bench: Bench) -> None:
     """As after `stuck`: the service begins it again as soon as the first is told to have ended, which is before it has."""
-    engine.run(run(tmp_path, 1))
-    eventually(lambda: "Part" in kinds(heard), within=30)
-    engine.cancel("job")
-    eventually(lambda: "Failed" in kinds(heard), within=30)
-    before = len(heard)
-    engine.run(run(tmp_path, 2))
-    eventually(lambda: "Part" in kinds(heard[before:]), within=30)
-    writing[0].set()
-    second = [event for event in heard[before:] if isinstance(event, Part)]
-    eventually(lambda: not [one for one in threading.enumerate() if one.name == "job"][1:], within=30)
-    writing[1].set()
-    eventually(lambda: "Done" in kinds(heard), within=30)
-    assert kinds(heard[before:]).count("Done") == 1
-    assert "Failed" not in kinds(heard[before:])
+    bench.run(1)
+    bench.hear("Part")
+    bench.engine.cancel("job")
+    bench.hear("Failed")
+    before = len(bench.heard)
+    bench.run(2)
+    bench.hear("Part", before)
+    bench.writing[0].set()
+    bench.only_one_runs()
+    bench.writing[1].set()
+    bench.hear("Done", before)
+    assert [kind for kind in bench.kinds(before) if kind != "Progress"] == ["Started", "Part", "Done"]
+    second = [event for event in bench.heard[before:] if isinstance(event, Part)]
     assert [Path(part.path or "").parent.name for part in second] == ["2"]
 
 
-def test_a_part_that_was_written_again_makes_what_was_joined_void(
-    engine: ConnectEngine,
-    writing: list[threading.Event],
-    heard: list[JobEvent | Stuck],
-    tmp_path: Path,
-    eventually: Eventually,
-) -> None:
-    engine.run(run(tmp_path, 1))
-    eventually(lambda: "Part" in kinds(heard), within=30)
+def test_a_part_that_was_written_again_makes_what_was_joined_void(bench: Bench, tmp_path: Path) -> None:
+    bench.run(1)
+    bench.hear("Part")
     fresh = tmp_path / "fresh"
     fresh.write_text("1\n")
     fresh.replace(tmp_path / "1" / "part-00000-x-c000.txt")
-    writing[0].set()
-    eventually(lambda: "Done" in kinds(heard), within=30)
-    assert [kind for kind in kinds(heard) if kind != "Progress"] == ["Started", "Part", "Started", "Done"]
+    bench.writing[0].set()
+    bench.hear("Done")
+    assert [kind for kind in bench.kinds() if kind != "Progress"] == ["Started", "Part", "Started", "Done"]
 
 
-def test_what_was_in_flight_when_an_operation_ended_is_not_waited_for(
-    engine: ConnectEngine,
-    writing: list[threading.Event],
-    heard: list[JobEvent | Stuck],
-    tmp_path: Path,
-    eventually: Eventually,
-) -> None:
+def test_what_was_in_flight_when_an_operation_ended_is_not_waited_for(bench: Bench) -> None:
     """The client tells the last count again at its end (PySpark 4.3): a `Build` that asks twice may think in between."""
-    engine.run(run(tmp_path, 1, stuck_after=0.05))
-    eventually(lambda: "Part" in kinds(heard), within=30)
-    server: Any = engine._server
+    bench.run(1)
+    bench.hear("Part")
+    server: Any = bench.engine._server
     (told,) = server.handlers
     stages = [SimpleNamespace(stage_id=0, num_completed_tasks=3, num_tasks=9)]
     told(stages, 2, "operation 1", done=True)
-    time.sleep(1.5)
-    assert "Stuck" not in kinds(heard), "half a second is granted"
+    bench.see()
+    bench.clock.now += 3
+    bench.see()
+    assert "Stuck" not in bench.kinds(), "a second is granted"
     told(stages, 2, "operation 2", done=False)
-    eventually(lambda: "Stuck" in kinds(heard), within=30)
-    assert kinds(heard).count("Stuck") == 1
-    writing[0].set()
+    bench.see()
+    bench.clock.now += 3
+    bench.hear("Stuck")
+    assert bench.kinds().count("Stuck") == 1
+    bench.writing[0].set()

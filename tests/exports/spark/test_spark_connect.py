@@ -19,31 +19,13 @@ import pytest
 from steadyworker.errors import ExportError
 from steadyworker.exports.manifest import Manifest
 from steadyworker.exports.spark.export import SparkExport
-from steadyworker.exports.spark.service import SparkService
 from steadyworker.exports.spark.settings import SparkSettings
 from tests.conftest import Eventually
 from tests.exports.spark.clusters import TOKEN, ConnectServer, free_port
-from tests.exports.spark.sparkkit import ORDER, QUERY, SMALL_TASKS, LiveServices, session, session_cpu
+from tests.exports.spark.sparkkit import ORDER, QUERY, LiveServices, Made, session, session_cpu
 
 # Slow: minutes in all, for a server that is killed has to be started again.
 pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(400)]
-
-Made = Callable[..., SparkService]
-
-
-@pytest.fixture
-def made(connect_server: ConnectServer, tmp_path: Path) -> Iterator[Made]:
-    """Make services on the shared server, whose hosts have their folders under the test's own path."""
-    services: list[SparkService] = []
-
-    def make(**settings: Any) -> SparkService:
-        options: dict[str, Any] = {"master": connect_server.url, "conf": SMALL_TASKS, **settings}
-        services.append(SparkService(SparkSettings(folder=tmp_path / "spark", **options)))
-        return services[-1]
-
-    yield make
-    for service in services:
-        service.stop(10)
 
 
 def export(services: LiveServices, payments: Path, to: Path) -> Manifest:
@@ -106,16 +88,24 @@ class Proxy:
             one.close()
 
 
-def test_a_connection_that_is_cut_is_attached_again(made: Made, connect_server: ConnectServer, tmp_path: Path) -> None:
-    """Within the client's retry policy: the same submission goes on, and nobody sees more than a pause."""
+@pytest.mark.parametrize("lose", [Proxy.cut, Proxy.silence_newest], ids=["cut", "silent"])
+def test_a_connection_that_is_lost_is_attached_again(
+    connected: Made, connect_server: ConnectServer, tmp_path: Path, lose: Callable[[Proxy], None]
+) -> None:
+    """
+    Within the client's retry policy: the same submission goes on, and nobody sees more than a pause.
+
+    The silent one is only the job's own, so that pings are answered: gRPC asks for a sign of life after a minute (Spark 4.3's
+    client).
+    """
     proxy = Proxy(connect_server.port)
-    service = made(master=connect_server.url.replace(f":{connect_server.port}", f":{proxy.port}"))
-    cut: list[int] = []
+    service = connected(master=connect_server.url.replace(f":{connect_server.port}", f":{proxy.port}"))
+    lost: list[int] = []
 
     def on_event(event: Mapping[str, Any]) -> None:
-        if event["type"] == "progress" and services.kinds().count("started") == 1 and not cut:
-            cut.append(proxy.accepted)
-            proxy.cut()
+        if event["type"] == "progress" and services.kinds().count("started") == 1 and not lost:
+            lost.append(proxy.accepted)
+            lose(proxy)
 
     try:
         services = LiveServices(service, on_event=on_event)
@@ -123,40 +113,16 @@ def test_a_connection_that_is_cut_is_attached_again(made: Made, connect_server: 
         query = "SELECT sum(hash(id)) AS id FROM range(0, 600000000, 1, 200)"
         assert SparkExport(query, tables={}, order_by=("id",)).write(services, tmp_path / "out.csv").rows == 1
         assert services.events[-1]["submissions"] == 1
-        assert proxy.accepted > cut[0]
+        assert proxy.accepted > lost[0]
     finally:
         service.stop(10)  # before the proxy: a client comes back at once
         proxy.close()
 
 
-def test_a_connection_that_goes_silent_is_found_and_attached_again(
-    made: Made, connect_server: ConnectServer, tmp_path: Path
-) -> None:
-    """Only the job's own, so that pings are answered: gRPC asks for a sign of life after a minute (Spark 4.3's client)."""
-    proxy = Proxy(connect_server.port)
-    service = made(master=connect_server.url.replace(f":{connect_server.port}", f":{proxy.port}"))
-    silenced: list[int] = []
-
-    def on_event(event: Mapping[str, Any]) -> None:
-        if event["type"] == "progress" and not silenced:
-            silenced.append(proxy.accepted)
-            proxy.silence_newest()
-
-    try:
-        services = LiveServices(service, on_event=on_event)
-        query = "SELECT sum(hash(id)) AS id FROM range(0, 600000000, 1, 200)"
-        assert SparkExport(query, tables={}, order_by=("id",)).write(services, tmp_path / "out.csv").rows == 1
-        assert services.events[-1]["submissions"] == 1
-        assert proxy.accepted > silenced[0]
-    finally:
-        service.stop(10)
-        proxy.close()
-
-
 def test_a_server_that_is_killed_and_restarted_costs_a_resubmission_and_the_file_is_the_same(
-    made: Made, connect_server: ConnectServer, payments: Path, tmp_path: Path
+    connected: Made, connect_server: ConnectServer, payments: Path, tmp_path: Path
 ) -> None:
-    service = made()
+    service = connected()
     undisturbed = export(LiveServices(service), payments, tmp_path / "a.csv")
     restarted: list[threading.Thread] = []
 
@@ -176,10 +142,10 @@ def test_a_server_that_is_killed_and_restarted_costs_a_resubmission_and_the_file
 
 
 def test_a_server_that_hangs_is_found_by_its_silence_and_the_job_begun_again_when_it_is_back(
-    made: Made, connect_server: ConnectServer, payments: Path, tmp_path: Path
+    connected: Made, connect_server: ConnectServer, payments: Path, tmp_path: Path
 ) -> None:
     """The job that it still has is ended before the second submission begins: one session, one operation at a time."""
-    service = made(ping_every=0.5, hung_after=8)
+    service = connected(ping_every=0.5, hung_after=8)
     woken: list[threading.Thread] = []
     first = 0
 
@@ -269,7 +235,7 @@ except Exception as error:
 
 def test_the_next_run_ends_what_a_dead_one_has_left_at_the_server_before_its_own_begins(
     orphan: tuple[subprocess.Popen[str], int],
-    made: Made,
+    connected: Made,
     connect_server: ConnectServer,
     payments: Path,
     tmp_path: Path,
@@ -297,7 +263,7 @@ def test_the_next_run_ends_what_a_dead_one_has_left_at_the_server_before_its_own
             )
             said.append(done.stdout)
 
-    services = LiveServices(made(), fence=2, stored=stored, on_event=ask)
+    services = LiveServices(connected(), fence=2, stored=stored, on_event=ask)
     assert export(services, payments, tmp_path / "out.csv").rows == 60_000
     assert len(said) == 1
     assert "SESSION_CLOSED" in said[0], "ended and released when the new one begins"
@@ -305,15 +271,15 @@ def test_the_next_run_ends_what_a_dead_one_has_left_at_the_server_before_its_own
     eventually(lambda: idle(connect_server), within=60)
 
 
-def test_a_server_that_is_not_there_is_told_with_its_address(made: Made, tmp_path: Path) -> None:
-    service = made(master=f"sc://localhost:{free_port()}/;token={TOKEN}", server_within=0.1)
+def test_a_server_that_is_not_there_is_told_with_its_address(connected: Made, tmp_path: Path) -> None:
+    service = connected(master=f"sc://localhost:{free_port()}/;token={TOKEN}", server_within=0.1)
     with pytest.raises(ExportError, match=r"unavailable.*sc://localhost:\d+, got no answer") as caught:
         SparkExport("SELECT 1 AS id", tables={}, order_by=("id",)).write(LiveServices(service), tmp_path / "x.csv")
     assert TOKEN not in str(caught.value)
 
 
 def test_a_token_is_nowhere_to_be_read(
-    made: Made, connect_server: ConnectServer, payments: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+    connected: Made, connect_server: ConnectServer, payments: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     """Not in a process list, an environment, a file, an event, the ledger or a log; and a wrong one is told without it."""
     found: list[str] = []
@@ -329,7 +295,7 @@ def test_a_token_is_nowhere_to_be_read(
         if TOKEN in str(event):
             found.append(str(event))
 
-    service = made()
+    service = connected()
     services = LiveServices(service, on_event=look)
     export(services, payments, tmp_path / "out.csv")
     look({})
@@ -339,7 +305,7 @@ def test_a_token_is_nowhere_to_be_read(
     assert found == []
     assert TOKEN not in repr(SparkSettings(folder=tmp_path, master=connect_server.url))
 
-    wrong = made(master=connect_server.url.replace(TOKEN, TOKEN[::-1]))
+    wrong = connected(master=connect_server.url.replace(TOKEN, TOKEN[::-1]))
     with pytest.raises(ExportError, match="unavailable") as caught:
         SparkExport("SELECT 1 AS id", tables={}, order_by=("id",)).write(LiveServices(wrong), tmp_path / "x.csv")
     assert TOKEN[::-1] not in str(caught.value)
@@ -348,7 +314,7 @@ def test_a_token_is_nowhere_to_be_read(
     assert TOKEN[::-1] not in said.out + said.err
 
 
-def test_a_setting_that_the_server_does_not_take_is_told_before_the_first_job(made: Made, tmp_path: Path) -> None:
-    service = made(conf={"spark.sql.warehouse.dir": "/nowhere"})
+def test_a_setting_that_the_server_does_not_take_is_told_before_the_first_job(connected: Made, tmp_path: Path) -> None:
+    service = connected(conf={"spark.sql.warehouse.dir": "/nowhere"})
     with pytest.raises(ExportError, match=r"unavailable.*spark\.sql\.warehouse\.dir"):
         SparkExport("SELECT 1 AS id", tables={}, order_by=("id",)).write(LiveServices(service), tmp_path / "x.csv")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import shutil
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -16,11 +16,9 @@ from steadyworker.errors import ExportError
 from steadyworker.exports.manifest import Manifest
 from steadyworker.exports.spark.export import SparkExport
 from steadyworker.exports.spark.handle import Handle
-from steadyworker.exports.spark.service import SparkService
-from steadyworker.exports.spark.settings import SparkSettings
 from tests.conftest import Eventually
 from tests.exports.spark.clusters import ConnectServer
-from tests.exports.spark.sparkkit import SMALL_TASKS, LiveServices
+from tests.exports.spark.sparkkit import LiveServices, Made
 from tests.exports.spark.test_spark_stuck import sleeping
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(400)]
@@ -28,30 +26,14 @@ pytestmark = [pytest.mark.spark, pytest.mark.timeout(400)]
 MANY = "SELECT id, hash(id) AS a, concat('reference ', hex(hash(id))) AS c FROM range(0, 3000000, 1, 30)"
 """Seconds of writing, in dozens of parts."""
 
-Made = Callable[..., SparkService]
-
-
-@pytest.fixture
-def made(connect_server: ConnectServer, tmp_path: Path) -> Iterator[Made]:
-    services: list[SparkService] = []
-
-    def make(**settings: Any) -> SparkService:
-        options: dict[str, Any] = {"master": connect_server.url, "conf": SMALL_TASKS, **settings}
-        services.append(SparkService(SparkSettings(folder=tmp_path / "spark", **options)))
-        return services[-1]
-
-    yield make
-    for service in services:
-        service.stop(10)
-
 
 def export(query: str, services: LiveServices, to: Path, by: str = "id") -> Manifest:
     return SparkExport(query, tables={}, order_by=(by,)).write(services, to)
 
 
-def test_parts_are_joined_while_later_ones_are_written(made: Made, tmp_path: Path) -> None:
+def test_parts_are_joined_while_later_ones_are_written(connected: Made, tmp_path: Path) -> None:
     """And a user is told how many rows there are, how fast they come and how long it will take."""
-    services = LiveServices(made())
+    services = LiveServices(connected())
     joined: list[str] = []
 
     def on_event(event: Mapping[str, Any]) -> None:
@@ -68,9 +50,9 @@ def test_parts_are_joined_while_later_ones_are_written(made: Made, tmp_path: Pat
     assert any("rows/s, about" in note and "joined" in note for note in services.notes), services.notes
 
 
-def test_a_part_that_is_written_a_second_time_is_joined_a_second_time(made: Made, tmp_path: Path) -> None:
+def test_a_part_that_is_written_a_second_time_is_joined_a_second_time(connected: Made, tmp_path: Path) -> None:
     """As when an executor dies after its task has committed: what is joined then is not what is there in the end."""
-    service = made()
+    service = connected()
     undisturbed = export(MANY, LiveServices(service), tmp_path / "a.csv")
     replaced: list[Path] = []
 
@@ -91,7 +73,7 @@ def test_a_part_that_is_written_a_second_time_is_joined_a_second_time(made: Made
 
 @pytest.mark.slow
 def test_a_stuck_function_is_caught_and_a_slow_one_is_spared(
-    made: Made, connect_server: ConnectServer, tmp_path: Path, eventually: Eventually
+    connected: Made, connect_server: ConnectServer, tmp_path: Path, eventually: Eventually
 ) -> None:
     """
     The slow one sleeps 0.3 s for each of 64 rows, longer than the limit in all, beside the stuck one, in the same host.
@@ -99,7 +81,7 @@ def test_a_stuck_function_is_caught_and_a_slow_one_is_spared(
     The stuck one sleeps for an hour in its last task: cancelled, begun again in a session of its own, granted more, given up;
     and the ledger has both names, for the next run.
     """
-    service = made(stuck_after=1.0, resubmissions=1)
+    service = connected(stuck_after=1.0, resubmissions=1)
     slow, stuck = LiveServices(service, uid="slow"), LiveServices(service, uid="stuck")
     beside = threading.Thread(target=export, args=(sleeping("300", "64"), slow, tmp_path / "slow.csv"))
     beside.start()
@@ -121,8 +103,8 @@ def test_a_stuck_function_is_caught_and_a_slow_one_is_spared(
 
 
 @pytest.mark.slow
-def test_a_task_that_was_slow_and_not_stuck_is_granted_more_the_next_time(made: Made, tmp_path: Path) -> None:
+def test_a_task_that_was_slow_and_not_stuck_is_granted_more_the_next_time(connected: Made, tmp_path: Path) -> None:
     """A task that takes 28 s of which nothing is seen, where ten are granted at first: nothing tells it from a hung one."""
-    services = LiveServices(made(stuck_after=1.0))
+    services = LiveServices(connected(stuck_after=1.0))
     assert export(sleeping("if(id >= 62, 14000, 0)", "64"), services, tmp_path / "out.csv").rows == 64
     assert services.events[-1]["submissions"] == 2
