@@ -22,10 +22,10 @@ from typing_extensions import TypeVar
 
 from steadyworker import payload
 from steadyworker.adapter import QueueSpec
-from steadyworker.attributes import Check, at_least_one, duration, memory, one_of, optional, policy, queue_name, text
 from steadyworker.errors import ConfigError
 from steadyworker.job import Job
 from steadyworker.retry import RetryPolicy
+from steadyworker.spec import Check, at_least_one, duration, memory, one_of, optional, policy, queue_name, text
 
 P = TypeVar("P")
 C = TypeVar("C", default=Any)

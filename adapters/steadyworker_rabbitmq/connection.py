@@ -20,10 +20,10 @@ from collections.abc import Callable
 from pika import SelectConnection
 
 from steadyworker.errors import BrokerUnavailable, ConfigError
-from steadyworker_rabbitmq import beneath
+from steadyworker_rabbitmq import pika_internals
 from steadyworker_rabbitmq.errors import Foreign, Refused, Silent, unavailable
 from steadyworker_rabbitmq.iothread import IoThread, Timer
-from steadyworker_rabbitmq.where import Address, Where
+from steadyworker_rabbitmq.url import Address, Where
 
 ANSWER_WITHIN = 30.0
 """Seconds in which the broker answers an RPC; pika itself would wait for ever (its issue 652)."""
@@ -92,7 +92,7 @@ class Link:
         """End it without asking the broker; `down` is told the first error of these."""
         if self._connection is not None and self._cause is None:
             self._cause = error
-            beneath.abort(self._connection, error)
+            pika_internals.abort(self._connection, error)
 
     def close(self, within: float) -> None:
         """End it in good order, or abort it after so many seconds."""
@@ -111,7 +111,7 @@ class Link:
         self.place = self._left.pop()
         self._cause = None
         try:
-            self._connection = beneath.Connection(
+            self._connection = pika_internals.Connection(
                 self.where.parameters(self.place, self._purpose),
                 on_open_callback=self._opened,
                 on_open_error_callback=self._failed,
@@ -126,7 +126,7 @@ class Link:
 
     def _failed(self, connection: SelectConnection, error: object) -> None:
         cause = error if isinstance(error, BaseException) else ConnectionError(str(error))
-        if self._cause is None and beneath.spoke_something_else(connection):
+        if self._cause is None and pika_internals.spoke_something_else(connection):
             cause = Foreign()
         self._connection = None
         self._next_or_down(self._cause or cause)

@@ -29,7 +29,7 @@ from steadyworker_rabbitmq.epoch import Epoch, Settlement, Told, stale
 from steadyworker_rabbitmq.errors import Refused, closed_channel, is_delivery_timeout, is_missing, is_unfit, unavailable
 from steadyworker_rabbitmq.iothread import IoThread, Timer
 from steadyworker_rabbitmq.preparation import Preparation
-from steadyworker_rabbitmq.where import Where
+from steadyworker_rabbitmq.url import Where
 
 
 class Consumer:

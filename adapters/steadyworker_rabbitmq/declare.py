@@ -8,12 +8,12 @@ from dataclasses import dataclass, field
 import pika
 
 from steadyworker.errors import BrokerUnavailable, ConfigError, Finding, TargetMissing
-from steadyworker_rabbitmq import limits
-from steadyworker_rabbitmq.actual import Actual, QueueType, as_wanted
+from steadyworker_rabbitmq.checks import limits
+from steadyworker_rabbitmq.checks.findings import broker_finding, missing_finding, permission_finding, retry_finding
+from steadyworker_rabbitmq.checks.management import Management
+from steadyworker_rabbitmq.checks.probe import PRECONDITION, REFUSED, Broker
+from steadyworker_rabbitmq.checks.queue_state import Actual, QueueType, as_wanted
 from steadyworker_rabbitmq.errors import closed_channel
-from steadyworker_rabbitmq.findings import broker_finding, missing_finding, permission_finding, retry_finding
-from steadyworker_rabbitmq.management import Management
-from steadyworker_rabbitmq.probe import PRECONDITION, REFUSED, Broker
 from steadyworker_rabbitmq.topology import Topology, Version, Wanted
 
 

@@ -11,11 +11,11 @@ from dataclasses import replace
 from pika import BlockingConnection
 
 from steadyworker.errors import BrokerUnavailable
-from steadyworker_rabbitmq.beneath import Connection
 from steadyworker_rabbitmq.declare import Prepared, prepare
 from steadyworker_rabbitmq.errors import translated
+from steadyworker_rabbitmq.pika_internals import Connection
 from steadyworker_rabbitmq.topology import Topology
-from steadyworker_rabbitmq.where import Where
+from steadyworker_rabbitmq.url import Where
 
 BLOCKED_FOR = 10.0
 """Seconds: on a visit nothing is published but the question whether we may, and an alarm (memory, disk) is answer enough."""

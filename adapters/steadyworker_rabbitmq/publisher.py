@@ -24,7 +24,7 @@ from steadyworker_rabbitmq.iothread import IoThread
 from steadyworker_rabbitmq.messages import HEADER_BYTES, fits_id, fitted, properties_of, size_of
 from steadyworker_rabbitmq.preparation import Preparation
 from steadyworker_rabbitmq.topology import Topology
-from steadyworker_rabbitmq.where import Where
+from steadyworker_rabbitmq.url import Where
 
 
 @dataclass(slots=True, eq=False)

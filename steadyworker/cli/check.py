@@ -9,13 +9,13 @@ from typing import Any
 
 import click
 
-from steadyworker import assemble
 from steadyworker.cli.output import Column, json_line, printable, table
 from steadyworker.cli.settings import find_worker, settings
-from steadyworker.config import OPTIONS, Options
+from steadyworker.config.resolve import OPTIONS, Options
 from steadyworker.errors import Finding
-from steadyworker.redaction import REDACTED, is_secret_name, redact
 from steadyworker.retry import RetryPolicy
+from steadyworker.service import assemble
+from steadyworker.telemetry.redaction import REDACTED, is_secret_name, redact
 from steadyworker.worker import WorkerSpec
 
 _CONFIG = 78

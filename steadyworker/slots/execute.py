@@ -22,10 +22,10 @@ from steadyworker.clock import Clock
 from steadyworker.errors import BadPayload, InterruptReason, Reject, Retry, Snooze, TargetExists
 from steadyworker.job import Job, JobFacts
 from steadyworker.link import Link
-from steadyworker.logs import get_logger
 from steadyworker.outcome import Done, Failed, Interrupted, Outcome, Rejected, Snoozed
 from steadyworker.payload import decoder, plain_decoder
 from steadyworker.slots.base import Task
+from steadyworker.telemetry.logs import get_logger
 from steadyworker.worker import Worker, checkpoint_type, payload_type
 
 _REASON = 2000

@@ -18,14 +18,14 @@ from queue import SimpleQueue
 
 from steadyworker import Job, Worker, config, run
 from steadyworker.adapter import Copy, Delivered, QueueSpec, Settle, Signal, Target
-from steadyworker.assemble import Hands
+from steadyworker.backends.opening import open_adapter_for
 from steadyworker.clock import SystemClock, Times
 from steadyworker.events import Event, JobSettled, JobStarted
 from steadyworker.ledger.memory import MemoryLedger
-from steadyworker.opening import open_adapter_for
-from steadyworker.runner import Runner
+from steadyworker.runner.runner import Runner
+from steadyworker.runner.state import Parts
+from steadyworker.service.assemble import Hands
 from steadyworker.slots.thread import ThreadSlot
-from steadyworker.table import Parts
 from steadyworker.testing.broker import MemoryBroker
 from steadyworker.worker import spec_of
 
