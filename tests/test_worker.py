@@ -11,8 +11,10 @@ from typing import Any, Generic, TypeVar
 import pytest
 
 from steadyworker import ConfigError, Job, RetryPolicy, Worker
-from steadyworker.system.procfs import cgroup_limit, parse_size, size_text
-from steadyworker.worker import checkpoint_type, load_worker, payload_type, spec_of
+from steadyworker.spec import checkpoint_type, payload_type, spec_of
+from steadyworker.system.procfs import cgroup_limit
+from steadyworker.units import parse_size, size_text
+from steadyworker.worker import load_worker
 
 T = TypeVar("T")
 

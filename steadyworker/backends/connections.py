@@ -13,7 +13,8 @@ from steadyworker.config.resolve import Options
 from steadyworker.errors import ConfigError
 from steadyworker.ledger.base import JobId, Ledger
 from steadyworker.names import QUEUE_NAME
-from steadyworker.worker import Worker, WorkerSpec, payload_type, spec_of
+from steadyworker.spec import WorkerSpec, payload_type, spec_of
+from steadyworker.worker import Worker
 
 _CLOSE_WITHIN = 5.0
 

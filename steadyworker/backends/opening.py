@@ -18,7 +18,7 @@ from steadyworker.errors import ConfigError
 from steadyworker.ledger.base import Ledger
 from steadyworker.ledger.memory import MemoryLedger
 from steadyworker.ledger.sqlite.ledger import SqliteLedger
-from steadyworker.worker import WorkerSpec
+from steadyworker.spec import WorkerSpec
 
 _LEDGERS = "sqlite:PATH, postgresql://… or memory:"
 

@@ -6,22 +6,18 @@ One source for the command line's flags, the environment, the configuration file
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable
 from dataclasses import dataclass
-from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
 from steadyworker.adapter import DELAYS
-from steadyworker.system.procfs import parse_size
+from steadyworker.units import parse_seconds, parse_size
 
 PREFIX = "STEADYWORKER_"
 
-_UNITS = {"ms": 0.001, "s": 1.0, "sec": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0, "d": 86400.0}
-_DURATION = re.compile(r"(\d+(?:\.\d+)?)\s*(ms|sec|s|min|m|h|d)\s*", re.IGNORECASE)
 _PORTS = 1 << 16
 
 
@@ -53,24 +49,6 @@ class Option:
     def variable(self) -> str:
         """`STEADYWORKER_STOP_WITHIN`."""
         return PREFIX + self.name.upper()
-
-
-def parse_seconds(value: Any) -> float:
-    """
-    Seconds from a number, a timedelta, or a text like `28`, `90s`, `1h 30m`.
-
-    Raises ValueError for anything else, negative and infinite numbers too.
-    """
-    if isinstance(value, timedelta):
-        value = value.total_seconds()
-    if isinstance(value, str):
-        text = value.strip()
-        if text and not _DURATION.sub("", text):
-            return sum(float(number) * _UNITS[unit.lower()] for number, unit in _DURATION.findall(text))
-    number = msgspec.convert(value, float, strict=False)
-    if not 0 <= number < float("inf"):
-        raise ValueError("a duration is finite and not negative")
-    return number
 
 
 def _at_least(least: float, read: Callable[[Any], Any]) -> Callable[[Any], Any]:

@@ -18,9 +18,10 @@ from typing import Any, Literal
 
 import msgspec
 
-from steadyworker.config.options import OPTIONS, PREFIX, Kind, Option, parse_seconds
+from steadyworker.config.options import OPTIONS, PREFIX, Kind, Option
 from steadyworker.errors import ConfigError, Finding
 from steadyworker.telemetry.redaction import redact
+from steadyworker.units import parse_seconds
 
 __all__ = ["OPTIONS", "Kind", "Option", "Options", "load", "parse_seconds"]
 

@@ -33,7 +33,7 @@ from steadyworker.ledger.rules import (
     answer,
 )
 from steadyworker.lifecycle import Stage
-from steadyworker.runner import report, settler
+from steadyworker.runner import report, settlement_plan
 from steadyworker.runner.envelope import Arrival, Unkeyed, Unreadable, identify, too_large
 from steadyworker.runner.runs import Runs
 from steadyworker.runner.state import Parts, Phase, Timers
@@ -176,7 +176,7 @@ class Deliveries:
             case Answer(state=state):
                 if row is not None:
                     self._parts.emit(Answered(**report.about(row.token, self._parts.clock), state=state.value))
-                self._runs.pass_on(settler.answer(arrival.delivery))
+                self._runs.pass_on(settlement_plan.answer(arrival.delivery))
             case KeyConflict():
                 self._dead(arrival.delivery, dict(arrival.origin.headers), "key-conflict")
             case Finish():
@@ -231,7 +231,7 @@ class Deliveries:
         """Another's turn: the window is shut first, so that the message does not come straight back."""
         self.shut = True
         self._parts.adapter.credits(0)
-        self._runs.pass_on(settler.answer(delivery, Settle.RELEASE))
+        self._runs.pass_on(settlement_plan.answer(delivery, Settle.RELEASE))
 
     def _finish(self, arrival: Arrival, row: Row | None, began: float) -> bool:
         if row is None:
@@ -246,7 +246,7 @@ class Deliveries:
         if row is not None:
             self._parts.emit(Followed(**report.about(row.token, self._parts.clock), delay=delay))
         copy = Copy(Target.LATER, arrival.delivery.body, {**arrival.delivery.headers, KEY: arrival.id.key}, delay)
-        self._runs.pass_on(settler.pass_on(arrival.delivery, copy))
+        self._runs.pass_on(settlement_plan.pass_on(arrival.delivery, copy))
 
     def _level(self, left: float) -> float:
         """The longest delay that is over before `left` is: rounded up to a level, a copy that came early would be late in the end."""
@@ -262,12 +262,12 @@ class Deliveries:
             self._dead(delivery, dict(delivery.headers), reason)
             return
         stamped = Copy(Target.WORK, delivery.body, {**delivery.headers, KEY: uuid.uuid4().hex})
-        self._runs.pass_on(settler.pass_on(delivery, stamped))
+        self._runs.pass_on(settlement_plan.pass_on(delivery, stamped))
 
     def _dead(self, delivery: Delivery, headers: dict[str, str], reason: str) -> None:
         """A dead letter of a delivery that has no row of its own."""
-        headers |= {REASON: settler.header_text(reason), WORKER: self._parts.worker}
-        self._runs.pass_on(settler.pass_on(delivery, Copy(Target.DEAD, delivery.body, headers)))
+        headers |= {REASON: settlement_plan.header_text(reason), WORKER: self._parts.worker}
+        self._runs.pass_on(settlement_plan.pass_on(delivery, Copy(Target.DEAD, delivery.body, headers)))
 
     def _hold(self, delivery: Delivery, ask_again_in: float | None = None) -> None:
         """Keep it for later, unless a stop has begun: nothing here will run it any more."""
@@ -287,7 +287,7 @@ class Deliveries:
         """Give back everything that is held: no slot is left to run it."""
         held, self.held = self.held, []
         for delivery in held:
-            self._runs.pass_on(settler.answer(delivery, Settle.RELEASE))
+            self._runs.pass_on(settlement_plan.answer(delivery, Settle.RELEASE))
 
 
 def _turn() -> None:

@@ -15,7 +15,7 @@ from steadyworker.delivery import ATTEMPTS, CRASHES, FIRST_FAILED_AT, HOP, KEY, 
 from steadyworker.ledger.base import JobId
 from steadyworker.names import normal_key
 from steadyworker.outcome import Counters
-from steadyworker.runner.settler import Origin
+from steadyworker.runner.settlement_plan import Origin
 
 _LARGEST = 1_000_000
 _DIGITS = 7

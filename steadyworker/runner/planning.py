@@ -6,13 +6,13 @@ from steadyworker.ledger.base import Moving, Row, Verdict
 from steadyworker.names import file_name
 from steadyworker.outcome import Ack, Counters, DeadLetter, Failed, Later, Outcome, Release
 from steadyworker.retry import RetryPolicy, count, decide, drawn_delay
-from steadyworker.runner import report, settler
+from steadyworker.runner import report, settlement_plan
 from steadyworker.runner.envelope import Arrival
-from steadyworker.runner.settler import HandOver, Origin
+from steadyworker.runner.settlement_plan import HandOver, Origin
 from steadyworker.runner.state import Parts, Run
 from steadyworker.slots.base import Task
+from steadyworker.spec import WorkerSpec
 from steadyworker.telemetry.logs import get_logger
-from steadyworker.worker import WorkerSpec
 
 
 def task_of(row: Row, arrival: Arrival, spec: WorkerSpec) -> Task:
@@ -41,9 +41,9 @@ def hand_over_of(run: Run, outcome: Outcome, parts: Parts) -> HandOver:
     error_class, error_text = report.error(outcome)
     match settlement:
         case Ack():
-            return settler.done(run.token, run.delivery)
+            return settlement_plan.done(run.token, run.delivery)
         case Release():
-            return settler.interrupted(run.token, run.delivery, counters)
+            return settlement_plan.interrupted(run.token, run.delivery, counters)
         case Later(delay=delay):
             fresh = isinstance(outcome, Failed) and outcome.fresh
             reason = report.reason(outcome)
@@ -51,8 +51,8 @@ def hand_over_of(run: Run, outcome: Outcome, parts: Parts) -> HandOver:
         case DeadLetter(reason=reason):
             verdict = Verdict(Moving.DEAD, reason, counters, 0.0, error_class, error_text)
     origin = Origin(run.token.id, run.row.hop, run.arrival.delivery.body, run.arrival.origin.headers)
-    copy = settler.hand_over_copy(origin, verdict, run.token.uid, parts.worker)
-    return settler.moving(run.token, run.delivery, verdict, copy)
+    copy = settlement_plan.hand_over_copy(origin, verdict, run.token.uid, parts.worker)
+    return settlement_plan.moving(run.token, run.delivery, verdict, copy)
 
 
 def finish_of(row: Row, arrival: Arrival, worker: str) -> HandOver:
@@ -60,7 +60,9 @@ def finish_of(row: Row, arrival: Arrival, worker: str) -> HandOver:
     target = Moving.DEAD if row.target is None else row.target
     verdict = Verdict(target, row.reason, row.counters, row.due_in, row.error_class, row.error_text)
     origin = Origin(row.id, row.hop, arrival.delivery.body, arrival.origin.headers)
-    return settler.finish(row.token, arrival.delivery, settler.hand_over_copy(origin, verdict, row.uid, worker))
+    return settlement_plan.finish(
+        row.token, arrival.delivery, settlement_plan.hand_over_copy(origin, verdict, row.uid, worker)
+    )
 
 
 def _delay(outcome: Outcome, counters: Counters, spec: WorkerSpec) -> float:

@@ -8,7 +8,7 @@ from steadyworker.clock import Clock
 from steadyworker.events import JobSettled
 from steadyworker.ledger.base import Moving, Row, Token, Verdict
 from steadyworker.outcome import Crashed, Done, Failed, Interrupted, Outcome, Rejected, Snoozed
-from steadyworker.runner.settler import HandOver, RecordInterrupted
+from steadyworker.runner.settlement_plan import HandOver, RecordInterrupted
 from steadyworker.runner.state import Run
 from steadyworker.telemetry.logs import get_logger
 

@@ -28,11 +28,11 @@ from steadyworker.outcome import (
     Rejected,
 )
 from steadyworker.retry import RetryPolicy
-from steadyworker.runner import report, settler
-from steadyworker.runner.carrying import Carrier
+from steadyworker.runner import report, settlement_plan
 from steadyworker.runner.envelope import Arrival, too_large
 from steadyworker.runner.planning import finish_of, hand_over_of, task_of
-from steadyworker.runner.settler import HandOver, Refused
+from steadyworker.runner.settlement_plan import HandOver
+from steadyworker.runner.settler import Carrier, Refused
 from steadyworker.runner.state import HandedOver, Parts, Phase, Run, Timers
 from steadyworker.slots.base import Slot
 
@@ -239,7 +239,7 @@ class Runs:
             self.passing.remove(hand_over)
             return
         self.by_fence.pop(run.token.fence, None)
-        if not isinstance(hand_over.record, settler.RecordInterrupted):
+        if not isinstance(hand_over.record, settlement_plan.RecordInterrupted):
             self.settled_jobs += 1
         elif not run.saved:
             report.often_interrupted(run.token, hand_over.record.counters.interruptions)

@@ -24,9 +24,9 @@ from steadyworker.ledger.base import Beat, Ledger, Renewal, Row, Token
 from steadyworker.lifecycle import Stage
 from steadyworker.outcome import Outcome
 from steadyworker.runner.envelope import Arrival
-from steadyworker.runner.settler import HandOver
+from steadyworker.runner.settlement_plan import HandOver
 from steadyworker.slots.base import Asked, Service, ServiceCall, Slot
-from steadyworker.worker import WorkerSpec
+from steadyworker.spec import WorkerSpec
 
 
 class Quota:

@@ -6,10 +6,8 @@ Everything else is given what it needs; nothing is global.
 
 from __future__ import annotations
 
-import queue
 import socket
-import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
@@ -29,47 +27,15 @@ from steadyworker.runner.consumer_audit import Lookout, Reach, registered_name
 from steadyworker.runner.runner import Runner
 from steadyworker.runner.state import Parts, Quota
 from steadyworker.service.checks import check
+from steadyworker.service.pool import MOST_THREADS, Hands
 from steadyworker.slots.base import Service, Slot
 from steadyworker.slots.process import ProcessSlot
 from steadyworker.slots.spare import Spare
 from steadyworker.slots.thread import ThreadSlot
+from steadyworker.spec import WorkerSpec, spec_of
 from steadyworker.telemetry.event_log import log_events
 from steadyworker.telemetry.logs import get_logger
-from steadyworker.worker import Worker, WorkerSpec, spec_of
-
-_MOST_HANDS = 32
-
-
-class Hands:
-    """A few daemon threads that carry hand-overs out; one that hangs in a broker's client cannot keep the process alive."""
-
-    def __init__(self, count: int, name: str) -> None:
-        self._work: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
-        self._stopped = False
-        self._threads = [threading.Thread(target=self._run, name=f"{name}-{n}", daemon=True) for n in range(count)]
-        for thread in self._threads:
-            thread.start()
-
-    def submit(self, work: Callable[[], None]) -> None:
-        """Do it, soon."""
-        self._work.put(work)
-
-    def stop(self, within: float) -> None:
-        """End the threads that are free; those that hang are left behind."""
-        self._stopped = True
-        for _ in self._threads:
-            self._work.put(None)
-        for thread in self._threads:
-            thread.join(within / len(self._threads))
-
-    @property
-    def broken(self) -> bool:
-        """A thread has died, of what no hand-over may raise."""
-        return not self._stopped and not all(thread.is_alive() for thread in self._threads)
-
-    def _run(self) -> None:
-        while (work := self._work.get()) is not None:
-            work()
+from steadyworker.worker import Worker
 
 
 @dataclass(slots=True)
@@ -177,7 +143,7 @@ def assemble(
     quota = Quota(options.max_jobs)
     runners, hands, reaches = [], [], {}
     for spec, adapter, namespace in zip(plan.specs, plan.adapters, namespaces, strict=True):
-        team = Hands(min(_MOST_HANDS, spec.concurrency + 1), f"hands-{spec.queue}")
+        team = Hands(min(MOST_THREADS, spec.concurrency + 1), f"hands-{spec.queue}")
         parts = Parts(
             spec=spec,
             namespace=namespace,

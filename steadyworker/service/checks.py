@@ -22,10 +22,10 @@ from steadyworker.config.resolve import Options
 from steadyworker.errors import BrokerUnavailable, Finding, LedgerUnavailable
 from steadyworker.ledger.base import Ledger
 from steadyworker.names import NAMESPACE
+from steadyworker.spec import WorkerSpec
 from steadyworker.system.host import Host, look
-from steadyworker.system.procfs import size_text
 from steadyworker.telemetry.redaction import redact
-from steadyworker.worker import WorkerSpec
+from steadyworker.units import size_text
 
 _SPARE_HAND_OVERS = 5
 

@@ -11,11 +11,11 @@ from typing import Any
 from steadyworker.config import resolve
 from steadyworker.errors import ConfigError, Finding
 from steadyworker.events import Listener
+from steadyworker.lifecycle import EX_CONFIG
 from steadyworker.service.assemble import Assembly, Plan, assemble, plan
 from steadyworker.service.monitor import Vigil
 from steadyworker.service.service import Service
 from steadyworker.slots.spare import Spare
-from steadyworker.stopping import EX_CONFIG
 from steadyworker.telemetry import logs
 from steadyworker.telemetry.logs import get_logger
 from steadyworker.telemetry.metrics import open_metrics

@@ -31,13 +31,7 @@ from tenacity import wait_random_exponential
 from steadyworker.clock import Clock
 from steadyworker.config.resolve import Options
 from steadyworker.errors import BrokerUnavailable, LedgerUnavailable
-from steadyworker.lifecycle import Stage, advance
-from steadyworker.retry import RetryPolicy
-from steadyworker.runner.state import Staged
-from steadyworker.service.assemble import Assembly
-from steadyworker.service.monitor import Vigil
-from steadyworker.service.stop_conditions import Reasons
-from steadyworker.stopping import (
+from steadyworker.lifecycle import (
     CANCEL_BEFORE_END,
     CLOSE_BEFORE_END,
     EX_OK,
@@ -47,7 +41,14 @@ from steadyworker.stopping import (
     KILL_BEFORE_END,
     STOP_SIGNALS,
     Budget,
+    Stage,
+    advance,
 )
+from steadyworker.retry import RetryPolicy
+from steadyworker.runner.state import Staged
+from steadyworker.service.assemble import Assembly
+from steadyworker.service.monitor import Vigil
+from steadyworker.service.stop_conditions import Reasons
 from steadyworker.telemetry.logs import get_logger
 from steadyworker.telemetry.redaction import redact
 

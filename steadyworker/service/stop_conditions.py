@@ -6,8 +6,8 @@ import os
 from collections.abc import Sequence
 
 from steadyworker.config.resolve import Options
+from steadyworker.lifecycle import EX_CONFIG, EX_OK, EX_SOFTWARE, EX_TEMPFAIL, EX_UNAVAILABLE
 from steadyworker.runner.runner import Runner
-from steadyworker.stopping import EX_CONFIG, EX_OK, EX_SOFTWARE, EX_TEMPFAIL, EX_UNAVAILABLE
 from steadyworker.system.procfs import rss
 
 _SETUP_FAILURES = 3

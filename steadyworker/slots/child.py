@@ -35,6 +35,7 @@ from types import FrameType
 from typing import Any, Literal, NoReturn, cast
 
 from steadyworker.clock import Clock, SystemClock
+from steadyworker.lifecycle import STOP_SIGNALS
 from steadyworker.link import Answer, Link
 from steadyworker.outcome import Interrupted
 from steadyworker.slots.base import Task
@@ -58,7 +59,6 @@ from steadyworker.slots.frames import (
     over,
     packed,
 )
-from steadyworker.stopping import STOP_SIGNALS
 from steadyworker.telemetry import logs
 from steadyworker.worker import load_worker
 

@@ -18,7 +18,8 @@ from steadyworker.slots.execute import outcome_of_interrupt
 from steadyworker.slots.frames import STACKS_SIGNAL, Begin, Close, Downward, Ping, Stop
 from steadyworker.slots.limits import Due, Limits
 from steadyworker.slots.spawn import ChildProcess, Waker, cause_of
-from steadyworker.system.procfs import size_text, tree_rss
+from steadyworker.system.procfs import tree_rss
+from steadyworker.units import size_text
 
 NEVER = float("inf")
 PARTING = 5.0

@@ -25,8 +25,9 @@ from steadyworker.link import Link
 from steadyworker.outcome import Done, Failed, Interrupted, Outcome, Rejected, Snoozed
 from steadyworker.payload import decoder, plain_decoder
 from steadyworker.slots.base import Task
+from steadyworker.spec import checkpoint_type, payload_type
 from steadyworker.telemetry.logs import get_logger
-from steadyworker.worker import Worker, checkpoint_type, payload_type
+from steadyworker.worker import Worker
 
 _REASON = 2000
 

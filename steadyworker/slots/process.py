@@ -48,7 +48,7 @@ from steadyworker.slots.frames import (
 from steadyworker.slots.limits import Limits
 from steadyworker.slots.spare import Spare, start
 from steadyworker.slots.spawn import ChildProcess, Waker
-from steadyworker.worker import WorkerSpec
+from steadyworker.spec import WorkerSpec
 
 
 class ProcessSlot:

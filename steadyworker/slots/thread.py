@@ -22,8 +22,8 @@ from steadyworker.outcome import Failed, Interrupted, Outcome
 from steadyworker.slots.base import Asked, Ended, Progressed, Ready, SlotEvent, SlotSink, Task, Unready
 from steadyworker.slots.execute import Executor, error_text
 from steadyworker.slots.limits import Due, Limits
+from steadyworker.spec import WorkerSpec
 from steadyworker.telemetry.logs import get_logger
-from steadyworker.worker import WorkerSpec
 
 _TICK = 0.5  # a test's clock may move while the keeper waits in real time
 _NEVER = float("inf")

@@ -15,8 +15,8 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from steadyworker.config.options import parse_seconds
 from steadyworker.system.procfs import cgroup_limit
+from steadyworker.units import parse_seconds
 
 _SYSTEMCTL_WITHIN = 2.0
 

@@ -7,32 +7,10 @@ Linux tells both in `/proc` and in the cgroup file system; elsewhere the answers
 from __future__ import annotations
 
 import os
-import re
 from contextlib import suppress
 from pathlib import Path
 
-_DECIMAL = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "t": 10**12}
-_UNITS = _DECIMAL | {"ki": 1 << 10, "mi": 1 << 20, "gi": 1 << 30, "ti": 1 << 40}
-_SIZE = re.compile(r"\s*(\d+(?:\.\d+)?)\s*([kmgt]i?)?b?\s*", re.IGNORECASE)
 _UNLIMITED = 1 << 60  # cgroup v1 says "no limit" with a number near 2**63
-
-
-def parse_size(text: str) -> int:
-    """Bytes from `2 GiB`, `512MB`, `1.5g` or plain digits; raises ValueError for anything else."""
-    match = _SIZE.fullmatch(text)
-    if match is None:
-        raise ValueError(f"Expected a size such as '2 GiB' or '512 MB', got {text!r}.")
-    return int(float(match[1]) * _UNITS[(match[2] or "").lower()])
-
-
-def size_text(size: int) -> str:
-    """Bytes for people: `2.1 GiB`."""
-    value = float(size)
-    for unit in ("bytes", "KiB", "MiB"):
-        if value < 1024:  # noqa: PLR2004 - the next unit begins there
-            return f"{value:.0f} bytes" if unit == "bytes" else f"{value:.1f} {unit}"
-        value /= 1024
-    return f"{value:.1f} GiB"
 
 
 def cgroup_limit(proc: Path = Path("/proc/self/cgroup"), root: Path = Path("/sys/fs/cgroup")) -> int | None:

@@ -35,13 +35,14 @@ from steadyworker.ledger.memory import MemoryLedger
 from steadyworker.lifecycle import Stage
 from steadyworker.names import normal_key
 from steadyworker.slots.process import ProcessSlot
+from steadyworker.spec import WorkerSpec, payload_type, spec_of
 from steadyworker.telemetry.event_log import log_events
 from steadyworker.testing.broker import MemoryBroker
 from steadyworker.testing.clock import FakeClock
 from steadyworker.testing.queues import Message
 from steadyworker.testing.scheduler import Turns
 from steadyworker.testing.worker_process import NAMESPACE, WorkerProcess
-from steadyworker.worker import Worker, WorkerSpec, payload_type, spec_of
+from steadyworker.worker import Worker
 
 P = TypeVar("P")
 

@@ -24,10 +24,10 @@ from steadyworker.events import Event, JobSettled, JobStarted
 from steadyworker.ledger.memory import MemoryLedger
 from steadyworker.runner.runner import Runner
 from steadyworker.runner.state import Parts
-from steadyworker.service.assemble import Hands
+from steadyworker.service.pool import Hands
 from steadyworker.slots.thread import ThreadSlot
+from steadyworker.spec import spec_of
 from steadyworker.testing.broker import MemoryBroker
-from steadyworker.worker import spec_of
 
 _CLOCK = SystemClock()
 SLOTS = 2

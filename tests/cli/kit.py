@@ -20,7 +20,7 @@ from steadyworker.config.resolve import Options
 from steadyworker.delivery import Delivery, Settle
 from steadyworker.ledger.base import Beat, Claimed, JobId, Ledger, Moving, Row, Verdict
 from steadyworker.outcome import Counters
-from steadyworker.runner.settler import Origin, hand_over_copy
+from steadyworker.runner.settlement_plan import Origin, hand_over_copy
 
 BODY = b'{"merchant": "m-17", "password": "hunter2"}'
 

@@ -25,9 +25,9 @@ from steadyworker.retry import RetryPolicy
 from steadyworker.runner.runner import Happening, Runner
 from steadyworker.runner.state import LedgerLost, Parts, Renewed, Staged
 from steadyworker.slots.base import Asked, Ended, Ready, SlotSink, Task, Unready
+from steadyworker.spec import spec_of
 from steadyworker.testing.clock import FakeClock
 from steadyworker.testing.flaky_ledger import LedgerLine
-from steadyworker.worker import spec_of
 from tests.runner.kit import QUEUE, AnyWorker, worker
 
 NAMESPACE = "review"

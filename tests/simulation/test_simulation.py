@@ -20,10 +20,10 @@ from steadyworker.ledger.memory import MemoryLedger
 from steadyworker.ledger.rules import Who
 from steadyworker.ledger.sqlite.ledger import SqliteLedger
 from steadyworker.outcome import Interrupted
-from steadyworker.runner import settler
+from steadyworker.runner import settlement_plan, settler
 from steadyworker.runner.deliveries import Deliveries
 from steadyworker.runner.runs import Runs
-from steadyworker.runner.settler import HandOver, Origin, Step
+from steadyworker.runner.settlement_plan import HandOver, Origin, Step
 from steadyworker.runner.state import Phase, Run
 from tests.simulation.world import CALM, CONNECTIONS_ONLY, Faults, Violation, World, history
 
@@ -116,7 +116,7 @@ def my_name_without_my_run_means_wait() -> Any:
 
 
 def moved_is_written_before_the_confirm() -> Any:
-    original = settler.moving
+    original = settlement_plan.moving
 
     def moving(*arguments: Any) -> HandOver:
         hand_over = original(*arguments)
