@@ -1,7 +1,8 @@
 """
-What a delivery is, before anyone asks the ledger: which job, which hop, which counters it carries.
+The envelope of a delivery: which job it is for, which hop it is, and which counters it carries.
 
-A message that cannot be read so far is never lost: it goes to the dead-letter queue with its reason.
+The runner reads it before it asks the ledger.
+A message that cannot be read goes to the dead-letter queue with its reason; it is never lost.
 """
 
 from __future__ import annotations
@@ -15,43 +16,42 @@ from steadyworker.delivery import ATTEMPTS, CRASHES, FIRST_FAILED_AT, HOP, KEY, 
 from steadyworker.ledger.base import JobId
 from steadyworker.names import normal_key
 from steadyworker.outcome import Counters
-from steadyworker.runner.settlement_plan import Origin
 
 _LARGEST = 1_000_000
 _DIGITS = 7
 
 
 class Envelope(Struct, frozen=True):
-    """A delivery that says which job it is."""
+    """A delivery whose job is known."""
 
     delivery: Delivery
-    origin: Origin
+    id: JobId
+    hop: int
     body_sha256: bytes
     carried: Counters
-
-    @property
-    def id(self) -> JobId:
-        """The job."""
-        return self.origin.id
 
 
 @dataclass(frozen=True, slots=True)
 class Unkeyed:
-    """A delivery without any stable id: it needs a stamp."""
+    """A delivery without a key or a stable message id: the runner must generate a key, or reject it."""
 
     delivery: Delivery
 
 
 @dataclass(frozen=True, slots=True)
 class Unreadable:
-    """A delivery whose own headers make no sense; `reason` names the header."""
+    """A delivery whose `sw-…` headers are invalid; `reason` names the header."""
 
     delivery: Delivery
     reason: str
 
 
 def identify(delivery: Delivery, namespace: str, key_header: str | None) -> Envelope | Unkeyed | Unreadable:
-    """Read key, round, hop and counters from the headers (contract §4, Keys)."""
+    """
+    Read key, round, hop and counters from the headers.
+
+    The key is the header `key_header` when the Worker names one, else `sw-job-key`, else the broker's stable message id.
+    """
     headers = delivery.headers
     key = (headers.get(key_header) if key_header else None) or headers.get(KEY) or delivery.message_id
     if not key:
@@ -67,12 +67,11 @@ def identify(delivery: Delivery, namespace: str, key_header: str | None) -> Enve
         )
     except ValueError as error:
         return Unreadable(delivery, str(error))
-    origin = Origin(id_, hop, delivery.body, headers)
-    return Envelope(delivery, origin, hashlib.sha256(delivery.body).digest(), carried)
+    return Envelope(delivery, id_, hop, hashlib.sha256(delivery.body).digest(), carried)
 
 
 def too_large(delivery: Delivery, limit: int) -> str | None:
-    """Why a body is never run, or even stamped: it is over the limit."""
+    """Return why a body over the limit is rejected, or None when it fits."""
     if delivery.size <= limit:
         return None
     return f"bad-payload: expected at most {limit} bytes, got {delivery.size}"
@@ -94,7 +93,7 @@ def _moment(headers: Headers, name: str) -> float | None:
         moment = float(text)
     except ValueError:
         moment = -1.0
-    if not 0 <= moment < 1e11:  # noqa: PLR2004 - the year 5138: whatever is beyond is no time of day
+    if not 0 <= moment < 1e11:  # noqa: PLR2004 - the year 5138: a larger number cannot be a time
         msg = f"bad-header: {name}: expected seconds since 1970, got {text[:40]!r}"
         raise ValueError(msg)
     return moment

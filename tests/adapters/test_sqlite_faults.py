@@ -168,13 +168,16 @@ def test_another_programs_file_is_refused_for_good(path: Path, content: bytes | 
     assert path.read_bytes() == before
 
 
-def test_a_newer_schema_is_refused(path: Path) -> None:
+@pytest.mark.parametrize("schema", [1, 3], ids=["the one before", "a newer one"])
+def test_another_schema_is_refused(path: Path, schema: int) -> None:
     sender = SqliteAdapter(path, SPEC, Settings())
     sender.publish(work())
     sender.stop(5)
     with closing(sqlite3.connect(path, isolation_level=None)) as db:
-        db.execute("PRAGMA user_version = 2")
-    with pytest.raises(BrokerUnavailable, match="got 2: run the newer SteadyWorker"):
+        db.execute(f"PRAGMA user_version = {schema}")
+    with pytest.raises(
+        BrokerUnavailable, match=f"schema 2 at .*, got {schema}: finish its jobs with .*, or name another"
+    ):
         SqliteAdapter(path, SPEC, Settings()).identity()
 
 

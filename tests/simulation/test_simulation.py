@@ -20,10 +20,10 @@ from steadyworker.ledger.memory import MemoryLedger
 from steadyworker.ledger.rules import HeldBy
 from steadyworker.ledger.sqlite.ledger import SqliteLedger
 from steadyworker.outcome import Interrupted
-from steadyworker.runner import settlement_plan, settler
+from steadyworker.runner import planning
 from steadyworker.runner.deliveries import Deliveries
 from steadyworker.runner.runs import Runs
-from steadyworker.runner.settlement_plan import Origin, SettlementPlan, Step
+from steadyworker.runner.settlement_plan import SettlementPlan, Step
 from steadyworker.runner.state import Phase, Run
 from tests.simulation.world import CALM, CONNECTIONS_ONLY, Faults, Violation, World, history
 
@@ -100,40 +100,40 @@ def a_refused_run_leaves_its_delivery_alone() -> Any:
             run.phase = Phase.DROPPED
             run.slot.kill(run.token.fence, Interrupted())
         else:
-            self.by_fence.pop(run.token.fence, None)
+            self._state.by_fence.pop(run.token.fence, None)
 
     return replaced(Runs, "drop", drop)
 
 
 def my_name_without_my_run_means_wait() -> Any:
-    original = Deliveries._who
+    original = Deliveries._held_by
 
-    def who(self: Deliveries, row: Any) -> HeldBy:
+    def held_by(self: Deliveries, row: Any) -> HeldBy:
         answer = original(self, row)
         return HeldBy.MINE if answer is HeldBy.LOST else answer
 
-    return replaced(Deliveries, "_who", who)
+    return replaced(Deliveries, "_held_by", held_by)
 
 
 def moved_is_written_before_the_confirm() -> Any:
-    original = settlement_plan.moving
+    original = planning.moving
 
     def moving(*arguments: Any) -> SettlementPlan:
         plan = original(*arguments)
-        plan.steps = (Step.RECORD, Step.CONFIRM, Step.PUBLISH, Step.SETTLE, Step.NOTE)
+        plan.steps = (Step.RECORD, Step.CONFIRM, Step.PUBLISH, Step.SETTLE)
         return plan
 
-    return replaced(settler, "moving", moving)
+    return replaced(planning, "moving", moving)
 
 
 def the_retry_keeps_the_hop() -> Any:
-    original = Origin.later
+    original = planning.message_for
 
-    def later(self: Origin, *arguments: Any) -> Any:
-        message = original(self, *arguments)
-        return dataclasses.replace(message, headers={**message.headers, HOP: str(self.hop)})
+    def message_for(envelope: Any, hop: int, *arguments: Any) -> Any:
+        message = original(envelope, hop, *arguments)
+        return dataclasses.replace(message, headers={**message.headers, HOP: str(hop)})
 
-    return replaced(Origin, "later", later)
+    return replaced(planning, "message_for", message_for)
 
 
 @pytest.mark.parametrize(

@@ -41,7 +41,9 @@ class Rig:
     def begin(self, do: str = "nothing", **given: Any) -> int:
         """Begin a run; answers its fence."""
         fence = next(self._fences)
-        limits = {name: given.pop(name, None) for name in ("time_limit", "stall_limit", "last_checkpoint", "handle")}
+        limits = {
+            name: given.pop(name, None) for name in ("time_limit", "stall_limit", "last_checkpoint", "export_state")
+        }
         body = given.pop("body", None) or json.dumps({"do": do, **given}).encode()
         facts = {"key": "k", "queue": "q", "name": "k", "uid": "u", "fence": fence, "attempt": 1, "body": body}
         self.slot.run(Task(**facts, **limits))  # type: ignore[arg-type]

@@ -326,7 +326,8 @@ import sys, threading
 from steadyworker.clock import SystemClock
 from steadyworker.slots.process import ProcessSlot
 from tests.slots.kit import Rig
-from steadyworker.worker import load_worker, spec_of
+from steadyworker.spec import spec_of
+from steadyworker.worker import load_worker
 
 spec = spec_of(load_worker("tests.slots.workers:Modes"), {"memory_limit": None})
 rig = Rig(ProcessSlot(0, spec, clock=SystemClock(), ping=0.2, silence=float(sys.argv[2]))).start()
