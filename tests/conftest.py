@@ -15,7 +15,7 @@ from typing import Protocol, TypeVar
 import pytest
 from hypothesis import settings
 
-pytest_plugins = ["tests.brokers.fixtures"]
+pytest_plugins = ["tests.brokers.fixtures", "tests.minutes"]
 
 Value = TypeVar("Value")
 
