@@ -15,7 +15,7 @@ from typing import Protocol, TypeVar
 import pytest
 from hypothesis import settings
 
-pytest_plugins = ["tests.brokers.fixtures", "tests.minutes"]
+pytest_plugins = ["tests.brokers.fixtures", "tests.minutes", "tests.scheduling"]
 
 Value = TypeVar("Value")
 

@@ -33,7 +33,7 @@ def folder(nodeid: str) -> str:
 def program(arguments: object) -> str:
     """Return what a started process is counted as."""
     given = arguments if isinstance(arguments, (list, tuple)) else [arguments]
-    names = [os.path.basename(os.fsdecode(part)) for part in given if isinstance(part, (str, bytes, os.PathLike))]
+    names = [PurePath(os.fsdecode(part)).name for part in given if isinstance(part, (str, bytes, os.PathLike))]
     known = next((PROGRAMS[name] for name in names if name in PROGRAMS), "")
     return known or (names[0].rstrip("0123456789.") if names else "?")
 

@@ -29,10 +29,14 @@ from tests.simulation.world import CALM, CONNECTIONS_ONLY, Faults, Violation, Wo
 
 CHUNKS = 20
 EACH = 5_000
+ALWAYS = 4
+"""Chunks that `make test` plays too: 20,000 histories."""
 
 
 @pytest.mark.timeout(900)
-@pytest.mark.parametrize("chunk", range(CHUNKS))
+@pytest.mark.parametrize(
+    "chunk", [pytest.param(chunk, marks=[pytest.mark.slow] if chunk >= ALWAYS else []) for chunk in range(CHUNKS)]
+)
 def test_every_guarantee_holds_in_every_history(chunk: int) -> None:
     """100,000 histories on `memory:`, a tenth of them with adoption switched off."""
     for seed in range(chunk * EACH, (chunk + 1) * EACH):

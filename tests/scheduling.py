@@ -1,0 +1,92 @@
+"""
+Decides which xdist worker runs which test: `--dist loadgroup`, with the long tests first.
+
+Tests with the same `xdist_group` run on one worker, in order, so that what they share is made once.
+Groups are handed out first, then the tests with the longest time limits: none of them is left for the end, when the other
+workers have nothing to do.
+
+xdist 3.8 puts the group into a test's name, which pytest 9.2 does not let it do any more: its groups have no effect.
+Here a worker writes the groups to a file, and the names stay as they are.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import pytest
+from xdist.scheduler import LoadScopeScheduling  # type: ignore[import-untyped]
+
+FILE = "groups_file"
+"""What an xdist worker is told: where to write the groups."""
+
+
+def group(item: pytest.Item) -> str:
+    """Return the group of a test; empty for one that any worker may run."""
+    mark = item.get_closest_marker("xdist_group")
+    return str(mark.args[0]) if mark else ""
+
+
+def urgency(item: pytest.Item) -> tuple[bool, float]:
+    """Return what tests are sorted by: groups first, then the longest time limit."""
+    limit = item.get_closest_marker("timeout")
+    return not group(item), -float(limit.args[0]) if limit and limit.args else 0.0
+
+
+class Groups(LoadScopeScheduling):  # type: ignore[misc]
+    """Hands out one group at a time, or one test that has none, in the order of the collection."""
+
+    def __init__(self, config: pytest.Config, log: Any = None) -> None:
+        config.option.loadscopereorder = False
+        self._groups: dict[str, str] = {}
+        self._read = False
+        super().__init__(config, log)
+
+    def _split_scope(self, nodeid: str) -> str:
+        if not self._read:
+            self._read = True
+            self._groups = json.loads(_file(self.config).read_text(encoding="utf-8"))
+        return str(self._groups.get(nodeid, nodeid))
+
+
+def _file(config: pytest.Config) -> Path:
+    """Return the file of this run; the controlling process makes its folder."""
+    return Path(tempfile.gettempdir(), f"steadyworker-groups-{os.getpid()}-{id(config)}.json")
+
+
+# --- What pytest and xdist ask ----------------------------------------------------------------------------------------
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Groups | None:
+    return Groups(config, log) if config.option.dist == "loadgroup" else None
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_configure_node(node: Any) -> None:
+    node.workerinput[FILE] = str(_file(node.config))
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    if hasattr(config, "workerinput"):
+        items.sort(key=urgency)
+
+
+@pytest.hookimpl(tryfirst=True)  # before the worker says that it has collected
+def pytest_collection_finish(session: pytest.Session) -> None:
+    given = getattr(session.config, "workerinput", None)
+    if given is not None:
+        file = Path(given[FILE])
+        half = file.with_suffix(f".{os.getpid()}")
+        half.write_text(
+            json.dumps({item.nodeid: group(item) for item in session.items if group(item)}), encoding="utf-8"
+        )
+        half.replace(file)
+
+
+def pytest_unconfigure(config: pytest.Config) -> None:
+    _file(config).unlink(missing_ok=True)
