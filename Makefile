@@ -17,7 +17,7 @@ JAVA_17 = { "$${JAVA_HOME:+$$JAVA_HOME/bin/}java" -version 2>&1 \
             | sed -n 's/.*version "\([0-9]*\).*/\1/p' | { read -r v && [ "$$v" -ge 17 ]; }; } 2>/dev/null
 
 .DEFAULT_GOAL := help
-.PHONY: help demo brokers test test-all check format bench drills java lock clean
+.PHONY: help demo brokers test test-fast test-all check format bench drills java lock clean
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -60,6 +60,11 @@ test: $(READY) java ## The tests, but those marked slow
 	@$(BIN)/python -m tests.again -n $(WORKERS) --dist loadgroup -m "not slow and not spark" $(ARGS)
 	@echo "==> tests of Spark exports, one at a time"
 	@$(BIN)/python -m tests.again -m "not slow and spark" $(ARGS)
+
+test-fast: $(READY) ## What one runs at every save: no broker, no Spark, no worker process, under a minute
+	@echo "==> the quick tests"
+	@$(BIN)/python -m tests.again -n 3 --dist loadgroup \
+	  -m "not (slow or long or spark or rabbitmq or postgres or processes)" $(ARGS)
 
 test-all: $(READY) java ## All tests, the slow ones too, on every version of the brokers
 	@echo "==> all tests, $(WORKERS) at a time"

@@ -17,7 +17,7 @@ from hypothesis import settings
 
 pytest_plugins = ["tests.brokers.fixtures", "tests.minutes", "tests.scheduling"]
 
-WHOLE = {"fleet", "house", "shell", "stage", "town"}
+WHOLE = {"fleet", "house", "shell", "stage", "wheel"}
 """The fixtures by which tests start worker processes and commands: they mark a test, and `make test-fast` leaves it out."""
 
 Value = TypeVar("Value")

@@ -25,9 +25,11 @@ FILE = "groups_file"
 
 
 def group(item: pytest.Item) -> str:
-    """Return the group of a test; empty for one that any worker may run."""
-    mark = item.get_closest_marker("xdist_group")
-    return str(mark.args[0]) if mark else ""
+    """Return the group of a test: its mark's, or its module where a fixture is made once for that; empty for most."""
+    if mark := item.get_closest_marker("xdist_group"):
+        return str(mark.args[0])
+    fixtures = item._fixtureinfo.name2fixturedefs.values() if isinstance(item, pytest.Function) else ()
+    return item.path.name if any(made[-1].scope == "module" for made in fixtures) else ""
 
 
 def urgency(item: pytest.Item) -> tuple[bool, float]:
