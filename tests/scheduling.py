@@ -13,15 +13,13 @@ from __future__ import annotations
 
 import json
 import os
-import tempfile
 from pathlib import Path
 from typing import Any
 
 import pytest
 from xdist.scheduler import LoadScopeScheduling  # type: ignore[import-untyped]
 
-FILE = "groups_file"
-"""What an xdist worker is told: where to write the groups."""
+from tests.brokers.fixtures import SOCKET, owner_key
 
 
 def group(item: pytest.Item) -> str:
@@ -50,13 +48,13 @@ class Groups(LoadScopeScheduling):  # type: ignore[misc]
     def _split_scope(self, nodeid: str) -> str:
         if not self._read:
             self._read = True
-            self._groups = json.loads(_file(self.config).read_text(encoding="utf-8"))
+            self._groups = json.loads(_file(self.config.stash[owner_key].socket).read_text(encoding="utf-8"))
         return str(self._groups.get(nodeid, nodeid))
 
 
-def _file(config: pytest.Config) -> Path:
-    """Return the file of this run; the controlling process makes its folder."""
-    return Path(tempfile.gettempdir(), f"steadyworker-groups-{os.getpid()}-{id(config)}.json")
+def _file(socket: str) -> Path:
+    """Return the file of this run's groups: beside the socket, in a folder that is gone with the controlling process."""
+    return Path(socket).with_name("groups.json")
 
 
 # --- What pytest and xdist ask ----------------------------------------------------------------------------------------
@@ -65,11 +63,6 @@ def _file(config: pytest.Config) -> Path:
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Groups | None:
     return Groups(config, log) if config.option.dist == "loadgroup" else None
-
-
-@pytest.hookimpl(optionalhook=True)
-def pytest_configure_node(node: Any) -> None:
-    node.workerinput[FILE] = str(_file(node.config))
 
 
 @pytest.hookimpl(trylast=True)
@@ -82,13 +75,9 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 def pytest_collection_finish(session: pytest.Session) -> None:
     given = getattr(session.config, "workerinput", None)
     if given is not None:
-        file = Path(given[FILE])
+        file = _file(given[SOCKET])
         half = file.with_suffix(f".{os.getpid()}")
         half.write_text(
             json.dumps({item.nodeid: group(item) for item in session.items if group(item)}), encoding="utf-8"
         )
         half.replace(file)
-
-
-def pytest_unconfigure(config: pytest.Config) -> None:
-    _file(config).unlink(missing_ok=True)
