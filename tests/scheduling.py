@@ -2,8 +2,8 @@
 Decides which xdist worker runs which test: `--dist loadgroup`, with the long tests first.
 
 Tests with the same `xdist_group` run on one worker, in order, so that what they share is made once.
-Groups are handed out first, then the tests with the longest time limits: none of them is left for the end, when the other
-workers have nothing to do.
+Groups are handed out first, then what `make test-fast` leaves out, by its time limits, and what is quick at last.
+So no long test is left for the end, when the other workers have nothing to do.
 
 xdist 3.8 puts the group into a test's name, which pytest 9.2 does not let it do any more: its groups have no effect.
 Here a worker writes the groups to a file, and the names stay as they are.
@@ -30,10 +30,11 @@ def group(item: pytest.Item) -> str:
     return item.path.name if any(made[-1].scope == "module" for made in fixtures) else ""
 
 
-def urgency(item: pytest.Item) -> tuple[bool, float]:
-    """Return what tests are sorted by: groups first, then the longest time limit."""
+def urgency(item: pytest.Item) -> tuple[bool, bool, float]:
+    """Return what tests are sorted by: groups first, then those that wait or compute, with the longest time limit first."""
     limit = item.get_closest_marker("timeout")
-    return not group(item), -float(limit.args[0]) if limit and limit.args else 0.0
+    quick = not any(item.get_closest_marker(mark) for mark in ("long", "processes", "rabbitmq", "postgres"))
+    return not group(item), quick, -float(limit.args[0]) if limit and limit.args else 0.0
 
 
 class Groups(LoadScopeScheduling):  # type: ignore[misc]
