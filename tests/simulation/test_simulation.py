@@ -59,6 +59,7 @@ def test_every_guarantee_holds_on_sqlite(chunk: int, tmp_path: Path) -> None:
                 file.unlink()
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("adoption", [True, False])
 def test_what_happens_to_a_connection_starts_nothing(adoption: bool) -> None:
     """Cuts, redeliveries, lost acks and lost confirms alone: each start has its own outcome, and no run is ever dropped."""
@@ -171,6 +172,7 @@ def test_a_seed_plays_the_same_history_again() -> None:
     )
 
 
+@pytest.mark.long
 def test_histories_do_meet_the_faults_that_they_are_about() -> None:
     """Kills, freezes, refusals, take-overs, retries and dead letters all occur, so that nothing above is vacuous."""
     worlds: list[World] = [history(seed, faults=Faults()) for seed in range(1_200)]
