@@ -110,10 +110,8 @@ def about(findings: list[Finding], text: str) -> Finding:
 
 @pytest.fixture
 def bench(rabbitmq: RabbitMQ, vhost: Vhost) -> Iterator[Bench]:
-    """Queues made here tell the management API of their policies every 0.2 s, not every 5 s."""
     bench = Bench(rabbitmq, vhost)
-    with bench.told("quorum_tick_interval", 200, usually=5000):
-        yield bench
+    yield bench
     if bench.connection.is_open:
         bench.connection.close()
 

@@ -14,7 +14,7 @@ from steadyworker_rabbitmq import RabbitmqAdapter
 from steadyworker_rabbitmq.checks.queue_state import QueueState
 from steadyworker_rabbitmq.checks.risks import delayed_retry
 from steadyworker_rabbitmq.topology import Topology
-from tests.brokers.rabbitmq import Node, RabbitMQ, Vhost
+from tests.brokers.rabbitmq import RabbitMQ, Vhost
 
 SPEC = QueueSpec("exports", "exports.dead", time_limit=5)
 SETTINGS = Settings(delays=(1.0, 2.0))
@@ -37,8 +37,6 @@ def url(rabbitmq: RabbitMQ, vhost: Vhost) -> str:
     )
     body = {"pattern": ".*", "definition": definition, "apply-to": "queues"}
     rabbitmq.management("PUT", f"policies/{vhost.name}/delays", body)
-    if isinstance(rabbitmq, Node):
-        rabbitmq.eval("application:set_env(rabbit, quorum_tick_interval, 1000)")
     return f"{vhost.url}?management={rabbitmq.management_url}"
 
 

@@ -29,10 +29,14 @@ from tests.simulation.world import CALM, CONNECTIONS_ONLY, Faults, Violation, Wo
 
 CHUNKS = 20
 EACH = 5_000
+ALWAYS = 2
+"""Chunks that `make test` plays too: 10,000 histories."""
 
 
 @pytest.mark.timeout(900)
-@pytest.mark.parametrize("chunk", range(CHUNKS))
+@pytest.mark.parametrize(
+    "chunk", [pytest.param(chunk, marks=[pytest.mark.slow] if chunk >= ALWAYS else []) for chunk in range(CHUNKS)]
+)
 def test_every_guarantee_holds_in_every_history(chunk: int) -> None:
     """100,000 histories on `memory:`, a tenth of them with adoption switched off."""
     for seed in range(chunk * EACH, (chunk + 1) * EACH):
@@ -40,7 +44,7 @@ def test_every_guarantee_holds_in_every_history(chunk: int) -> None:
 
 
 @pytest.mark.timeout(600)
-@pytest.mark.parametrize("chunk", range(4))
+@pytest.mark.parametrize("chunk", [0, *(pytest.param(chunk, marks=pytest.mark.slow) for chunk in range(1, 4))])
 def test_every_guarantee_holds_on_sqlite(chunk: int, tmp_path: Path) -> None:
     """2,000 histories on `sqlite:`, with its real locks replaced by the world's word on who is dead."""
     for seed in range(chunk * 500, (chunk + 1) * 500):
@@ -55,6 +59,7 @@ def test_every_guarantee_holds_on_sqlite(chunk: int, tmp_path: Path) -> None:
                 file.unlink()
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("adoption", [True, False])
 def test_what_happens_to_a_connection_starts_nothing(adoption: bool) -> None:
     """Cuts, redeliveries, lost acks and lost confirms alone: each start has its own outcome, and no run is ever dropped."""
@@ -167,6 +172,7 @@ def test_a_seed_plays_the_same_history_again() -> None:
     )
 
 
+@pytest.mark.long
 def test_histories_do_meet_the_faults_that_they_are_about() -> None:
     """Kills, freezes, refusals, take-overs, retries and dead letters all occur, so that nothing above is vacuous."""
     worlds: list[World] = [history(seed, faults=Faults()) for seed in range(1_200)]

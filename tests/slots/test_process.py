@@ -302,6 +302,7 @@ def test_close_is_safe_before_start_and_while_warming(rig: MakeRig) -> None:
     assert warming.said.empty()
 
 
+@pytest.mark.long
 def test_fifty_slots_leave_nothing_behind(rig: MakeRig) -> None:
     """No thread, no descriptor, no child; every fifth is closed in the middle of a run."""
     rig().slot.close(0)
