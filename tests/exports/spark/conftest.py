@@ -10,23 +10,15 @@ from typing import Any
 
 import pytest
 
-from steadyworker.exports.spark.archive import build_archive
 from steadyworker.exports.spark.service import SparkService
 from steadyworker.exports.spark.settings import SparkSettings
 from tests.brokers.postgres import Postgres
+from tests.exports.spark.archives import START_WITHIN, archive
 from tests.exports.spark.clusters import ConnectServer, Standalone
 from tests.exports.spark.jdbckit import PASSWORD, password
 from tests.exports.spark.sparkkit import SMALL_TASKS, Made, payments_folder
 
-START_WITHIN = 300.0  # seconds: 180 were not enough on two cores that ten others wanted
-
-
-@pytest.fixture(scope="session")
-def archive(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The folder with the class-data archive that all hosts share."""
-    folder = tmp_path_factory.mktemp("spark")
-    build_archive(SparkSettings(folder=folder, start_within=START_WITHIN))
-    return folder
+__all__ = ["archive"]
 
 
 @pytest.fixture(scope="session")
