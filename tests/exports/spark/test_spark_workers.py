@@ -16,6 +16,7 @@ from steadyworker.exports.spark.process import reap_folders
 from steadyworker.exports.verifying import verify
 from steadyworker.ledger.base import State
 from tests.exports.kit import FakeServices
+from tests.exports.spark.archives import share
 from tests.exports.spark.sparkkit import COLUMNS, SMALL_TASKS, payment
 from tests.support.stage import Stage, WorkerProcess, eventually
 
@@ -32,9 +33,7 @@ LONG = 300.0
 def stage(tmp_path: Path, archive: Path, payments: Path) -> Iterator[Stage]:
     made = Stage(tmp_path)
     (tmp_path / "payments").symlink_to(payments)
-    (tmp_path / "state" / "spark").mkdir(parents=True)
-    for classes in archive.glob("*.jsa"):
-        (tmp_path / "state" / "spark" / classes.name).symlink_to(classes)
+    share(archive, tmp_path / "state" / "spark")
     yield made
     made.close()
 
