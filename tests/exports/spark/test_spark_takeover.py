@@ -32,7 +32,10 @@ def stage(tmp_path: Path, archive: Path) -> Iterator[Stage]:
     made.close()
 
 
-@pytest.mark.parametrize("point", ["staged", "leave", "link"])
+# Both runs compute in the first; test_commit.py has the others without Spark.
+@pytest.mark.parametrize(
+    "point", ["staged", *(pytest.param(point, marks=pytest.mark.slow) for point in ("leave", "link"))]
+)
 def test_a_run_that_was_frozen_past_its_lease_changes_nothing_when_it_goes_on(stage: Stage, point: str) -> None:
     """
     One file, the job done once, and the stale run says `fenced`.
