@@ -23,8 +23,14 @@ __all__ = ["archive"]
 
 @pytest.fixture(scope="session")
 def warm(archive: Path) -> Iterator[SparkService]:
-    """A service that stays warm; its tasks are small, so that small data makes many parts."""
-    service = SparkService(SparkSettings(folder=archive, conf=SMALL_TASKS, start_within=START_WITHIN))
+    """
+    A service that stays warm; its tasks are small, so that small data makes many parts.
+
+    Its machine has no locale, as under systemd, and a zone of its own: nothing of either may reach a file.
+    """
+    environ = {**os.environ, "LC_ALL": "C", "TZ": "Asia/Kolkata"}
+    settings = SparkSettings(folder=archive, conf=SMALL_TASKS, start_within=START_WITHIN)
+    service = SparkService(settings, environ=environ)
     yield service
     service.stop(10)
 

@@ -186,24 +186,21 @@ def test_a_job_that_kills_every_host_is_given_up_and_its_neighbour_is_not(
     assert "host-died" in ends[0]
 
 
-def test_a_host_knows_neither_locale_nor_zone_of_the_machine(archive: Path, tmp_path: Path) -> None:
+def test_a_host_knows_neither_locale_nor_zone_of_the_machine(warm: SparkService, tmp_path: Path) -> None:
     """No locale, as under systemd; names of files are neither ASCII nor patterns; a parameter without a zone is UTC."""
-    environ = {**os.environ, "LC_ALL": "C", "TZ": "Asia/Kolkata"}
-    service = SparkService(SparkSettings(folder=archive, scratch=tmp_path / "scratch"), environ=environ)
+    assert warm._environ is not None
+    assert (warm._environ["LC_ALL"], warm._environ["TZ"]) == ("C", "Asia/Kolkata")
     folder = tmp_path / "öffentlich [1]{a,b}*#%20"
     payments_folder(folder / "payments", 20)
     since = payment(3)[2]
-    try:
-        manifest = SparkExport(
-            QUERY + " WHERE paid_at >= :since",
-            tables={"payments": folder / "payments"},
-            order_by=ORDER,
-            params={"since": since},
-        ).write(LiveServices(service), folder / "out.csv")
-    finally:
-        service.stop(10)
+    manifest = SparkExport(
+        QUERY + " WHERE paid_at >= :since",
+        tables={"payments": folder / "payments"},
+        order_by=ORDER,
+        params={"since": since},
+    ).write(LiveServices(warm), folder / "out.csv")
     assert manifest.rows == sum(payment(number)[2] >= since for number in range(20))
-    assert [path.name for path in tmp_path.iterdir() if path.name != "scratch"] == [folder.name]
+    assert [path.name for path in tmp_path.iterdir()] == [folder.name]
     assert verify(folder / "out.csv") == manifest
 
 
@@ -298,10 +295,10 @@ def test_host_and_jvm_are_gone_within_3_seconds_of_their_parents_death(
 
 
 def test_tasks_stand_behind_all_that_somebody_waits_for(
-    warm: SparkService, tmp_path: Path, eventually: Eventually
+    made: Callable[..., SparkService], tmp_path: Path, eventually: Eventually
 ) -> None:
     """In the JVM of a long export: its other threads, which plan and compile, have the priority of their process."""
-    service, ended = warm, threading.Event()
+    service, ended = made(), threading.Event()
 
     def stop() -> None:
         if ended.is_set():
