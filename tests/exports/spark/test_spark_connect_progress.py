@@ -29,35 +29,46 @@ ROWS = 60_000
 
 
 class Gate:
-    """A port that answers nobody until it is opened: what asks there stands still until then."""
+    """A port that answers nobody until it is opened, and hangs up then: what asks there stands still until then."""
 
     def __init__(self) -> None:
         self._listener = socket.create_server(("127.0.0.1", 0))
-        self._waiting: list[socket.socket] = []
         self.port = int(self._listener.getsockname()[1])
+        self._waiting: list[socket.socket] = []
+        self._open = False
+        self._changes = threading.Lock()
         threading.Thread(target=self._accept, daemon=True).start()
 
     def _accept(self) -> None:
         with suppress(OSError):
             while True:
                 self._waiting.append(self._listener.accept()[0])
+                self._hang_up()
+
+    def _hang_up(self) -> None:
+        with self._changes:
+            while self._open and self._waiting:
+                self._waiting.pop().close()
 
     def open(self) -> None:
-        """Hang up on all that wait, and refuse those that come later; safe twice."""
-        with suppress(OSError):
-            self._listener.shutdown(socket.SHUT_RDWR)
+        """Let all pass that wait, and all that come; safe twice."""
+        self._open = True
+        self._hang_up()
+
+    def close(self) -> None:
+        """Open it, and give the port back."""
+        self.open()
+        self._listener.shutdown(socket.SHUT_RDWR)
         self._listener.close()
-        for one in self._waiting:
-            one.close()
 
 
 @pytest.fixture
 def gates() -> Iterator[list[Gate]]:
-    """Two gates, which are opened at the end if not before."""
+    """Make two gates, and give their ports back at the end."""
     made = [Gate(), Gate()]
     yield made
     for gate in made:
-        gate.open()
+        gate.close()
 
 
 def in_thirds(gates: list[Gate]) -> str:
