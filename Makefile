@@ -53,13 +53,16 @@ demo: $(READY) java ## Payment exports from message to file, with crashes on the
 brokers: $(READY) ## Start the brokers of the tests, print their URLs, and stop them at Ctrl-C (NAMES="rabbitmq-4.3 postgres")
 	@$(BIN)/python -m tests.brokers $(NAMES)
 
-# Spark's tests come after the others, one at a time: each has both cores to itself.
+# What Java takes to compile well is lost on a Spark that lives for seconds: half of its work.
+BRIEF_JAVA = JAVA_TOOL_OPTIONS="-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
+
+# Spark's tests come after the others; those of `make test-all` one at a time, with the Java that users have.
 # What failed is tried again by itself; tests/again.py says when that forgives it.
 test: $(READY) java ## The tests, but those marked slow
 	@echo "==> tests, $(WORKERS) at a time"
 	@$(BIN)/python -m tests.again -n $(WORKERS) --dist loadgroup -m "not slow and not spark" $(ARGS)
-	@echo "==> tests of Spark exports, one at a time"
-	@$(BIN)/python -m tests.again -m "not slow and spark" $(ARGS)
+	@echo "==> tests of Spark exports, two at a time"
+	@$(BRIEF_JAVA) $(BIN)/python -m tests.again -n 2 --dist worksteal -m "not slow and spark" $(ARGS)
 
 test-fast: $(READY) ## What one runs at every save: no broker, no Spark, no worker process, under a minute
 	@echo "==> the quick tests"

@@ -12,6 +12,10 @@ from pathlib import Path
 
 import pytest
 
+from tests.exports.spark.archives import archive
+
+__all__ = ["archive"]
+
 ROOT = Path(__file__).parents[2]
 EXAMPLES = ROOT / "examples"
 
