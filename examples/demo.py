@@ -29,10 +29,10 @@ from payment_exports import ExportRequest
 from rich.table import Table
 
 from steadyworker import Client, ConfigError, config
+from steadyworker.backends.opening import open_ledger
 from steadyworker.exports.spark import SparkSettings, build_archive
 from steadyworker.ledger.base import State
-from steadyworker.opening import open_ledger
-from steadyworker.redaction import redact
+from steadyworker.telemetry.redaction import redact
 
 OUT = Path("demo-output").absolute()
 STATE, PAYMENTS, EXPORTS = OUT / "state", OUT / "payments", OUT / "exports"

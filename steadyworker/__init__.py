@@ -15,8 +15,8 @@ if TYPE_CHECKING:
     from steadyworker.client import Client, JobStatus
     from steadyworker.errors import ConfigError, Interrupt, Reject, Retry, SendError, Snooze, SteadyWorkerError
     from steadyworker.job import Job
-    from steadyworker.launch import run
     from steadyworker.retry import RetryPolicy
+    from steadyworker.service.launch import run
     from steadyworker.worker import Worker
 
 if sys.platform == "win32":
@@ -51,7 +51,7 @@ _HOMES = {
     "Snooze": "errors",
     "SteadyWorkerError": "errors",
     "Worker": "worker",
-    "run": "launch",
+    "run": "service.launch",
 }
 
 

@@ -18,8 +18,8 @@ from typing import Any, Self, TypeVar, overload
 
 from steadyworker import payload as payloads
 from steadyworker.adapter import Copy, Target
-from steadyworker.config import Options, load
-from steadyworker.connections import Connections, Line, line_of
+from steadyworker.backends.connections import Connections, Line, line_of
+from steadyworker.config.resolve import Options, load
 from steadyworker.delivery import KEY, ROUND
 from steadyworker.errors import BadPayload, BrokerUnavailable, PublishFailed, SendError, seconds
 from steadyworker.ledger.base import State

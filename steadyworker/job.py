@@ -28,8 +28,8 @@ from steadyworker.clock import Clock
 from steadyworker.errors import BadPayload, ExportError
 from steadyworker.exports.base import Export
 from steadyworker.link import Link
-from steadyworker.logs import get_logger
 from steadyworker.payload import Decode, plain_encode
+from steadyworker.telemetry.logs import get_logger
 
 P = TypeVar("P")
 C = TypeVar("C", default=Any)

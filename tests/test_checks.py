@@ -9,12 +9,13 @@ from typing import Any
 
 import pytest
 
-from steadyworker import checks
 from steadyworker.adapter import Capabilities, QueueSpec
-from steadyworker.config import Options, load
+from steadyworker.config.resolve import Options, load
 from steadyworker.errors import BrokerUnavailable, Finding, LedgerUnavailable
-from steadyworker.host import Host, Unit, kills_group, look, unit_from
-from steadyworker.worker import Worker, WorkerSpec, spec_of
+from steadyworker.service import checks
+from steadyworker.spec import WorkerSpec, spec_of
+from steadyworker.system.host import Host, Unit, kills_group, look, unit_from
+from steadyworker.worker import Worker
 
 NETWORK = Capabilities(one_host=False, counts_consumers=True)
 

@@ -15,13 +15,13 @@ from queue import SimpleQueue
 import pytest
 
 from steadyworker.adapter import Delivered, Signal
+from steadyworker.backends.opening import namespace_of, open_adapter_for, open_ledger
 from steadyworker.client import Client
-from steadyworker.config import Options, load
+from steadyworker.config.resolve import Options, load
 from steadyworker.delivery import Delivery, Settle
 from steadyworker.errors import BadPayload, ConfigError, SendError
 from steadyworker.job import Job
 from steadyworker.ledger.base import Claimed, JobId, Ledger, Row, State
-from steadyworker.opening import namespace_of, open_adapter_for, open_ledger
 from steadyworker.outcome import Counters
 from steadyworker.worker import Worker
 

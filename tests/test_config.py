@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from steadyworker.config import OPTIONS, Options, load
+from steadyworker.config.resolve import OPTIONS, Options, load
 from steadyworker.errors import ConfigError
-from steadyworker.options import parse_seconds
+from steadyworker.units import parse_seconds
 
 HOME = {"HOME": "/home/joe"}
 

@@ -17,7 +17,7 @@ from steadyworker.ledger.base import Claimed, JobId, Moving, Row, State, Verdict
 from steadyworker.ledger.memory import MemoryLedger
 from steadyworker.ledger.rules import Answer, Claim, Who, answer
 from steadyworker.outcome import Counters
-from steadyworker.settle import Origin, hand_over_copy
+from steadyworker.runner.settlement_plan import Origin, hand_over_copy
 from steadyworker.testing.broker import MemoryBroker
 from steadyworker.testing.clock import FakeClock
 from steadyworker.testing.queues import Message

@@ -12,8 +12,8 @@ from http.client import HTTPConnection, HTTPResponse
 import pytest
 
 from steadyworker.errors import ConfigError
-from steadyworker.health import HealthServer, Snapshot
-from steadyworker.metrics import Page
+from steadyworker.service.health import HealthServer, Snapshot
+from steadyworker.telemetry.metrics import Page
 
 
 class Probed:

@@ -21,8 +21,14 @@ _JVM = {"pyspark", "py4j", "pyarrow"}
     ("imported", "without"),
     [
         # The first child is started here, before the rest is imported.
-        ("steadyworker.cli.run", {"structlog", "asyncio", "rich", "tenacity", "sqlite3", "steadyworker.launch", *_JVM}),
-        ("steadyworker.launch", {"click", "steadyworker.cli", "steadyworker.client", "steadyworker.testing", *_JVM}),
+        (
+            "steadyworker.cli.run",
+            {"structlog", "asyncio", "rich", "tenacity", "sqlite3", "steadyworker.service.launch", *_JVM},
+        ),
+        (
+            "steadyworker.service.launch",
+            {"click", "steadyworker.cli", "steadyworker.client", "steadyworker.testing", *_JVM},
+        ),
         ("steadyworker.slots.child", _PARENTS_ONLY | _JVM),
         ("steadyworker", {"msgspec", "structlog", "click", "dataclasses"}),
     ],

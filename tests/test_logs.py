@@ -18,8 +18,8 @@ from structlog.contextvars import bound_contextvars
 
 from steadyworker import events
 from steadyworker.events import Event, JobSettled
-from steadyworker.lines import LINES, log_events
-from steadyworker.logs import _CLIENT_LIBRARIES, configure, get_logger
+from steadyworker.telemetry.event_log import LINES, log_events
+from steadyworker.telemetry.logs import _CLIENT_LIBRARIES, configure, get_logger
 
 
 @pytest.fixture
@@ -196,7 +196,7 @@ def test_a_broken_stream_fails_nobody() -> None:
     """The reader of our output went away: the job goes on."""
     program = """if True:
         import os, sys
-        from steadyworker.logs import configure, get_logger
+        from steadyworker.telemetry.logs import configure, get_logger
         reader, writer = os.pipe()
         os.close(reader)
         configure("json", "info", os.fdopen(writer, "w", buffering=1))

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from steadyworker.events import Adopted, Answered, Event, Followed, JobStarted
-from steadyworker.metrics import Metrics, open_metrics
+from steadyworker.telemetry.metrics import Metrics, open_metrics
 from tests.test_health import Probed
 
 OPEN_METRICS = "application/openmetrics-text"

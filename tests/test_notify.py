@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from steadyworker.notify import Notifier
+from steadyworker.system.systemd import Notifier
 
 
 @pytest.fixture(params=["path", "abstract"])

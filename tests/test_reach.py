@@ -13,7 +13,7 @@ from steadyworker.errors import BrokerUnavailable, LedgerUnavailable
 from steadyworker.ledger.base import OwnerSeen
 from steadyworker.ledger.lease import Keeper
 from steadyworker.ledger.memory import MemoryLedger
-from steadyworker.reach import LOOK_EVERY, Reach, Reached, registered_name
+from steadyworker.runner.consumer_audit import LOOK_EVERY, Reach, Reached, registered_name
 from steadyworker.testing.clock import FakeClock
 
 NAME = registered_name("cluster/vhost", "exports")

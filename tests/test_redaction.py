@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from steadyworker.clock import SystemClock
-from steadyworker.redaction import _SECRET_NAME, is_secret_name, may_hold_secret, redact
+from steadyworker.telemetry.redaction import _SECRET_NAME, is_secret_name, may_hold_secret, redact
 
 
 @pytest.mark.parametrize(

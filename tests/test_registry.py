@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from steadyworker import registry
 from steadyworker.adapter import QueueSpec, Settings
+from steadyworker.backends import registry
 from steadyworker.errors import ConfigError
 
 SPEC = QueueSpec("q", "q.dead")

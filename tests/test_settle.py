@@ -8,7 +8,6 @@ from typing import Any, cast
 
 import pytest
 
-from steadyworker import settle
 from steadyworker.adapter import Adapter, SettlesSoon
 from steadyworker.delivery import (
     ATTEMPTS,
@@ -32,7 +31,9 @@ from steadyworker.delivery import (
 from steadyworker.errors import LedgerUnavailable, PublishFailed, StaleDelivery, TargetMissing, Unsettled
 from steadyworker.ledger.base import JobId, Ledger, Moving, Token, Verdict
 from steadyworker.outcome import Counters
-from steadyworker.settle import HandOver, Origin, Refused, Settler, Step
+from steadyworker.runner import settlement_plan
+from steadyworker.runner.settlement_plan import HandOver, Origin, Step
+from steadyworker.runner.settler import Refused, Settler
 
 ID = JobId("n", "q", "k", 2)
 TOKEN = Token(ID, "uid", 100, "owner")
@@ -70,16 +71,19 @@ def table(**answers: Any) -> Table:
 def hand_overs() -> dict[str, tuple[HandOver, list[str]]]:
     """Every kind of hand-over, and all that it asks for, in order."""
     return {
-        "done": (settle.done(TOKEN, DELIVERY), ["done", "settle", "settled"]),
-        "interrupted": (settle.interrupted(TOKEN, DELIVERY, Counters()), ["interrupted", "settle"]),
-        "retry": (settle.moving(TOKEN, DELIVERY, LATER, COPY), ["moving", "publish", "moved", "settle", "settled"]),
-        "dead letter": (
-            settle.moving(TOKEN, DELIVERY, DYING, COPY),
+        "done": (settlement_plan.done(TOKEN, DELIVERY), ["done", "settle", "settled"]),
+        "interrupted": (settlement_plan.interrupted(TOKEN, DELIVERY, Counters()), ["interrupted", "settle"]),
+        "retry": (
+            settlement_plan.moving(TOKEN, DELIVERY, LATER, COPY),
             ["moving", "publish", "moved", "settle", "settled"],
         ),
-        "finish": (settle.finish(TOKEN, DELIVERY, COPY), ["publish", "moved", "settle", "settled"]),
-        "pass on": (settle.pass_on(DELIVERY, COPY), ["publish", "settle"]),
-        "answer": (settle.answer(DELIVERY), ["settle"]),
+        "dead letter": (
+            settlement_plan.moving(TOKEN, DELIVERY, DYING, COPY),
+            ["moving", "publish", "moved", "settle", "settled"],
+        ),
+        "finish": (settlement_plan.finish(TOKEN, DELIVERY, COPY), ["publish", "moved", "settle", "settled"]),
+        "pass on": (settlement_plan.pass_on(DELIVERY, COPY), ["publish", "settle"]),
+        "answer": (settlement_plan.answer(DELIVERY), ["settle"]),
     }
 
 
@@ -205,7 +209,7 @@ def test_a_failed_settlement_never_fails_a_job(kind: str, error: Exception) -> N
 
 def test_an_adopted_redelivery_is_what_is_settled() -> None:
     """It may come while the hand-over waits for its publish."""
-    hand_over = settle.moving(TOKEN, None, LATER, COPY)
+    hand_over = settlement_plan.moving(TOKEN, None, LATER, COPY)
     with pytest.raises(PublishFailed):
         table(publish=PublishFailed("no confirm")).advance(hand_over)
 
@@ -225,7 +229,7 @@ def test_only_an_interrupted_run_gives_its_message_back() -> None:
 
 
 def test_recorded_says_whether_the_ledger_has_its_first_word() -> None:
-    hand_over = settle.moving(TOKEN, DELIVERY, LATER, COPY)
+    hand_over = settlement_plan.moving(TOKEN, DELIVERY, LATER, COPY)
     assert not hand_over.recorded
 
     with pytest.raises(PublishFailed):
@@ -242,7 +246,7 @@ ORIGIN = Origin(ID, 4, b"body", {"tenant": "t-1", KEY: "K!", HOP: "4", REASON: "
 def test_a_retry_copy_is_one_hop_further_and_carries_the_counters() -> None:
     verdict = Verdict(Moving.RETRY, "odd\n  amount", COUNTERS, 40.0)
 
-    copy = settle.hand_over_copy(ORIGIN, verdict, "uid", "host")
+    copy = settlement_plan.hand_over_copy(ORIGIN, verdict, "uid", "host")
 
     assert (copy.to, copy.body, copy.delay) == (Target.LATER, b"body", 40.0)
     expected = {
@@ -263,7 +267,7 @@ def test_a_retry_copy_is_one_hop_further_and_carries_the_counters() -> None:
 def test_a_dead_letter_keeps_the_hop_and_says_why() -> None:
     verdict = Verdict(Moving.DEAD, "exhausted", COUNTERS, error_class="ValueError", error_text="odd\namount " * 500)
 
-    copy = settle.hand_over_copy(ORIGIN, verdict, "uid", "host")
+    copy = settlement_plan.hand_over_copy(ORIGIN, verdict, "uid", "host")
 
     assert (copy.to, copy.delay) == (Target.DEAD, 0.0)
     assert copy.headers[HOP] == "4"

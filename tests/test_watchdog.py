@@ -6,8 +6,8 @@ import logging
 
 import pytest
 
+from steadyworker.service.watchdog import Part, Watchdog
 from steadyworker.testing.clock import FakeClock
-from steadyworker.watchdog import Part, Watchdog
 
 
 class Turns:
@@ -86,7 +86,7 @@ def test_a_process_that_stood_still_does_not_blame_its_parts() -> None:
 
 def test_getting_stuck_and_recovering_are_logged_once_by_name(caplog: pytest.LogCaptureFixture) -> None:
     house = House()
-    with caplog.at_level(logging.INFO, "steadyworker.watchdog"):
+    with caplog.at_level(logging.INFO, "steadyworker.service.watchdog"):
         house.seconds(15, house.child)
         house.seconds(3, house.child, house.io)
     assert [(record.message, vars(record)["part"]) for record in caplog.records] == [

@@ -11,8 +11,10 @@ from typing import Any, Generic, TypeVar
 import pytest
 
 from steadyworker import ConfigError, Job, RetryPolicy, Worker
-from steadyworker.memory import cgroup_limit, parse_size, size_text
-from steadyworker.worker import checkpoint_type, load_worker, payload_type, spec_of
+from steadyworker.spec import checkpoint_type, payload_type, spec_of
+from steadyworker.system.procfs import cgroup_limit
+from steadyworker.units import parse_size, size_text
+from steadyworker.worker import load_worker
 
 T = TypeVar("T")
 
@@ -193,9 +195,9 @@ def test_a_policy_is_judged_when_it_is_written() -> None:
 
 
 def test_the_automatic_memory_limit_is_a_share_of_the_cgroups(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("steadyworker.attributes.cgroup_limit", lambda: 1000)
+    monkeypatch.setattr("steadyworker.spec.cgroup_limit", lambda: 1000)
     assert spec_of(Plain, {"memory_limit": "auto", "concurrency": 4}).memory_limit == 200
-    monkeypatch.setattr("steadyworker.attributes.cgroup_limit", lambda: None)
+    monkeypatch.setattr("steadyworker.spec.cgroup_limit", lambda: None)
     assert spec_of(Plain, {"memory_limit": "auto"}).memory_limit is None
 
 

@@ -25,18 +25,18 @@ from steadyworker.adapter import (
     Sink,
 )
 from steadyworker.errors import BrokerUnavailable
-from steadyworker_rabbitmq.connection import ANSWER_WITHIN, Link
+from steadyworker_rabbitmq.checks.findings import find
+from steadyworker_rabbitmq.checks.probe import Broker
+from steadyworker_rabbitmq.connection import ANSWER_WITHIN, Link, hasty, visit
 from steadyworker_rabbitmq.consumer import Consumer
 from steadyworker_rabbitmq.deadletters import PATIENCE, RabbitmqDeadLetters
+from steadyworker_rabbitmq.declare import Preparation
 from steadyworker_rabbitmq.epoch import Told
 from steadyworker_rabbitmq.errors import Refused, closed_channel, is_missing, translated
-from steadyworker_rabbitmq.findings import find
 from steadyworker_rabbitmq.iothread import IoThread
-from steadyworker_rabbitmq.preparation import Preparation, hasty, visit
-from steadyworker_rabbitmq.probe import Broker
 from steadyworker_rabbitmq.publisher import Publisher
 from steadyworker_rabbitmq.topology import Topology
-from steadyworker_rabbitmq.where import Where, where
+from steadyworker_rabbitmq.url import Where, where
 
 
 class RabbitmqAdapter:

@@ -15,15 +15,17 @@ When to open again is for who uses the connection to say.
 from __future__ import annotations
 
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import replace
 
-from pika import SelectConnection
+from pika import BlockingConnection, SelectConnection
 
 from steadyworker.errors import BrokerUnavailable, ConfigError
-from steadyworker_rabbitmq import beneath
-from steadyworker_rabbitmq.errors import Foreign, Refused, Silent, unavailable
+from steadyworker_rabbitmq import pika_internals
+from steadyworker_rabbitmq.errors import Foreign, Refused, Silent, translated, unavailable
 from steadyworker_rabbitmq.iothread import IoThread, Timer
-from steadyworker_rabbitmq.where import Address, Where
+from steadyworker_rabbitmq.url import Address, Where
 
 ANSWER_WITHIN = 30.0
 """Seconds in which the broker answers an RPC; pika itself would wait for ever (its issue 652)."""
@@ -92,7 +94,7 @@ class Link:
         """End it without asking the broker; `down` is told the first error of these."""
         if self._connection is not None and self._cause is None:
             self._cause = error
-            beneath.abort(self._connection, error)
+            pika_internals.abort(self._connection, error)
 
     def close(self, within: float) -> None:
         """End it in good order, or abort it after so many seconds."""
@@ -111,7 +113,7 @@ class Link:
         self.place = self._left.pop()
         self._cause = None
         try:
-            self._connection = beneath.Connection(
+            self._connection = pika_internals.Connection(
                 self.where.parameters(self.place, self._purpose),
                 on_open_callback=self._opened,
                 on_open_error_callback=self._failed,
@@ -126,7 +128,7 @@ class Link:
 
     def _failed(self, connection: SelectConnection, error: object) -> None:
         cause = error if isinstance(error, BaseException) else ConnectionError(str(error))
-        if self._cause is None and beneath.spoke_something_else(connection):
+        if self._cause is None and pika_internals.spoke_something_else(connection):
             cause = Foreign()
         self._connection = None
         self._next_or_down(self._cause or cause)
@@ -175,3 +177,45 @@ class Owed:
         """The channel is no more: nothing will be answered, and nothing need be."""
         while self._timers:
             self._timers.pop().cancel()
+
+
+# --- For a moment --------------------------------------------------------------------------------------------------------
+
+BLOCKED_FOR = 10.0
+"""Seconds: on a visit nothing is published but the question whether we may, and an alarm (memory, disk) is answer enough."""
+
+_HASTY = 10
+"""The heartbeat, in seconds, of a visit: it waits for nothing but answers, and misses a broker that gives none within 30 s."""
+
+
+def hasty(where: Where) -> Where:
+    """The same broker, for a visit that is not to last."""
+    return replace(where, heartbeat=min(where.heartbeat, _HASTY))
+
+
+@contextmanager
+def visit(where: Where, purpose: str) -> Iterator[BlockingConnection]:
+    """
+    A connection for a moment, to the first of the hosts that answers; blocks its caller.
+
+    Raises BrokerUnavailable when none does, `Refused` where waiting does not help; errors inside are the caller's to translate.
+    """
+    connection = _connected(where, purpose)
+    try:
+        yield connection
+    finally:
+        with suppress(Exception):  # nobody is left to be told
+            connection.close()
+
+
+def _connected(where: Where, purpose: str) -> BlockingConnection:
+    errors: list[BrokerUnavailable] = []
+    for address in random.sample(where.addresses, len(where.addresses)):
+        try:
+            with translated(str(address)):
+                parameters = where.parameters(address, purpose)
+                parameters.blocked_connection_timeout = BLOCKED_FOR
+                return BlockingConnection(parameters, _impl_class=pika_internals.Connection)
+        except BrokerUnavailable as error:
+            errors.append(error)
+    raise errors[-1]

@@ -24,12 +24,11 @@ from steadyworker.adapter import Connected, Delivery, Gone, QueueSpec, Settings,
 from steadyworker.errors import BrokerUnavailable, ConfigError, StaleDelivery, SteadyWorkerError, Unsettled
 from steadyworker_rabbitmq.backoff import USEFUL_AFTER, Backoff
 from steadyworker_rabbitmq.connection import Link, Owed
-from steadyworker_rabbitmq.declare import Prepared
+from steadyworker_rabbitmq.declare import Preparation, Prepared
 from steadyworker_rabbitmq.epoch import Epoch, Settlement, Told, stale
 from steadyworker_rabbitmq.errors import Refused, closed_channel, is_delivery_timeout, is_missing, is_unfit, unavailable
 from steadyworker_rabbitmq.iothread import IoThread, Timer
-from steadyworker_rabbitmq.preparation import Preparation
-from steadyworker_rabbitmq.where import Where
+from steadyworker_rabbitmq.url import Where
 
 
 class Consumer:

@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import threading
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 import pika
 
 from steadyworker.errors import BrokerUnavailable, ConfigError, Finding, TargetMissing
-from steadyworker_rabbitmq import limits
-from steadyworker_rabbitmq.actual import Actual, QueueType, as_wanted
-from steadyworker_rabbitmq.errors import closed_channel
-from steadyworker_rabbitmq.findings import broker_finding, missing_finding, permission_finding, retry_finding
-from steadyworker_rabbitmq.management import Management
-from steadyworker_rabbitmq.probe import PRECONDITION, REFUSED, Broker
+from steadyworker_rabbitmq.checks import limits
+from steadyworker_rabbitmq.checks.findings import broker_finding, missing_finding, permission_finding, retry_finding
+from steadyworker_rabbitmq.checks.management import Management
+from steadyworker_rabbitmq.checks.probe import PRECONDITION, REFUSED, Broker
+from steadyworker_rabbitmq.checks.queue_state import Actual, QueueType, as_wanted
+from steadyworker_rabbitmq.connection import hasty, visit
+from steadyworker_rabbitmq.errors import closed_channel, translated
 from steadyworker_rabbitmq.topology import Topology, Version, Wanted
+from steadyworker_rabbitmq.url import Where
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,3 +107,39 @@ def _seen(broker: Broker, topology: Topology, wanted: Wanted) -> Actual:
 
 def _fatal(finding: Finding) -> ConfigError:
     return ConfigError(str(finding), [finding])
+
+
+class Preparation:
+    """
+    What is known of the queues, once they are ready; thread-safe.
+
+    Args:
+        where: Where the broker is now.
+        topology: The plan.
+        purpose: What the connection is called in the broker's list.
+    """
+
+    def __init__(self, where: Callable[[], Where], topology: Topology, purpose: str) -> None:
+        self._where = where
+        self._topology = topology
+        self._purpose = purpose
+        self._lock = threading.Lock()
+        self._prepared: Prepared | None = None
+
+    @property
+    def known(self) -> Prepared | None:
+        """What is known, without asking."""
+        return self._prepared
+
+    def prepared(self) -> Prepared:
+        """Make the queues ready unless they are; blocks; raises what `prepare` raises."""
+        with self._lock:
+            if self._prepared is None:
+                where = hasty(self._where())
+                with visit(where, self._purpose) as connection, translated(str(where)):
+                    self._prepared = prepare(connection, self._topology, where.management)
+            return self._prepared
+
+    def forget(self) -> None:
+        """One of them is not there: look again before the next use."""
+        self._prepared = None

@@ -33,7 +33,7 @@ from pika.spec import Basic, BasicProperties
 
 from steadyworker.adapter import Delivered, Delivery, Lost, QueueSpec, Settings, Settle, Settled, Sink
 from steadyworker.errors import StaleDelivery, Unsettled
-from steadyworker_rabbitmq import beneath
+from steadyworker_rabbitmq import pika_internals
 from steadyworker_rabbitmq.connection import Owed
 from steadyworker_rabbitmq.declare import Prepared
 from steadyworker_rabbitmq.errors import closed_channel, is_delivery_timeout
@@ -154,7 +154,7 @@ class Epoch:
         """Give everything back, because the connection is about to be closed; nothing is told any more."""
         if not self._over and self._channel.is_open:
             if self._consumer is not None and not self._changing:
-                beneath.cancel(self._channel, self._consumer, lambda: None)
+                pika_internals.cancel(self._channel, self._consumer, lambda: None)
             if self._held:
                 self._channel.basic_nack(multiple=True, requeue=True)
         self._end()
@@ -199,7 +199,7 @@ class Epoch:
             self._consumer = None
             self.adjust()
 
-        beneath.cancel(self._channel, self._consumer, cancelled)
+        pika_internals.cancel(self._channel, self._consumer, cancelled)
 
     def _delivered(self, _: Channel, method: Basic.Deliver, properties: BasicProperties, body: bytes) -> None:
         if self._over:

@@ -32,7 +32,7 @@ from pika.exceptions import AMQPError
 from pika.spec import Basic, BasicProperties
 
 from steadyworker.adapter import Copy, Delivery, Redelivered
-from steadyworker_rabbitmq.beneath import UNREADABLE
+from steadyworker_rabbitmq.pika_internals import UNREADABLE
 
 EXACT = "sw-amqp"
 HEADER_BYTES = 64 << 10

@@ -19,12 +19,12 @@ from pika.spec import Basic, BasicProperties
 from steadyworker.adapter import Blocked, Copy, Settings, Signal, Unblocked
 from steadyworker.errors import BrokerUnavailable, ConfigError, PublishFailed, TargetMissing
 from steadyworker_rabbitmq.connection import ANSWER_WITHIN, Link, Owed
+from steadyworker_rabbitmq.declare import Preparation
 from steadyworker_rabbitmq.errors import closed_channel
 from steadyworker_rabbitmq.iothread import IoThread
 from steadyworker_rabbitmq.messages import HEADER_BYTES, fits_id, fitted, properties_of, size_of
-from steadyworker_rabbitmq.preparation import Preparation
 from steadyworker_rabbitmq.topology import Topology
-from steadyworker_rabbitmq.where import Where
+from steadyworker_rabbitmq.url import Where
 
 
 @dataclass(slots=True, eq=False)

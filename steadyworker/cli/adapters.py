@@ -9,8 +9,8 @@ from typing import Any
 
 import click
 
+from steadyworker.backends.registry import adapters
 from steadyworker.cli.output import Column, json_line, table
-from steadyworker.registry import adapters
 
 _COLUMNS = (Column("SCHEME"), Column("PACKAGE"), Column("CLIENT LIBRARY", styles={"built in": "green"}))
 _PREFIX = "steadyworker_"

@@ -6,7 +6,7 @@ import click
 
 from steadyworker.cli.settings import find_worker, settings
 from steadyworker.client import Client
-from steadyworker.config import Options
+from steadyworker.config.resolve import Options
 from steadyworker.ledger.base import State
 
 

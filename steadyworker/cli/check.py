@@ -9,14 +9,14 @@ from typing import Any
 
 import click
 
-from steadyworker import assemble
 from steadyworker.cli.output import Column, json_line, printable, table
 from steadyworker.cli.settings import find_worker, settings
-from steadyworker.config import OPTIONS, Options
+from steadyworker.config.resolve import OPTIONS, Options
 from steadyworker.errors import Finding
-from steadyworker.redaction import REDACTED, is_secret_name, redact
 from steadyworker.retry import RetryPolicy
-from steadyworker.worker import WorkerSpec
+from steadyworker.service import assemble
+from steadyworker.spec import WorkerSpec
+from steadyworker.telemetry.redaction import REDACTED, is_secret_name, redact
 
 _CONFIG = 78
 _SETTING_COLUMNS = (Column("SETTING"), Column("VALUE"), Column("FROM"))

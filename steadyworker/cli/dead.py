@@ -9,12 +9,12 @@ from typing import Any
 import click
 import msgspec
 
+from steadyworker.backends.connections import Connections, line_of
 from steadyworker.cli.output import Column, instant, json_line, printable, table
 from steadyworker.cli.settings import find_worker, settings
-from steadyworker.config import Options
-from steadyworker.connections import Connections, line_of
+from steadyworker.config.resolve import Options
 from steadyworker.deadletters import DeadLetter, DeadLetterQueue, Replayed
-from steadyworker.redaction import REDACTED, is_secret_name, redact
+from steadyworker.telemetry.redaction import REDACTED, is_secret_name, redact
 
 _PREVIEW = 2000
 _FROM_BROKER = "(put here by the broker)"

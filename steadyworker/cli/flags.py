@@ -13,7 +13,7 @@ from typing import Any
 
 import click
 
-from steadyworker.options import OPTIONS, Option
+from steadyworker.config.options import OPTIONS, Option
 
 Function = Callable[..., Any]
 

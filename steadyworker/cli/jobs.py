@@ -17,7 +17,7 @@ from rich.text import Text
 from steadyworker.cli.output import Column, ago, amount, framed, instant, json_line, span, table
 from steadyworker.cli.settings import open_ledger, settings
 from steadyworker.clock import SystemClock
-from steadyworker.config import Options
+from steadyworker.config.resolve import Options
 from steadyworker.ledger.base import Beat, Ledger, Row, State
 
 OVERDUE = 3600.0

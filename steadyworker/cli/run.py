@@ -48,7 +48,7 @@ def command(ctx: click.Context, arguments: dict[str, Any], *, targets: tuple[str
     config = arguments.pop("config", None)
     with Spare() as spare:
         from steadyworker.cli.settings import find_worker
-        from steadyworker.launch import launch
+        from steadyworker.service.launch import launch
 
         code = launch([find_worker(target) for target in targets], arguments, config, spare=spare)
     ctx.exit(code)

@@ -11,11 +11,11 @@ import click
 import msgspec
 
 from steadyworker import payload as payloads
+from steadyworker.backends.connections import Line, line_of
 from steadyworker.cli.output import json_line
 from steadyworker.cli.settings import find_worker, settings
 from steadyworker.client import Client, message
-from steadyworker.config import Options
-from steadyworker.connections import Line, line_of
+from steadyworker.config.resolve import Options
 from steadyworker.errors import BadPayload, SendError, SteadyWorkerError
 from steadyworker.worker import Worker
 

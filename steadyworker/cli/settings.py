@@ -10,9 +10,9 @@ from functools import wraps
 from pathlib import Path
 from typing import Any
 
-from steadyworker import opening
+from steadyworker.backends import opening
 from steadyworker.cli.flags import Function, taken, with_options
-from steadyworker.config import OPTIONS, Option, Options, load
+from steadyworker.config.resolve import OPTIONS, Option, Options, load
 from steadyworker.errors import ConfigError, SteadyWorkerError
 from steadyworker.ledger.base import Ledger
 from steadyworker.worker import Worker, load_worker

@@ -13,12 +13,12 @@ import msgspec
 
 from steadyworker.cli.output import json_line, printable
 from steadyworker.cli.settings import open_ledger, settings
-from steadyworker.config import Options
+from steadyworker.config.resolve import Options
 from steadyworker.errors import ExportError
 from steadyworker.exports.manifest import Manifest
 from steadyworker.exports.stage import reap
 from steadyworker.exports.verifying import verify
-from steadyworker.redaction import redact
+from steadyworker.telemetry.redaction import redact
 
 
 @click.command(

@@ -34,8 +34,8 @@ from queue import SimpleQueue
 from types import FrameType
 from typing import Any, Literal, NoReturn, cast
 
-from steadyworker import logs
 from steadyworker.clock import Clock, SystemClock
+from steadyworker.lifecycle import STOP_SIGNALS
 from steadyworker.link import Answer, Link
 from steadyworker.outcome import Interrupted
 from steadyworker.slots.base import Task
@@ -59,7 +59,7 @@ from steadyworker.slots.frames import (
     over,
     packed,
 )
-from steadyworker.stopping import STOP_SIGNALS
+from steadyworker.telemetry import logs
 from steadyworker.worker import load_worker
 
 _CHUNK = 1 << 16

@@ -22,11 +22,12 @@ from steadyworker.clock import Clock
 from steadyworker.errors import BadPayload, InterruptReason, Reject, Retry, Snooze, TargetExists
 from steadyworker.job import Job, JobFacts
 from steadyworker.link import Link
-from steadyworker.logs import get_logger
 from steadyworker.outcome import Done, Failed, Interrupted, Outcome, Rejected, Snoozed
 from steadyworker.payload import decoder, plain_decoder
 from steadyworker.slots.base import Task
-from steadyworker.worker import Worker, checkpoint_type, payload_type
+from steadyworker.spec import checkpoint_type, payload_type
+from steadyworker.telemetry.logs import get_logger
+from steadyworker.worker import Worker
 
 _REASON = 2000
 

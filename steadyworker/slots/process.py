@@ -32,6 +32,7 @@ from steadyworker.clock import Clock
 from steadyworker.errors import InterruptReason
 from steadyworker.outcome import Crashed, Interrupted, Outcome
 from steadyworker.slots.base import Asked, Ended, Progressed, Ready, SlotEvent, SlotSink, Task, Unready
+from steadyworker.slots.child_state import NEVER, PARTING, Phase, Run, Tenure
 from steadyworker.slots.execute import outcome_of_interrupt
 from steadyworker.slots.frames import (
     Cold,
@@ -47,8 +48,7 @@ from steadyworker.slots.frames import (
 from steadyworker.slots.limits import Limits
 from steadyworker.slots.spare import Spare, start
 from steadyworker.slots.spawn import ChildProcess, Waker
-from steadyworker.slots.tenure import NEVER, PARTING, Phase, Run, Tenure
-from steadyworker.worker import WorkerSpec
+from steadyworker.spec import WorkerSpec
 
 
 class ProcessSlot:

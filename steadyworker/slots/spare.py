@@ -20,7 +20,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import NamedTuple, Self
 
-from steadyworker.stopping import STOP_SIGNALS
+from steadyworker.lifecycle import STOP_SIGNALS
 
 # What systemd said to the worker process, not to its children.
 _NOT_INHERITED = frozenset(

@@ -10,9 +10,9 @@ import threading
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 
-from steadyworker.memory import session_members
 from steadyworker.slots.frames import Downward, Hello, Unpacker, Upward, packed
 from steadyworker.slots.spare import Started
+from steadyworker.system.procfs import session_members
 
 _CHUNK = 1 << 16
 _LOOK_EVERY = 0.25

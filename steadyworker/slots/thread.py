@@ -18,12 +18,12 @@ from typing import Any
 from steadyworker.clock import Clock
 from steadyworker.errors import InterruptReason
 from steadyworker.link import Answer, Link
-from steadyworker.logs import get_logger
 from steadyworker.outcome import Failed, Interrupted, Outcome
 from steadyworker.slots.base import Asked, Ended, Progressed, Ready, SlotEvent, SlotSink, Task, Unready
 from steadyworker.slots.execute import Executor, error_text
 from steadyworker.slots.limits import Due, Limits
-from steadyworker.worker import WorkerSpec
+from steadyworker.spec import WorkerSpec
+from steadyworker.telemetry.logs import get_logger
 
 _TICK = 0.5  # a test's clock may move while the keeper waits in real time
 _NEVER = float("inf")

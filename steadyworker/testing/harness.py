@@ -33,15 +33,16 @@ from steadyworker.events import Checkpointed, Event, JobStarted, Listener
 from steadyworker.ledger.base import JobId, Row, State
 from steadyworker.ledger.memory import MemoryLedger
 from steadyworker.lifecycle import Stage
-from steadyworker.lines import log_events
 from steadyworker.names import normal_key
 from steadyworker.slots.process import ProcessSlot
+from steadyworker.spec import WorkerSpec, payload_type, spec_of
+from steadyworker.telemetry.event_log import log_events
 from steadyworker.testing.broker import MemoryBroker
 from steadyworker.testing.clock import FakeClock
 from steadyworker.testing.queues import Message
-from steadyworker.testing.turns import Turns
+from steadyworker.testing.scheduler import Turns
 from steadyworker.testing.worker_process import NAMESPACE, WorkerProcess
-from steadyworker.worker import Worker, WorkerSpec, payload_type, spec_of
+from steadyworker.worker import Worker
 
 P = TypeVar("P")
 

@@ -25,7 +25,8 @@ from steadyworker.payload import encode, plain_encode
 from steadyworker.retry import count, decide, drawn_delay
 from steadyworker.slots.base import Task
 from steadyworker.slots.execute import Executor
-from steadyworker.worker import Worker, payload_type
+from steadyworker.spec import payload_type
+from steadyworker.worker import Worker
 
 P = TypeVar("P")
 C = TypeVar("C", default=Any)

@@ -17,16 +17,16 @@ from steadyworker.events import Listener
 from steadyworker.ledger.base import Ledger
 from steadyworker.ledger.lease import Keeper
 from steadyworker.lifecycle import Stage
-from steadyworker.runner import Happening, Runner
+from steadyworker.runner.runner import Happening, Runner
+from steadyworker.runner.state import Parts, Phase, Run, Staged
 from steadyworker.slots.base import Slot, SlotSink, Unready
 from steadyworker.slots.process import ProcessSlot
 from steadyworker.slots.thread import ThreadSlot
-from steadyworker.table import Parts, Phase, Run, Staged
+from steadyworker.spec import WorkerSpec
 from steadyworker.testing.broker import MemoryBroker
 from steadyworker.testing.clock import FakeClock
-from steadyworker.testing.ledger_line import LedgerLine
+from steadyworker.testing.flaky_ledger import LedgerLine
 from steadyworker.testing.memory_adapter import MemoryAdapter
-from steadyworker.worker import WorkerSpec
 
 NAMESPACE = "harness"
 _SOON = 1.0

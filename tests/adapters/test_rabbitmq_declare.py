@@ -16,11 +16,11 @@ from pika.exceptions import NackError
 from steadyworker.adapter import QueueSpec, Settings
 from steadyworker.delivery import Copy, Target
 from steadyworker.errors import BrokerUnavailable, ConfigError, Finding, TargetMissing
-from steadyworker_rabbitmq.actual import differences
+from steadyworker_rabbitmq.checks.findings import find
+from steadyworker_rabbitmq.checks.management import Management
+from steadyworker_rabbitmq.checks.probe import Broker
+from steadyworker_rabbitmq.checks.queue_state import differences
 from steadyworker_rabbitmq.declare import prepare
-from steadyworker_rabbitmq.findings import find
-from steadyworker_rabbitmq.management import Management
-from steadyworker_rabbitmq.probe import Broker
 from steadyworker_rabbitmq.topology import Topology
 from tests.brokers.rabbitmq import Node, RabbitMQ, Vhost
 from tests.support.stage import eventually

@@ -11,8 +11,8 @@ import pytest
 from steadyworker.adapter import Connected, Delivered, Delivery, Finding, QueueSpec, Redelivered, Settings
 from steadyworker.delivery import KEY, Copy, Settle, Settled, Target
 from steadyworker_rabbitmq import RabbitmqAdapter
-from steadyworker_rabbitmq.actual import Actual
-from steadyworker_rabbitmq.hazards import delayed_retry
+from steadyworker_rabbitmq.checks.queue_state import Actual
+from steadyworker_rabbitmq.checks.risks import delayed_retry
 from steadyworker_rabbitmq.topology import Topology
 from tests.brokers.rabbitmq import Node, RabbitMQ, Vhost
 

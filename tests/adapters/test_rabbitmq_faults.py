@@ -21,7 +21,8 @@ from pika.exceptions import ChannelClosedByBroker
 from steadyworker.adapter import Blocked, Connected, Delivered, Delivery, Gone, Lost, QueueSpec, Settings, Unblocked
 from steadyworker.delivery import HOP, KEY, Copy, Settle, Settled, Target
 from steadyworker.errors import BrokerUnavailable, PublishFailed, StaleDelivery, TargetMissing, Unsettled
-from steadyworker_rabbitmq import RabbitmqAdapter, backoff, connection, limits
+from steadyworker_rabbitmq import RabbitmqAdapter, backoff, connection
+from steadyworker_rabbitmq.checks import limits
 from tests.brokers.rabbitmq import Node, RabbitMQ, Vhost
 from tests.faults.link import BOTH, Direction, Link
 from tests.faults.proxy import Proxy

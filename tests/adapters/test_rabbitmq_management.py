@@ -8,8 +8,8 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
 
-from steadyworker_rabbitmq.actual import Actual
-from steadyworker_rabbitmq.management import Management, Unanswered
+from steadyworker_rabbitmq.checks.management import Management, Unanswered
+from steadyworker_rabbitmq.checks.queue_state import Actual
 
 QUEUE = """{
     "type": "quorum", "durable": true, "arguments": {"x-queue-type": "quorum"}, "policy": "shop",

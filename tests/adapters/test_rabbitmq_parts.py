@@ -23,10 +23,10 @@ from pika.spec import Basic, BasicProperties
 from steadyworker.adapter import Copy, Redelivered, SystemClock, Target
 from steadyworker.errors import BrokerUnavailable, PublishFailed
 from steadyworker_rabbitmq.backoff import Backoff
-from steadyworker_rabbitmq.beneath import Connection
 from steadyworker_rabbitmq.errors import Foreign, Refused, translated, unavailable
 from steadyworker_rabbitmq.iothread import IoThread
 from steadyworker_rabbitmq.messages import EXACT, delivery_of, fitted, properties_of, size_of
+from steadyworker_rabbitmq.pika_internals import Connection
 
 # --- Waits ------------------------------------------------------------------------------------------------------------
 

@@ -12,11 +12,11 @@ import pytest
 from steadyworker.adapter import DELAYS, QueueSpec, Settings
 from steadyworker.delivery import Copy, Target
 from steadyworker.errors import ConfigError
-from steadyworker_rabbitmq import limits
-from steadyworker_rabbitmq.actual import Actual, Difference, QueueType, differences
+from steadyworker_rabbitmq.checks import limits
+from steadyworker_rabbitmq.checks.findings import find
+from steadyworker_rabbitmq.checks.queue_state import Actual, Difference, QueueType, differences
+from steadyworker_rabbitmq.checks.risks import KNOWN_ARGUMENTS
 from steadyworker_rabbitmq.declare import prepare
-from steadyworker_rabbitmq.findings import find
-from steadyworker_rabbitmq.hazards import KNOWN_ARGUMENTS
 from steadyworker_rabbitmq.topology import Topology, Version
 
 V310, V312, V40, V43 = (3, 10, 8), (3, 12, 0), (4, 0, 5), (4, 3, 6)

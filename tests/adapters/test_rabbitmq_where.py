@@ -12,7 +12,7 @@ from cryptography.hazmat.primitives import serialization
 from pika.credentials import ExternalCredentials
 
 from steadyworker.errors import ConfigError
-from steadyworker_rabbitmq.where import HEARTBEAT, Address, Tls, Where, where
+from steadyworker_rabbitmq.url import HEARTBEAT, Address, Tls, Where, where
 
 CANARY = "c4n4ry"
 

@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from steadyworker.adapter import OpenAdapter, QueueSpec, Settings
+from steadyworker.backends.registry import open_adapter as open_by_scheme
 from steadyworker.delivery import KEY, Copy, Target
 from steadyworker.errors import BrokerUnavailable, ConfigError, PublishFailed, TargetMissing
-from steadyworker.registry import open_adapter as open_by_scheme
 from steadyworker_sqlite import SqliteAdapter, open_adapter
 from steadyworker_sqlite.topology import file_system, path_of, place_findings
 

@@ -34,7 +34,7 @@ from steadyworker.exports.spark import Jdbc
 from steadyworker.exports.spark.export import SparkExport
 from steadyworker.exports.spark.service import SparkService
 from steadyworker.exports.spark.settings import PROPERTIES, SparkSettings
-from steadyworker.memory import rss, tree_rss
+from steadyworker.system.procfs import rss, tree_rss
 from tests.benchmarks.others import ENGINES
 from tests.brokers.install import MissingError, jdbc_drivers
 from tests.brokers.postgres import Cluster

@@ -18,16 +18,16 @@ from queue import SimpleQueue
 
 from steadyworker import Job, Worker, config, run
 from steadyworker.adapter import Copy, Delivered, QueueSpec, Settle, Signal, Target
-from steadyworker.assemble import Hands
+from steadyworker.backends.opening import open_adapter_for
 from steadyworker.clock import SystemClock, Times
 from steadyworker.events import Event, JobSettled, JobStarted
 from steadyworker.ledger.memory import MemoryLedger
-from steadyworker.opening import open_adapter_for
-from steadyworker.runner import Runner
+from steadyworker.runner.runner import Runner
+from steadyworker.runner.state import Parts
+from steadyworker.service.pool import Hands
 from steadyworker.slots.thread import ThreadSlot
-from steadyworker.table import Parts
+from steadyworker.spec import spec_of
 from steadyworker.testing.broker import MemoryBroker
-from steadyworker.worker import spec_of
 
 _CLOCK = SystemClock()
 SLOTS = 2

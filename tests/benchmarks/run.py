@@ -25,9 +25,9 @@ from rich.table import Table
 from steadyworker import Client
 from steadyworker.clock import SystemClock, Times
 from steadyworker.ledger.base import Claimed, JobId
-from steadyworker.ledger.sqlite import SqliteLedger
-from steadyworker.memory import rss
+from steadyworker.ledger.sqlite.ledger import SqliteLedger
 from steadyworker.outcome import Counters
+from steadyworker.system.procfs import rss
 
 HERE = Path(__file__).parent
 JOBS, ROUNDS, STARTS, IDLE, ROWS = 1_000, 3, 5, 10.0, 2_000

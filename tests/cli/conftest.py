@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from steadyworker.config import load
+from steadyworker.config.resolve import load
 from tests.cli.kit import APP, Queues, Shell
 
 

@@ -14,13 +14,13 @@ from queue import SimpleQueue
 from typing import Any
 
 from steadyworker.adapter import Delivered, Signal
-from steadyworker.config import Options
-from steadyworker.connections import Connections, Line
+from steadyworker.backends.connections import Connections, Line
+from steadyworker.backends.opening import open_adapter_for
+from steadyworker.config.resolve import Options
 from steadyworker.delivery import Delivery, Settle
 from steadyworker.ledger.base import Beat, Claimed, JobId, Ledger, Moving, Row, Verdict
-from steadyworker.opening import open_adapter_for
 from steadyworker.outcome import Counters
-from steadyworker.settle import Origin, hand_over_copy
+from steadyworker.runner.settlement_plan import Origin, hand_over_copy
 
 BODY = b'{"merchant": "m-17", "password": "hunter2"}'
 

@@ -7,7 +7,7 @@ import json
 import pytest
 
 from steadyworker.adapter import Copy, Target
-from steadyworker.connections import Connections, Line
+from steadyworker.backends.connections import Connections, Line
 from tests.cli.kit import Queues, Shell
 
 EXPORTS = Line("exports", "exports", None, object)

@@ -48,7 +48,15 @@ def test_help_does_not_import_what_verbs_need(shell: Shell) -> None:
     said = shell("--help", environ={"PYTHONPROFILEIMPORTTIME": "1"})
     imported = {line.rpartition("|")[2].strip() for line in said.err.splitlines() if line.startswith("import time:")}
     assert "steadyworker.cli" in imported
-    assert not imported & {"rich", "msgspec", "structlog", "sqlite3", "tenacity", "steadyworker.config", "asyncio"}
+    assert not imported & {
+        "rich",
+        "msgspec",
+        "structlog",
+        "sqlite3",
+        "tenacity",
+        "steadyworker.config.resolve",
+        "asyncio",
+    }
 
 
 @pytest.mark.parametrize("verb", VERBS)

@@ -14,8 +14,8 @@ import pytest
 from click.testing import CliRunner
 
 from steadyworker.adapter import Copy, DeadLetters, Delivery
+from steadyworker.backends.connections import Connections, Line
 from steadyworker.cli import verbs
-from steadyworker.connections import Connections, Line
 from steadyworker.deadletters import DeadLetterQueue
 from steadyworker.errors import Unsettled
 from steadyworker.slots.spare import Spare

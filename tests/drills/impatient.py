@@ -9,7 +9,7 @@ from __future__ import annotations
 import sys
 from unittest.mock import patch
 
-from steadyworker_rabbitmq import limits
+from steadyworker_rabbitmq.checks import limits
 from tests.drills.stories import DELIVERY_TIMEOUT
 from tests.support.main import main
 

@@ -13,7 +13,7 @@ import pika
 from steadyworker import Client
 from steadyworker.clock import SystemClock, Times
 from steadyworker.ledger.base import State
-from steadyworker.ledger.postgres import PostgresLedger
+from steadyworker.ledger.postgres.ledger import PostgresLedger
 from steadyworker.outcome import Counters
 from tests.brokers.rabbitmq import RabbitMQ, Vhost
 from tests.support.stage import Processes, WorkerProcess, eventually

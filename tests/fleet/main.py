@@ -14,13 +14,13 @@ import os
 import sys
 from unittest.mock import patch
 
-from steadyworker import reach
+from steadyworker.runner import consumer_audit
 from steadyworker_rabbitmq import backoff
 from tests.support.main import main
 
 if __name__ == "__main__":
     script = json.loads(os.environ["STAGE"])
     patch.object(backoff, "LONGEST", 2.0).start()
-    patch.object(reach, "LOOK_EVERY", script.get("look", reach.LOOK_EVERY)).start()
-    patch.object(reach, "_SPARE", script.get("spare", reach._SPARE)).start()
+    patch.object(consumer_audit, "LOOK_EVERY", script.get("look", consumer_audit.LOOK_EVERY)).start()
+    patch.object(consumer_audit, "_SPARE", script.get("spare", consumer_audit._SPARE)).start()
     sys.exit(main())

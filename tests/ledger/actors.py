@@ -12,8 +12,8 @@ from pathlib import Path
 from steadyworker.clock import SystemClock, Times
 from steadyworker.ledger.base import Claimed, JobId, Ledger, Moving, Verdict
 from steadyworker.ledger.owners import OwnerLock, new_owner_id
-from steadyworker.ledger.postgres import PostgresLedger
-from steadyworker.ledger.sqlite import SqliteLedger
+from steadyworker.ledger.postgres.ledger import PostgresLedger
+from steadyworker.ledger.sqlite.ledger import SqliteLedger
 from steadyworker.outcome import Counters
 
 JOB = JobId("shop", "exports", "m-17")

@@ -10,7 +10,7 @@ import psycopg
 import pytest
 
 from steadyworker.clock import SystemClock, Times
-from steadyworker.ledger.postgres import PostgresLedger
+from steadyworker.ledger.postgres.ledger import PostgresLedger
 from tests.ledger.pgkit import QUICK, Admin, Open
 
 

@@ -19,7 +19,7 @@ from psycopg import sql
 
 from steadyworker.clock import Clock, SystemClock, Times
 from steadyworker.ledger.base import Claimed, JobId, Row
-from steadyworker.ledger.postgres import PostgresLedger
+from steadyworker.ledger.postgres.ledger import PostgresLedger
 from steadyworker.outcome import Counters
 from steadyworker.testing.clock import FakeClock
 

@@ -20,7 +20,7 @@ import pytest
 from psycopg import sql
 
 from steadyworker.errors import ConfigError, Finding, LedgerUnavailable
-from steadyworker.ledger.postgres import PostgresLedger
+from steadyworker.ledger.postgres.ledger import PostgresLedger
 from tests.brokers.postgres import Cluster
 from tests.ledger.pgkit import JOB, Admin, Open, claim, prefer
 from tests.support.stage import eventually

@@ -14,7 +14,7 @@ import pytest
 from steadyworker.clock import Times
 from steadyworker.errors import LedgerUnavailable
 from steadyworker.ledger.base import Claimed, JobId, Row
-from steadyworker.ledger.postgres import PostgresLedger
+from steadyworker.ledger.postgres.ledger import PostgresLedger
 from steadyworker.outcome import Counters
 from tests.brokers.postgres import Cluster, Postgres
 from tests.faults.link import Link

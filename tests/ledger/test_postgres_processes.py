@@ -20,7 +20,7 @@ from steadyworker.clock import SystemClock, Times
 from steadyworker.ledger.base import Claimed, JobId, Ledger, Renewal, State, Token
 from steadyworker.ledger.lease import Keeper
 from steadyworker.ledger.owners import OwnerLock, new_owner_id
-from steadyworker.ledger.postgres import PostgresLedger
+from steadyworker.ledger.postgres.ledger import PostgresLedger
 from steadyworker.outcome import Counters
 from tests.brokers.postgres import Cluster
 from tests.conftest import Eventually

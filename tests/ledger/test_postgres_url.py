@@ -10,9 +10,9 @@ import pytest
 from psycopg.conninfo import conninfo_to_dict
 
 from steadyworker import config
+from steadyworker.backends.opening import open_ledger
 from steadyworker.errors import ConfigError
-from steadyworker.ledger.postgres_url import is_remote, target_of, tls_defaults
-from steadyworker.opening import open_ledger
+from steadyworker.ledger.postgres.url import is_remote, target_of, tls_defaults
 
 
 @pytest.fixture(autouse=True)

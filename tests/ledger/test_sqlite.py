@@ -11,10 +11,10 @@ from msgspec.structs import replace
 
 from steadyworker.clock import Times
 from steadyworker.ledger.base import JobId, Ledger
-from steadyworker.ledger.sqlite import SqliteLedger
+from steadyworker.ledger.sqlite.ledger import SqliteLedger
 from steadyworker.testing.clock import FakeClock
 from steadyworker.testing.conformance import LedgerSuite
-from steadyworker.testing.conformance.ledger_bench import JOB, claimed
+from steadyworker.testing.conformance.ledger_fixtures import JOB, claimed
 
 
 @pytest.fixture

@@ -17,8 +17,8 @@ import pytest
 from steadyworker.clock import Times
 from steadyworker.errors import ConfigError, LedgerUnavailable
 from steadyworker.ledger.base import Claimed, JobId, Moving, Row, Verdict
-from steadyworker.ledger.sqlite import SqliteLedger
-from steadyworker.ledger.sqlite_place import network_file_system
+from steadyworker.ledger.sqlite.ledger import SqliteLedger
+from steadyworker.ledger.sqlite.place import network_file_system
 from steadyworker.outcome import Counters
 from steadyworker.testing.clock import FakeClock
 

@@ -17,7 +17,7 @@ from msgspec.structs import replace
 from steadyworker.clock import SystemClock, Times
 from steadyworker.ledger.base import Claimed, JobId, State
 from steadyworker.ledger.owners import lock_path
-from steadyworker.ledger.sqlite import SqliteLedger
+from steadyworker.ledger.sqlite.ledger import SqliteLedger
 from steadyworker.outcome import Counters
 
 ROOT = Path(__file__).parents[2]

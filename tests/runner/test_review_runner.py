@@ -22,12 +22,12 @@ from steadyworker.ledger.memory import MemoryLedger
 from steadyworker.lifecycle import Stage
 from steadyworker.outcome import Counters, Done, Failed, Interrupted, Outcome
 from steadyworker.retry import RetryPolicy
-from steadyworker.runner import Happening, Runner
+from steadyworker.runner.runner import Happening, Runner
+from steadyworker.runner.state import LedgerLost, Parts, Renewed, Staged
 from steadyworker.slots.base import Asked, Ended, Ready, SlotSink, Task, Unready
-from steadyworker.table import LedgerLost, Parts, Renewed, Staged
+from steadyworker.spec import spec_of
 from steadyworker.testing.clock import FakeClock
-from steadyworker.testing.ledger_line import LedgerLine
-from steadyworker.worker import spec_of
+from steadyworker.testing.flaky_ledger import LedgerLine
 from tests.runner.kit import QUEUE, AnyWorker, worker
 
 NAMESPACE = "review"

@@ -9,8 +9,8 @@ import pytest
 
 from steadyworker.ledger.base import State
 from steadyworker.lifecycle import Stage
-from steadyworker.reach import Reached
-from steadyworker.table import Staged
+from steadyworker.runner.consumer_audit import Reached
+from steadyworker.runner.state import Staged
 from steadyworker.testing.plugin import MakeHarness
 from tests.runner.kit import QUEUE, Gate, Obedient, Seen, counted, nothing, saves, settled, worker
 

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from steadyworker.runner.slot_health import Standings
 from steadyworker.slots.base import Unready
-from steadyworker.slots.tenure import STEADY
-from steadyworker.standing import Standings
+from steadyworker.slots.child_state import STEADY
 from steadyworker.testing.clock import FakeClock
 
 BROKEN = Unready(0, "setup raised ValueError: no database")

@@ -12,11 +12,11 @@ import psutil  # type: ignore[import-untyped]
 import pytest
 
 from steadyworker import Client, config
-from steadyworker.assemble import Assembly, assemble, plan
 from steadyworker.clock import SystemClock, Times
 from steadyworker.events import Event, JobSettled
-from steadyworker.service import Service
-from steadyworker.vigil import Vigil
+from steadyworker.service.assemble import Assembly, assemble, plan
+from steadyworker.service.monitor import Vigil
+from steadyworker.service.service import Service
 from steadyworker.worker import load_worker
 from tests.support.stage import ROOT, eventually
 

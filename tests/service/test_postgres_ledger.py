@@ -12,7 +12,7 @@ import pytest
 
 from steadyworker.clock import SystemClock, Times
 from steadyworker.ledger.base import State
-from steadyworker.ledger.postgres import PostgresLedger
+from steadyworker.ledger.postgres.ledger import PostgresLedger
 from steadyworker.outcome import Counters
 from tests.brokers.postgres import Cluster
 from tests.support.stage import Stage

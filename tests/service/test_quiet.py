@@ -7,7 +7,7 @@ from typing import Any, cast
 
 from steadyworker import config
 from steadyworker.clock import SystemClock
-from steadyworker.service import Service
+from steadyworker.service.service import Service
 
 
 def service(tmp_path: Any) -> Service:

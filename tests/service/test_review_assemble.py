@@ -9,9 +9,9 @@ import pytest
 from msgspec.structs import replace
 
 from steadyworker import config
-from steadyworker.assemble import _fan_out, specs_of
 from steadyworker.errors import ConfigError
 from steadyworker.events import Adopted, Event
+from steadyworker.service.assemble import _fan_out, specs_of
 
 
 def test_no_worker_at_all_is_refused(tmp_path: Path) -> None:

@@ -9,11 +9,11 @@ from types import SimpleNamespace
 from typing import Any, cast
 
 from steadyworker import config
-from steadyworker.assemble import Assembly
 from steadyworker.clock import SystemClock
-from steadyworker.reach import Lookout, Reached
-from steadyworker.service import Service
-from steadyworker.vigil import Vigil
+from steadyworker.runner.consumer_audit import Lookout, Reached
+from steadyworker.service.assemble import Assembly
+from steadyworker.service.monitor import Vigil
+from steadyworker.service.service import Service
 
 
 class HastyClock(SystemClock):

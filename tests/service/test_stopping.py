@@ -10,8 +10,8 @@ import pytest
 
 from steadyworker import lifecycle
 from steadyworker.ledger.base import State
+from steadyworker.lifecycle import Budget
 from steadyworker.outcome import Counters
-from steadyworker.stopping import Budget
 from tests.support.stage import Stage, WorkerProcess, each_once
 
 JOBS = "tests.support.jobs"

@@ -14,17 +14,17 @@ from typing import Any
 
 import pytest
 
-from steadyworker import settle
 from steadyworker.clock import Times
-from steadyworker.deliveries import Deliveries
 from steadyworker.delivery import HOP
 from steadyworker.ledger.memory import MemoryLedger
 from steadyworker.ledger.rules import Who
-from steadyworker.ledger.sqlite import SqliteLedger
+from steadyworker.ledger.sqlite.ledger import SqliteLedger
 from steadyworker.outcome import Interrupted
-from steadyworker.runs import Runs
-from steadyworker.settle import HandOver, Origin, Step
-from steadyworker.table import Phase, Run
+from steadyworker.runner import settlement_plan, settler
+from steadyworker.runner.deliveries import Deliveries
+from steadyworker.runner.runs import Runs
+from steadyworker.runner.settlement_plan import HandOver, Origin, Step
+from steadyworker.runner.state import Phase, Run
 from tests.simulation.world import CALM, CONNECTIONS_ONLY, Faults, Violation, World, history
 
 CHUNKS = 20
@@ -116,14 +116,14 @@ def my_name_without_my_run_means_wait() -> Any:
 
 
 def moved_is_written_before_the_confirm() -> Any:
-    original = settle.moving
+    original = settlement_plan.moving
 
     def moving(*arguments: Any) -> HandOver:
         hand_over = original(*arguments)
         hand_over.steps = (Step.RECORD, Step.CONFIRM, Step.PUBLISH, Step.SETTLE, Step.NOTE)
         return hand_over
 
-    return replaced(settle, "moving", moving)
+    return replaced(settler, "moving", moving)
 
 
 def the_retry_keeps_the_hop() -> Any:

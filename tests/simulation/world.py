@@ -25,13 +25,14 @@ from steadyworker.ledger.memory import MemoryLedger
 from steadyworker.lifecycle import Stage
 from steadyworker.outcome import Crashed, Done, Failed, Interrupted, Outcome, Rejected, Snoozed
 from steadyworker.retry import RetryPolicy
-from steadyworker.runner import Runner
-from steadyworker.settle import Step
+from steadyworker.runner.runner import Runner
+from steadyworker.runner.settlement_plan import Step
+from steadyworker.runner.state import Parts, Staged
 from steadyworker.slots.base import Asked, Ended, Ready, Slot, SlotSink, Task
-from steadyworker.table import Parts, Staged
+from steadyworker.spec import spec_of
 from steadyworker.testing.broker import MemoryBroker
 from steadyworker.testing.clock import FakeClock
-from steadyworker.worker import Worker, spec_of
+from steadyworker.worker import Worker
 
 QUEUE = "exports"
 NAMESPACE = "sim"

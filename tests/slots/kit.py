@@ -13,7 +13,8 @@ from steadyworker.clock import SystemClock
 from steadyworker.slots.base import Asked, Ended, Progressed, Ready, Slot, SlotEvent, Task, Unready
 from steadyworker.slots.process import ProcessSlot
 from steadyworker.slots.thread import ThreadSlot
-from steadyworker.worker import load_worker, spec_of
+from steadyworker.spec import spec_of
+from steadyworker.worker import load_worker
 
 SLOT_ARGUMENTS = ("setup_limit", "ping", "silence", "grace", "spare", "held")
 

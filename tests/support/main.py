@@ -29,16 +29,17 @@ from pathlib import Path
 from typing import Any
 from unittest.mock import patch
 
-from steadyworker import assemble as assembling
-from steadyworker import config, logs, run
-from steadyworker import vigil as watching
-from steadyworker.assemble import Plan, assemble, plan
+from steadyworker import config, run
 from steadyworker.clock import Times
-from steadyworker.ledger.sqlite import SqliteLedger
-from steadyworker.service import Service
+from steadyworker.ledger.sqlite.ledger import SqliteLedger
+from steadyworker.runner.state import Parts
+from steadyworker.service import assemble as assembling
+from steadyworker.service import monitor as watching
+from steadyworker.service.assemble import Plan, assemble, plan
+from steadyworker.service.monitor import Vigil
+from steadyworker.service.service import Service
 from steadyworker.slots.process import ProcessSlot
-from steadyworker.table import Parts
-from steadyworker.vigil import Vigil
+from steadyworker.telemetry import logs
 from steadyworker.worker import load_worker
 from steadyworker_sqlite import SqliteAdapter
 

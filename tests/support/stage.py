@@ -21,7 +21,7 @@ import pytest
 from steadyworker import Client
 from steadyworker.clock import SystemClock, Times
 from steadyworker.ledger.base import Ledger, Row, State
-from steadyworker.ledger.sqlite import SqliteLedger
+from steadyworker.ledger.sqlite.ledger import SqliteLedger
 
 ROOT = Path(__file__).parents[2]
 MAIN = Path(__file__).with_name("main.py")

@@ -33,7 +33,7 @@ import msgspec
 from steadyworker.exports.spark.java import Java
 from steadyworker.exports.spark.protocol import Command, Message, Stop, decode_message, encode
 from steadyworker.exports.spark.settings import PROPERTIES, SparkSettings
-from steadyworker.memory import tree_rss
+from steadyworker.system.procfs import tree_rss
 
 _LOG_TAIL = 4000
 _LOG_LINES = 5

@@ -47,7 +47,7 @@ from steadyworker.exports.spark.protocol import (
     as_event,
 )
 from steadyworker.exports.spark.settings import SparkSettings
-from steadyworker.logs import get_logger
+from steadyworker.telemetry.logs import get_logger
 
 _STOPPED = ("stopped", "the worker process stops")
 _CANCELLED = ("cancelled", "cancelled")

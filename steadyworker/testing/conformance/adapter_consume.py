@@ -12,7 +12,7 @@ import pytest
 from steadyworker.adapter import Adapter, Connected, Delivered, Lost, QueueSpec, Redelivered, Signal
 from steadyworker.delivery import KEY, Copy, Settle, Target
 from steadyworker.errors import PublishFailed, StaleDelivery
-from steadyworker.testing.conformance.adapter_bench import AdapterBench, message, messages
+from steadyworker.testing.conformance.adapter_fixtures import AdapterBench, message, messages
 
 Open = Callable[[], Adapter]
 

@@ -11,7 +11,7 @@ import pytest
 
 from steadyworker.adapter import Adapter, Delays, QueueSpec
 from steadyworker.delivery import KEY, Copy, Settle, Target
-from steadyworker.testing.conformance.adapter_bench import AdapterBench, message, messages
+from steadyworker.testing.conformance.adapter_fixtures import AdapterBench, message, messages
 
 Open = Callable[[], Adapter]
 

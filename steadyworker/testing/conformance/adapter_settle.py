@@ -12,7 +12,7 @@ import pytest
 from steadyworker.adapter import Adapter, Redelivered, SettlesSoon
 from steadyworker.delivery import KEY, Delivery, Settle, Settled
 from steadyworker.errors import StaleDelivery, Unsettled
-from steadyworker.testing.conformance.adapter_bench import AdapterBench, message, messages
+from steadyworker.testing.conformance.adapter_fixtures import AdapterBench, message, messages
 
 Open = Callable[[], Adapter]
 

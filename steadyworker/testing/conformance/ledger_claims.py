@@ -12,7 +12,7 @@ from msgspec.structs import replace
 from steadyworker.ledger.base import Claimed, Ledger, Moving, Row, State, Verdict
 from steadyworker.outcome import Counters
 from steadyworker.testing.clock import FakeClock
-from steadyworker.testing.conformance.ledger_bench import (
+from steadyworker.testing.conformance.ledger_fixtures import (
     AGAIN,
     BODY,
     DEAD_END,

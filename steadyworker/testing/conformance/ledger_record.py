@@ -11,7 +11,7 @@ from msgspec.structs import replace
 from steadyworker.ledger.base import Beat, JobId, Ledger, State
 from steadyworker.ledger.retention import DAY
 from steadyworker.testing.clock import FakeClock
-from steadyworker.testing.conformance.ledger_bench import (
+from steadyworker.testing.conformance.ledger_fixtures import (
     DEAD_END,
     JOB,
     ME,

@@ -11,7 +11,7 @@ from msgspec.structs import replace
 from steadyworker.ledger.base import Ledger, Moving, State, Token, Verdict
 from steadyworker.outcome import Counters
 from steadyworker.testing.clock import FakeClock
-from steadyworker.testing.conformance.ledger_bench import (
+from steadyworker.testing.conformance.ledger_fixtures import (
     AGAIN,
     DEAD_END,
     JOB,

@@ -1,0 +1,172 @@
+"""What is wrong between this broker and a Worker's queues, each with the line that heals it; looks, and changes nothing."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Iterator
+
+import pika
+
+from steadyworker.errors import BrokerUnavailable, Finding
+from steadyworker_rabbitmq.checks import limits, risks
+from steadyworker_rabbitmq.checks.management import Management
+from steadyworker_rabbitmq.checks.probe import Broker
+from steadyworker_rabbitmq.checks.queue_state import Actual, as_wanted, differences
+from steadyworker_rabbitmq.topology import Role, Topology, Wanted
+
+_RARE_HEARTBEAT = 300
+_HASTY_HEARTBEAT = 5
+
+_ROLES: dict[Role, str] = {"work": "work queue", "retry": "retry queue", "dead": "dead-letter queue"}
+
+
+def find(
+    connection: pika.BlockingConnection, topology: Topology, management: Management | None = None
+) -> list[Finding]:
+    """
+    Everything that is wrong, each with its remedy; blocks, uses channels of its own, makes and changes nothing.
+
+    `management` is asked for what AMQP cannot say, as long as it answers; what then stays unknown is a finding.
+
+    Raises:
+        BrokerUnavailable: The connection was lost on the way.
+    """
+    broker = Broker(connection, management)
+    if too_old := broker_finding(broker):
+        return [too_old]
+    found = [*_heartbeat(broker), *_reading(broker, topology)]
+    for wanted in topology.queues(broker.version) if topology.mode != "trust" else ():
+        found += _queue(broker, topology, wanted)
+    # Last: under an alarm, a connection that has published is read no more.
+    return [*found, *_writing(broker, topology)]
+
+
+def broker_finding(broker: Broker) -> Finding | None:
+    """Whether it is a broker that can do what is needed."""
+    if broker.product == "RabbitMQ" and broker.version >= limits.OLDEST:
+        return None
+    got = f"{broker.product} {'.'.join(map(str, broker.version))}"
+    what = f"Expected RabbitMQ {'.'.join(map(str, limits.OLDEST))} or newer, got {got}: it would lose copies that wait for a retry."
+    return Finding("error", what, "upgrade the broker, or name another with --broker.")
+
+
+def retry_finding(wanted: Wanted, actual: Actual) -> Finding | None:
+    """A retry queue that is not as we make it sends copies astray, or loses them on their way back."""
+    different = [each for each in differences(wanted, actual) if each.wanted is not None]
+    if not different:
+        return None
+    what = f"The retry queue {wanted.name!r} would lose copies or send them astray: {'; '.join(map(str, different))}."
+    return Finding(
+        "error",
+        what,
+        f"rabbitmqctl delete_queue {shlex.quote(wanted.name)} --if-empty, and run again with --topology declare.",
+    )
+
+
+def missing_finding(broker: Broker, wanted: Wanted) -> Finding:
+    """A queue that is not there and that we are not to make."""
+    arguments = ", ".join(f"{name}={value}" for name, value in wanted.arguments.items())
+    what = f"Expected the {_ROLES[wanted.role]} {wanted.name!r} in virtual host {broker.vhost!r}, got none."
+    return Finding("error", what, f"make it, durable, with {arguments}; or run once with --topology declare.")
+
+
+def permission_finding(broker: Broker, topology: Topology, what_for: str) -> Finding:
+    """The one line that grants all that is needed, whatever was refused."""
+    queues = rf"^({re.escape(topology.work)}(\.later\..*)?|{re.escape(topology.dead)})$"
+    words = ["rabbitmqctl", "set_permissions", "-p", broker.vhost, broker.user, queues, r"^amq\.default$", queues]
+    what = f"User {broker.user!r} may not {what_for}."
+    return Finding(
+        "error", what, f"{shlex.join(words)} (add what the user has already: rabbitmqctl list_user_permissions)."
+    )
+
+
+def _heartbeat(broker: Broker) -> Iterator[Finding]:
+    remedy = "set heartbeat in --broker to 30 to 60 s, or leave it out."
+    if broker.heartbeat < _HASTY_HEARTBEAT:
+        what = f"With a heartbeat of {broker.heartbeat} s, a pause of {2 * broker.heartbeat} s (swap, a frozen host) costs the connection."
+        yield Finding("warning", what, remedy)
+    elif broker.heartbeat > _RARE_HEARTBEAT:
+        what = f"With a heartbeat of {broker.heartbeat} s, the jobs of a host that died wait up to {3 * broker.heartbeat} s for another."
+        yield Finding("warning", what, remedy)
+
+
+def _reading(broker: Broker, topology: Topology) -> Iterator[Finding]:
+    for name in (topology.work, topology.dead):
+        if not broker.may_consume(name):
+            yield permission_finding(broker, topology, f"consume from {name!r}")
+
+
+def _writing(broker: Broker, topology: Topology) -> Iterator[Finding]:
+    try:
+        if not broker.may_publish():
+            what_for = "publish to the default exchange ('amq.default'), through which every queue is reached"
+            yield permission_finding(broker, topology, what_for)
+    except BrokerUnavailable as error:
+        what = f"Whether user {broker.user!r} may publish is not known: {error}"
+        yield Finding("warning", what, "check again when the broker takes messages; until then no job is retried.")
+
+
+def _queue(broker: Broker, topology: Topology, wanted: Wanted) -> Iterator[Finding]:
+    declares = topology.mode == "declare"
+    actual = broker.look(wanted, redeclare=declares)
+    if actual is None:
+        yield from _to_be_made(broker, topology, wanted) if declares else (missing_finding(broker, wanted),)
+        return
+    if actual.type == "stream":
+        what = f"The {_ROLES[wanted.role]} {wanted.name!r} is a stream: nothing is ever removed from it."
+        yield Finding("error", what, "name a quorum queue.")
+        return
+    if not actual.durable:
+        what = f"The {_ROLES[wanted.role]} {wanted.name!r} is not durable: it and its messages are gone when the broker restarts."
+        yield Finding("error", what, "delete it when it is empty, and make it durable.")
+    if wanted.role == "retry":
+        if found := retry_finding(wanted, actual):
+            yield found
+    else:
+        if not declares:
+            yield from _differs(wanted, actual)
+        yield from risks.delivery_limit(broker.version, broker.vhost, wanted, actual, topology.time_limit)
+        yield from risks.delayed_retry(broker.version, wanted, actual)
+    if wanted.role == "work":
+        timeout = risks.delivery_timeout(broker.version, broker.vhost, actual, topology.time_limit, _why(broker))
+        yield from timeout if broker.unasked is None else _unseen(broker, actual, timeout)
+        yield from risks.oddities(broker.version, actual)
+    yield from risks.losses(wanted, actual)
+
+
+def _to_be_made(broker: Broker, topology: Topology, wanted: Wanted) -> Iterator[Finding]:
+    if not broker.may_configure(wanted.name):
+        yield permission_finding(broker, topology, f"make the {_ROLES[wanted.role]} {wanted.name!r}")
+    if wanted.role == "work":
+        why = ": the queue is not there yet"
+        yield from risks.delivery_timeout(broker.version, broker.vhost, as_wanted(wanted), topology.time_limit, why)
+
+
+def _differs(wanted: Wanted, actual: Actual) -> Iterator[Finding]:
+    """Whoever makes the queues themselves wants to know where they differ; only some of it does harm."""
+    if different := differences(wanted, actual):
+        what = (
+            f"The {_ROLES[wanted.role]} {wanted.name!r} is not as it would be made: {'; '.join(map(str, different))}."
+        )
+        yield Finding("warning", what, "it is used as it is; arguments change only with a queue that is made anew.")
+
+
+def _unseen(broker: Broker, actual: Actual, timeout: Iterator[Finding]) -> Iterator[Finding]:
+    """One line for all that was to be asked and could not be; whoever switched the management API off knows what they do not know."""
+    assert broker.unasked is not None, "it answered, or was not asked"
+    unseen = "policies" if actual.arguments is not None else "arguments and policies"
+    what = f"The {unseen} of queue {actual.name!r} are not known, and may drop messages: {broker.unasked}."
+    remedy = broker.unasked.remedy
+    for finding in timeout:
+        what, remedy = f"{what} {finding.what}", f"{remedy} For the timeout: {finding.remedy}"
+    yield Finding("warning", what, remedy)
+
+
+def _why(broker: Broker) -> str:
+    """Why the delivery timeout could not be asked for, as the rest of a sentence."""
+    if broker.version < limits.TIMEOUT_POLICIES:
+        return ": this version tells nobody"
+    if not broker.asks:
+        return ": the management API is not asked"
+    return ": it shows with the first consumer" if broker.unasked is None else " either"

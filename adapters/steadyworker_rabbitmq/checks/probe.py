@@ -1,0 +1,181 @@
+"""
+Questions that a broker answers over AMQP, each on a channel of its own, as a refusal closes the channel.
+
+AMQP has no way to ask for a permission or for a queue's arguments.
+But a broker looks at permissions first, then at whether it can do what is asked, and at last does it: whoever asks for what
+cannot be done (a negative time to live, a priority that is no number, a queue that cannot exist) hears of the permission,
+and nothing has changed.
+Read off RabbitMQ 3.10 and 4.3; the texts are theirs.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import pika
+from pika.adapters.blocking_connection import BlockingChannel
+from pika.exceptions import ChannelClosedByBroker, UnroutableError
+
+from steadyworker.errors import BrokerUnavailable
+from steadyworker_rabbitmq.checks.limits import CONSUMER_TIMEOUTS
+from steadyworker_rabbitmq.checks.management import Management, Unanswered
+from steadyworker_rabbitmq.checks.queue_state import Actual, QueueType, queue_type
+from steadyworker_rabbitmq.errors import translated
+from steadyworker_rabbitmq.topology import Version, Wanted
+
+REFUSED, MISSING, PRECONDITION = 403, 404, 406
+
+_INEQUIVALENT = re.compile(r"inequivalent arg '(?P<name>[^']+)' .* but current is (?P<current>.+)$")
+_CURRENT = re.compile(r"(?:the value )?'(?P<value>.*?)'(?: of type '(?P<type>\w+)')?$")
+_FLAGS = ("durable", "auto_delete", "exclusive")
+_MOST_ARGUMENTS = 30
+_NOBODY = "amq.steadyworker-nobody"
+"""No client can make a queue of this name: the prefix is the broker's own."""
+
+
+class Broker:
+    """
+    One broker, to be asked; every method raises BrokerUnavailable when the connection is lost.
+
+    Attributes:
+        product: "RabbitMQ", or what else speaks AMQP 0-9-1.
+        version: As numbers.
+        vhost: The virtual host.
+        user: Who we are; `USER` where a certificate says so: AMQP does not tell which name of it the broker took.
+        heartbeat: Seconds, as agreed; 0 for none.
+        identity: Cluster name and virtual host: the same from every client, and after every restart.
+        asks: Whether there is a management API to be asked.
+        unasked: Why it is not asked any more; None while it answers.
+    """
+
+    def __init__(self, connection: pika.BlockingConnection, management: Management | None) -> None:
+        hidden: Any = connection
+        inner = hidden._impl  # noqa: SLF001 - pika's blocking connection hands on nothing of what the one inside it was told
+        self._connection = connection
+        self._place = f"{inner.params.host}:{inner.params.port}"
+        told: Mapping[str, Any] | None = inner.server_properties
+        if told is None:
+            raise BrokerUnavailable(
+                f"Expected an open connection to RabbitMQ at {self._place}, got a closed one: connect again."
+            )
+        self.product = str(told.get("product", "unknown"))
+        self.version: Version = tuple(int(part) for part in re.findall(r"\d+", str(told.get("version", "")))[:3])
+        self.vhost: str = inner.params.virtual_host
+        self.user = str(getattr(inner.params.credentials, "username", "USER"))
+        self.heartbeat = int(inner.params.heartbeat or 0)
+        self.identity = f"{told.get('cluster_name', self._place)}:{self.vhost}"
+        self.unasked: Unanswered | None = None
+        self.asks = management is not None
+        self._management = management
+
+    def exists(self, name: str) -> bool:
+        """Whether there is such a queue; needs no permission."""
+        refused = self._ask(lambda channel: channel.queue_declare(name, passive=True))
+        return refused is None or refused.reply_code != MISSING
+
+    def declare(self, wanted: Wanted) -> ChannelClosedByBroker | None:
+        """Make the queue, or learn that it is as wanted (None), or why neither."""
+        return self._declare(wanted.name, wanted.arguments, {"durable": True})
+
+    def look(self, wanted: Wanted, *, redeclare: bool) -> Actual | None:
+        """
+        The queue as it is, as far as it can be learned; None: it is not there.
+
+        Where the management API is silent and we may `redeclare`, every refusal names one argument that differs, so that
+        declaring it again and again with what was learned ends in its arguments; what exists is never changed by it.
+        """
+        if not self.exists(wanted.name):
+            return None
+        if self._management is not None and self.unasked is None:
+            try:
+                if (told := self._management.queue(wanted.name)) is not None:
+                    return told
+            except Unanswered as error:
+                self.unasked = error
+        return self._learned(wanted) if redeclare else Actual(wanted.name, type=self.queue_type(wanted.name))
+
+    def queue_type(self, name: str) -> QueueType | None:
+        """The type of a queue that we may read, where the broker's refusals tell types apart (4.3)."""
+        refused = self._consume(name)
+        if self.version < CONSUMER_TIMEOUTS or refused is None or refused.reply_code != PRECONDITION:
+            return None
+        named = re.search(r"of queue type rabbit_(\w+)_queue", refused.reply_text)
+        return queue_type({"x-queue-type": named[1]}) if named else "quorum"
+
+    def may_configure(self, name: str) -> bool:
+        """Whether we may make a queue of this name."""
+        refused = self._declare(name, {"x-message-ttl": -1}, {"durable": True})
+        return refused is None or refused.reply_code != REFUSED
+
+    def may_consume(self, name: str) -> bool:
+        """Whether we may read a queue of this name."""
+        refused = self._consume(name)
+        return refused is None or refused.reply_code != REFUSED or "exclusive" in refused.reply_text
+
+    def may_publish(self) -> bool:
+        """Whether we may write to the default exchange, through which every queue is reached."""
+
+        def publish(channel: BlockingChannel) -> None:
+            channel.confirm_delivery()
+            try:
+                channel.basic_publish("", _NOBODY, b"", mandatory=True)
+            except UnroutableError:
+                return
+
+        refused = self._ask(publish)
+        return refused is None or refused.reply_code != REFUSED
+
+    def _consume(self, name: str) -> ChannelClosedByBroker | None:
+        impossible: dict[str, Any] = {"x-priority": "none"}
+        if self.version >= CONSUMER_TIMEOUTS:
+            impossible = {"x-consumer-timeout": -1}
+        return self._ask(lambda channel: channel.basic_consume(name, lambda *_: None, arguments=impossible))
+
+    def _declare(
+        self, name: str, arguments: Mapping[str, Any], flags: Mapping[str, bool]
+    ) -> ChannelClosedByBroker | None:
+        return self._ask(lambda channel: channel.queue_declare(name, arguments=dict(arguments), **flags))
+
+    def _learned(self, wanted: Wanted) -> Actual:
+        arguments: dict[str, str | int | bool] = dict(wanted.arguments)
+        flags = {"durable": True}
+        for _ in range(_MOST_ARGUMENTS):
+            refused = self._declare(wanted.name, arguments, flags)
+            if refused is None:
+                return Actual(wanted.name, arguments, durable=flags["durable"], type=queue_type(arguments))
+            differs = _INEQUIVALENT.search(refused.reply_text)
+            if differs is None:
+                break
+            name, current = differs["name"], _value(differs["current"])
+            if name in _FLAGS:
+                flags[name] = current == "true"
+            elif current is None:
+                arguments.pop(name, None)
+            else:
+                arguments[name] = current
+        return Actual(wanted.name, type=self.queue_type(wanted.name))
+
+    def _ask(self, question: Callable[[BlockingChannel], object]) -> ChannelClosedByBroker | None:
+        """The broker's refusal, or None."""
+        with translated(self._place):
+            channel = self._connection.channel()
+            try:
+                question(channel)
+            except ChannelClosedByBroker as refused:
+                return refused
+            channel.close()
+            return None
+
+
+def _value(text: str) -> str | int | bool | None:
+    """What an inequivalence says that the queue has: `none`, `'classic'`, `the value '7' of type 'signedint'`."""
+    found = _CURRENT.match(text)
+    if found is None:
+        return None
+    value, kind = found["value"], found["type"]
+    if kind == "bool":
+        return value == "true"
+    # Some arguments are told without their type; no text argument of RabbitMQ's looks like a number.
+    return int(value) if kind != "longstr" and re.fullmatch(r"-?\d+", value) else value

@@ -1,0 +1,243 @@
+"""
+Where the broker is, and how it is spoken to: what a URL says.
+
+`amqp[s]://user:password@host1:5672,host2/vhost?option=value&…`; user, password and virtual host are percent-encoded.
+
+| option | |
+|---|---|
+| `heartbeat` | seconds, 60 by default: either side gives the other up after two to three times as long |
+| `connection_name` | what the broker's lists and log call us; by default who we are, and what for |
+| `cafile` | `amqps`: the authority (PEM) that signed the broker's certificate, instead of the system's |
+| `certfile`, `keyfile` | `amqps`: our own certificate; without a user in the URL it is also the login (EXTERNAL) |
+| `server_name` | `amqps`: the name in the broker's certificate, where it is not the host's |
+| `management` | the management API: a URL, or `off`; by default port 15672 (15671 with TLS) of the first host |
+
+Who logs in by certificate has no password for the management API: it is not asked then.
+A broker's certificate is always verified.
+The other numbers are not for a URL: they are what `ConnectionParameters` needs so that nothing waits for ever.
+"""
+
+from __future__ import annotations
+
+import difflib
+import os
+import re
+import ssl
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from urllib.parse import SplitResult, parse_qsl, unquote, urlsplit
+
+from pika import ConnectionParameters, SSLOptions
+from pika.credentials import ExternalCredentials, PlainCredentials
+
+from steadyworker.errors import ConfigError
+from steadyworker_rabbitmq.checks.management import Management
+
+HEARTBEAT = 60
+"""Seconds; room for a process that is stopped or swapped out for a while, and still noticed within three minutes."""
+
+# RFC 3986, appendix B.  Python's `urlsplit` refuses [::1] behind another host, since its releases of 2025.
+_URL = re.compile(r"([a-z][a-z0-9+.-]*)://([^/?#]*)([^?#]*)(?:\?([^#]*))?(?:#.*)?", re.IGNORECASE | re.DOTALL)
+
+_PORTS = {"amqp": 5672, "amqps": 5671}
+_TLS_OPTIONS = ("cafile", "certfile", "keyfile", "server_name")
+_OPTIONS = ("heartbeat", "connection_name", "management", *_TLS_OPTIONS)
+_LONGEST_HEARTBEAT = 3600
+_HOW = "write amqp[s]://user:password@host:port/vhost, with user and password percent-encoded"
+
+# Connecting: the socket, then TLS and AMQP together. A slow broker has ten seconds for its half of the handshake itself.
+_CONNECT_WITHIN = 10.0
+_OPEN_WITHIN = 20.0
+# An alarm may last, and the connection is none the worse for it; but nothing waits for ever.
+_BLOCKED_FOR = 300.0
+# A peer that is gone without a word is noticed in 30 s when we have something to say to it, in 90 s when we have not.
+_TCP = {"TCP_KEEPIDLE": 60, "TCP_KEEPINTVL": 10, "TCP_KEEPCNT": 3, "TCP_USER_TIMEOUT": 30_000}
+
+
+@dataclass(frozen=True, slots=True)
+class Address:
+    """One host of the broker's."""
+
+    host: str
+    port: int
+
+    def __str__(self) -> str:
+        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
+
+
+@dataclass(frozen=True, slots=True)
+class Tls:
+    """How a TLS connection is verified, by files that are read anew for each connection."""
+
+    cafile: str | None = None
+    certfile: str | None = None
+    keyfile: str | None = None
+    server_name: str | None = None
+
+    def context(self) -> ssl.SSLContext:
+        """Verifies certificate and host name; raises ConfigError for a file that cannot be read or is none."""
+        for path in filter(None, (self.cafile, self.certfile, self.keyfile)):
+            if not os.access(path, os.R_OK) or not Path(path).is_file():
+                raise ConfigError(
+                    f"Expected a file at {path} that this user may read, got none: correct the broker's URL."
+                )
+        try:
+            context = ssl.create_default_context(cafile=self.cafile)
+            # Python's own least, which Debian's Python leaves to OpenSSL's configuration.
+            context.minimum_version = max(context.minimum_version, ssl.TLSVersion.TLSv1_2)
+            if self.certfile is not None:
+                # An empty password: a key that has one is refused instead of asked for on a terminal.
+                context.load_cert_chain(self.certfile, self.keyfile, password="")
+        except ssl.SSLError as error:
+            got = error.reason or "no PEM"
+            raise ConfigError(
+                f"Expected PEM files in cafile, certfile and keyfile, and a key without a password, got: {got}."
+            ) from error
+        return context
+
+
+@dataclass(frozen=True, slots=True)
+class Where:
+    """The broker, its hosts in any order; the password is in no text of it."""
+
+    addresses: tuple[Address, ...]
+    vhost: str = "/"
+    user: str | None = "guest"
+    password: str = field(default="guest", repr=False)
+    tls: Tls | None = None
+    heartbeat: int = HEARTBEAT
+    name: str | None = None
+    management_url: str | None = None
+
+    def parameters(self, address: Address, purpose: str) -> ConnectionParameters:
+        """
+        One attempt at one host, with a limit for everything that could wait.
+
+        Raises ConfigError for TLS files that cannot be read.
+        """
+        credentials = ExternalCredentials() if self.user is None else PlainCredentials(self.user, self.password)
+        tls = self.tls and SSLOptions(self.tls.context(), self.tls.server_name or address.host)
+        return ConnectionParameters(
+            host=address.host,
+            port=address.port,
+            virtual_host=self.vhost,
+            credentials=credentials,
+            heartbeat=self.heartbeat,
+            ssl_options=tls,
+            connection_attempts=1,
+            socket_timeout=_CONNECT_WITHIN,
+            stack_timeout=_OPEN_WITHIN,
+            blocked_connection_timeout=_BLOCKED_FOR,
+            client_properties={"connection_name": self.name or purpose, "product": "SteadyWorker"},
+            tcp_options=_TCP,
+        )
+
+    @property
+    def management(self) -> Management | None:
+        """The management API, unless it is off; whether it is there is another question."""
+        if self.management_url == "off" or self.user is None:
+            return None
+        scheme, port = ("https", 15671) if self.tls else ("http", 15672)
+        host = str(Address(self.addresses[0].host, port))
+        url = self.management_url or f"{scheme}://{host}"
+        tls = self.tls.context() if self.tls is not None and url.startswith("https:") else None
+        return Management(url, self.user, self.password, self.vhost, tls)
+
+    def __str__(self) -> str:
+        return ",".join(map(str, self.addresses))
+
+
+def where(url: str) -> Where:
+    """
+    What a URL says.
+
+    Raises:
+        ConfigError: What the URL should have and has not, in words that repeat no password.
+    """
+    match = _URL.fullmatch(url)
+    if match is None:
+        raise ConfigError(f"Expected a broker's URL, got one that is none: {_HOW}.")  # and no word of it
+    parts = SplitResult(match[1].lower(), match[2], match[3], match[4] or "", "")
+    userinfo, at, hosts = parts.netloc.rpartition("@")
+    user, colon, password = userinfo.partition(":")
+    # An '@' behind the host is a password that was not encoded: what follows may be repeated only after this.
+    if "@" in url.removeprefix(f"{parts.scheme}://{parts.netloc}") or "#" in url:
+        raise ConfigError(
+            f"Expected '@', '/', '?' and '#' to be encoded in the broker's URL: {_HOW} (%40 %2F %3F %23)."
+        )
+    if parts.path.count("/") > 1:
+        raise ConfigError(f"Expected one virtual host in the broker's URL, got {parts.path!r}: {_HOW} ('/' as %2F).")
+    options = _options(parts)
+    tls = Tls(**{name: options.get(name) for name in _TLS_OPTIONS}) if parts.scheme == "amqps" else None
+    external = tls is not None and tls.certfile is not None and not at
+    found = Where(
+        addresses=tuple(_address(host, _PORTS[parts.scheme]) for host in hosts.split(",")),
+        vhost=unquote(parts.path[1:]) or "/",
+        user=None if external else unquote(user) if at else "guest",
+        password=unquote(password) if colon else "" if at else "guest",
+        tls=tls,
+        heartbeat=_heartbeat(options.get("heartbeat", str(HEARTBEAT))),
+        name=options.get("connection_name"),
+        management_url=_management(options.get("management")),
+    )
+    if tls is not None:
+        tls.context()  # files that are not there are said now, not at the first connect
+    return found
+
+
+def _options(parts: SplitResult) -> Mapping[str, str]:
+    try:
+        pairs = parse_qsl(parts.query, keep_blank_values=True, strict_parsing=bool(parts.query))
+    except ValueError:
+        raise ConfigError("Expected name=value&… after the '?' of the broker's URL, got something else.") from None
+    options = dict(pairs)
+    for name, value in options.items():
+        if name not in _OPTIONS:
+            near = difflib.get_close_matches(name, _OPTIONS, n=1)
+            remedy = f"did you mean {near[0]}?" if near else "leave it out."
+            raise ConfigError(f"Expected the options {', '.join(_OPTIONS)} in the broker's URL, got {name!r}: {remedy}")
+        if name in _TLS_OPTIONS and parts.scheme != "amqps":
+            raise ConfigError(f"Expected {name} in a URL that speaks TLS, got {parts.scheme}: write amqps://…")
+        if not value:
+            raise ConfigError(f"Expected a value for {name} in the broker's URL, got none: give one, or leave it out.")
+    if len(pairs) != len(options):
+        raise ConfigError("Expected each option of the broker's URL once, got one twice: leave one out.")
+    if ("keyfile" in options) and "certfile" not in options:
+        raise ConfigError("Expected certfile beside keyfile in the broker's URL, got none: name it.")
+    return options
+
+
+def _address(text: str, default_port: int) -> Address:
+    host, bracket, rest = text[1:].partition("]") if text.startswith("[") else (text.partition(":")[0], "", "")
+    port = rest if bracket else text.removeprefix(host)
+    if not host or (port and not (port.startswith(":") and port[1:].isdecimal() and 0 < int(port[1:]) < 1 << 16)):
+        # What is behind the colon is not repeated: where the host was forgotten, it is a password.
+        raise ConfigError(
+            f"Expected host or host:port in the broker's URL, got {host!r} with a port that is none from 1 to 65535: {_HOW}."
+            if host
+            else f"Expected host or host:port in the broker's URL, got none: {_HOW}."
+        )
+    return Address(host, int(port[1:]) if port else default_port)
+
+
+def _heartbeat(text: str) -> int:
+    if text.isdecimal() and 1 <= int(text) <= _LONGEST_HEARTBEAT:
+        return int(text)
+    raise ConfigError(
+        f"Expected heartbeat from 1 to {_LONGEST_HEARTBEAT} whole seconds, got {text!r}: "
+        "without one a broker that is gone is never missed."
+    )
+
+
+def _management(text: str | None) -> str | None:
+    if text is None or text == "off":
+        return text
+    with suppress(ValueError):  # a bracket that is not closed, a port that is none
+        parts = urlsplit(text)
+        if parts.scheme in ("http", "https") and parts.hostname and "@" not in parts.netloc and parts.port != 0:
+            return text
+    raise ConfigError(
+        "Expected http[s]://host:port, without a user, or off for management in the broker's URL, got something else."
+    )

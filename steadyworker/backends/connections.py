@@ -1,0 +1,111 @@
+"""What a Client or a command opens: a queue's adapter, the ledger, and the namespace that joins them."""
+
+from __future__ import annotations
+
+import threading
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Any, Self
+
+from steadyworker.adapter import Adapter
+from steadyworker.backends.opening import namespace_of, open_adapter_for, open_ledger
+from steadyworker.config.resolve import Options
+from steadyworker.errors import ConfigError
+from steadyworker.ledger.base import JobId, Ledger
+from steadyworker.names import QUEUE_NAME
+from steadyworker.spec import WorkerSpec, payload_type, spec_of
+from steadyworker.worker import Worker
+
+_CLOSE_WITHIN = 5.0
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """
+    Where jobs are sent to, and what type of payload they carry there.
+
+    `opened_as` is what an adapter is opened for: the Worker's spec, or a queue's name.
+    """
+
+    opened_as: WorkerSpec | str
+    queue: str
+    key_header: str | None
+    payload_type: Any
+
+
+def line_of(to: type[Worker[Any, Any]] | str, options: Options) -> Line:
+    """
+    A Worker, or a queue's name, as a sender sees it; what the configuration file says of the Worker is heard.
+
+    Raises ConfigError for a Worker or a name that cannot be.
+    """
+    if isinstance(to, str):
+        if problem := QUEUE_NAME.problem(to):
+            raise ConfigError(problem)
+        return Line(to, to, None, Any)
+    # Who only sends may have the class anywhere, also where a child process could not import it.
+    spec = spec_of(to, {**options.workers.get(to.__name__, {}), "isolation": "thread"})
+    return Line(spec, spec.queue, spec.key_header, payload_type(to))
+
+
+class Connections:
+    """
+    What one process has open, each thing from its first use on; thread-safe.
+
+    Raises ConfigError for a URL that names nothing; each method may raise BrokerUnavailable or LedgerUnavailable.
+    """
+
+    def __init__(self, options: Options) -> None:
+        self._options = options
+        self._lock = threading.RLock()
+        self._adapters: dict[str, Adapter] = {}
+        self._namespaces: dict[str, str] = {}
+        self._ledger: Ledger | None = None
+
+    def adapter(self, line: Line) -> Adapter:
+        """The adapter of this queue, not started."""
+        with self._lock:
+            if line.queue not in self._adapters:
+                self._adapters[line.queue] = open_adapter_for(line.opened_as, self._options)
+            return self._adapters[line.queue]
+
+    def ledger(self) -> Ledger:
+        """The ledger."""
+        with self._lock:
+            if self._ledger is None:
+                self._ledger = open_ledger(self._options)
+            return self._ledger
+
+    def namespace(self, line: Line) -> str:
+        """The namespace of this queue's jobs; asks the broker who it is, once."""
+        with self._lock:
+            if line.queue not in self._namespaces:
+                adapter, ledger = self.adapter(line), self.ledger()
+                self._namespaces[line.queue] = namespace_of(adapter, self._options, ledger, line.queue)
+            return self._namespaces[line.queue]
+
+    def last_round(self, line: Line, key: str) -> int | None:
+        """The last round of this key that the ledger knows."""
+        return self.ledger().last_round(self.namespace(line), line.queue, key)
+
+    def last_job(self, line: Line, key: str) -> JobId:
+        """The job that this key stands for now: its last round."""
+        return JobId(self.namespace(line), line.queue, key, self.last_round(line, key) or 0)
+
+    def close(self) -> None:
+        """Close what is open; safe twice."""
+        with self._lock:
+            for adapter in self._adapters.values():
+                adapter.stop(_CLOSE_WITHIN)
+            self._adapters.clear()
+            if self._ledger is not None:
+                self._ledger.close()
+                self._ledger = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.close()

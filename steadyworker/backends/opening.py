@@ -1,0 +1,107 @@
+"""
+Opens what settings name: the ledger, a queue's adapter, and the namespace that joins the two.
+
+A worker process, a Client and the command line all open them here; nothing is connected before it is asked something.
+"""
+
+from __future__ import annotations
+
+import socket
+from pathlib import Path
+from urllib.parse import parse_qs
+
+from steadyworker.adapter import Adapter, QueueSpec, Settings
+from steadyworker.backends import registry
+from steadyworker.clock import Clock, SystemClock, Times
+from steadyworker.config.resolve import Options
+from steadyworker.errors import ConfigError
+from steadyworker.ledger.base import Ledger
+from steadyworker.ledger.memory import MemoryLedger
+from steadyworker.ledger.sqlite.ledger import SqliteLedger
+from steadyworker.spec import WorkerSpec
+
+_LEDGERS = "sqlite:PATH, postgresql://… or memory:"
+
+
+def open_ledger(options: Options, clock: Clock | None = None, times: Times | None = None, worker: str = "") -> Ledger:
+    """
+    Open the ledger that `--ledger` names: `sqlite:PATH`, with `?synchronous=full` on request, `postgresql://…`, or `memory:` for tests.
+
+    Raises ConfigError for a URL that names no ledger, a place where one cannot be, or an extra that is not installed.
+    """
+    clock, times = clock or SystemClock(), times or Times()
+    scheme, _, rest = options.ledger.partition(":")
+    if scheme == "memory":
+        return MemoryLedger(clock, times, worker)
+    if scheme in ("postgresql", "postgres"):
+        return _postgres_ledger(options, clock, times, worker)
+    if scheme != "sqlite":
+        msg = f"Expected a ledger of {_LEDGERS}, got one of {scheme!r}: set --ledger."
+        raise ConfigError(msg)
+    place, _, query = rest.partition("?")
+    wanted = parse_qs(query, keep_blank_values=True)
+    synchronous = wanted.pop("synchronous", ["normal"])[-1]
+    if wanted or not place or synchronous not in ("normal", "full"):
+        msg = f"Expected sqlite:PATH or sqlite:PATH?synchronous=full, got {options.ledger!r}: set --ledger."
+        raise ConfigError(msg)
+    return SqliteLedger(sqlite_path(place), synchronous=synchronous, clock=clock, times=times, worker=worker)
+
+
+def _postgres_ledger(options: Options, clock: Clock, times: Times, worker: str) -> Ledger:
+    try:
+        from steadyworker.ledger.postgres.ledger import PostgresLedger
+    except ImportError as error:
+        raise ConfigError(
+            f"Expected psycopg for a postgresql: ledger, got: {error}: pip install 'steadyworker[postgres]'."
+        ) from error
+    return PostgresLedger(
+        lambda: options.fresh("ledger"),
+        owners_dir=owners_directory(options),
+        clock=clock,
+        times=times,
+        worker=worker,
+    )
+
+
+def sqlite_path(place: str) -> Path:
+    """The path in a `sqlite:` URL: `sqlite:a/b`, `sqlite:/a/b` and `sqlite:///a/b` are what they look like."""
+    return Path(place.removeprefix("//")).expanduser()
+
+
+def owners_directory(options: Options) -> Path:
+    """Where the owner locks are: beside a ledger in a file, else in the state directory."""
+    scheme, _, rest = options.ledger.partition(":")
+    if scheme != "sqlite":
+        return options.state_dir / "owners"
+    path = sqlite_path(rest.partition("?")[0])
+    return path.with_name(path.name + ".owners")
+
+
+def open_adapter_for(spec: WorkerSpec | str, options: Options) -> Adapter:
+    """The adapter that `--broker` names, for a Worker or for a queue by its name."""
+    wanted = QueueSpec(spec, f"{spec}.dead") if isinstance(spec, str) else spec.queue_spec
+    settings = Settings(
+        topology=options.topology,
+        delays=options.delays,
+        consumer=f"steadyworker@{socket.gethostname()}",
+        fresh_url=lambda: options.fresh("broker"),
+    )
+    return registry.open_adapter(options.fresh("broker"), wanted, settings)
+
+
+def namespace_of(adapter: Adapter, options: Options, ledger: Ledger, queue_name: str) -> str:
+    """
+    The namespace of a queue's jobs: the one that was set, bound to the first broker that it meets, or the broker's identity.
+
+    Raises ConfigError when the namespace is bound to another broker, BrokerUnavailable when the broker does not answer.
+    """
+    identity = adapter.identity()
+    namespace = options.namespace or identity
+    bound = ledger.bind(namespace, queue_name, identity)
+    if bound != identity:
+        msg = (
+            f"Expected namespace {namespace!r} and queue {queue_name!r} on the broker {bound!r} that they were first used with, "
+            f"got {identity!r}: set another --namespace, or point --broker back."
+        )
+        raise ConfigError(msg)
+    return namespace

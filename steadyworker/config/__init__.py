@@ -1,0 +1,11 @@
+"""
+Settings: which options exist (`options`), and which value counts (`resolve`).
+
+`load` returns all of them, checked, as one frozen `Options`.
+"""
+
+from steadyworker.config.options import OPTIONS, Kind, Option
+from steadyworker.config.resolve import Options, load
+from steadyworker.units import parse_seconds
+
+__all__ = ["OPTIONS", "Kind", "Option", "Options", "load", "parse_seconds"]

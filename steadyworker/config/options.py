@@ -1,0 +1,214 @@
+"""
+The table of settings: what each is called, what it may be, what it is when nobody says.
+
+One source for the command line's flags, the environment, the configuration file, `check` and the help texts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from steadyworker.adapter import DELAYS
+from steadyworker.units import parse_seconds, parse_size
+
+PREFIX = "STEADYWORKER_"
+
+_PORTS = 1 << 16
+
+
+@dataclass(frozen=True, slots=True)
+class Kind:
+    """What a value looks like: how the help names it, what an error says was expected, and how it is read."""
+
+    metavar: str
+    expected: str
+    read: Callable[[Any], Any]
+    choices: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Option:
+    """One setting; `default` is None where it depends on the state directory, or where not set means off."""
+
+    name: str
+    kind: Kind
+    default: Any
+    help: str
+
+    @property
+    def flag(self) -> str:
+        """`--stop-within`."""
+        return "--" + self.name.replace("_", "-")
+
+    @property
+    def variable(self) -> str:
+        """`STEADYWORKER_STOP_WITHIN`."""
+        return PREFIX + self.name.upper()
+
+
+def _at_least(least: float, read: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    def bounded(value: Any) -> Any:
+        number = read(value)
+        if number < least:
+            raise ValueError("too small")
+        return number
+
+    return bounded
+
+
+def _whole(value: Any) -> int:
+    return msgspec.convert(value, int, strict=False)
+
+
+def _text(value: Any) -> str:
+    text = msgspec.convert(value, str)
+    if not text:
+        raise ValueError("empty")
+    return text
+
+
+def _size(value: Any) -> int:
+    return parse_size(value) if isinstance(value, str) else msgspec.convert(value, int)
+
+
+def _ladder(value: Any) -> tuple[float, ...]:
+    steps = value.replace(",", " ").split() if isinstance(value, str) else value
+    ladder = tuple(parse_seconds(step) for step in msgspec.convert(steps, list[Any]))
+    if not ladder or ladder[0] <= 0 or list(ladder) != sorted(set(ladder)):
+        raise ValueError("not ascending")
+    return ladder
+
+
+def _pairs(value: Any) -> dict[str, str]:
+    """A table of a file, or `name=value,name=value`."""
+    if isinstance(value, str):
+        pairs = [pair.partition("=") for pair in value.split(",") if pair.strip()]
+        if not all(equals for _, equals, _ in pairs):
+            raise ValueError("no equals sign")
+        return {name.strip(): text.strip() for name, _, text in pairs}
+    return {name: str(text) for name, text in msgspec.convert(value, dict[str, str | int | float]).items()}
+
+
+def _address(value: Any) -> str:
+    host, _, port = str(value).rpartition(":")
+    if not 0 <= _whole(port) < _PORTS:
+        raise ValueError("no port")
+    return f"{host or '127.0.0.1'}:{port}"
+
+
+def _folder(value: Any) -> Path:
+    return Path(msgspec.convert(value, str) if not isinstance(value, Path) else value).expanduser()
+
+
+def _choice(*choices: str) -> Kind:
+    return Kind("|".join(choices), "one of " + ", ".join(choices), lambda value: _chosen(value, choices), choices)
+
+
+def _chosen(value: Any, choices: tuple[str, ...]) -> str:
+    text = msgspec.convert(value, str).lower()
+    if text not in choices:
+        raise ValueError("no such choice")
+    return text
+
+
+_URL = Kind("URL", "a URL", _text)
+_NAME = Kind("NAME", "a name", _text)
+_FOLDER = Kind("DIR", "a folder", _folder)
+_SECONDS = Kind("SECONDS", "seconds, or a text like 90s, 15m or 1h 30m", parse_seconds)
+_BUDGET = Kind(
+    "SECONDS", "at least 1 second, as a number or a text like 90s, 15m or 1h 30m", _at_least(1, parse_seconds)
+)
+_COUNT = Kind("N", "a whole number of at least 1", _at_least(1, _whole))
+_SIZE = Kind("SIZE", "bytes, or a text like '2 GiB'", _at_least(1, _size))
+_LADDER = Kind("SECONDS,...", "ascending durations above 0, like 1s,5s,1m", _ladder)
+_PAIRS = Kind("NAME=VALUE,...", "a table of settings, or name=value,name=value", _pairs)
+_ADDRESS = Kind("[HOST:]PORT", "a port, or host:port", _address)
+
+OPTIONS: tuple[Option, ...] = (
+    Option(
+        "broker",
+        _URL,
+        None,
+        "Where the queues are: sqlite:PATH, or amqp[s]://USER:PASSWORD@HOST/VHOST for RabbitMQ [default: in the state directory].",
+    ),
+    Option(
+        "ledger",
+        _URL,
+        None,
+        "Where jobs are recorded: sqlite:PATH reaches one host, postgresql://… a fleet [default: in the state directory].",
+    ),
+    Option(
+        "namespace",
+        _NAME,
+        None,
+        "Tells the jobs of one broker from another's in the ledger [default: the broker's identity].",
+    ),
+    Option(
+        "state_dir",
+        _FOLDER,
+        None,
+        "Default files and locks [default: $STATE_DIRECTORY, else $XDG_STATE_HOME/steadyworker].",
+    ),
+    Option(
+        "stop_within", _BUDGET, 28.0, "The whole budget of a stop; keep it below the platform's (Kubernetes: 30 s)."
+    ),
+    Option("max_jobs", _COUNT, None, "End in good order after so many jobs."),
+    Option(
+        "max_rss",
+        _SIZE,
+        None,
+        "End in good order, with exit code 75, when the worker process itself has grown to this.",
+    ),
+    Option("idle_exit", _SECONDS, None, "End in good order after so long without a job."),
+    Option(
+        "give_up_after", _SECONDS, None, "End with exit code 69 when the broker is away for so long [default: never]."
+    ),
+    Option(
+        "ledger_reach",
+        _choice("host"),
+        None,
+        "Say that all consumers of these queues are on this host and share this ledger.",
+    ),
+    Option(
+        "on_ledger_loss",
+        _choice("stop", "finish"),
+        None,
+        "What a run does when its lease ends unrenewed [default: stop where postgresql://… holds it, else finish].",
+    ),
+    Option(
+        "topology",
+        _choice("declare", "verify", "trust"),
+        "declare",
+        "Create queues that are missing, only look at them, or not even look.",
+    ),
+    Option(
+        "delays",
+        _LADDER,
+        tuple(map(float, DELAYS)),
+        "The ladder of delays: the broker has a retry queue for each level, where it needs one.",
+    ),
+    Option("health", _ADDRESS, None, "Answer /livez and /readyz there; a bare port is on 127.0.0.1."),
+    Option(
+        "log_format", _choice("auto", "json", "pretty"), "auto", "auto: pretty on a terminal, JSON lines elsewhere."
+    ),
+    Option("log_level", _choice("debug", "info", "warning", "error"), "info", "The lowest level that is logged."),
+    Option(
+        "spark_master",
+        _NAME,
+        "local[*,4]",
+        "Spark's master for heavy exports, or a Spark Connect server (sc://host:15002); with another than local[…] the executors share the exports' file system.",
+    ),
+    Option("spark_conf", _PAIRS, {}, "Spark's own settings, on top of ours, like spark.driver.memory=2g."),
+    Option(
+        "spark_stuck_after",
+        _SECONDS,
+        60.0,
+        "Begin an export of Spark's again when nothing of it has moved for so long, or for five times its slowest task.",
+    ),
+    Option("concurrency", _COUNT, None, "Slots, in place of the Worker's own number; with one target."),
+)

@@ -1,0 +1,285 @@
+"""
+The ledger in a PostgreSQL database: it reaches a fleet.
+
+Leases and delays are judged by the server's clock, in the statement that asks.
+A worker process takes two connections: one for its record, one for its renewals, which so wait for nothing else.
+It connects to the server itself, or to a pooler that gives it a session of its own and passes `options` on.
+
+Given that the server keeps what it committed (`synchronous_commit`; fail-over to a synchronous replica only), nothing is lost.
+A fail-over to a server that has another ledger, or none, is refused for as long as this process lives.
+The tests run on PostgreSQL 15.
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, LiteralString
+
+from typing_extensions import override
+
+from steadyworker.clock import Clock, Times
+from steadyworker.errors import ConfigError, Finding
+from steadyworker.ledger import owners as proof
+from steadyworker.ledger import retention
+from steadyworker.ledger.base import Beat, Claimed, JobId, Ledger, OwnerSeen, Renewal, Row, State, Token, Verdict
+from steadyworker.ledger.postgres import schema as sql
+from steadyworker.ledger.postgres.rows import beat_of, row_of, storable, tokens_values, verdict_values
+from steadyworker.ledger.postgres.session import Identity, Session
+from steadyworker.ledger.postgres.url import Target, target_of
+from steadyworker.ledger.values import Values, counters_values, mine_values, pk_values, seen_values
+from steadyworker.outcome import Counters
+
+_PAGE_ROWS = 200
+_PURGE_ROWS = 500
+_BEAT_COLUMNS = 4
+
+
+class PostgresLedger(Ledger):
+    """
+    A ledger in one database, connected at the first call.
+
+    Args:
+        url: Answers the `postgresql://` URL; asked at each connect, so that a rotated password is heard.
+        owners_dir: Where the owners of this host hold their locks.
+        clock: Bounds waits; decides nothing.
+        times: Lease, margin, and how long one call may take.
+        worker: Who claims through this ledger, for people.
+        is_dead: Proof of an owner's death; by default, that its lock in `owners_dir` is free.
+
+    Raises:
+        ConfigError: A URL that libpq cannot read; at the first call: a refused login, a newer ledger, no rights.
+    """
+
+    def __init__(
+        self,
+        url: Callable[[], str],
+        *,
+        owners_dir: Path,
+        clock: Clock,
+        times: Times,
+        worker: str = "",
+        is_dead: Callable[[str], bool] | None = None,
+    ) -> None:
+        def target() -> Target:
+            return target_of(url(), times.call)
+
+        self._target = target()
+        self._owners_dir = owners_dir
+        self._worker = storable(worker)
+        self._lease = {"lease": times.lease, "margin": times.margin}
+        self._identity = Identity()
+        self._record = Session(target, self._identity, times.call, clock)
+        self._renewals = Session(target, self._identity, times.call, clock)
+        self._is_dead = is_dead or self._lock_is_free
+
+    @property
+    @override
+    def url(self) -> str:
+        return self._target.shown
+
+    @override
+    def ledger_id(self) -> str:
+        with self._record.connection():
+            return self._identity.ledger_id or ""
+
+    @override
+    def findings(self) -> Sequence[Finding]:
+        found = []
+        if not self._target.verified:
+            found.append(
+                Finding(
+                    "warning",
+                    f"Whoever stands between us and the ledger {self.url} can pass for it: TLS does not verify its name.",
+                    "set sslmode=verify-full in the URL of --ledger, or leave sslmode out.",
+                )
+            )
+        try:
+            ((synchronous, fsync),) = self._ask(sql.DURABILITY, {})
+        except ConfigError as error:
+            return [*found, Finding("error", str(error), "do as it says, then run `steadyworker check` again.")]
+        if "off" in {synchronous, fsync}:
+            found.append(
+                Finding(
+                    "warning",
+                    f"The ledger {self.url} forgets its last commits in a crash: synchronous_commit={synchronous}, fsync={fsync}.",
+                    "set both to on.",
+                )
+            )
+        return found
+
+    @override
+    def bind(self, namespace: str, queue: str, identity: str) -> str:
+        ((bound,),) = self._ask(sql.BIND, {"namespace": namespace, "queue": queue, "identity": identity})
+        return str(bound)
+
+    @override
+    def register(self, owner: str, host: str, queues: Sequence[str]) -> None:
+        lock = str(proof.lock_path(self._owners_dir, owner))
+        values = {"owner": owner, "host": host, "lock_path": lock, "queues": list(queues), "boot": proof.boot_id()}
+        with self._renewals.connection() as db:
+            db.execute(sql.REGISTER, values, prepare=True)
+
+    @override
+    def unregister(self, owner: str) -> None:
+        self._tell(sql.UNREGISTER, {"owner": owner})
+
+    @override
+    def owners(self) -> Sequence[OwnerSeen]:
+        return [
+            OwnerSeen(owner, host, tuple(queues), max(0.0, seen_ago), self._is_dead(owner))
+            for owner, host, queues, seen_ago in self._ask(sql.OWNERS, {"keep_owners": retention.OWNERS})
+        ]
+
+    @override
+    def read(self, id: JobId) -> Row | None:
+        return self._one(sql.READ, pk_values(id), self._is_dead)
+
+    @override
+    def claim(self, claim: Claimed) -> Row | None:
+        values = counters_values(claim.counters) | {
+            "hop": claim.hop,
+            "owner": claim.owner,
+            "body_sha256": claim.body_sha256,
+            "worker": self._worker,
+        }
+        if claim.seen is None:
+            return self._one(sql.CLAIM_NEW, pk_values(claim.id) | values | {"uid": secrets.token_hex(16)})
+        return self._one(sql.CLAIM_SEEN, seen_values(claim.seen) | values)
+
+    @override
+    def take(self, seen: Row, owner: str) -> Row | None:
+        return self._one(sql.TAKE, seen_values(seen) | {"owner": owner})
+
+    @override
+    def lose(self, seen: Row, owner: str, verdict: Verdict) -> Row | None:
+        return self._one(sql.LOSE, seen_values(seen) | verdict_values(verdict) | {"owner": owner})
+
+    @override
+    def renew(self, tokens: Sequence[Token]) -> Sequence[Renewal]:
+        with self._renewals.connection() as db:
+            # Prepared at once: a fleet says these two all day, and planning them costs the server more than they do.
+            found = dict(db.execute(sql.RENEW, tokens_values(tokens) | self._lease, prepare=True).fetchall())
+        return [Renewal(place in found, found.get(place)) for place in range(1, len(tokens) + 1)]
+
+    @override
+    def checkpoint(self, token: Token, value: bytes | None) -> bool:
+        return self._write(sql.CHECKPOINT, token, {"value": value})
+
+    @override
+    def handle(self, token: Token, value: bytes | None) -> bool:
+        return self._write(sql.HANDLE, token, {"value": value})
+
+    @override
+    def may_commit(self, token: Token) -> bool:
+        return self._write(sql.MAY_COMMIT, token, self._lease)
+
+    @override
+    def done(self, token: Token) -> bool:
+        return self._write(sql.DONE, token, {"keep_done": retention.DONE})
+
+    @override
+    def interrupted(self, token: Token, counters: Counters) -> bool:
+        return self._write(sql.INTERRUPTED, token, counters_values(counters))
+
+    @override
+    def moving(self, token: Token, verdict: Verdict) -> bool:
+        return self._write(sql.MOVING, token, verdict_values(verdict))
+
+    @override
+    def moved(self, token: Token) -> bool:
+        return self._write(sql.MOVED, token, {"keep_dead": retention.DEAD, "keep_moved": retention.MOVED})
+
+    @override
+    def settled(self, token: Token, known: bool) -> None:
+        keep = {"keep_known": retention.DONE_AND_KNOWN}
+        self._write(sql.SETTLED_KNOWN if known else sql.SETTLED_WRITTEN, token, keep)
+
+    @override
+    def cancel(self, id: JobId, reason: str) -> State | None:
+        ours = secrets.token_hex(16)
+        ((state, uid),) = self._ask(sql.CANCEL, pk_values(id) | {"reason": storable(reason), "uid": ours})
+        return None if uid == ours else State(state)
+
+    @override
+    def clear_checkpoint(self, id: JobId) -> None:
+        self._tell(sql.CLEAR_CHECKPOINT, pk_values(id))
+
+    @override
+    def beat(self, token: Token, beat: Beat) -> None:
+        values = {"done": beat.done, "total": beat.total, "note": storable(beat.note), "at": beat.at}
+        self._write(sql.BEAT, token, values)
+
+    @override
+    def last_round(self, namespace: str, queue: str, key: str) -> int | None:
+        ((found,),) = self._ask(sql.LAST_ROUND, {"namespace": namespace, "queue": queue, "key": key})
+        return None if found is None else int(found)
+
+    @override
+    def jobs(self, namespace: str | None = None, queue: str | None = None) -> Iterable[tuple[Row, Beat | None]]:
+        return self._pages({"namespace": namespace, "queue": queue, "rows": _PAGE_ROWS} | self._lease)
+
+    @override
+    def ended(self, uids: Sequence[str]) -> frozenset[str]:
+        return frozenset(uid for (uid,) in self._ask(sql.ENDED, {"uids": list(uids)}))
+
+    @override
+    def last_beat(self, id: JobId) -> Beat | None:
+        found = self._ask(sql.LAST_BEAT, pk_values(id))
+        return beat_of(found[0]) if found else None
+
+    @override
+    def forget(self, id: JobId) -> None:
+        self._tell(sql.FORGET, pk_values(id))
+
+    @override
+    def purge(self) -> int:
+        removed = 0
+        while True:  # in small batches, so that no claim waits long
+            batch = self._tell(sql.PURGE, {"rows": _PURGE_ROWS})
+            removed += batch
+            if batch < _PURGE_ROWS:
+                break
+        self._tell(sql.PURGE_OWNERS, {"keep_owners": retention.OWNERS})
+        proof.sweep(self._owners_dir, lambda owner: bool(self._ask(sql.HOLDS, {"owner": owner})))
+        return removed
+
+    @override
+    def close(self) -> None:
+        self._record.close()
+        self._renewals.close()
+
+    def _ask(self, statement: LiteralString, values: Mapping[str, Any]) -> list[tuple[Any, ...]]:
+        with self._record.connection() as db:
+            return db.execute(statement, values).fetchall()
+
+    def _tell(self, statement: LiteralString, values: Mapping[str, Any]) -> int:
+        """How many rows the statement changed."""
+        with self._record.connection() as db:
+            return db.execute(statement, values).rowcount
+
+    def _write(self, statement: LiteralString, token: Token, values: Values) -> bool:
+        """One statement on the row that this token names: True, or False when the ledger refused it."""
+        return self._tell(statement, mine_values(token) | values) == 1
+
+    def _one(
+        self, statement: LiteralString, values: Values, is_dead: Callable[[str], bool] = lambda _owner: False
+    ) -> Row | None:
+        """The row that the statement answers; one that was just claimed needs no proof that its owner lives."""
+        found = self._ask(statement, values | self._lease)
+        return row_of(found[0], is_dead) if found else None
+
+    def _lock_is_free(self, owner: str) -> bool:
+        return proof.is_dead(self._owners_dir, owner)
+
+    def _pages(self, values: Values) -> Iterator[tuple[Row, Beat | None]]:
+        """Newest first, page by page, so that a long listing holds nobody up."""
+        below = (1 << 63) - 1
+        while True:
+            page = self._ask(sql.PAGE, values | {"below": below})
+            for *row, number, done, total, note, at in page:
+                yield row_of(row, self._is_dead), None if at is None else Beat(done, total, note, at)
+                below = number
+            if len(page) < _PAGE_ROWS:
+                return

@@ -1,0 +1,266 @@
+"""
+One connection to the server that a PostgreSQL ledger lives on: opening it, being sure that it is the same ledger, its limits.
+
+::
+
+            ┌── connect, find the ledger ──→ open ──→ a call fails, or outlasts its time ──┐
+    closed ─┤                                                                              ↓
+            └── not now: back-off, 0.3 s to 5 s ←──────────────────────────────────────── away
+
+No call waits longer than `call`: a server that is frozen, or a network that swallows everything, looks to the kernel
+like a peer that thinks.
+A connection that broke in the middle of a call leaves open whether the call landed: LedgerUnavailable.
+"""
+
+from __future__ import annotations
+
+import re
+import secrets
+import select
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from threading import Lock
+from typing import Any, TypeVar, cast
+
+import psycopg
+from psycopg import errors
+from psycopg.abc import PQGen
+from psycopg.pq import TransactionStatus
+from psycopg.waiting import Ready, Wait
+from tenacity import wait_random_exponential
+from typing_extensions import override
+
+from steadyworker.clock import Clock
+from steadyworker.errors import ConfigError, LedgerUnavailable
+from steadyworker.ledger.postgres import schema as sql
+from steadyworker.ledger.postgres.url import Target
+from steadyworker.retry import RetryPolicy
+from steadyworker.telemetry.redaction import REDACTED, redact
+
+Result = TypeVar("Result")
+
+_LONGEST_BACK_OFF = 0.5
+"""In calls: a server that comes back after a restart meets its whole fleet within 5 s, not within one."""
+_MOST_TRIES = 10
+# libpq tells why it has no connection by a text alone; what only a person can heal is refused.
+_REFUSED = re.compile(
+    r"authentication failed|no password supplied|no pg_hba\.conf entry|does not exist|not permitted|permission denied|"
+    r"certificate|does not support SSL|SSL error(?!: unexpected eof)|sslmode|invalid connection option"
+)
+_TOO_MANY = re.compile(r"too many (clients|connections)|connection slots")
+_READ_ONLY = "it is read-only; point --ledger at the primary, or let several hosts in its URL find it."
+_REMEDIES: dict[type[psycopg.Error], str] = {
+    errors.LockNotAvailable: "somebody holds a lock on it for long; find who in pg_stat_activity.",
+    errors.QueryCanceled: "it is too slow, or somebody cancelled the call; look at its load and its disk.",
+    errors.InsufficientPrivilege: "GRANT this user USAGE and CREATE on the schema, and let it own the ledger's tables.",
+    errors.InvalidSchemaName: "CREATE the schema that the URL's search_path names.",
+    errors.UndefinedTable: "its tables are gone; restore them.",
+    errors.InvalidSqlStatementName: "a pooler gave its session to another; let it keep one for each client.",
+    errors.FeatureNotSupported: "its tables were changed, which a new connection heals; or it is not PostgreSQL.",
+    errors.ReadOnlySqlTransaction: _READ_ONLY,
+    errors.DiskFull: "its disk is full; make room.",
+}
+_FINAL = (errors.InsufficientPrivilege, errors.InvalidSchemaName)
+# They leave the connection as it was.
+_HARMLESS = (errors.LockNotAvailable, errors.QueryCanceled)
+_OUR_BUGS = (psycopg.ProgrammingError, psycopg.IntegrityError, psycopg.DataError, psycopg.NotSupportedError)
+
+
+class _Connection(psycopg.Connection[tuple[Any, ...]]):
+    """A connection on which no call waits past its deadline, a reading of `clock.monotonic`."""
+
+    clock: Clock
+    deadline: float
+
+    @override
+    def wait(self, gen: PQGen[Result], *_limits: object, **_more: object) -> Result:
+        """Let libpq read and write until it has its answer."""
+        poll = select.poll()
+        try:
+            wanted = next(gen)
+            while True:
+                reading, writing = wanted & Wait.R, wanted & Wait.W
+                poll.register(self.fileno(), (select.POLLIN if reading else 0) | (select.POLLOUT if writing else 0))
+                left = max(0.0, self.deadline - self.clock.monotonic())
+                found = poll.poll(left * 1000)
+                if not found:
+                    self.close()  # whatever else is asked of it would wait for the same answer
+                    raise errors.ConnectionTimeout("no answer in time")
+                wanted = gen.send(_ready(found[0][1]))
+        except StopIteration as end:
+            return cast(Result, end.value)
+
+
+def _ready(events: int) -> Ready:
+    """What the kernel says of the socket; an error is found by whoever reads it."""
+    ready = int(Ready.W if events & select.POLLOUT else Ready.NONE)
+    return Ready(ready | Ready.R if events & ~select.POLLOUT else ready)
+
+
+@dataclass(slots=True)
+class Identity:
+    """Which ledger this is, once it is known; the sessions of one ledger share it."""
+
+    ledger_id: str | None = None
+
+
+class Session:
+    """
+    One connection, one thread at a time, opened when it is first needed and again when it broke.
+
+    Args:
+        target: Where the ledger is; asked at each connect, so that a rotated password is heard.
+        identity: Which ledger it must be; set by whichever session is open first.
+        call: Seconds that one call may take; waiting for another thread's, and connecting, may take as long each.
+        clock: Bounds the waits.
+
+    Raises:
+        ConfigError: Before the ledger was ever open: what no retry can heal (a refused login, a newer ledger, no schema).
+        LedgerUnavailable: Everything else that goes wrong, and all of it once the ledger was open.
+    """
+
+    def __init__(self, target: Callable[[], Target], identity: Identity, call: float, clock: Clock) -> None:
+        self._target = target
+        self._at = target()
+        self._identity = identity
+        self._call = call
+        self._clock = clock
+        self._lock = Lock()
+        self._connection: _Connection | None = None
+        self._back_off = RetryPolicy(wait=wait_random_exponential(multiplier=call / 32, max=call * _LONGEST_BACK_OFF))
+        self._failures = 0
+        self._again_at = clock.monotonic()
+        self._why = ""
+        self._closed = False
+
+    @contextmanager
+    def connection(self) -> Iterator[psycopg.Connection[tuple[Any, ...]]]:
+        """The connection, for this thread alone: each statement is a transaction of its own."""
+        if not self._lock.acquire(timeout=self._call):
+            raise LedgerUnavailable(
+                f"Expected the ledger {self._at.shown} to be free within {self._call:g} s, but a call hangs."
+            )
+        try:
+            connection = self._open()
+            connection.deadline = self._clock.monotonic() + self._call
+            yield connection
+        except psycopg.Error as error:
+            if not isinstance(error, _HARMLESS):
+                self._drop()
+            raise self._translated(error) from error
+        finally:
+            if self._connection is not None and self._connection.info.transaction_status != TransactionStatus.IDLE:
+                self._drop()  # broken, or left in the middle of an answer
+            self._lock.release()
+
+    def close(self) -> None:
+        """Close for good; safe twice."""
+        with self._lock:
+            self._closed = True
+            self._drop()
+
+    def _open(self) -> _Connection:
+        if self._closed:
+            raise LedgerUnavailable(f"Expected the ledger {self._at.shown} to be open, but it was closed.")
+        if self._connection is not None:
+            return self._connection
+        if self._clock.monotonic() < self._again_at:
+            raise LedgerUnavailable(self._why)
+        try:
+            self._connection = self._connect()
+        except (psycopg.Error, ConfigError, LedgerUnavailable) as error:
+            cause = self._translated(error) if isinstance(error, psycopg.Error) else self._unfit(str(error))
+            self._why = str(cause)
+            self._failures = min(self._failures + 1, _MOST_TRIES)
+            self._again_at = self._clock.monotonic() + self._back_off.delay(self._failures)
+            raise cause from error
+        self._failures = 0
+        return self._connection
+
+    def _connect(self) -> _Connection:
+        self._at = self._target()
+        connection = _Connection.connect(self._at.conninfo, autocommit=True)
+        try:
+            connection.clock = self._clock
+            connection.deadline = self._clock.monotonic() + self._call / 2  # libpq had the other half
+            self._find(connection)
+        except BaseException:
+            connection.close()
+            raise
+        return connection
+
+    def _find(self, connection: _Connection) -> None:
+        """Find the ledger, or make it at the first time; refuse another one, a newer one, and what cannot hold one."""
+        place = connection.execute(sql.PLACE).fetchone()
+        assert place is not None, "a SELECT without FROM has one row"
+        encoding, schema, is_there = place
+        if encoding != "UTF8":
+            raise self._unfit(
+                f"Expected the ledger {self._at.shown} in a database of encoding UTF8, got {encoding}: "
+                "CREATE DATABASE … ENCODING 'UTF8' TEMPLATE template0, and name that one."
+            )
+        if not is_there:
+            if self._identity.ledger_id is not None:
+                raise self._unfit(self._another("a database without a ledger"))
+            if schema is None:
+                raise errors.InvalidSchemaName("no schema of the search_path exists")
+            self._create(connection)
+        found = connection.execute(sql.META).fetchone()
+        ledger_id, version = found or ("", 0)
+        if version > sql.SCHEMA_VERSION:
+            raise self._unfit(
+                f"Expected a ledger of schema {sql.SCHEMA_VERSION} at {self._at.shown}, got {version}: "
+                "a newer SteadyWorker made it; upgrade this one, or name another database."
+            )
+        if self._identity.ledger_id not in {None, ledger_id}:
+            raise self._unfit(self._another(f"the ledger {ledger_id}"))
+        self._identity.ledger_id = ledger_id
+
+    def _create(self, connection: _Connection) -> None:
+        """Make the tables; of many that are first, one does, and the others wait for it."""
+        with connection.transaction():
+            connection.execute(sql.TAKE_CREATE_LOCK, {"lock": sql.CREATE_LOCK})
+            place = connection.execute(sql.PLACE).fetchone()
+            if place is not None and not place[2]:
+                for statement in sql.CREATE:
+                    connection.execute(statement)
+                connection.execute(sql.CREATE_META, {"ledger_id": secrets.token_hex(16), "schema": sql.SCHEMA_VERSION})
+
+    def _another(self, got: str) -> str:
+        return (
+            f"Expected the ledger {self._identity.ledger_id} at {self._at.shown}, got {got}: "
+            "this is another server, or one that lost its data; bring the old one back, "
+            "or restart every worker process to begin with this one."
+        )
+
+    def _drop(self) -> None:
+        if self._connection is not None:
+            self._connection.close()
+            self._connection = None
+
+    def _unfit(self, message: str) -> ConfigError | LedgerUnavailable:
+        return LedgerUnavailable(message) if self._identity.ledger_id is not None else ConfigError(message)
+
+    def _translated(self, error: psycopg.Error) -> Exception:
+        """What the error means for us; our own mistakes stay what they are."""
+        remedy = next((text for kind, text in _REMEDIES.items() if isinstance(error, kind)), None)
+        if remedy is None and isinstance(error, _OUR_BUGS):
+            return error
+        said = " ".join(str(error).split())
+        if self._at.password:
+            said = said.replace(self._at.password, REDACTED)
+        refused = error.sqlstate is None and _REFUSED.search(said) is not None
+        if remedy is None:
+            remedy = _remedy(said, refused=refused)
+        message = f"Expected an answer from the ledger {self._at.shown}, got {redact(said)!r}: {remedy}"
+        return self._unfit(message) if refused or isinstance(error, _FINAL) else LedgerUnavailable(message)
+
+
+def _remedy(said: str, *, refused: bool) -> str:
+    """What to do where there is no connection."""
+    if refused:
+        return "correct --ledger, or the server."
+    if _TOO_MANY.search(said):
+        return "raise max_connections: each worker process takes two."
+    return _READ_ONLY if "read-only" in said else "see that it runs and can be reached."

@@ -1,0 +1,307 @@
+"""
+The file that a SQLite ledger lives in: opening it, being sure that it is still the same one, and what its errors mean.
+
+One connection, one thread at a time: a claim takes some tens of microseconds, and SQLite has one writer anyway.
+"""
+
+from __future__ import annotations
+
+import os
+import secrets
+import sqlite3
+import time
+from collections import deque
+from collections.abc import Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager, suppress
+from pathlib import Path
+from threading import Lock
+from types import TracebackType
+from typing import Any
+from urllib.parse import quote
+
+from typing_extensions import override
+
+from steadyworker.clock import Clock
+from steadyworker.errors import ConfigError, LedgerUnavailable
+from steadyworker.ledger.sqlite import schema as sql
+
+_OLDEST_SQLITE = (3, 37, 0)  # the first with STRICT tables
+_PAUSE = 0.01
+_WAL_PAGES = 8_000  # 32 MB: a checkpoint waits for the disk, and whoever commits just then waits with it
+_FINAL = {
+    sqlite3.SQLITE_NOTADB,
+    sqlite3.SQLITE_CORRUPT,
+    sqlite3.SQLITE_CANTOPEN,
+    sqlite3.SQLITE_READONLY,
+    sqlite3.SQLITE_PERM,
+}
+_BROKEN = {
+    sqlite3.SQLITE_NOTADB,
+    sqlite3.SQLITE_CORRUPT,
+    sqlite3.SQLITE_CANTOPEN,
+    sqlite3.SQLITE_IOERR,
+    sqlite3.SQLITE_READONLY,
+}
+_OUR_BUGS = (sqlite3.ProgrammingError, sqlite3.IntegrityError, sqlite3.DataError, sqlite3.NotSupportedError)
+_REMEDIES = {
+    sqlite3.SQLITE_BUSY: "another process holds it for long; find that process with `fuser` and end its transaction.",
+    sqlite3.SQLITE_FULL: "its file system is full; make room.",
+    sqlite3.SQLITE_IOERR: "its disk failed, or a size limit was reached; look at the kernel's log and `ulimit -f`.",
+    sqlite3.SQLITE_READONLY: "it is read-only; make the file and its directory writable for this user.",
+    sqlite3.SQLITE_CANTOPEN: "it cannot be opened; its directory must exist and be writable for this user.",
+    sqlite3.SQLITE_CORRUPT: "it is damaged; move it away, or restore a copy.",
+    sqlite3.SQLITE_NOTADB: "it is not a SQLite database; move it away, or name another file.",
+}
+
+
+class LedgerFile:
+    """
+    A SQLite database that is a ledger, opened when it is first needed.
+
+    Args:
+        path: The file; made at the first call, and never again: a ledger that went missing must come back itself.
+        synchronous: `normal` or `full`, SQLite's levels; what a commit survives.
+        call: Seconds that one call may wait for another process, or thread.
+        clock: Bounds the waits.
+
+    Raises:
+        ConfigError: At the first call: what no retry can heal (not a ledger, a newer one, not writable).
+        LedgerUnavailable: Everything else that goes wrong, and all of it once the ledger was open.
+    """
+
+    def __init__(self, path: Path, synchronous: str, call: float, clock: Clock) -> None:
+        self.path = path.absolute()
+        self._name = str(self.path)
+        self._synchronous = synchronous
+        self._call = call
+        self._clock = clock
+        self._lock = Lock()
+        self._connection: sqlite3.Connection | None = None
+        self._level = ""
+        self._later: deque[tuple[str, Mapping[str, Any]]] = deque()
+        self._inode: tuple[int, int] | None = None
+        self._was_open = False
+        self._closed = False
+
+    def connection(self, synchronous: str | None = None) -> AbstractContextManager[sqlite3.Connection]:
+        """
+        The connection, for this thread alone: each statement is a transaction of its own.
+
+        `synchronous` is the level for this once, instead of the ledger's own.
+        """
+        return _Held(self, synchronous or self._synchronous)
+
+    def take(self, level: str) -> sqlite3.Connection:
+        """The connection at this level, once this thread has it; `give_back` must follow."""
+        if not (self._lock.acquire(blocking=False) or self._lock.acquire(timeout=self._call)):
+            raise LedgerUnavailable(
+                f"Expected the ledger {self.path} to be free within {self._call:g} s, but a call hangs."
+            )
+        try:
+            connection = self._open()
+            if level != self._level:
+                connection.execute(f"PRAGMA synchronous = {level}")
+                self._level = level
+        except BaseException as error:
+            self.give_back(error)
+            raise
+        return connection
+
+    def give_back(self, error: BaseException | None) -> None:
+        """Let others have the connection; raises in our words what SQLite said in its own."""
+        try:
+            if error is None:
+                return
+            self._roll_back()
+            if isinstance(error, sqlite3.DatabaseError) and not isinstance(error, _OUR_BUGS):
+                raise self._translated(error) from error
+        finally:
+            self._lock.release()
+
+    @contextmanager
+    def transaction(self) -> Iterator[sqlite3.Connection]:
+        """One write transaction: committed at the end of the block, rolled back when the block raises."""
+        with self.connection() as connection:
+            connection.execute("BEGIN IMMEDIATE")
+            while self._later:
+                connection.execute(*self._later.popleft())
+            yield connection
+            connection.execute("COMMIT")
+
+    def writing(self) -> AbstractContextManager[sqlite3.Connection]:
+        """For one statement that writes: what was left for later goes with it, in one transaction."""
+        return self.transaction() if self._later else self.connection()
+
+    def later(self, statement: str, values: Mapping[str, Any]) -> None:
+        """A write that nobody waits for: it goes with the next transaction, and is lost with this process, or if that fails."""
+        self._later.append((statement, values))
+
+    def owes(self, name: str, value: object) -> bool:
+        """Whether a write that was left for later has this value under this name."""
+        return any(values[name] == value for _, values in tuple(self._later))
+
+    def catch_up(self) -> None:
+        """Write now what was left for later."""
+        if self._later:
+            with self.transaction():
+                pass
+
+    def close(self) -> None:
+        """Close for good; safe twice."""
+        with suppress(ConfigError, LedgerUnavailable):
+            self.catch_up()
+        with self._lock:
+            self._closed = True
+            self._drop()
+
+    def _open(self) -> sqlite3.Connection:
+        if self._closed:
+            raise LedgerUnavailable(f"Expected the ledger {self.path} to be open, but it was closed.")
+        if self._connection is not None:
+            if self._inode == self._inode_now():
+                return self._connection
+            self._drop()
+            raise LedgerUnavailable(
+                f"Expected the ledger {self.path} to stay where it was, but it was removed or replaced: put it back."
+            )
+        before = self._inode_now()
+        if before is None and self._was_open:
+            raise LedgerUnavailable(
+                f"Expected the ledger {self.path}, but it is gone: put it back, or restart to begin with an empty one."
+            )
+        connection = self._connect()
+        try:
+            self._prepare(connection)
+            self._inode = self._inode_now()
+        except BaseException:
+            connection.close()
+            raise
+        if before not in {None, self._inode}:
+            connection.close()
+            raise LedgerUnavailable(
+                f"Expected the ledger {self.path} to stay in place, but it was replaced while it was opened."
+            )
+        self._connection = connection
+        self._level = ""
+        self._was_open = True
+        return connection
+
+    def _inode_now(self) -> tuple[int, int] | None:
+        """Which file the path names now; None when it names none."""
+        try:
+            seen = os.stat(self._name)  # noqa: PTH116 - for every statement, and a Path's own takes twice as long
+        except (FileNotFoundError, NotADirectoryError):
+            return None
+        except OSError as error:
+            raise self._unfit(
+                f"Expected to find the ledger {self.path}, got {error.strerror}: make its directory readable."
+            ) from error
+        return seen.st_dev, seen.st_ino
+
+    def _connect(self) -> sqlite3.Connection:
+        if sqlite3.sqlite_version_info < _OLDEST_SQLITE:
+            raise ConfigError(
+                f"Expected SQLite 3.37 or newer, got {sqlite3.sqlite_version}: use a Python that has a newer one."
+            )
+        mode = "rw" if self._was_open else "rwc"
+        if not self._was_open:
+            try:
+                self.path.parent.mkdir(parents=True, exist_ok=True)
+            except OSError as error:
+                raise ConfigError(
+                    f"Expected to make the directory of the ledger {self.path}, got {error.strerror}: "
+                    "make its parent writable for this user, or name another file."
+                ) from error
+        return sqlite3.connect(
+            f"file:{quote(str(self.path))}?mode={mode}",
+            uri=True,
+            timeout=self._call,
+            isolation_level=None,  # transactions begin and end where this file says so
+            check_same_thread=False,  # guarded by the lock
+        )
+
+    def _prepare(self, connection: sqlite3.Connection) -> None:
+        """Make the tables in an empty file; refuse what is not a ledger, a newer one, or what cannot be written."""
+        if connection.execute("PRAGMA application_id").fetchone()[0] != sql.APPLICATION_ID:
+            self._create(connection)
+        schema = connection.execute("SELECT schema FROM meta").fetchone()[0]
+        if schema > sql.SCHEMA_VERSION:
+            raise self._unfit(
+                f"Expected a ledger of schema {sql.SCHEMA_VERSION} at {self.path}, got {schema}: "
+                "a newer SteadyWorker made it; upgrade this one, or name another file."
+            )
+        connection.execute("BEGIN IMMEDIATE")
+        for statement in sql.UPGRADE if schema < sql.SCHEMA_VERSION else ():
+            connection.execute(statement)
+        connection.execute("COMMIT")
+        connection.execute(f"PRAGMA wal_autocheckpoint = {_WAL_PAGES}")
+
+    def _create(self, connection: sqlite3.Connection) -> None:
+        self._into_wal(connection)
+        connection.execute("BEGIN IMMEDIATE")
+        if connection.execute("PRAGMA application_id").fetchone()[0] != sql.APPLICATION_ID:  # else another was first
+            if connection.execute("SELECT count(*) FROM sqlite_schema").fetchone()[0]:
+                raise self._unfit(
+                    f"Expected a ledger at {self.path}, got another program's SQLite database: name another file."
+                )
+            for statement in sql.CREATE:
+                connection.execute(statement)
+            connection.execute("INSERT INTO meta VALUES (1, ?, ?, 1)", (secrets.token_hex(16), sql.SCHEMA_VERSION))
+            connection.execute(f"PRAGMA application_id = {sql.APPLICATION_ID}")
+        connection.execute("COMMIT")
+
+    def _into_wal(self, connection: sqlite3.Connection) -> None:
+        """Switch to a write-ahead log; SQLite does not wait here for others that do the same, so this does."""
+        if connection.execute("SELECT count(*) FROM sqlite_schema").fetchone()[0]:
+            return  # made already, or not ours: leave it as it is
+        deadline = self._clock.monotonic() + self._call
+        while True:
+            try:
+                connection.execute("PRAGMA journal_mode = WAL").fetchone()
+            except sqlite3.OperationalError as error:
+                if error.sqlite_errorcode & 0xFF != sqlite3.SQLITE_BUSY or self._clock.monotonic() > deadline:
+                    raise
+                time.sleep(_PAUSE)
+            else:
+                return
+
+    def _roll_back(self) -> None:
+        if self._connection is not None and self._connection.in_transaction:
+            try:
+                self._connection.execute("ROLLBACK")
+            except sqlite3.Error:
+                self._drop()  # closing rolls back as well
+
+    def _drop(self) -> None:
+        if self._connection is not None:
+            self._connection.close()
+            self._connection = None
+
+    def _unfit(self, message: str) -> ConfigError | LedgerUnavailable:
+        return LedgerUnavailable(message) if self._was_open else ConfigError(message)
+
+    def _translated(self, error: sqlite3.DatabaseError) -> ConfigError | LedgerUnavailable:
+        code = getattr(error, "sqlite_errorcode", 0) & 0xFF  # none, when it is Python's own (text that is not UTF-8)
+        if code in _BROKEN:
+            self._drop()
+        remedy = _REMEDIES.get(code, "see SQLite's result codes.")
+        message = f"Expected an answer from the ledger {self.path}, got {str(error)!r}: {remedy}"
+        return self._unfit(message) if code in _FINAL else LedgerUnavailable(message)
+
+
+class _Held(AbstractContextManager[sqlite3.Connection]):
+    """The connection in one thread's hands; not made by a generator, for every job passes through here twice."""
+
+    __slots__ = ("_file", "_level")
+
+    def __init__(self, file: LedgerFile, level: str) -> None:
+        self._file = file
+        self._level = level
+
+    @override
+    def __enter__(self) -> sqlite3.Connection:
+        return self._file.take(self._level)
+
+    @override
+    def __exit__(self, _: type[BaseException] | None, error: BaseException | None, __: TracebackType | None) -> None:
+        self._file.give_back(error)

@@ -1,0 +1,320 @@
+"""
+The ledger in one SQLite file: it reaches the worker processes of one host.
+
+A commit survives the death of any process at once; a power cut may take the last ones, unless `synchronous` is `full`.
+That costs what the death of a host costs anyway: a job runs again from an earlier checkpoint, no message is lost.
+"""
+
+from __future__ import annotations
+
+import json
+import secrets
+import sys
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from typing_extensions import override
+
+from steadyworker.clock import Clock, Times
+from steadyworker.errors import ConfigError, Finding
+from steadyworker.ledger import owners as proof
+from steadyworker.ledger import retention
+from steadyworker.ledger.base import Beat, Claimed, JobId, Ledger, OwnerSeen, Renewal, Row, State, Token, Verdict
+from steadyworker.ledger.sqlite import schema as sql
+from steadyworker.ledger.sqlite.file import LedgerFile
+from steadyworker.ledger.sqlite.place import place_findings
+from steadyworker.ledger.sqlite.rows import beat_of, new_row, row_of, storable, verdict_values
+from steadyworker.ledger.values import Values, counters_values, mine_values, pk_values, seen_values
+from steadyworker.outcome import Counters
+
+_PAGE_ROWS = 200
+_PURGE_ROWS = 500
+
+
+class SqliteLedger(Ledger):
+    """
+    A ledger in one file, opened at the first call.
+
+    Args:
+        path: The ledger file; owners keep their locks beside it, in `owners_dir`.
+        synchronous: `normal`, or `full`, which syncs every commit to disk.
+        clock: Judges leases and delays (boot clock), numbers fences and ages rows (wall clock).
+        times: Lease, margin, and how long one call may take.
+        worker: Who claims through this ledger, for people.
+        is_dead: Proof of an owner's death; by default, that its lock in `owners_dir` is free.
+
+    Raises:
+        ConfigError: An unknown `synchronous`; at the first call: not a ledger, a newer one, not writable.
+    """
+
+    def __init__(
+        self,
+        path: Path,
+        *,
+        synchronous: str = "normal",
+        clock: Clock,
+        times: Times,
+        worker: str = "",
+        is_dead: Callable[[str], bool] | None = None,
+    ) -> None:
+        if synchronous not in {"normal", "full"}:
+            raise ConfigError(
+                f"Expected synchronous=normal or synchronous=full, got {synchronous!r}: choose one of them."
+            )
+        self._file = LedgerFile(path, synchronous, times.call, clock)
+        self._path = self._file.path
+        self._clock = clock
+        self._times = times
+        self._worker = storable(worker)
+        self._boot = proof.boot_id()
+        self._is_dead = is_dead or self._lock_is_free
+
+    @property
+    @override
+    def url(self) -> str:
+        return f"sqlite:{self._path}"
+
+    @property
+    def owners_dir(self) -> Path:
+        """Where the owners of this ledger hold their locks."""
+        return self._path.with_name(self._path.name + ".owners")
+
+    @override
+    def ledger_id(self) -> str:
+        with self._file.connection() as db:
+            return str(db.execute(sql.LEDGER_ID).fetchone()[0])
+
+    @override
+    def findings(self) -> Sequence[Finding]:
+        found = []
+        try:
+            self.ledger_id()
+        except ConfigError as error:
+            found.append(Finding("error", str(error), "do as it says, then run `steadyworker check` again."))
+        return [*found, *place_findings(self._path.resolve())]
+
+    @override
+    def bind(self, namespace: str, queue: str, identity: str) -> str:
+        values = {"namespace": namespace, "queue": queue, "identity": identity}
+        with self._file.transaction() as db:
+            db.execute(sql.BIND, values)
+            return str(db.execute(sql.BOUND, values).fetchone()[0])
+
+    @override
+    def register(self, owner: str, host: str, queues: Sequence[str]) -> None:
+        lock = str(proof.lock_path(self.owners_dir, owner))
+        values = {"owner": owner, "host": host, "lock_path": lock, "queues": json.dumps(list(queues))}
+        with self._file.connection() as db:
+            db.execute(sql.REGISTER, {**values, "boot": self._boot, "now": self._clock.wall()})
+
+    @override
+    def unregister(self, owner: str) -> None:
+        with self._file.connection() as db:
+            db.execute(sql.UNREGISTER, {"owner": owner})
+
+    @override
+    def owners(self) -> Sequence[OwnerSeen]:
+        now = self._clock.wall()
+        with self._file.connection() as db:
+            seen = db.execute(sql.OWNERS, {"now": now, "keep_owners": retention.OWNERS}).fetchall()
+        return [
+            OwnerSeen(owner, host, tuple(json.loads(queues)), max(0.0, now - at), self._is_dead(owner))
+            for owner, host, queues, at in seen
+        ]
+
+    @override
+    def read(self, id: JobId) -> Row | None:
+        if self._file.owes("key", id.key):
+            self._file.catch_up()
+        with self._file.connection() as db:
+            found = db.execute(sql.READ, pk_values(id)).fetchone()
+        return None if found is None else self._row(found)
+
+    @override
+    def claim(self, claim: Claimed) -> Row | None:
+        now = self._clock.wall()
+        said = {"hop": claim.hop, "body_sha256": claim.body_sha256, "now": now, "worker": self._worker}
+        values = counters_values(claim.counters) | said
+        if claim.seen is not None:
+            return self._own(sql.CLAIM_SEEN, seen_values(claim.seen) | values, claim.owner)
+        uid = secrets.token_hex(16)
+        values |= pk_values(claim.id) | self._lease() | self._drawn(claim.owner) | {"uid": uid}
+        with self._file.writing() as db:
+            inserted = db.execute(sql.CLAIM_NEW, values)
+            if inserted.rowcount != 1:
+                return None
+            # The first round has none to begin with.
+            checkpoint = db.execute(sql.CHECKPOINT_OF, values).fetchone()[0] if claim.id.round else None
+        return new_row(claim, uid, inserted.lastrowid or 0, checkpoint, now, self._worker)
+
+    @override
+    def take(self, seen: Row, owner: str) -> Row | None:
+        return self._own(sql.TAKE, seen_values(seen), owner)
+
+    @override
+    def lose(self, seen: Row, owner: str, verdict: Verdict) -> Row | None:
+        return self._own(sql.LOSE, seen_values(seen) | self._verdict(verdict), owner)
+
+    @override
+    def renew(self, tokens: Sequence[Token]) -> Sequence[Renewal]:
+        lease = self._lease()
+        answers = []
+        with self._file.transaction() as db:
+            for token in tokens:
+                found = db.execute(sql.RENEW, mine_values(token) | lease).fetchall()
+                answers.append(Renewal(granted=bool(found), cancel_reason=found[0][0] if found else None))
+        return answers
+
+    @override
+    def checkpoint(self, token: Token, value: bytes | None) -> bool:
+        return self._write(sql.CHECKPOINT, token, {"value": value})
+
+    @override
+    def handle(self, token: Token, value: bytes | None) -> bool:
+        return self._write(sql.HANDLE, token, {"value": value})
+
+    @override
+    def may_commit(self, token: Token) -> bool:
+        return self._write(sql.MAY_COMMIT, token, self._lease(), synchronous="full")
+
+    @override
+    def done(self, token: Token) -> bool:
+        return self._write(sql.DONE, token, {"now": self._clock.wall(), "keep_done": retention.DONE})
+
+    @override
+    def interrupted(self, token: Token, counters: Counters) -> bool:
+        return self._write(sql.INTERRUPTED, token, counters_values(counters))
+
+    @override
+    def moving(self, token: Token, verdict: Verdict) -> bool:
+        return self._write(sql.MOVING, token, self._verdict(verdict))
+
+    @override
+    def moved(self, token: Token) -> bool:
+        keep = {"keep_dead": retention.DEAD, "keep_moved": retention.MOVED}
+        return self._write(sql.MOVED, token, keep | {"now": self._clock.wall()})
+
+    @override
+    def settled(self, token: Token, known: bool) -> None:
+        # The runner claims the next job just then: this would be a third of its commits, and in its way.
+        keep = {"now": self._clock.wall(), "keep_known": retention.DONE_AND_KNOWN}
+        self._file.later(sql.SETTLED_KNOWN if known else sql.SETTLED_WRITTEN, mine_values(token) | keep)
+
+    @override
+    def cancel(self, id: JobId, reason: str) -> State | None:
+        values = pk_values(id) | {"reason": storable(reason)}
+        with self._file.transaction() as db:
+            found = db.execute(sql.STATE_OF, values).fetchone()
+            if found is not None:
+                db.execute(sql.CANCEL, values)
+                return State(found[0])
+            values |= self._drawn("") | {"uid": secrets.token_hex(16), "now": self._clock.wall()}
+            db.execute(sql.CANCEL_UNSEEN, values)
+            db.execute(sql.SKIP_FENCE, values)
+            return None
+
+    @override
+    def clear_checkpoint(self, id: JobId) -> None:
+        with self._file.connection() as db:
+            db.execute(sql.CLEAR_CHECKPOINT, pk_values(id))
+
+    @override
+    def beat(self, token: Token, beat: Beat) -> None:
+        values = {"done": beat.done, "total": beat.total, "note": storable(beat.note), "at": beat.at}
+        self._write(sql.BEAT, token, values, synchronous="normal")
+
+    @override
+    def last_round(self, namespace: str, queue: str, key: str) -> int | None:
+        with self._file.connection() as db:
+            found = db.execute(sql.LAST_ROUND, {"namespace": namespace, "queue": queue, "key": key}).fetchone()[0]
+        return None if found is None else int(found)
+
+    @override
+    def jobs(self, namespace: str | None = None, queue: str | None = None) -> Iterable[tuple[Row, Beat | None]]:
+        return self._pages({"namespace": namespace, "queue": queue, "rows": _PAGE_ROWS})
+
+    @override
+    def ended(self, uids: Sequence[str]) -> frozenset[str]:
+        with self._file.connection() as db:
+            found = db.execute(sql.ENDED, {"uids": json.dumps(list(uids))}).fetchall()
+        return frozenset(uid for (uid,) in found)
+
+    @override
+    def last_beat(self, id: JobId) -> Beat | None:
+        with self._file.connection() as db:
+            return beat_of(db.execute(sql.LAST_BEAT, pk_values(id)).fetchone())
+
+    @override
+    def forget(self, id: JobId) -> None:
+        with self._file.connection() as db:
+            db.execute(sql.FORGET, pk_values(id))
+
+    @override
+    def purge(self) -> int:
+        self._file.catch_up()
+        now, removed = self._clock.wall(), 0
+        while True:  # in small batches, so that no claim waits long
+            with self._file.connection() as db:
+                batch = db.execute(sql.PURGE, {"now": now, "rows": _PURGE_ROWS}).rowcount
+            removed += batch
+            if batch < _PURGE_ROWS:
+                break
+        with self._file.connection() as db:
+            db.execute(sql.PURGE_OWNERS, {"now": now, "keep_owners": retention.OWNERS})
+        proof.sweep(self.owners_dir, self._holds)
+        return removed
+
+    @override
+    def close(self) -> None:
+        self._file.close()
+
+    def _holds(self, owner: str) -> bool:
+        with self._file.connection() as db:
+            return db.execute(sql.HOLDS, {"owner": owner}).fetchone() is not None
+
+    def _write(self, statement: str, token: Token, values: Values, synchronous: str | None = None) -> bool:
+        """One statement on the row that this token names: True, or False when the ledger refused it."""
+        with self._file.connection(synchronous) as db:
+            return db.execute(statement, mine_values(token) | values).rowcount == 1
+
+    def _own(self, statement: str, values: Values, owner: str) -> Row | None:
+        """One statement that gives a row to an owner under a fence that was never given before."""
+        with self._file.writing() as db:
+            found = db.execute(statement, values | self._lease() | self._drawn(owner)).fetchall()
+        return row_of(found[0], self._clock, self._times, self._boot, _lives) if found else None
+
+    def _drawn(self, owner: str) -> Values:
+        return {"owner": owner, "wall_ms": int(self._clock.wall() * 1000)}
+
+    def _lease(self) -> Values:
+        return {"boot": self._boot, "lease_until": self._clock.boottime() + self._times.lease}
+
+    def _verdict(self, verdict: Verdict) -> Values:
+        return verdict_values(verdict, self._clock, self._boot)
+
+    def _row(self, found: Sequence[Any]) -> Row:
+        return row_of(found, self._clock, self._times, self._boot, self._is_dead)
+
+    def _lock_is_free(self, owner: str) -> bool:
+        return proof.is_dead(self.owners_dir, owner)
+
+    def _pages(self, values: Values) -> Iterator[tuple[Row, Beat | None]]:
+        """Newest first, page by page, so that a long listing holds nobody up."""
+        self._file.catch_up()
+        below = sys.maxsize
+        while True:
+            with self._file.connection() as db:
+                page = db.execute(sql.PAGE, values | {"below": below}).fetchall()
+                ids = [pk_values(JobId(*found[:4])) for found in page]
+                beats = [beat_of(db.execute(sql.LAST_BEAT, id_).fetchone()) for id_ in ids]
+            for found, beat in zip(page, beats, strict=True):
+                yield self._row(found[:-1]), beat
+            if len(page) < _PAGE_ROWS:
+                return
+            below = page[-1][-1]
+
+
+def _lives(_owner: str) -> bool:
+    """A row that was just claimed needs no proof that its owner lives."""
+    return False

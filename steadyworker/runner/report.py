@@ -1,0 +1,89 @@
+"""What is told of a run: who it is, why it began, how it ended; and the one canonical record of its settlement."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from steadyworker.clock import Clock
+from steadyworker.events import JobSettled
+from steadyworker.ledger.base import Moving, Row, Token, Verdict
+from steadyworker.outcome import Crashed, Done, Failed, Interrupted, Outcome, Rejected, Snoozed
+from steadyworker.runner.settlement_plan import HandOver, RecordInterrupted
+from steadyworker.runner.state import Run
+from steadyworker.telemetry.logs import get_logger
+
+_MANY_INTERRUPTIONS = 10
+
+
+def about(token: Token, clock: Clock) -> dict[str, Any]:
+    """What every event says."""
+    return {"key": token.id.key, "queue": token.id.queue, "fence": token.fence, "at": clock.wall()}
+
+
+def why(before: Row | None, *, lost: bool) -> str:
+    """Why a run begins, in the contract's words."""
+    if before is None:
+        return "new"
+    return "taken over" if lost else f"after {before.state.value}"
+
+
+def name(outcome: Outcome) -> str:
+    """The outcome's name: `done`, `failed`, and so on."""
+    return type(outcome).__name__.lower()
+
+
+def reason(outcome: Outcome) -> str:
+    """Why it ended so; empty for `Done`."""
+    match outcome:
+        case Failed(reason=why) | Rejected(reason=why) | Crashed(cause=why):
+            return why
+        case Snoozed(delay=delay):
+            return f"snoozed for {delay:g} s"
+        case Interrupted():
+            return "interrupted"
+        case Done():
+            return ""
+
+
+def error(outcome: Outcome) -> tuple[str, str]:
+    """The error's class and its text, which `reason` gives in one: `ValueError: no such merchant`."""
+    if not isinstance(outcome, Failed | Rejected):
+        return "", reason(outcome)
+    text = outcome.reason.removeprefix(f"{outcome.error_class.rpartition('.')[2]}: ")
+    return outcome.error_class, text
+
+
+def settled(run: Run, hand_over: HandOver, clock: Clock) -> JobSettled:
+    """The canonical record: one for each message that was settled after a run, or after a hand-over that was finished."""
+    outcome = run.outcome or Interrupted()
+    counters, record = run.row.counters, hand_over.record
+    target, because = run.row.target, reason(outcome)
+    match record:
+        case Verdict():
+            counters, target, because = record.counters, record.target, record.reason
+        case RecordInterrupted():
+            counters = record.counters
+    if record is None or isinstance(record, Verdict):
+        settlement = "later" if target is Moving.RETRY else "dead-letter"
+    else:
+        settlement = "release" if isinstance(record, RecordInterrupted) else "ack"
+    return JobSettled(
+        **about(run.token, clock),
+        settlement=settlement,
+        outcome=name(outcome),
+        reason=because,
+        attempts=counters.attempts,
+        crashes=counters.crashes,
+        losses=counters.losses,
+        interruptions=counters.interruptions,
+        settled=hand_over.settled.value if hand_over.settled is not None else "unknown",
+        seconds=round(clock.monotonic() - run.started, 6),
+    )
+
+
+def often_interrupted(token: Token, times: int) -> None:
+    """Warn of a job that is interrupted again and again, and has not saved a checkpoint: it may never get to its end."""
+    if times >= _MANY_INTERRUPTIONS:
+        remedy = "save checkpoints more often, or raise --stop-within."
+        log = get_logger("steadyworker.runner")
+        log.warning("often_interrupted", key=token.id.key, queue=token.id.queue, times=times, remedy=remedy)

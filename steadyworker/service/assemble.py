@@ -1,0 +1,224 @@
+"""
+The one file that knows every part: it wires a worker process together.
+
+Everything else is given what it needs; nothing is global.
+"""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import Any
+
+from steadyworker.adapter import Adapter, Capabilities
+from steadyworker.backends.opening import namespace_of, open_adapter_for, open_ledger, owners_directory
+from steadyworker.clock import Clock, SystemClock, Times
+from steadyworker.config.resolve import Options
+from steadyworker.errors import ConfigError, Finding, LedgerUnavailable
+from steadyworker.events import Listener
+from steadyworker.exports.spark.service import SparkService
+from steadyworker.exports.spark.settings import SparkSettings
+from steadyworker.ledger.base import Ledger
+from steadyworker.ledger.lease import Keeper
+from steadyworker.ledger.owners import OwnerLock, new_owner_id
+from steadyworker.runner.consumer_audit import Lookout, Reach, registered_name
+from steadyworker.runner.runner import Runner
+from steadyworker.runner.state import Parts, Quota
+from steadyworker.service.checks import check
+from steadyworker.service.pool import MOST_THREADS, Hands
+from steadyworker.slots.base import Service, Slot
+from steadyworker.slots.process import ProcessSlot
+from steadyworker.slots.spare import Spare
+from steadyworker.slots.thread import ThreadSlot
+from steadyworker.spec import WorkerSpec, spec_of
+from steadyworker.telemetry.event_log import log_events
+from steadyworker.telemetry.logs import get_logger
+from steadyworker.worker import Worker
+
+
+@dataclass(slots=True)
+class Assembly:
+    """A worker process, wired: what the service starts, watches and stops."""
+
+    options: Options
+    ledger: Ledger
+    owner: str
+    lock: OwnerLock
+    runners: Sequence[Runner]
+    keeper: Keeper
+    lookout: Lookout
+    services: Mapping[str, Service]
+    hands: Sequence[Hands]
+
+    def purge(self) -> None:
+        """Forget what need not be kept; a ledger that is away is asked again another time."""
+        with suppress(LedgerUnavailable):
+            self.ledger.purge()
+
+    def close(self) -> None:
+        """Say goodbye to the ledger, and free the owner lock: whatever is still ours may be taken over at once."""
+        with suppress(LedgerUnavailable):
+            self.ledger.unregister(self.owner)
+        self.ledger.close()
+        self.lock.release()
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """Everything that is decided before a broker is asked: the Workers' specs, and the adapters that are opened for them."""
+
+    options: Options
+    specs: Sequence[WorkerSpec]
+    ledger: Ledger
+    adapters: Sequence[Adapter]
+    clock: Clock = field(default_factory=SystemClock)
+    times: Times = field(default_factory=Times)
+
+    def findings(self) -> list[Finding]:
+        """Everything that is wrong, errors first: what `checks` finds, and what Spark's settings do."""
+        found = [
+            *check(self.specs, self.options, self.adapters, self.ledger),
+            *_spark(self.options).findings(),
+        ]
+        return sorted(found, key=lambda finding: finding.level != "error")
+
+
+def specs_of(workers: Sequence[type[Worker[Any, Any]]], options: Options) -> list[WorkerSpec]:
+    """
+    The Workers with the file's and the command line's overrides.
+
+    Raises ConfigError when there is none, when two Workers consume one queue, or --concurrency is given for more than one.
+    """
+    if not workers:
+        raise ConfigError("Expected at least one Worker to run, got none: pass its class, as in run(PaymentExports).")
+    if options.concurrency is not None and len(workers) > 1:
+        names = ", ".join(worker.__name__ for worker in workers)
+        msg = f"Expected one Worker beside --concurrency, got {names}: use [workers.NAME] in steadyworker.toml."
+        raise ConfigError(msg)
+    specs = []
+    for worker in workers:
+        overrides = dict(options.workers.get(worker.__name__, {}))
+        if options.concurrency is not None:
+            overrides["concurrency"] = options.concurrency
+        specs.append(spec_of(worker, overrides))
+    seen: dict[str, WorkerSpec] = {}
+    for spec in specs:
+        other = seen.setdefault(spec.queue, spec)
+        if other is not spec:
+            msg = f"Expected one Worker for each queue, got {other.target} and {spec.target} for {spec.queue!r}: take one out."
+            raise ConfigError(msg)
+    return specs
+
+
+def plan(workers: Sequence[type[Worker[Any, Any]]], options: Options, times: Times | None = None) -> Plan:
+    """Open ledger and adapters, connect nothing."""
+    specs = specs_of(workers, options)
+    clock, times = SystemClock(), times or Times()
+    ledger = open_ledger(options, clock, times, socket.gethostname())
+    return Plan(options, specs, ledger, [open_adapter_for(spec, options) for spec in specs], clock, times)
+
+
+def assemble(
+    plan: Plan,
+    listeners: Sequence[Listener] = (),
+    services: Mapping[str, Service] | None = None,
+    spare: Spare | None = None,
+) -> Assembly:
+    """
+    Wire a worker process; nothing is started yet, but for a spare child that the first slot takes.
+
+    Raises ConfigError for a namespace of another broker, BrokerUnavailable when a broker does not answer.
+    """
+    options, clock, times = plan.options, plan.clock, plan.times
+    namespaces = [
+        namespace_of(adapter, options, plan.ledger, spec.queue)
+        for adapter, spec in zip(plan.adapters, plan.specs, strict=True)
+    ]
+    owner = new_owner_id()
+    lock = OwnerLock(owners_directory(options), owner)
+    services = services if services is not None else _services(options, clock)
+    emit = _fan_out([log_events(), *listeners])
+    quota = Quota(options.max_jobs)
+    runners, hands, reaches = [], [], {}
+    for spec, adapter, namespace in zip(plan.specs, plan.adapters, namespaces, strict=True):
+        team = Hands(min(MOST_THREADS, spec.concurrency + 1), f"hands-{spec.queue}")
+        parts = Parts(
+            spec=spec,
+            namespace=namespace,
+            owner=owner,
+            worker=socket.gethostname(),
+            ledger=plan.ledger,
+            adapter=adapter,
+            slots=[_slot(number, spec, lock, options, clock, spare) for number in range(spec.concurrency)],
+            clock=clock,
+            times=times,
+            emit=emit,
+            submit=team.submit,
+            hurry=lambda: keeper.hurry(),  # noqa: PLW0108 - the keeper is made below: it serves every runner
+            quota=quota,
+            services=services,
+            stop_on_ledger_loss=options.stops_on_ledger_loss,
+        )
+        runners.append(Runner(parts))
+        hands.append(team)
+        if counted(adapter.capabilities, options):
+            name = registered_name(namespace, spec.queue)
+            reach = Reach(name, owner, adapter, plan.ledger, clock, lambda name, left: keeper.left(name, left=left))
+            reaches[reach] = runners[-1].post
+    queues = [registered_name(runner.parts.namespace, runner.parts.spec.queue) for runner in runners]
+    keeper = Keeper(plan.ledger, owner, socket.gethostname(), queues, runners, clock, times)
+    return Assembly(options, plan.ledger, owner, lock, runners, keeper, Lookout(reaches), services, hands)
+
+
+def counted(broker: Capabilities, options: Options) -> bool:
+    """Whether consumers are compared with owners: not where all are on one host by nature, or by the operator's word."""
+    return broker.counts_consumers and not broker.one_host and options.ledger_reach != "host"
+
+
+def _slot(number: int, spec: WorkerSpec, lock: OwnerLock, options: Options, clock: Clock, spare: Spare | None) -> Slot:
+    if spec.isolation == "thread":
+        return ThreadSlot(number, spec, clock=clock)
+    return ProcessSlot(
+        number,
+        spec,
+        clock=clock,
+        spare=spare,
+        held=(lock.fd,),
+        log_format=options.log_format,
+        log_level=options.log_level,
+    )
+
+
+def _spark(options: Options) -> SparkSettings:
+    return SparkSettings(
+        folder=options.state_dir / "spark",
+        master=options.spark_master,
+        conf=dict(options.spark_conf),
+        stuck_after=options.spark_stuck_after,
+    )
+
+
+def _services(options: Options, clock: Clock) -> Mapping[str, Service]:
+    """What jobs may ask of this process; nothing of it is started before the first one asks, but what the dead have left goes."""
+    spark = SparkService(_spark(options), clock=clock)
+    spark.reap()
+    return {"spark": spark}
+
+
+def _fan_out(listeners: Sequence[Listener]) -> Listener:
+    """One listener that tells all; one that raises is silenced for good, for a listener never fails a job."""
+    heard = list(listeners)
+    log = get_logger("steadyworker.assemble")
+
+    def emit(event: object) -> None:
+        for listener in list(heard):
+            try:
+                listener(event)  # type: ignore[arg-type]
+            except Exception:  # whatever a listener of the user's raises
+                with suppress(ValueError):  # another runner's thread was first
+                    heard.remove(listener)
+                log.exception("listener_silenced", listener=repr(listener))
+
+    return emit

@@ -1,0 +1,102 @@
+"""`run`: from Worker classes and settings to a worker process, and its exit code."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from steadyworker.config import resolve
+from steadyworker.errors import ConfigError, Finding
+from steadyworker.events import Listener
+from steadyworker.lifecycle import EX_CONFIG
+from steadyworker.service.assemble import Assembly, Plan, assemble, plan
+from steadyworker.service.monitor import Vigil
+from steadyworker.service.service import Service
+from steadyworker.slots.spare import Spare
+from steadyworker.telemetry import logs
+from steadyworker.telemetry.logs import get_logger
+from steadyworker.telemetry.metrics import open_metrics
+from steadyworker.worker import Worker
+
+
+def run(
+    *workers: type[Worker[Any, Any]],
+    broker: str | None = None,
+    ledger: str | None = None,
+    config_file: Path | None = None,
+    listeners: Sequence[Listener] = (),
+    **settings: object,
+) -> int:
+    """
+    Run these Workers in this process until it is told to stop; blocks, and answers the exit code.
+
+    Args:
+        workers: Worker classes; two on one queue are refused.
+        broker: Where the queues are; explicit arguments win over environment and file.
+        ledger: Where jobs are recorded.
+        config_file: A `steadyworker.toml` that must be there, instead of the working directory's.
+        listeners: Called with each event (`steadyworker.events`), in the runner's thread; they observe and change nothing.
+        settings: Any other run option by its name (`stop_within=3600`).
+
+    Call it from the main thread: only that one can catch signals.
+    A setting or a check that no retry can heal is logged with its remedy and answers 78.
+    """
+    return launch(workers, {"broker": broker, "ledger": ledger, **settings}, config_file, listeners)
+
+
+def launch(
+    workers: Sequence[type[Worker[Any, Any]]],
+    settings: Mapping[str, object],
+    config_file: Path | None = None,
+    listeners: Sequence[Listener] = (),
+    spare: Spare | None = None,
+) -> int:
+    """`run`, with settings that may be None for "not given", and a child in reserve."""
+    if threading.current_thread() is not threading.main_thread():
+        raise RuntimeError(
+            "Expected run to be called from the main thread, which alone can catch signals: call it there."
+        )
+    try:
+        options = resolve.load(settings, os.environ, Path.cwd(), config_file)
+    except ConfigError as error:
+        logs.configure("auto", "info")
+        return _refused(error)
+    logs.configure(options.log_format, options.log_level)
+    try:
+        planned = plan(workers, options)
+        if spare is not None and all(spec.isolation == "thread" for spec in planned.specs):
+            spare.close()
+        metrics = open_metrics() if options.health is not None else None
+        page = metrics.page if metrics is not None else None
+        heard: Sequence[Listener] = listeners if metrics is None else (*listeners, metrics)
+        vigil = Vigil(planned.clock, planned.times, options.health, os.environ, page)
+        told: set[Finding] = set()
+        return Service(options, planned.clock, lambda: _checked(planned, heard, spare, told), vigil).run()
+    except ConfigError as error:
+        return _refused(error)
+
+
+def _checked(planned: Plan, listeners: Sequence[Listener], spare: Spare | None, told: set[Finding]) -> Assembly:
+    """Wire the parts, once every check has passed; what was `told` before, at an earlier try, is not said again."""
+    log = get_logger("steadyworker.check")
+    findings = planned.findings()
+    errors = [finding for finding in findings if finding.level == "error"]
+    if errors:
+        raise ConfigError("\n".join(map(str, errors)), errors)
+    for finding in findings:
+        if finding not in told:
+            log.warning("check", what=finding.what, remedy=finding.remedy)
+    told.update(findings)
+    return assemble(planned, listeners, spare=spare)
+
+
+def _refused(error: ConfigError) -> int:
+    log = get_logger("steadyworker.service")
+    for finding in error.findings:
+        log.error("refused", what=finding.what, remedy=finding.remedy)
+    if not error.findings:
+        log.error("refused", what=str(error))
+    return EX_CONFIG

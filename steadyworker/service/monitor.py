@@ -1,0 +1,137 @@
+"""
+How a worker process is seen from outside: the watchdog's verdict, `/livez` and `/readyz`, systemd.
+
+All three speak from the same evidence, taken once a second by the main thread.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from steadyworker.clock import Clock, Times
+from steadyworker.lifecycle import Stage
+from steadyworker.service.assemble import Assembly
+from steadyworker.service.health import HealthServer, Snapshot
+from steadyworker.service.watchdog import Part, Verdict, Watchdog
+from steadyworker.system.systemd import Notifier
+from steadyworker.telemetry.logs import get_logger
+from steadyworker.telemetry.metrics import Page
+
+_LOOK_EVERY = 1.0
+_TURN_LIMIT = 30.0
+"""A loop that turns every 5 s when idle, and may wait for two ledger calls, is stuck after this many seconds."""
+_EXTEND_BY = 10.0
+
+
+class Vigil:
+    """
+    Looks at the parts, and tells whoever asks.
+
+    1. `open` starts to answer probes and says READY=1, before any broker is asked: a unit must start while its broker is down.
+    2. `wait` says what is waited for, until `begin` names the parts.
+    3. `look` takes the evidence; the watchdog is fed only while every vital part turns.
+       What is in the way of being ready is logged once, and so is its end; STOPPING=1 is said when the stop begins.
+    4. `end` stops answering.
+    """
+
+    def __init__(
+        self,
+        clock: Clock,
+        times: Times,
+        health: str | None,
+        environ: Mapping[str, str],
+        metrics: Page | None = None,
+    ) -> None:
+        self.address: str | None = None
+        self._clock = clock
+        self._times = times
+        self._notifier = Notifier(environ)
+        self._server = HealthServer(health, self.snapshot, clock, metrics) if health is not None else None
+        self._watchdog: Watchdog | None = None
+        self._verdict = Verdict(alive=True, ready=False)
+        self._unready: dict[str, str] = {"worker": "starting"}
+        self._told: set[str] = set()
+        self._stopping = False
+        self._looked_at = self._fed_at = -_EXTEND_BY
+        self._log = get_logger("steadyworker.service")
+
+    def open(self) -> None:
+        """Answer probes, and tell systemd that the process runs."""
+        if self._server is not None:
+            self._server.start()
+            self.address = self._server.address
+        self._notifier.ready()
+
+    def wait(self, cause: str) -> None:
+        """Not ready, for this cause; alive all the same."""
+        self._unready = {"broker": cause}
+        self._feed(self._clock.monotonic())
+
+    def begin(self, assembly: Assembly) -> None:
+        """Watch these parts from now on."""
+        parts = [Part("keeper", lambda: assembly.keeper.last_turn, self._times.renew * 2 + self._times.call * 2)]
+        for runner in assembly.runners:
+            queue, adapter = runner.parts.spec.queue, runner.parts.adapter
+            parts.append(Part(f"runner of {queue}", lambda runner=runner: runner.last_turn, _TURN_LIMIT))  # type: ignore[misc]
+            parts.append(Part(f"I/O thread of {queue}", lambda adapter=adapter: adapter.last_turn, _TURN_LIMIT))  # type: ignore[misc]
+        self._watchdog = Watchdog(self._clock, parts, _LOOK_EVERY)
+
+    def look(self, assembly: Assembly, stage: Stage) -> None:
+        """Take the evidence, at most once a second, and tell systemd."""
+        now = self._clock.monotonic()
+        if self._watchdog is None or now - self._looked_at < _LOOK_EVERY:
+            return
+        self._looked_at = now
+        if stage >= Stage.DRAINING:
+            self._stops()
+        self._verdict = self._watchdog.verdict()
+        unready: dict[str, str] = {}
+        for runner in assembly.runners:
+            unready |= {f"{runner.parts.spec.queue}: {part}": why for part, why in runner.not_ready().items()}
+        self._tell(unready)
+        self._unready = unready
+        if self._verdict.alive:
+            self._feed(now)
+        if self._notifier.listening:
+            running = sum(len(runner.runs.by_fence) for runner in assembly.runners)
+            self._notifier.status(f"{stage.name.lower()}, {running} running" + "".join(f"; {part}" for part in unready))
+            if stage >= Stage.DRAINING:
+                self._notifier.extend_timeout(_EXTEND_BY)
+
+    def _feed(self, now: float) -> None:
+        """WATCHDOG=1, when it is time for it."""
+        every = self._notifier.watchdog_every
+        if every is not None and now - self._fed_at >= min(every, _EXTEND_BY) - _LOOK_EVERY:
+            self._fed_at = now
+            self._notifier.watchdog()
+
+    def _tell(self, unready: Mapping[str, str]) -> None:
+        """Log what has been in the way for two looks: less is no trouble, and every start has some."""
+        for part in (unready.keys() & self._unready.keys()) - self._told:
+            self._told.add(part)
+            self._log.warning("not_ready", part=part, why=unready[part])
+        for part in self._told - unready.keys():
+            self._told.remove(part)
+            self._log.info("ready_again", part=part)
+
+    def _stops(self) -> None:
+        if not self._stopping:
+            self._stopping = True
+            self._notifier.stopping()
+
+    @property
+    def stuck(self) -> tuple[str, ...]:
+        """The parts that do not turn, as of the last look."""
+        return self._verdict.stuck
+
+    def snapshot(self) -> Snapshot:
+        """Why we are not alive, and why not ready; from any thread."""
+        stuck = tuple(f"stuck: {part}" for part in self._verdict.stuck)
+        unready = tuple(f"{part}: {why}" for part, why in self._unready.items())
+        return Snapshot((), (*stuck, *unready)) if self._verdict.alive else Snapshot(stuck, unready)
+
+    def end(self) -> None:
+        """The process ends."""
+        self._stops()
+        if self._server is not None:
+            self._server.stop()

@@ -1,0 +1,296 @@
+"""
+A worker process from its start to its exit code: signals, the one stop budget, health, systemd.
+
+::
+
+    SIGUSR1 ──→ quiet ⇄ running ←── SIGUSR2
+    SIGTERM, SIGINT, SIGHUP ──→ draining; a second one ──→ cancelling; a third one kills
+    stop_within: │←── draining ──→│ 13 s before the end: cancelling │ 3 s before the end: kill │ the end: gone
+
+| exit code | why |
+|---|---|
+| 0 | every job ended or gave back by itself, or --max-jobs or --idle-exit was reached |
+| 143 | a job had to be killed, or a second signal came |
+| 69 | the broker was away for longer than --give-up-after |
+| 70 | a part of ours is broken: `setup` failed three times in a row, a thread that must end won't |
+| 75 | --max-rss was reached |
+| 78 | configuration, or a login, virtual host, certificate or protocol that was refused |
+"""
+
+from __future__ import annotations
+
+import queue
+import signal
+import threading
+from collections.abc import Callable, Sequence
+from types import FrameType
+from typing import Any
+
+from tenacity import wait_random_exponential
+
+from steadyworker.clock import Clock
+from steadyworker.config.resolve import Options
+from steadyworker.errors import BrokerUnavailable, LedgerUnavailable
+from steadyworker.lifecycle import (
+    CANCEL_BEFORE_END,
+    CLOSE_BEFORE_END,
+    EX_OK,
+    EX_SOFTWARE,
+    EX_TERMINATED,
+    EX_UNAVAILABLE,
+    KILL_BEFORE_END,
+    STOP_SIGNALS,
+    Budget,
+    Stage,
+    advance,
+)
+from steadyworker.retry import RetryPolicy
+from steadyworker.runner.state import Staged
+from steadyworker.service.assemble import Assembly
+from steadyworker.service.monitor import Vigil
+from steadyworker.service.stop_conditions import Reasons
+from steadyworker.telemetry.logs import get_logger
+from steadyworker.telemetry.redaction import redact
+
+_LOOK_EVERY = 1.0
+_LOOK_SOON = 0.02
+_AGAIN = RetryPolicy(wait=wait_random_exponential(multiplier=1, max=10, min=0.5))
+_FORCE_TAKES = 0.25
+_PURGE_EVERY = 3600.0
+
+
+class Service:
+    """
+    One worker process.
+
+    1. `run` starts every part, watches them, and stops them in order; it answers the exit code.
+    2. Signals only put a word into a queue; everything is done by the main thread.
+    3. Heartbeats, leases and the watchdog run until the last stage ends.
+
+    `wire` makes the parts; it is called again while the broker cannot be reached.
+    """
+
+    def __init__(self, options: Options, clock: Clock, wire: Callable[[], Assembly], vigil: Vigil) -> None:
+        self.stage = Stage.RUNNING
+        self.reasons: list[str] = []
+        self._options = options
+        self._clock = clock
+        self._wire = wire
+        self._vigil = vigil
+        self._assembly: Assembly | None = None
+        self._log = get_logger("steadyworker.service")
+        self._words: queue.SimpleQueue[int] = queue.SimpleQueue()
+        self._budget: Budget | None = None
+        self._killing = False
+        self._signals = 0
+        self._code = EX_OK
+        self._reasons = Reasons(options, clock.monotonic())
+        self._purged_at = clock.monotonic()
+        self._quieted = False
+        self._threads: list[threading.Thread] = []
+
+    # --- from start to exit code -----------------------------------------------------------------------------------
+
+    def run(self) -> int:
+        """
+        Run until it is time to stop, and stop; answers the exit code.
+
+        Raises ConfigError when the parts cannot be wired as they are configured.
+        """
+        before = self._catch_signals()
+        self._vigil.open()
+        try:
+            self._assembly = self._wired()
+            if self._assembly is not None:
+                self._start(self._assembly)
+                self._vigil.begin(self._assembly)
+                while not self._over():
+                    self._hear()
+                    self._look(self._assembly)
+                    self._vigil.look(self._assembly, self.stage)
+                    self._heed(self._vigil.stuck)
+        finally:
+            try:
+                if self._assembly is not None:
+                    self._stop(self._assembly)
+            finally:
+                self._vigil.end()
+                for number, handler in before.items():
+                    signal.signal(number, handler)
+        return self._exit_code()
+
+    def _wired(self) -> Assembly | None:
+        """The parts; a broker that cannot be reached is asked again, ever more patiently, until a stop signal."""
+        tries, cause = 0, ""
+        while self._budget is None:
+            try:
+                return self._wire()
+            except (BrokerUnavailable, LedgerUnavailable) as error:
+                tries += 1
+                if str(error) != cause:
+                    cause = str(error)
+                    self._log.warning("not_reached", error=cause)
+            now = self._clock.monotonic()
+            if self._reasons.gives_up(now, away=True):
+                self._code = EX_UNAVAILABLE
+                return None
+            again_at = now + _AGAIN.delay(min(tries, 10))
+            while self._budget is None and (left := again_at - self._clock.monotonic()) > 0:
+                self._vigil.wait(cause)
+                self._hear(min(left, _LOOK_EVERY))
+        return None
+
+    def _start(self, assembly: Assembly) -> None:
+        keeper = assembly.keeper
+        keeper.turn()
+        self._threads.append(threading.Thread(target=keeper.run, name="keeper", daemon=True))
+        for runner in assembly.runners:
+            runner.start()
+            self._threads.append(
+                threading.Thread(target=runner.run, name=f"runner-{runner.parts.spec.queue}", daemon=True)
+            )
+        for thread in self._threads:
+            thread.start()
+        threading.Thread(target=assembly.lookout.run, name="lookout", daemon=True).start()
+        queues = [runner.parts.spec.queue for runner in assembly.runners]
+        broker = redact(self._options.broker)
+        self._log.info("worker_started", queues=queues, owner=assembly.owner, broker=broker, ledger=assembly.ledger.url)
+
+    def _catch_signals(self) -> dict[int, Any]:
+        """Signals become words in a queue; only the main thread of a process can catch them."""
+
+        def heard(number: int, frame: FrameType | None) -> None:
+            del frame
+            self._words.put(number)
+
+        caught = (*STOP_SIGNALS, signal.SIGUSR1, signal.SIGUSR2)
+        return {number: signal.signal(number, heard) for number in caught}
+
+    def _over(self) -> bool:
+        """Every runner has finished, or the budget is spent but for what closing takes."""
+        if self._budget is None or self._assembly is None:
+            return False
+        spent = self._left() <= CLOSE_BEFORE_END
+        return spent or all(runner.finished for runner in self._assembly.runners)
+
+    def _left(self) -> float:
+        """Seconds until everything must be gone; what ends without a signal gets as much as what is killed."""
+        return self._budget.left(self._clock.monotonic()) if self._budget is not None else KILL_BEFORE_END
+
+    def _stop(self, assembly: Assembly) -> None:
+        """Stop every part within the budget, in order: jobs first, connections and the ledger last."""
+        runners = assembly.runners
+        self._close(
+            assembly, [slot.close for runner in runners for slot in runner.parts.slots], self._left() - CLOSE_BEFORE_END
+        )
+        self._close(assembly, [service.stop for service in assembly.services.values()], self._left() - CLOSE_BEFORE_END)
+        for runner in runners:
+            runner.end()
+        connections = [*(team.stop for team in assembly.hands), *(runner.parts.adapter.stop for runner in runners)]
+        self._close(assembly, connections, min(self._left(), CLOSE_BEFORE_END) / 2)
+        assembly.keeper.end()
+        assembly.lookout.end()
+        for thread in self._threads:
+            thread.join(min(self._left(), 1.0))
+        self.stage = advance(self.stage, Stage.STOPPED)
+        self._close(assembly, [lambda _within: assembly.close()], min(self._left(), CLOSE_BEFORE_END))
+        self._log.info("worker_stopped", reasons=self.reasons, exit_code=self._exit_code())
+
+    def _close(self, assembly: Assembly, closers: Sequence[Callable[[float], object]], within: float) -> None:
+        """
+        Call these side by side, and leave behind what does not end in that many seconds.
+
+        Signals are heard and the watchdog is fed meanwhile, for a teardown may take long; a third signal ends the patience.
+        """
+        within, hurried = (0.0 if self._killing else max(0.0, within)), self._killing
+        closing = [threading.Thread(target=close, args=(within,), daemon=True) for close in closers]
+        for thread in closing:
+            thread.start()
+        end = self._clock.monotonic() + within + _FORCE_TAKES
+        while any(thread.is_alive() for thread in closing) and self._clock.monotonic() < end:
+            self._hear(_LOOK_SOON)
+            self._vigil.look(assembly, self.stage)
+            if self._killing and not hurried:
+                self._close(assembly, closers, 0.0)
+                return
+
+    def _exit_code(self) -> int:
+        if self._code != EX_OK:
+            return self._code
+        runners = self._assembly.runners if self._assembly is not None else ()
+        if any(slot.stuck for runner in runners for slot in runner.parts.slots):
+            return EX_SOFTWARE
+        killed = any(runner.killed or not runner.finished for runner in runners)
+        return EX_TERMINATED if killed or self._signals > 1 else EX_OK
+
+    # --- what is heard and seen ------------------------------------------------------------------------------------
+
+    def _hear(self, patience: float | None = None) -> None:
+        """Wait for a signal, or until it is time to look again: soon, while something stops."""
+        if patience is None:
+            patience = _LOOK_EVERY if self._budget is None else _LOOK_SOON
+        try:
+            number = self._words.get(timeout=patience)
+        except queue.Empty:
+            return
+        if number == signal.SIGUSR1:
+            self._quieted = False  # by a person: no part's recovery ends it
+            self.enter(Stage.QUIET, "SIGUSR1")
+        elif number == signal.SIGUSR2:
+            self.enter(Stage.RUNNING, "SIGUSR2")
+        else:
+            self._signals += 1
+            name = signal.Signals(number).name
+            self.drain(name)
+            if self._signals > 1:
+                self.enter(Stage.CANCELLING, name, kill=self._signals > 2)  # noqa: PLR2004 - the third signal
+
+    def _heed(self, stuck: Sequence[str]) -> None:
+        """A part that is stuck makes the process quiet, until it turns again."""
+        if stuck and self.stage is Stage.RUNNING:
+            self._quieted = True
+            self.enter(Stage.QUIET, f"stuck: {', '.join(stuck)}")
+        elif not stuck and self._quieted:
+            self._quieted = False
+            self.enter(Stage.RUNNING, "every part turns again")
+
+    def _look(self, assembly: Assembly) -> None:
+        now = self._clock.monotonic()
+        dead = any(not thread.is_alive() for thread in self._threads) or any(team.broken for team in assembly.hands)
+        if dead and (self._budget is None or self._budget.left(now) > CANCEL_BEFORE_END):
+            # Its jobs end unheard, or their leases are not renewed: draining, which may take hours, heals nothing.
+            self._code = EX_SOFTWARE
+            self._budget = Budget(now, min(self._options.stop_within, CANCEL_BEFORE_END))
+            self.enter(Stage.CANCELLING, "a thread of ours has died")
+        if self._budget is not None:
+            stage, kill = self._budget.stage(now)
+            if stage > self.stage or (kill and not self._killing):
+                self.enter(stage, "the stop budget", kill=kill)
+            return
+        for reason, code in self._reasons.to_stop(assembly.runners, now):
+            self._code = code
+            self.drain(reason)
+            return
+        if now - self._purged_at > _PURGE_EVERY:
+            self._purged_at = now
+            threading.Thread(target=assembly.purge, name="purge", daemon=True).start()
+
+    # --- stages ----------------------------------------------------------------------------------------------------
+
+    def drain(self, reason: str) -> None:
+        """Begin to stop; the first call starts the budget."""
+        if self._budget is None:
+            self._budget = Budget(self._clock.monotonic(), self._options.stop_within)
+            self.enter(Stage.DRAINING, reason)
+
+    def enter(self, stage: Stage, reason: str, *, kill: bool = False) -> None:
+        """Enter a stage, if there is a way to it, and tell the runners; `kill` ends what still runs."""
+        reached = advance(self.stage, stage)
+        if reached is self.stage and not (kill and not self._killing):
+            return
+        self.stage = reached
+        self._killing = self._killing or kill
+        self.reasons.append(reason)
+        self._log.info("stage", stage=reached.name.lower(), reason=reason, kill=kill)
+        for runner in self._assembly.runners if self._assembly is not None else ():
+            runner.post(Staged(reached, kill=self._killing))

@@ -1,0 +1,61 @@
+"""Why a worker process ends by itself."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+
+from steadyworker.config.resolve import Options
+from steadyworker.lifecycle import EX_CONFIG, EX_OK, EX_SOFTWARE, EX_TEMPFAIL, EX_UNAVAILABLE
+from steadyworker.runner.runner import Runner
+from steadyworker.system.procfs import rss
+
+_SETUP_FAILURES = 3
+
+
+class Reasons:
+    """Looks for a reason to end, again and again; remembers since when nothing is done, and since when there is no broker."""
+
+    def __init__(self, options: Options, now: float) -> None:
+        self._options = options
+        self._busy_at = now
+        self._away_since: float | None = None
+
+    def to_stop(self, runners: Sequence[Runner], now: float) -> list[tuple[str, int]]:
+        """Each reason with its exit code, the gravest first; `now` is monotonic."""
+        options, found = self._options, _broken(runners)
+        if options.max_rss is not None and (resident := rss(os.getpid())) > options.max_rss:
+            found.append((f"--max-rss: {resident} of {options.max_rss} bytes", EX_TEMPFAIL))
+        away = any("broker" in runner.not_ready() for runner in runners)
+        if self.gives_up(now, away=away):
+            found.append((f"--give-up-after: no broker for {options.give_up_after:g} s", EX_UNAVAILABLE))
+        if options.max_jobs is not None and all(runner.parts.quota.spent and runner.idle for runner in runners):
+            found.append((f"--max-jobs: {options.max_jobs}", EX_OK))
+        if away or not all(runner.waiting for runner in runners):
+            self._busy_at = now
+        if options.idle_exit is not None and now - self._busy_at > options.idle_exit:
+            found.append((f"--idle-exit: idle for {options.idle_exit:g} s", EX_OK))
+        return found
+
+    def gives_up(self, now: float, *, away: bool) -> bool:
+        """Whether the broker has been away for longer than --give-up-after."""
+        self._away_since = (now if self._away_since is None else self._away_since) if away else None
+        patience = self._options.give_up_after
+        return patience is not None and self._away_since is not None and now - self._away_since > patience
+
+
+def _broken(runners: Sequence[Runner]) -> list[tuple[str, int]]:
+    """What no waiting can heal."""
+    found: list[tuple[str, int]] = []
+    for runner in runners:
+        if runner.final is not None:
+            found.append((f"refused by the broker: {runner.final}", EX_CONFIG))
+        if runner.reached.lasting:
+            found.append((f"{runner.parts.spec.queue}: {runner.reached.cause}", EX_CONFIG))
+        if runner.standings.setup_failures >= _SETUP_FAILURES:
+            found.append(
+                (f"setup failed {_SETUP_FAILURES} times in a row: {runner.not_ready().get('setup')}", EX_SOFTWARE)
+            )
+        if any(slot.stuck for slot in runner.parts.slots):
+            found.append(("a handler's thread must end and won't", EX_SOFTWARE))
+    return found

@@ -1,0 +1,224 @@
+"""
+One child's time in a process slot: its phases, the run that it has, and what is due for both as time passes.
+
+Nothing here waits or locks: `process.py` calls it with the slot's lock held, and tells the runner.
+"""
+
+from __future__ import annotations
+
+import signal
+from dataclasses import dataclass
+from enum import Enum
+
+from steadyworker.clock import Clock
+from steadyworker.errors import InterruptReason
+from steadyworker.outcome import Crashed, Failed, Interrupted, Outcome
+from steadyworker.slots.base import Task
+from steadyworker.slots.execute import outcome_of_interrupt
+from steadyworker.slots.frames import STACKS_SIGNAL, Begin, Close, Downward, Ping, Stop
+from steadyworker.slots.limits import Due, Limits
+from steadyworker.slots.spawn import ChildProcess, Waker, cause_of
+from steadyworker.system.procfs import tree_rss
+from steadyworker.units import size_text
+
+NEVER = float("inf")
+PARTING = 5.0
+"""Seconds that a child gets to exit by itself."""
+
+STEADY = 10.0
+"""A child that dies idle sooner than this many seconds after its setup, before its first run, is broken, not unlucky."""
+
+_TICK = 0.5  # how often a run's memory is looked at
+_STACKS_TIME = 0.5  # what a stalled child gets to write its stacks
+_LAST_BREATH = 1.0  # what is left to a child that has closed its socket: it is exiting, or has lost its way
+
+
+class Phase(Enum):
+    """How far a child is; the picture is in `process.py`."""
+
+    WARMING = "warming"
+    IDLE = "idle"
+    BUSY = "busy"
+    LEAVING = "leaving"
+
+
+@dataclass(slots=True, eq=False)
+class Run:
+    """
+    One run, from `Slot.run` to `Ended`.
+
+    `told` is why it was told to end now; `verdict` the outcome that was decided from outside.
+    At `look_at` its memory is looked at; at `kill_at` the verdict is carried out.
+    """
+
+    task: Task
+    limits: Limits
+    soft: InterruptReason | None = None
+    told: InterruptReason | None = None
+    verdict: Outcome | None = None
+    look_at: float = NEVER
+    kill_at: float = NEVER
+
+    def due(self) -> float:
+        """When this run has to be looked at again."""
+        return self.kill_at if self.verdict is not None else min(self.look_at, self.limits.next())
+
+    def ending(self, code: int, *, stopping: bool) -> Outcome:
+        """The outcome of a run whose child died with this return code."""
+        if self.verdict is not None:
+            return self.verdict
+        if stopping and code < 0:
+            return Interrupted()
+        if self.told is not None and code == -signal.SIGTERM:
+            return outcome_of_interrupt(self.told)
+        return Crashed(cause_of(code))
+
+
+class Tenure:
+    """
+    One child, from its start to its death.
+
+    `run` is the run that it has; `runs` how many it has ended; `cold` why its `setup` failed.
+    """
+
+    def __init__(
+        self,
+        child: ChildProcess,
+        waker: Waker,
+        clock: Clock,
+        *,
+        setup_limit: float,
+        ping: float,
+        memory_limit: int | None,
+    ) -> None:
+        self.child = child
+        self.phase = Phase.WARMING
+        self.run: Run | None = None
+        self.runs = 0
+        self.cold: str | None = None
+        self._waker = waker
+        self._clock = clock
+        self._setup_limit = setup_limit
+        self._ping = ping
+        self._memory_limit = memory_limit
+        self._since = clock.monotonic()
+        self._ping_at = self._since + ping
+        self._leave_by = NEVER
+        self._closing = False
+        self._wakes_at = NEVER
+
+    def enter(self, phase: Phase) -> None:
+        """Begin a phase."""
+        self.phase, self._since = phase, self._clock.monotonic()
+
+    def send(self, frame: Downward) -> None:
+        """Hand a frame to the child; what its socket does not take at once, the slot's thread sends."""
+        if not self.child.send(frame):
+            self._waker.wake()
+
+    def begin(self, run: Run) -> None:
+        """Give the idle child a run; its limits count from now."""
+        self.enter(Phase.BUSY)
+        self.run = run
+        run.limits = Limits(self._since, run.task.time_limit, run.task.stall_limit)
+        if self._memory_limit is not None:
+            run.look_at = self._since + _TICK
+        self.send(Begin(run.task))
+        if run.soft is not None:
+            self.stop(run.soft, hard=False)
+        if self._due(self._since) < self._wakes_at:
+            self._waker.wake()
+
+    def stop(self, reason: InterruptReason, *, hard: bool) -> None:
+        """Tell the run to end; hard signals the whole process group."""
+        if self.run is None:
+            return
+        self.send(Stop(self.run.task.fence, reason, hard))
+        if hard:
+            self.run.told = self.run.told or reason
+            self.child.signal(signal.SIGTERM, group=True)
+
+    def over(self) -> None:
+        """Its run has ended by itself."""
+        self.run = None
+        self.runs += 1
+        self.enter(Phase.IDLE)
+
+    def leave(self, by: float, *, closing: bool) -> None:
+        """Let the child go, after its run and its teardown, or by force at that time; one that warms up is killed at once."""
+        self._leave_by = min(self._leave_by, by)
+        self._closing = self._closing or closing
+        if self.phase is Phase.WARMING:
+            self.child.kill()
+        elif self.run is None:
+            self.enter(Phase.LEAVING)
+        self.send(Close())
+        self._waker.wake()
+
+    def condemn(self, outcome: Outcome) -> None:
+        """Kill the child now; the run that it has ends with this outcome, unless another was decided before."""
+        if self.run is not None:
+            self.run.verdict = self.run.verdict or outcome
+        self._leave_by = NEVER
+        self.child.kill()
+
+    def sleep_until(self, now: float) -> float:
+        """
+        When the slot's thread has to look at this child again.
+
+        A time that was set earlier is kept, so that a burst of short runs wakes the thread once, and not each time.
+        """
+        earlier = self._wakes_at if self._wakes_at > now else NEVER
+        self._wakes_at = min(earlier, self._due(now))
+        return self._wakes_at
+
+    def enforce(self, now: float) -> None:
+        """Do what is due."""
+        if self.child.silent and self._leave_by == NEVER:
+            self._leave_by = now + _LAST_BREATH
+        if now >= self._ping_at:
+            self._ping_at = now + self._ping
+            self.send(Ping())
+        if self.phase is Phase.WARMING and now >= self._since + self._setup_limit:
+            self.cold = f"setup took more than {self._setup_limit:g} s"
+            self.child.kill()
+        elif now >= self._leave_by:
+            self.condemn(Interrupted() if self._closing else Crashed("closed its worker process's socket"))
+        elif self.run is not None:
+            self._enforce_limits(self.run, now)
+
+    def unready(self, code: int) -> str | None:
+        """Why a child that died with this return code is not to be replaced at once; None when it is."""
+        if self.phase is Phase.WARMING:
+            return self.cold or f"the child died before it was ready: {cause_of(code)}"
+        if self.phase is Phase.IDLE and not self.runs and self._clock.monotonic() - self._since < STEADY:
+            return f"the child died just after its setup: {cause_of(code)}"
+        return None
+
+    def _due(self, now: float) -> float:
+        times = [self._ping_at, self._leave_by]
+        if self.phase is Phase.WARMING:
+            times.append(self._since + self._setup_limit)
+        if self.run is not None:
+            times += [self.run.due(), now + _TICK]  # a test's clock may move while we wait in real time
+        return min(times)
+
+    def _enforce_limits(self, run: Run, now: float) -> None:
+        if run.verdict is not None:
+            if now >= run.kill_at:
+                self.child.kill()
+            return
+        match run.limits.due(now):
+            case Due.WARN:
+                self.stop("time-limit", hard=True)
+            case Due.TIME_LIMIT:
+                self.condemn(Failed("time-limit"))
+            case Due.STALLED:
+                run.verdict, run.kill_at = Failed("stalled"), now + _STACKS_TIME
+                self.child.signal(STACKS_SIGNAL, group=False)
+            case None:
+                pass
+        if self._memory_limit is not None and now >= run.look_at:
+            run.look_at = now + _TICK
+            if (used := tree_rss(self.child.pid)) > self._memory_limit:
+                self.condemn(Crashed(f"memory-limit: {size_text(used)} of {size_text(self._memory_limit)}"))

@@ -1,0 +1,253 @@
+"""
+A Worker's attributes, checked: `spec_of` turns them into one value, the `WorkerSpec`; nothing else reads them.
+
+A rule turns what was written into what is used, or raises ValueError; `Check` puts the attribute's name before it.
+"""
+
+from __future__ import annotations
+
+import difflib
+import typing
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, fields, replace
+from types import MappingProxyType
+from typing import Any, Literal, get_args, get_origin
+
+from typing_extensions import TypeVar
+
+from steadyworker import payload
+from steadyworker.adapter import QueueSpec
+from steadyworker.errors import ConfigError, seconds
+from steadyworker.names import QUEUE_NAME
+from steadyworker.retry import RetryPolicy
+from steadyworker.system.procfs import cgroup_limit
+from steadyworker.units import parse_size
+from steadyworker.worker import C, P, Worker, is_worker
+
+_AUTO_SHARE = 0.8
+_OPEN = (typing.TypeVar, TypeVar)
+_NOTHING: Mapping[str, object] = MappingProxyType({})
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerSpec:
+    """
+    A Worker's attributes, checked, with times in seconds and `memory_limit` in bytes.
+
+    `target` is what a child imports: "module:Class".
+    """
+
+    target: str
+    cls: type[Worker[Any, Any]]
+    queue: str
+    dead_letter_queue: str
+    time_limit: float | None
+    concurrency: int
+    retry: RetryPolicy
+    stall_limit: float | None
+    memory_limit: int | None
+    isolation: Literal["process", "thread"]
+    jobs_per_child: int | None
+    key_header: str | None
+    unkeyed: Literal["stamp", "reject"]
+
+    @property
+    def queue_spec(self) -> QueueSpec:
+        """What an adapter is told of this Worker."""
+        return QueueSpec(
+            queue=self.queue,
+            dead_letter_queue=self.dead_letter_queue,
+            concurrency=self.concurrency,
+            time_limit=self.time_limit,
+            max_attempts=self.retry.max_attempts,
+            key_header=self.key_header,
+        )
+
+
+def spec_of(cls: type[Worker[Any, Any]], overrides: Mapping[str, object] = _NOTHING) -> WorkerSpec:
+    """
+    Read and check a Worker's attributes; `overrides` (a configuration file's `[workers.NAME]`) outrank them.
+
+    Raises:
+        ConfigError: Names the attribute, what was expected, what was got, and the remedy.
+    """
+    if not is_worker(cls):
+        raise ConfigError(f"Expected a Worker class, got {cls!r}: pass the class itself, not an instance or a name.")
+    known = {field.name for field in fields(WorkerSpec)} - {"target", "cls"}
+    for name in overrides:
+        if name not in known:
+            near = difflib.get_close_matches(name, known, n=1)
+            hint = f"did you mean {near[0]!r}?" if near else f"it has {', '.join(sorted(known))}."
+            raise ConfigError(f"{cls.__qualname__} has no attribute {name!r}: {hint}")
+
+    def given(name: str) -> Any:
+        return overrides.get(name, getattr(cls, name, None))
+
+    if given("queue") is None:
+        raise ConfigError(f"{cls.__qualname__} has no queue, so it is abstract: run a subclass that sets `queue`.")
+    if cls.handle is Worker.handle:
+        raise ConfigError(f"{cls.__qualname__} has no handle: write `def handle(self, job)`.")
+    check = Check(cls.__qualname__)
+    queue = check("queue", given("queue"), queue_name)
+    concurrency = check("concurrency", given("concurrency"), at_least_one)
+    isolation = check("isolation", given("isolation"), one_of("process", "thread"))
+    payload.decoder(payload_type(cls))  # raises for a type that nothing can be decoded to
+    return WorkerSpec(
+        target=_target(cls, isolation),
+        cls=cls,
+        queue=queue,
+        dead_letter_queue=check("dead_letter_queue", given("dead_letter_queue") or f"{queue}.dead", queue_name),
+        time_limit=check("time_limit", given("time_limit"), duration),
+        concurrency=concurrency,
+        retry=check("retry", given("retry"), lambda value: policy(cls.retry, value)),
+        stall_limit=check("stall_limit", given("stall_limit"), duration),
+        memory_limit=check("memory_limit", given("memory_limit"), lambda value: memory(value, concurrency)),
+        isolation=isolation,
+        jobs_per_child=check("jobs_per_child", given("jobs_per_child"), optional(at_least_one)),
+        key_header=check("key_header", given("key_header"), optional(text)),
+        unkeyed=check("unkeyed", given("unkeyed"), one_of("stamp", "reject")),
+    )
+
+
+def payload_type(cls: type[Worker[Any, Any]]) -> Any:
+    """The payload's declared type: Any for a bare `Worker`."""
+    return _arguments(cls)[0]
+
+
+def checkpoint_type(cls: type[Worker[Any, Any]]) -> Any:
+    """The checkpoint's declared type: Any when none is declared."""
+    return _arguments(cls)[1]
+
+
+def _arguments(cls: type[Any]) -> tuple[Any, Any]:
+    """What P and C stand for in this class, through bases that are generic themselves; Any where nothing is said."""
+    bound: Mapping[Any, Any] = {}
+    for ancestor in _lineage(cls):
+        origin = get_origin(ancestor)
+        if origin is None:  # a plain base says nothing of its parameters
+            bound = {}
+            continue
+        bound = {
+            parameter: bound.get(argument, argument)
+            for parameter, argument in zip(origin.__parameters__, get_args(ancestor), strict=True)
+        }
+    first, second = (bound.get(parameter, Any) for parameter in (P, C))
+    return (Any if isinstance(first, _OPEN) else first, Any if isinstance(second, _OPEN) else second)
+
+
+def _lineage(cls: type[Any]) -> list[Any]:
+    """The bases from `cls` to Worker, nearest first, as they are written: `Worker[Request, int]`."""
+    found: list[Any] = []
+    while cls is not Worker:
+        written = cls.__dict__.get("__orig_bases__", cls.__bases__)
+        base = next(base for base in written if is_worker(get_origin(base) or base))
+        found.append(base)
+        cls = get_origin(base) or base
+    return found
+
+
+def _target(cls: type[Any], isolation: str) -> str:
+    """How a child finds the class; a thread needs no way to it."""
+    if isolation == "process" and cls.__module__ == "__main__":
+        raise ConfigError(
+            f"{cls.__qualname__} is defined in __main__, which a child process cannot import. "
+            "In a notebook use steadyworker.testing.run_one(Worker, payload) to try it; "
+            "to run it put it into a module and start `steadyworker run module:Class`."
+        )
+    if isolation == "process" and "<locals>" in cls.__qualname__:
+        raise ConfigError(
+            f"{cls.__qualname__} is defined inside a function, where a child process cannot find it: "
+            "move it to the top of its module, or set isolation = 'thread'."
+        )
+    return f"{cls.__module__}:{cls.__qualname__}"
+
+
+# --- The rules ---------------------------------------------------------------------------------------------------------
+
+
+class Check:
+    """Applies a rule to one attribute, and names both when it does not hold."""
+
+    def __init__(self, owner: str) -> None:
+        self._owner = owner
+
+    def __call__(self, name: str, value: Any, rule: Callable[[Any], Any]) -> Any:
+        """Apply the rule; raises ConfigError that names attribute, expectation and value."""
+        try:
+            return rule(value)
+        except (ValueError, TypeError) as error:
+            raise ConfigError(f"{self._owner}.{name}: {error} Got {value!r}.") from None
+
+
+def duration(value: Any) -> float | None:
+    """Seconds above 0 from seconds or a timedelta; None is no limit."""
+    number = seconds(value)
+    if number is None:
+        return None
+    if isinstance(number, bool) or not isinstance(number, int | float) or not 0 < number < float("inf"):
+        raise ValueError("Expected seconds above 0, a timedelta, or None.")
+    return float(number)
+
+
+def at_least_one(value: Any) -> int:
+    """A count."""
+    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+        raise ValueError("Expected a whole number of at least 1.")
+    return value
+
+
+def text(value: Any) -> str:
+    """A text that is not empty."""
+    if not isinstance(value, str) or not value:
+        raise ValueError("Expected a text that is not empty.")
+    return value
+
+
+def queue_name(value: Any) -> str:
+    """A name that every broker takes."""
+    if problem := QUEUE_NAME.problem(text(value)):
+        raise ValueError(problem)
+    return str(value)
+
+
+def one_of(*choices: str) -> Callable[[Any], Any]:
+    """One of a few words."""
+
+    def rule(value: Any) -> Any:
+        if value not in choices:
+            raise ValueError(f"Expected one of {', '.join(map(repr, choices))}.")
+        return value
+
+    return rule
+
+
+def optional(rule: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    """The rule, or None."""
+    return lambda value: None if value is None else rule(value)
+
+
+def policy(ours: RetryPolicy, value: Any) -> RetryPolicy:
+    """A RetryPolicy, or a table of a configuration file: its numbers over our policy."""
+    if isinstance(value, RetryPolicy):
+        return value
+    if not isinstance(value, Mapping) or not set(value) <= {"max_attempts", "max_crashes", "max_losses"}:
+        raise ValueError("Expected a RetryPolicy, or a table with some of max_attempts, max_crashes, max_losses.")
+    return replace(
+        ours,
+        max_attempts=at_least_one(value.get("max_attempts", ours.max_attempts)),
+        max_crashes=at_least_one(value.get("max_crashes", ours.max_crashes)),
+        max_losses=at_least_one(value.get("max_losses", ours.max_losses)),
+    )
+
+
+def memory(value: Any, concurrency: int) -> int | None:
+    """Bytes from a number or a size; `auto` is our share of the cgroup's limit, and None without one."""
+    if value is None:
+        return None
+    if value == "auto":
+        limit = cgroup_limit()
+        return None if limit is None else int(limit * _AUTO_SHARE / concurrency)
+    size = parse_size(value) if isinstance(value, str) else value
+    if isinstance(size, bool) or not isinstance(size, int) or size < 1:
+        raise ValueError("Expected bytes, a size such as '2 GiB', 'auto' or None.")
+    return size

@@ -1,0 +1,1 @@
+"""The operating system: processes and their memory (`procfs`), this host (`host`), systemd's notify socket (`systemd`)."""

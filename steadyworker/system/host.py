@@ -1,0 +1,110 @@
+"""
+What the machine and its service manager do to a process: facts for `checks`, read once and never guessed.
+
+What cannot be read (no cgroup v2, no systemd, a sandbox that hides them) is None or False, and then nothing is said of it.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+from steadyworker.system.procfs import cgroup_limit
+from steadyworker.units import parse_seconds
+
+_SYSTEMCTL_WITHIN = 2.0
+
+
+@dataclass(frozen=True, slots=True)
+class Unit:
+    """The systemd unit whose main process we are; `stop_within` is its TimeoutStopSec in seconds, None for no limit."""
+
+    name: str
+    oom_policy: str = ""
+    stop_within: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Host:
+    """
+    Where this process runs.
+
+    Attributes:
+        platform: As `sys.platform` says it.
+        memory_limit: Bytes that the cgroup allows, or None.
+        kills_group: The kernel kills the whole cgroup when one of its processes is out of memory.
+        unit: The systemd unit, or None.
+        notified: The service manager hears us, so that a stop can ask for more time.
+        command_line: What everyone on this machine can read in the list of processes.
+    """
+
+    platform: str = "linux"
+    memory_limit: int | None = None
+    kills_group: bool = False
+    unit: Unit | None = None
+    notified: bool = False
+    command_line: tuple[str, ...] = ()
+
+
+def look(environ: Mapping[str, str], command_line: Sequence[str]) -> Host:
+    """Read the facts; may ask systemd, within two seconds."""
+    return Host(
+        platform=sys.platform,
+        memory_limit=cgroup_limit(),
+        kills_group=kills_group(),
+        unit=_unit() if "INVOCATION_ID" in environ else None,
+        notified=bool(environ.get("NOTIFY_SOCKET")),
+        command_line=tuple(command_line),
+    )
+
+
+def kills_group(proc: Path = Path("/proc/self/cgroup"), root: Path = Path("/sys/fs/cgroup")) -> bool:
+    """Whether `memory.oom.group` is set for our cgroup (version 2) or one above it."""
+    own = root / _cgroup(proc).lstrip("/")
+    for folder in (own, *own.parents):
+        if folder.is_relative_to(root):
+            with suppress(OSError):
+                if (folder / "memory.oom.group").read_text(encoding="ascii").strip() == "1":
+                    return True
+    return False
+
+
+def unit_from(name: str, shown: str, pid: int) -> Unit | None:
+    """The unit as `systemctl show` tells it, when this process is its main process."""
+    properties = dict(line.split("=", 1) for line in shown.splitlines() if "=" in line)
+    if properties.get("MainPID") != str(pid):
+        return None
+    stop_within = None
+    with suppress(ValueError):  # "infinity", or nothing
+        stop_within = parse_seconds(properties.get("TimeoutStopUSec", ""))
+    return Unit(name, properties.get("OOMPolicy", ""), stop_within)
+
+
+def _unit() -> Unit | None:
+    path = _cgroup(Path("/proc/self/cgroup"))
+    name = path.rpartition("/")[2]
+    systemctl = shutil.which("systemctl")
+    if systemctl is None or not name.endswith(".service"):
+        return None
+    command = [systemctl, "show", "--property=MainPID,OOMPolicy,TimeoutStopUSec", "--", name]
+    if "/user@" in path:
+        command.insert(1, "--user")
+    with suppress(OSError, subprocess.SubprocessError):
+        shown = subprocess.run(command, capture_output=True, text=True, timeout=_SYSTEMCTL_WITHIN, check=True).stdout
+        return unit_from(name, shown, os.getpid())
+    return None
+
+
+def _cgroup(proc: Path) -> str:
+    """Our cgroup's path in the unified hierarchy; `/` where there is none."""
+    with suppress(OSError):
+        for line in proc.read_text(encoding="utf-8").splitlines():
+            if line.startswith("0::"):
+                return line.removeprefix("0::")
+    return "/"

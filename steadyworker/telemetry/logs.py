@@ -1,0 +1,219 @@
+"""
+Logs: one formatter for our lines, the user's and the libraries', with no secret in any of them.
+
+A line is JSON off a terminal and pretty on one.
+Its keys are `timestamp` (ISO 8601 UTC, milliseconds), `level`, `event` (a stable snake_case id in our own lines) and
+`logger`, then the rest.
+What is said of each job's way is in `lines.py`.
+
+Everything is done in the handler, and the handler fails no one: a line that cannot be formatted or written is replaced
+by one that says so, or dropped.
+A logger from `get_logger` needs no `configure`: in somebody else's program it is a plain stdlib logger.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import math
+import os
+import re
+import sys
+from collections.abc import Mapping, MutableMapping
+from contextlib import suppress
+from datetime import UTC, datetime
+from functools import lru_cache
+from typing import Any, Literal, TextIO
+
+import msgspec
+import structlog
+from structlog.contextvars import merge_contextvars
+from structlog.stdlib import BoundLogger, ProcessorFormatter
+
+from steadyworker.telemetry.redaction import REDACTED, is_secret_name, may_hold_secret, redact
+
+__all__ = ["configure", "get_logger", "redact"]
+
+LogFormat = Literal["auto", "json", "pretty"]
+
+_CLIENT_LIBRARIES = ("pika", "rocketmq", "stomp")
+"""What they say, their adapters say in our words, with a remedy: heard at debug only."""
+
+_LABORIOUS = frozenset({"exc_info", "stack_info", "positional_args"})
+_DEPTH = 6
+_PLAIN = frozenset({str, int, float, type(None)})
+_CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
+
+
+def configure(format: LogFormat, level: str, stream: TextIO | None = None) -> None:
+    """
+    Send every logger of this process through our formatter to `stream` (default: standard error).
+
+    `auto` is pretty on a terminal and JSON elsewhere; NO_COLOR is respected.
+    `level` is a name in any case (`debug info warning error`).
+    Called again, it replaces what it set before and leaves handlers of others alone.
+    """
+    target = sys.stderr if stream is None else stream
+    terminal = not getattr(target, "closed", True) and target.isatty()  # standard error may be closed, or None
+    pretty = format == "pretty" or (format == "auto" and terminal)
+    handler = _Handler(target)
+    handler.setFormatter(_formatter(colors=terminal and not os.environ.get("NO_COLOR")) if pretty else _formatter())
+    root = logging.getLogger()
+    for old in [known for known in root.handlers if isinstance(known, _Handler)]:
+        root.removeHandler(old)
+    root.addHandler(handler)
+    root.setLevel(level.upper())
+    for name in _CLIENT_LIBRARIES:
+        logging.getLogger(name).setLevel(logging.CRITICAL if root.level > logging.DEBUG else logging.NOTSET)
+
+
+def get_logger(name: str) -> BoundLogger:
+    """
+    A structlog logger over the stdlib logger of that name: `log.info("event_id", key=value)`.
+
+    A line that cannot be written raises nothing.
+    """
+    logger: BoundLogger = structlog.wrap_logger(
+        logging.getLogger(name),
+        processors=[structlog.stdlib.filter_by_level, ProcessorFormatter.wrap_for_formatter],
+        wrapper_class=BoundLogger,
+        context_class=dict,
+        cache_logger_on_first_use=True,
+    )
+    return logger
+
+
+class _Handler(logging.StreamHandler[TextIO]):
+    """Writes lines, and never lets a line that cannot be written fail or flood who logged it."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """As StreamHandler's, but that nothing is passed on, RecursionError neither."""
+        try:
+            self.stream.write(self.format(record) + self.terminator)
+            self.flush()
+        except RecursionError:
+            pass
+        except Exception:  # noqa: BLE001 - whatever a record's text, or the stream, raises
+            self.handleError(record)
+
+    def handleError(self, record: logging.LogRecord) -> None:  # noqa: N802 - stdlib's name
+        """
+        Say in one line that a line was lost.
+
+        The stdlib's own way prints a traceback with the record's arguments: secrets, and a flood.
+        """
+        lost = {
+            "level": "error",
+            "event": "log_line_lost",
+            "logger": record.name,
+            "error": type(sys.exception()).__name__,
+        }
+        with suppress(Exception):
+            self.stream.write(json.dumps(lost) + self.terminator)
+            self.flush()
+
+
+class _JsonFormatter(ProcessorFormatter):
+    """Spares a plain line of ours what exceptions, stacks and other people's records need: two are written for every job."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        if hasattr(record, "_logger") and isinstance(record.msg, dict) and _LABORIOUS.isdisjoint(record.msg):
+            line = _headed(record, merge_contextvars(None, "", {**record.msg}))
+            return _at_a_glance(line) or _json(_clean(None, "", line))
+        return super().format(record)
+
+
+def _formatter(*, colors: bool | None = None) -> ProcessorFormatter:
+    """JSON when `colors` is None, else pretty."""
+    chain: list[structlog.typing.Processor] = [
+        merge_contextvars,
+        structlog.stdlib.PositionalArgumentsFormatter(),
+        structlog.processors.StackInfoRenderer(),
+        structlog.processors.format_exc_info,
+        _head,
+        _clean,
+    ]
+    if colors is None:
+        chain.append(structlog.processors.JSONRenderer(_json))
+        return _JsonFormatter(processors=chain, foreign_pre_chain=[structlog.stdlib.ExtraAdder()])
+    chain += [
+        _visible,
+        structlog.dev.ConsoleRenderer(
+            colors=colors, sort_keys=False, pad_event_to=20, exception_formatter=structlog.dev.plain_traceback
+        ),
+    ]
+    return ProcessorFormatter(processors=chain, foreign_pre_chain=[structlog.stdlib.ExtraAdder()])
+
+
+def _head(_logger: Any, _method: str, line: MutableMapping[str, Any]) -> MutableMapping[str, Any]:
+    record: logging.LogRecord = line.pop("_record")
+    line.pop("_from_structlog", None)
+    return _headed(record, line)
+
+
+def _headed(record: logging.LogRecord, line: MutableMapping[str, Any]) -> MutableMapping[str, Any]:
+    """The four keys of every line first; the time is the record's own."""
+    head = {
+        "timestamp": f"{_second(int(record.created))}.{int(record.created % 1 * 1000):03d}Z",
+        "level": record.levelname.lower(),
+        "event": line.pop("event", ""),
+        "logger": record.name,
+    }
+    return {**head, **line, **head}
+
+
+@lru_cache(maxsize=1)
+def _second(seconds: int) -> str:
+    return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%dT%H:%M:%S")
+
+
+def _clean(_logger: Any, _method: str, line: MutableMapping[str, Any]) -> MutableMapping[str, Any]:
+    """Plain JSON values without secrets."""
+    return {str(key): _plain(value, str(key), _DEPTH) for key, value in line.items()}
+
+
+def _at_a_glance(line: Mapping[str, Any]) -> str | None:
+    """The line where one look at the whole of it shows that nothing in it has to be made plain, or taken out."""
+    kinds = set(map(type, line.values()))
+    if not kinds <= _PLAIN or not all(map(math.isfinite, [each for each in line.values() if type(each) is float])):
+        return None
+    try:
+        text = _json(line)
+    except (TypeError, ValueError):  # a name that is no text, text that is no Unicode
+        return None
+    return text if text.isascii() and not may_hold_secret(text) else None
+
+
+def _plain(value: Any, name: str, depth: int) -> Any:
+    if isinstance(value, bytes):
+        value = value.decode("utf-8", "backslashreplace")
+    if isinstance(value, str):
+        # A lone surrogate cannot be written as UTF-8.
+        return REDACTED if is_secret_name(name) else redact(value.encode("utf-8", "backslashreplace").decode())
+    if value is None or isinstance(value, int):
+        return value if value is None or isinstance(value, bool) else int(value)
+    if isinstance(value, float):
+        return value if math.isfinite(value) else str(value)
+    if isinstance(value, Mapping) and depth:
+        return {str(key): _plain(inner, str(key), depth - 1) for key, inner in value.items()}
+    if isinstance(value, list | tuple | set | frozenset) and depth:
+        return [_plain(inner, name, depth - 1) for inner in value]
+    try:
+        text = repr(value) if isinstance(value, BaseException) else str(value)
+    except Exception as error:  # noqa: BLE001 - whatever a user's `__str__` raises
+        text = f"<{type(value).__name__} that cannot be shown: {type(error).__name__}>"
+    return _plain(text, name, depth)
+
+
+def _json(line: Mapping[str, Any], **_options: Any) -> str:
+    """The line; structlog's options are for `json.dumps`, and need no heed where every value is plain."""
+    return msgspec.json.encode(line).decode()
+
+
+def _visible(_logger: Any, _method: str, line: MutableMapping[str, Any]) -> MutableMapping[str, Any]:
+    """No control character of a message reaches the terminal."""
+    return {key: _CONTROL.sub(_escape, value) if isinstance(value, str) else value for key, value in line.items()}
+
+
+def _escape(match: re.Match[str]) -> str:
+    return f"\\x{ord(match[0]):02x}"

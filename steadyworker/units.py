@@ -1,0 +1,51 @@
+"""Sizes and durations as people write them: `2 GiB`, `1h 30m`."""
+
+from __future__ import annotations
+
+import re
+from datetime import timedelta
+from typing import Any
+
+import msgspec
+
+_DECIMAL = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "t": 10**12}
+_BYTES = _DECIMAL | {"ki": 1 << 10, "mi": 1 << 20, "gi": 1 << 30, "ti": 1 << 40}
+_SIZE = re.compile(r"\s*(\d+(?:\.\d+)?)\s*([kmgt]i?)?b?\s*", re.IGNORECASE)
+_SECONDS = {"ms": 0.001, "s": 1.0, "sec": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0, "d": 86400.0}
+_DURATION = re.compile(r"(\d+(?:\.\d+)?)\s*(ms|sec|s|min|m|h|d)\s*", re.IGNORECASE)
+
+
+def parse_size(text: str) -> int:
+    """Bytes from `2 GiB`, `512MB`, `1.5g` or plain digits; raises ValueError for anything else."""
+    match = _SIZE.fullmatch(text)
+    if match is None:
+        raise ValueError(f"Expected a size such as '2 GiB' or '512 MB', got {text!r}.")
+    return int(float(match[1]) * _BYTES[(match[2] or "").lower()])
+
+
+def size_text(size: int) -> str:
+    """Bytes for people: `2.1 GiB`."""
+    value = float(size)
+    for unit in ("bytes", "KiB", "MiB"):
+        if value < 1024:  # noqa: PLR2004 - the next unit begins there
+            return f"{value:.0f} bytes" if unit == "bytes" else f"{value:.1f} {unit}"
+        value /= 1024
+    return f"{value:.1f} GiB"
+
+
+def parse_seconds(value: Any) -> float:
+    """
+    Seconds from a number, a timedelta, or a text like `28`, `90s`, `1h 30m`.
+
+    Raises ValueError for anything else, negative and infinite numbers too.
+    """
+    if isinstance(value, timedelta):
+        value = value.total_seconds()
+    if isinstance(value, str):
+        text = value.strip()
+        if text and not _DURATION.sub("", text):
+            return sum(float(number) * _SECONDS[unit.lower()] for number, unit in _DURATION.findall(text))
+    number = msgspec.convert(value, float, strict=False)
+    if not 0 <= number < float("inf"):
+        raise ValueError("a duration is finite and not negative")
+    return number
