@@ -120,7 +120,7 @@ class Watched:
     def _look(self) -> None:
         """See in the ledger how far the jobs are."""
         for row, beat in self._ledger.jobs():
-            key, position = row.id.key, json.loads(row.handle or b"{}").get("rows")
+            key, position = row.id.key, json.loads(row.export_state or b"{}").get("rows")
             saved = self.positions.setdefault(key, [])
             if position is not None and position not in saved:
                 saved.append(position)

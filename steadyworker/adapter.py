@@ -18,7 +18,7 @@ from enum import Enum
 from typing import Protocol, runtime_checkable
 
 from steadyworker.clock import Clock, SystemClock
-from steadyworker.delivery import Copy, Delivery, Headers, Redelivered, Settle, Settled, Target
+from steadyworker.delivery import Delivery, Headers, OutgoingMessage, Redelivered, Settle, Settled, Target
 from steadyworker.errors import Finding, StaleDelivery, Unsettled
 
 __all__ = [
@@ -28,27 +28,27 @@ __all__ = [
     "Capabilities",
     "Clock",
     "Connected",
-    "Copy",
     "DeadLetters",
     "Delays",
     "Delivered",
     "Delivery",
     "Finding",
-    "Gone",
     "Headers",
     "Lost",
     "OpenAdapter",
+    "OutgoingMessage",
     "QueueSpec",
     "Redelivered",
     "Settings",
     "Settle",
     "Settled",
-    "SettlesSoon",
+    "SettlesAsync",
     "Signal",
     "Sink",
     "SystemClock",
     "Target",
     "Unblocked",
+    "Unreachable",
 ]
 
 SPI_VERSION = 1
@@ -165,7 +165,7 @@ class Unblocked:
 
 
 @dataclass(frozen=True, slots=True)
-class Gone:
+class Unreachable:
     """
     The broker cannot be reached; the adapter keeps trying.
 
@@ -176,7 +176,7 @@ class Gone:
     final: bool = False
 
 
-Signal = Connected | Delivered | Lost | Blocked | Unblocked | Gone
+Signal = Connected | Delivered | Lost | Blocked | Unblocked | Unreachable
 Sink = Callable[[Signal], None]
 
 
@@ -191,7 +191,7 @@ class DeadLetters(Protocol):
         """Each dead letter once, held until it is dropped or the context ends."""
         ...
 
-    def publish(self, copy: Copy) -> None:
+    def publish(self, message: OutgoingMessage) -> None:
         """As `Adapter.publish`: returns when the broker has it."""
         ...
 
@@ -217,7 +217,7 @@ class Adapter(Protocol):
         """Begin to connect, in the adapter's own I/O thread, and keep connected; returns at once; every signal goes to `sink`."""
         ...
 
-    def credits(self, count: int) -> None:
+    def prefetch(self, count: int) -> None:
         """
         Set the window: at most `count` deliveries of this epoch may be un-settled at any time; thread-safe.
 
@@ -226,13 +226,13 @@ class Adapter(Protocol):
         """
         ...
 
-    def publish(self, copy: Copy) -> None:
+    def publish(self, message: OutgoingMessage) -> None:
         """
         Hand a copy to the broker on a connection of its own; works before `start`; thread-safe.
 
         Returns when the broker has it (confirm, receipt, commit).
         Raises PublishFailed when that is unknown, TargetMissing when the queue is not there.
-        Raises ValueError for a new message (`Copy.new`) over the limits; a copy of one that was taken is never refused.
+        Raises ValueError for a new message (`OutgoingMessage.first`) over the limits; a copy of one that was taken is never refused.
         """
         ...
 
@@ -275,13 +275,13 @@ class Adapter(Protocol):
 
 
 @runtime_checkable
-class SettlesSoon(Protocol):
+class SettlesAsync(Protocol):
     """An adapter whose broker answers a settlement later, and which need not hold a thread until then."""
 
-    def settle_soon(
-        self, delivery: Delivery, how: Settle, told: Callable[[Settled | StaleDelivery | Unsettled], None]
+    def settle_async(
+        self, delivery: Delivery, how: Settle, on_settled: Callable[[Settled | StaleDelivery | Unsettled], None]
     ) -> None:
-        """As `settle`, but returns at once: `told` is called exactly once, from any thread, with what `settle` answers or raises."""
+        """As `settle`, but returns at once: `on_settled` is called exactly once, from any thread, with what `settle` answers or raises."""
         ...
 
 

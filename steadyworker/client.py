@@ -17,13 +17,13 @@ from types import TracebackType
 from typing import Any, Self, TypeVar, overload
 
 from steadyworker import payload as payloads
-from steadyworker.adapter import Copy, Target
+from steadyworker.adapter import OutgoingMessage, Target
 from steadyworker.backends.connections import Connections, Line, line_of
 from steadyworker.config.resolve import Options, load
 from steadyworker.delivery import KEY, ROUND
 from steadyworker.errors import BadPayload, BrokerUnavailable, PublishFailed, SendError, seconds
-from steadyworker.ledger.base import State
 from steadyworker.names import normal_key
+from steadyworker.outcome import JobState
 from steadyworker.worker import Worker
 
 P = TypeVar("P")
@@ -40,11 +40,11 @@ class JobStatus:
         attempts, crashes, losses, interruptions: The four counters.
         done, total, note: The last progress of its last run, or None and "".
         reason: Why it is where it is: the last failure, or the dead letter's reason.
-        started_at, ended_at, last_beat: Seconds since 1970 in UTC.
+        started_at, ended_at, last_progress: Seconds since 1970 in UTC.
     """
 
     key: str
-    state: State
+    state: JobState
     attempts: int
     crashes: int
     losses: int
@@ -55,7 +55,7 @@ class JobStatus:
     reason: str
     started_at: float | None
     ended_at: float | None
-    last_beat: float | None
+    last_progress: float | None
 
 
 class Client:
@@ -187,20 +187,20 @@ class Client:
         again: bool,  # noqa: FBT001 - positional, for to_thread
     ) -> str:
         line = line_of(to, self._options)
-        copy = message(line, payload, key=key, delay=delay, headers=headers or {})
+        outgoing = message(line, payload, key=key, delay=delay, headers=headers or {})
         links = self._connected()
         adapter = links.adapter(line)
         largest = adapter.capabilities.max_body
-        if largest is not None and len(copy.body) > largest:
+        if largest is not None and len(outgoing.body) > largest:
             raise BadPayload(
-                f"Expected a payload of at most {largest} bytes for this broker, got {len(copy.body)}: "
+                f"Expected a payload of at most {largest} bytes for this broker, got {len(outgoing.body)}: "
                 "store the data elsewhere and send where it is."
             )
-        name = copy.headers[KEY]
+        name = outgoing.headers[KEY]
         try:
             if again and (last := links.last_round(line, name)) is not None:
-                copy = replace(copy, headers={**copy.headers, ROUND: str(last + 1)})
-            adapter.publish(copy)
+                outgoing = replace(outgoing, headers={**outgoing.headers, ROUND: str(last + 1)})
+            adapter.publish(outgoing)
         except (PublishFailed, BrokerUnavailable) as error:
             raise SendError(
                 f"{error} The job may or may not have arrived: send it again with the same key, {name!r}."
@@ -218,34 +218,37 @@ class Client:
         row = links.ledger().read(job)
         if row is None:
             return None
-        beat = links.ledger().last_beat(job)
+        progress = links.ledger().last_progress(job)
         return JobStatus(
             key=job.key,
-            state=row.state,
+            state=row.job_state,
             attempts=row.counters.attempts,
             crashes=row.counters.crashes,
             losses=row.counters.losses,
             interruptions=row.counters.interruptions,
-            done=beat.done if beat else None,
-            total=beat.total if beat else None,
-            note=beat.note if beat else "",
+            done=progress.done if progress else None,
+            total=progress.total if progress else None,
+            note=progress.note if progress else "",
             reason=row.reason,
             started_at=row.started_at,
             ended_at=row.ended_at,
-            last_beat=beat.at if beat else None,
+            last_progress=progress.at if progress else None,
         )
 
-    def cancel(self, worker: type[Worker[Any, Any]] | str, key: str, reason: str) -> State | None:
+    def cancel(self, worker: type[Worker[Any, Any]] | str, key: str, reason: str) -> JobState | None:
         """
         Cancel the job of this key (its last round), and answer the state that it was in; None when it was not known.
 
         A run under way hears of it within 15 s; a job that waits, or has not come yet, is not run when it comes.
-        Either becomes a dead letter, "cancelled: …"; a job that is `done` or `dead` stays what it is.
+        Either becomes a dead letter, "cancelled: …"; a job that has ended stays what it is.
 
         Raises BrokerUnavailable (it names the ledger's namespace) and LedgerUnavailable.
         """
         links, line = self._connected(), line_of(worker, self._options)
-        return links.ledger().cancel(links.last_job(line, normal_key(key)), reason)
+        ledger, job = links.ledger(), links.last_job(line, normal_key(key))
+        before = ledger.cancel(job, reason)
+        row = ledger.read(job) if before is not None else None
+        return row.job_state if row is not None else None
 
     def close(self) -> None:
         """Close this process's connections; safe twice, and from any thread."""
@@ -273,7 +276,7 @@ class Client:
 
 def message(
     line: Line, payload: object, *, key: str | None, delay: float | timedelta, headers: Mapping[str, str]
-) -> Copy:
+) -> OutgoingMessage:
     """
     The message that `Client.send` publishes, checked, under a fresh key when none is given.
 
@@ -286,7 +289,7 @@ def message(
     body = payloads.encode(payload, bytes if raw else line.payload_type)
     name = _key(key, headers, line.key_header)
     to = Target.LATER if wait else Target.WORK
-    return Copy(to, body, _headers(headers, line.key_header, name), delay=wait, message_id=name, new=True)
+    return OutgoingMessage(to, body, _headers(headers, line.key_header, name), delay=wait, message_id=name, first=True)
 
 
 def _key(key: str | None, headers: Mapping[str, str], key_header: str | None) -> str:

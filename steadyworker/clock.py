@@ -58,26 +58,26 @@ class Times:
     Attributes:
         lease: How long a claim lasts.
         renew: How often it is renewed.
-        call: How long one ledger call may take.
-        trust: How long after the *start* of the last renewal that landed a run may commit.
+        call_timeout: How long one ledger call may take.
+        trust_for: How long after the *start* of the last renewal that landed a run may commit.
         margin: How long after its end a lease may be taken over.
-        follow: The delay of a copy that follows another's run.
-        offer: How long after a reconnect a run adrift offers its credit, so that its own job can come home.
-        obey: How long a run that was cancelled may take to end by itself.
+        defer_delay: The delay of a copy that follows another's run.
+        adopt_window: How long after a reconnect a run adrift offers its credit, so that its own job can come home.
+        cancel_grace: How long a run that was cancelled may take to end by itself.
     """
 
     lease: float = 60.0
     renew: float = 15.0
-    call: float = 10.0
-    trust: float = 50.0
+    call_timeout: float = 10.0
+    trust_for: float = 50.0
     margin: float = 30.0
-    follow: float = 30.0
-    offer: float = 10.0
-    obey: float = 10.0
+    defer_delay: float = 30.0
+    adopt_window: float = 10.0
+    cancel_grace: float = 10.0
 
     def __post_init__(self) -> None:
-        if not self.renew < self.trust < self.lease:
-            msg = f"Expected renew < trust < lease, got {self.renew}, {self.trust}, {self.lease}: a lease must outlive its trust."
+        if not self.renew < self.trust_for < self.lease:
+            msg = f"Expected renew < trust < lease, got {self.renew}, {self.trust_for}, {self.lease}: a lease must outlive its trust."
             raise ValueError(msg)
 
     def scaled(self, by: float) -> Times:

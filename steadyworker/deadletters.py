@@ -22,7 +22,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
 
-from steadyworker.adapter import Copy, DeadLetters, Delivery, Target
+from steadyworker.adapter import DeadLetters, Delivery, OutgoingMessage, Target
 from steadyworker.delivery import (
     ATTEMPTS,
     CRASHES,
@@ -175,10 +175,10 @@ class DeadLetterQueue:
                     remedy = "it is over the size limit, so drop it and send the job again with a smaller payload."
                     raise SteadyWorkerError(f"Expected the whole body of {letter.key}, got {got}: {remedy}")
             for letter, deliveries in chosen:
-                copy, result = self._again(letter)
+                message, result = self._again(letter)
                 if from_start and result.round > letter.round:  # else the row is another job's, or its run may go on
                     self._ledger.clear_checkpoint(self._id(letter))
-                held.publish(copy)
+                held.publish(message)
                 for delivery in deliveries:
                     held.drop(delivery)
                 each(result)
@@ -230,7 +230,7 @@ class DeadLetterQueue:
             self._ledger.clear_checkpoint(row.id)  # else the row is kept for the round after it, and there is none
             self._ledger.forget(row.id)
 
-    def _again(self, letter: DeadLetter) -> tuple[Copy, Replayed]:
+    def _again(self, letter: DeadLetter) -> tuple[OutgoingMessage, Replayed]:
         """The message that a replay publishes, and what is said of it."""
         if not letter.keyed:
             return self._fresh(letter, uuid.uuid4().hex, 0)
@@ -239,18 +239,20 @@ class DeadLetterQueue:
         if not letter.ours:
             row = self._ledger.read(self._id(letter))
             if row is None or row.state is not State.DEAD:
-                copy = Copy(Target.WORK, letter.body, {**letter.headers, KEY: letter.key}, message_id=letter.key)
-                return copy, Replayed(letter, letter.key, letter.round)
+                message = OutgoingMessage(
+                    Target.WORK, letter.body, {**letter.headers, KEY: letter.key}, message_id=letter.key
+                )
+                return message, Replayed(letter, letter.key, letter.round)
         return self._fresh(letter, letter.key, letter.round + 1)
 
-    def _fresh(self, letter: DeadLetter, key: str, round_: int) -> tuple[Copy, Replayed]:
+    def _fresh(self, letter: DeadLetter, key: str, round_: int) -> tuple[OutgoingMessage, Replayed]:
         headers = {name: text for name, text in letter.headers.items() if name not in _STRIPPED}
         headers[KEY] = key
         if self._key_header is not None:
             headers[self._key_header] = key
         if round_:
             headers[ROUND] = str(round_)
-        return Copy(Target.WORK, letter.body, headers, message_id=key), Replayed(letter, key, round_)
+        return OutgoingMessage(Target.WORK, letter.body, headers, message_id=key), Replayed(letter, key, round_)
 
 
 def _folded(held: Iterable[Delivery], queue: str, key_header: str | None) -> list[tuple[DeadLetter, list[Delivery]]]:

@@ -53,12 +53,13 @@ class Target(Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class Copy:
+class OutgoingMessage:
     """
     A message to publish: to the work queue, to the work queue after `delay` seconds, or to the dead-letter queue.
 
     `message_id` becomes the broker's stable id of the message, where the broker lets a sender set one.
-    `new` says that it is the first of its message: a copy of one that a broker took before is over no limit.
+    `first` says that a sender publishes it: it is held to the size limits.
+    A copy of a message that the broker has taken before is never refused.
     """
 
     to: Target
@@ -66,7 +67,7 @@ class Copy:
     headers: Headers
     delay: float = 0.0
     message_id: str | None = None
-    new: bool = False
+    first: bool = False
 
 
 class Settle(Enum):
@@ -79,8 +80,8 @@ class Settle(Enum):
 class Settled(Enum):
     """How much is known of a settlement: `known` was confirmed by the broker, `written` was handed to the network."""
 
-    WRITTEN = "written"
-    KNOWN = "known"
+    SENT = "sent"
+    CONFIRMED = "confirmed"
 
 
 # The headers that SteadyWorker reads and writes; everything else in a message is the user's and is passed through.

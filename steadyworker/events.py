@@ -50,7 +50,7 @@ class JobSettled(Event, frozen=True, kw_only=True):
     seconds: float
 
 
-class Adrift(Event, frozen=True, kw_only=True):
+class DeliveryLost(Event, frozen=True, kw_only=True):
     """The run's delivery is no longer valid; the run goes on."""
 
     cause: str
@@ -60,13 +60,13 @@ class Adopted(Event, frozen=True, kw_only=True):
     """A redelivery was bound to the run that is under way."""
 
 
-class Followed(Event, frozen=True, kw_only=True):
+class DeliveryDeferred(Event, frozen=True, kw_only=True):
     """A delivery was passed on, unrun: someone else runs its job."""
 
     delay: float
 
 
-class Answered(Event, frozen=True, kw_only=True):
+class DuplicateAcked(Event, frozen=True, kw_only=True):
     """A delivery was answered from the record, unrun."""
 
     state: str

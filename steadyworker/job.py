@@ -55,7 +55,7 @@ class JobFacts(Struct, frozen=True, kw_only=True):
     headers: Mapping[str, str]
     sent_at: float | None
     last_checkpoint: bytes | None
-    handle: bytes | None
+    export_state: bytes | None
     deadline: float | None
 
     def context(self) -> dict[str, object]:
@@ -249,7 +249,7 @@ class _JobServices:
     def __init__(self, facts: JobFacts, link: Link) -> None:
         self._facts = facts
         self._link = link
-        self._handle = facts.handle
+        self._export_state = facts.export_state
 
     @property
     def uid(self) -> str:
@@ -270,20 +270,20 @@ class _JobServices:
     def check(self) -> None:
         self._link.check(hard=True)
 
-    def handle(self) -> bytes | None:
-        return self._handle
+    def export_state(self) -> bytes | None:
+        return self._export_state
 
-    def save_handle(self, value: bytes | None) -> None:
+    def save_export_state(self, value: bytes | None) -> None:
         if value is not None and len(value) > _CHECKPOINT_BYTES:
             raise ValueError(f"Expected a handle of at most {_CHECKPOINT_BYTES} bytes, got {len(value)}.")
-        self._link.ask("handle", value)
-        self._handle = value
+        self._link.ask("export_state", value)
+        self._export_state = value
 
-    def leave(self) -> None:
-        self._link.ask("leave")
+    def may_commit(self) -> None:
+        self._link.ask("may_commit")
 
-    def settled(self, uids: Sequence[str]) -> frozenset[str]:
-        return frozenset(self._link.ask("settled", list(uids)))
+    def ended(self, uids: Sequence[str]) -> frozenset[str]:
+        return frozenset(self._link.ask("ended", list(uids)))
 
     def call(self, service: str, request: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
         return self._link.call(service, request)

@@ -29,7 +29,7 @@ EX_TEMPFAIL = 75
 EX_CONFIG = 78
 EX_TERMINATED = 143
 
-CANCEL_BEFORE_END = 13.0
+INTERRUPT_BEFORE_END = 13.0
 KILL_BEFORE_END = 3.0
 CLOSE_BEFORE_END = 1.5
 """Then nothing is waited for any longer: connections and the ledger are closed."""
@@ -41,15 +41,15 @@ class Stage(IntEnum):
     RUNNING = 0
     QUIET = 1
     DRAINING = 2
-    CANCELLING = 3
+    INTERRUPTING = 3
     STOPPED = 4
 
 
 _LEGAL: dict[Stage, frozenset[Stage]] = {
-    Stage.RUNNING: frozenset({Stage.QUIET, Stage.DRAINING, Stage.CANCELLING, Stage.STOPPED}),
-    Stage.QUIET: frozenset({Stage.RUNNING, Stage.DRAINING, Stage.CANCELLING, Stage.STOPPED}),
-    Stage.DRAINING: frozenset({Stage.CANCELLING, Stage.STOPPED}),
-    Stage.CANCELLING: frozenset({Stage.STOPPED}),
+    Stage.RUNNING: frozenset({Stage.QUIET, Stage.DRAINING, Stage.INTERRUPTING, Stage.STOPPED}),
+    Stage.QUIET: frozenset({Stage.RUNNING, Stage.DRAINING, Stage.INTERRUPTING, Stage.STOPPED}),
+    Stage.DRAINING: frozenset({Stage.INTERRUPTING, Stage.STOPPED}),
+    Stage.INTERRUPTING: frozenset({Stage.STOPPED}),
     Stage.STOPPED: frozenset(),
 }
 
@@ -79,5 +79,5 @@ class Budget:
         """The stage that the budget has reached, and whether what still runs is to be killed."""
         left = self.left(now)
         if left <= KILL_BEFORE_END:
-            return Stage.CANCELLING, True
-        return (Stage.CANCELLING if left <= CANCEL_BEFORE_END else Stage.DRAINING), False
+            return Stage.INTERRUPTING, True
+        return (Stage.INTERRUPTING if left <= INTERRUPT_BEFORE_END else Stage.DRAINING), False

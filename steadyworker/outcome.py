@@ -7,6 +7,7 @@ How a run ends (Outcome) and what follows for its message (Settlement): two clos
 from __future__ import annotations
 
 from dataclasses import dataclass
+from enum import StrEnum
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,6 +80,37 @@ class Release:
 
 
 Settlement = Ack | Later | DeadLetter | Release
+
+
+SNOOZED = "snoozed for "
+"""How the reason of a snoozed job begins."""
+
+CANCELLED = "cancelled: "
+"""How the reason of a cancelled job begins."""
+
+
+class JobState(StrEnum):
+    """
+    Where a job is in its life, as users see it.
+
+    | state | meaning |
+    |---|---|
+    | `running` | a worker process runs it |
+    | `interrupted` | a deploy ended its run, or it is cancelled before it came; it waits for its message |
+    | `retrying` | a run failed; the job comes again after a delay |
+    | `scheduled` | a handler raised `Snooze`; the job comes again after that delay |
+    | `done` | the handler returned |
+    | `cancelled` | `Client.cancel` ended it; its message is in the dead-letter queue |
+    | `dead` | it failed for good; its message is in the dead-letter queue |
+    """
+
+    RUNNING = "running"
+    INTERRUPTED = "interrupted"
+    RETRYING = "retrying"
+    SCHEDULED = "scheduled"
+    DONE = "done"
+    CANCELLED = "cancelled"
+    DEAD = "dead"
 
 
 @dataclass(frozen=True, slots=True)

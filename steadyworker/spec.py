@@ -49,7 +49,7 @@ class WorkerSpec:
     isolation: Literal["process", "thread"]
     jobs_per_child: int | None
     key_header: str | None
-    unkeyed: Literal["stamp", "reject"]
+    unkeyed: Literal["generate", "reject"]
 
     @property
     def queue_spec(self) -> QueueSpec:
@@ -105,7 +105,7 @@ def spec_of(cls: type[Worker[Any, Any]], overrides: Mapping[str, object] = _NOTH
         isolation=isolation,
         jobs_per_child=check("jobs_per_child", given("jobs_per_child"), optional(at_least_one)),
         key_header=check("key_header", given("key_header"), optional(text)),
-        unkeyed=check("unkeyed", given("unkeyed"), one_of("stamp", "reject")),
+        unkeyed=check("unkeyed", given("unkeyed"), one_of("generate", "reject")),
     )
 
 

@@ -43,7 +43,7 @@ class Worker(Generic[P, C]):
         isolation: "process" (a child process per slot), or "thread" for light jobs: a thread cannot be killed.
         jobs_per_child: Replace a slot's child after so many jobs.
         key_header: The header that names the job, when a sender sets one of its own.
-        unkeyed: What happens to a message without any key: "stamp" gives it one, "reject" makes it a dead letter.
+        unkeyed: What happens to a message without any key: "generate" gives it one, "reject" makes it a dead letter.
         dead_letter_queue: `<queue>.dead` by default.
 
     Raises:
@@ -59,7 +59,7 @@ class Worker(Generic[P, C]):
     isolation: ClassVar[Literal["process", "thread"]] = "process"
     jobs_per_child: ClassVar[int | None] = None
     key_header: ClassVar[str | None] = None
-    unkeyed: ClassVar[Literal["stamp", "reject"]] = "stamp"
+    unkeyed: ClassVar[Literal["generate", "reject"]] = "generate"
     dead_letter_queue: ClassVar[str | None] = None
 
     def __init_subclass__(cls, **kwargs: Any) -> None:

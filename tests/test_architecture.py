@@ -102,7 +102,7 @@ LATE: dict[str, tuple[str, ...]] = {
     "steadyworker/cli/run.py": ("steadyworker.cli.settings.", "steadyworker.service.launch."),
 }
 BROKERS = re.compile("rabbit|amqp|pika|stomp|activemq|artemis|rocketmq", re.IGNORECASE)
-LONGEST_FILE = 320
+LONGEST_FILE = 450
 CLOCKS = {
     *(f"time.{name}{ns}" for name in ("time", "monotonic", "perf_counter", "clock_gettime") for ns in ("", "_ns")),
     *(f"datetime.datetime.{name}" for name in ("now", "utcnow", "today")),

@@ -22,7 +22,7 @@ from steadyworker.delivery import Delivery, Settle
 from steadyworker.errors import BadPayload, ConfigError, SendError
 from steadyworker.job import Job
 from steadyworker.ledger.base import Claimed, JobId, Ledger, Row, State
-from steadyworker.outcome import Counters
+from steadyworker.outcome import Counters, JobState
 from steadyworker.worker import Worker
 
 
@@ -66,7 +66,7 @@ class Place:
         adapter = open_adapter_for(queue, self.options)
         signals: SimpleQueue[Signal] = SimpleQueue()
         adapter.start(signals.put)
-        adapter.credits(count)
+        adapter.prefetch(count)
         found: list[Delivery] = []
         try:
             while len(found) < count:
@@ -209,7 +209,7 @@ class TestStatus:
         with place.client() as client:
             status = client.status(Exports, "k")
         assert status is not None
-        assert (status.key, status.state, status.attempts) == ("k", State.RUNNING, 0)
+        assert (status.key, status.state, status.attempts) == ("k", JobState.RUNNING, 0)
         assert status.started_at is not None
         assert status.ended_at is None
 
@@ -220,14 +220,14 @@ class TestStatus:
         with place.client() as client:
             status = client.status("exports", "k")
         assert status is not None
-        assert status.state is State.RUNNING
+        assert status.state is JobState.RUNNING
 
 
 class TestCancel:
     def test_marks_a_run_under_way(self, place: Place) -> None:
         place.run("exports", "k")
         with place.client() as client:
-            assert client.cancel(Exports, "k", "wrong month") is State.RUNNING
+            assert client.cancel(Exports, "k", "wrong month") is JobState.RUNNING
         with place.job("exports", "k") as (ledger, id_):
             row = ledger.read(id_)
         assert row is not None
@@ -244,10 +244,10 @@ class TestCancel:
     def test_leaves_a_job_that_ended_as_it_is(self, place: Place) -> None:
         place.run("exports", "k", lambda ledger, row: ledger.done(row.token))
         with place.client() as client:
-            assert client.cancel(Exports, "k", "too late") is State.DONE
+            assert client.cancel(Exports, "k", "too late") is JobState.DONE
             status = client.status(Exports, "k")
         assert status is not None
-        assert status.state is State.DONE
+        assert status.state is JobState.DONE
 
 
 def test_asend_is_send_awaited(place: Place) -> None:

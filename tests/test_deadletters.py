@@ -9,15 +9,15 @@ from dataclasses import replace
 
 import pytest
 
-from steadyworker.adapter import Copy, DeadLetters, Delivery, QueueSpec, Target
+from steadyworker.adapter import DeadLetters, Delivery, OutgoingMessage, QueueSpec, Target
 from steadyworker.clock import Times
 from steadyworker.deadletters import DeadLetterQueue
 from steadyworker.errors import PublishFailed, SteadyWorkerError, Unsettled
 from steadyworker.ledger.base import Claimed, JobId, Moving, Row, State, Verdict
 from steadyworker.ledger.memory import MemoryLedger
-from steadyworker.ledger.rules import Answer, Claim, Who, answer
+from steadyworker.ledger.rules import AckDuplicate, Claim, HeldBy, answer
 from steadyworker.outcome import Counters
-from steadyworker.runner.settlement_plan import Origin, hand_over_copy
+from steadyworker.runner.settlement_plan import Origin, message_for
 from steadyworker.testing.broker import MemoryBroker
 from steadyworker.testing.clock import FakeClock
 from steadyworker.testing.queues import Message
@@ -66,7 +66,7 @@ class Bench:
         assert self.ledger.moving(row.token, verdict)
         origin = Origin(row.id, 4, body, {"tenant": "north"})
         for _ in range(copies):
-            self.adapter.publish(hand_over_copy(origin, verdict, row.uid, "host-1"))
+            self.adapter.publish(message_for(origin, verdict, row.uid, "host-1"))
         assert self.ledger.moved(row.token)
 
     @property
@@ -107,7 +107,7 @@ class Reader:
             seen = replace(delivery, body=b"", size=5 << 20) if self.wrapped.leave_out else delivery
             yield replace(seen, message_id=None) if self.wrapped.keyless else seen
 
-    def publish(self, copy: Copy) -> None:
+    def publish(self, copy: OutgoingMessage) -> None:
         if self.wrapped.fail_at == "publish":
             raise PublishFailed("no confirm")
         self.held.publish(copy)
@@ -146,7 +146,7 @@ def test_copies_of_one_job_are_one_letter(bench: Bench) -> None:
 def test_equal_bodies_without_a_key_are_two_letters(bench: Bench) -> None:
     """Equal bodies are two jobs (contract §4), so that to replay one of them is not to lose the other."""
     for _ in range(2):
-        bench.adapter.publish(Copy(Target.DEAD, b"same", {}))
+        bench.adapter.publish(OutgoingMessage(Target.DEAD, b"same", {}))
     queue = bench.over(Wrapped(bench, keyless=True).letters)
     letters = queue.letters()
     assert [(letter.copies, letter.keyed) for letter in letters] == [(1, False), (1, False)]
@@ -200,9 +200,9 @@ def test_replaying_again_after_a_crash_runs_the_job_once(bench: Bench) -> None:
     first, second = bench.work
     assert (first.headers, first.body) == (second.headers, second.body)
     digest = hashlib.sha256(BODY).digest()
-    assert isinstance(answer(None, 0, digest, Who.GONE, Counters(), 5), Claim)
+    assert isinstance(answer(None, 0, digest, HeldBy.GONE, Counters(), 5), Claim)
     assert bench.ledger.done(bench.run("k-1", round_=1).token)
-    assert answer(bench.row("k-1", 1), 0, digest, Who.GONE, Counters(), 5) == Answer(State.DONE)
+    assert answer(bench.row("k-1", 1), 0, digest, HeldBy.GONE, Counters(), 5) == AckDuplicate(State.DONE)
 
 
 def test_a_letter_cannot_be_replayed_twice(bench: Bench) -> None:
@@ -219,7 +219,7 @@ def test_a_dead_second_round_becomes_a_third(bench: Bench) -> None:
     row = bench.run("k-1", round_=1)
     verdict = Verdict(Moving.DEAD, "exhausted", Counters(attempts=5))
     assert bench.ledger.moving(row.token, verdict)
-    bench.adapter.publish(hand_over_copy(Origin(row.id, 0, BODY), verdict, row.uid, "host-1"))
+    bench.adapter.publish(message_for(Origin(row.id, 0, BODY), verdict, row.uid, "host-1"))
     assert bench.ledger.moved(row.token)
     (replayed,) = bench.queue.replay()
     assert replayed.round == 2
@@ -261,7 +261,7 @@ class TestWhatTheBrokerPutThere:
     """Expired, delivered too often, rejected by an operator: no reason of ours, and the ledger may know better."""
 
     def foreign(self, bench: Bench, key: str = "k-1", **headers: str) -> None:
-        bench.adapter.publish(Copy(Target.DEAD, BODY, headers, message_id=key))
+        bench.adapter.publish(OutgoingMessage(Target.DEAD, BODY, headers, message_id=key))
 
     def test_is_listed_with_what_is_known(self, bench: Bench) -> None:
         self.foreign(bench, **{"x-why": "expired"})
@@ -308,7 +308,9 @@ class TestWhatTheBrokerPutThere:
 
 
 def test_the_workers_own_key_header_names_the_letter(bench: Bench) -> None:
-    bench.adapter.publish(Copy(Target.DEAD, BODY, {"order-id": "o-9", "sw-reason": "exhausted", "sw-uid": "u"}))
+    bench.adapter.publish(
+        OutgoingMessage(Target.DEAD, BODY, {"order-id": "o-9", "sw-reason": "exhausted", "sw-uid": "u"})
+    )
     queue = bench.over(bench.adapter.dead_letters, key_header="order-id")
     assert [letter.key for letter in queue.letters()] == ["o-9"]
     queue.replay(["o-9"])
@@ -316,7 +318,7 @@ def test_the_workers_own_key_header_names_the_letter(bench: Bench) -> None:
 
 
 def test_an_odd_key_is_found_by_the_name_that_the_user_gave_it(bench: Bench) -> None:
-    bench.adapter.publish(Copy(Target.DEAD, BODY, {"sw-job-key": "../etc/passwd"}))
+    bench.adapter.publish(OutgoingMessage(Target.DEAD, BODY, {"sw-job-key": "../etc/passwd"}))
     (letter,) = bench.queue.letters(["../etc/passwd"])
     assert letter.key.startswith("h-")
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from steadyworker.events import Adopted, Answered, Event, Followed, JobStarted
+from steadyworker.events import Adopted, DeliveryDeferred, DuplicateAcked, Event, JobStarted
 from steadyworker.telemetry.metrics import Metrics, open_metrics
 from tests.test_health import Probed
 
@@ -26,8 +26,8 @@ def about(fence: int) -> dict[str, Any]:
 
 
 def test_a_delivery_answered_from_the_record_is_counted_and_names_the_run_that_did_it(metrics: Metrics) -> None:
-    metrics(Answered(**about(41), state="done"))
-    metrics(Answered(**about(42), state="done"))
+    metrics(DuplicateAcked(**about(41), state="done"))
+    metrics(DuplicateAcked(**about(42), state="done"))
     content_type, body = metrics.page(OPEN_METRICS)
     assert content_type.startswith(OPEN_METRICS)
     line = 'steadyworker_deliveries_unrun_total{action="answer",queue="exports",state="done"} 2.0 # {fence="42"} 1.0'
@@ -36,7 +36,7 @@ def test_a_delivery_answered_from_the_record_is_counted_and_names_the_run_that_d
 
 def test_what_starts_nothing_is_told_apart_and_all_else_is_not_counted(metrics: Metrics) -> None:
     events: list[Event] = [
-        Followed(**about(1), delay=30.0),
+        DeliveryDeferred(**about(1), delay=30.0),
         Adopted(**about(1)),
         JobStarted(**about(1), attempt=1, why="claim"),
     ]
@@ -50,7 +50,7 @@ def test_what_starts_nothing_is_told_apart_and_all_else_is_not_counted(metrics: 
 
 
 def test_no_key_is_ever_a_label(metrics: Metrics) -> None:
-    metrics(Answered(**about(7), state="dead"))
+    metrics(DuplicateAcked(**about(7), state="dead"))
     assert b"k-1" not in metrics.page(OPEN_METRICS)[1]
 
 
@@ -58,7 +58,7 @@ def test_metrics_are_served_beside_the_probes(metrics: Metrics) -> None:
     probed = Probed(metrics.page)
     probed.server.start()
     try:
-        metrics(Answered(**about(7), state="done"))
+        metrics(DuplicateAcked(**about(7), state="done"))
         response, body = probed.ask("GET", "/metrics")
         assert (response.status, response.getheader("Content-Type", "")[:10]) == (200, "text/plain")
         assert "steadyworker_deliveries_unrun_total{" in body

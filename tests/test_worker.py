@@ -66,7 +66,7 @@ def test_a_spec_holds_checked_values_in_seconds_and_bytes() -> None:
     assert spec.target == "tests.test_worker:Plain"
     assert (spec.queue, spec.dead_letter_queue) == ("plain", "plain.dead")
     assert (spec.time_limit, spec.stall_limit, spec.memory_limit) == (120.0, 90.0, 2 << 30)
-    assert (spec.concurrency, spec.isolation, spec.unkeyed) == (1, "process", "stamp")
+    assert (spec.concurrency, spec.isolation, spec.unkeyed) == (1, "process", "generate")
     assert (spec.retry.max_attempts, spec.retry.max_crashes) == (2, 3)
     assert spec_of(Bare).time_limit is None
     assert spec_of(FromBase).concurrency == 4
@@ -100,7 +100,7 @@ def test_the_declared_types_are_found_through_every_base(cls: Any, payload: Any,
         ({"memory_limit": "much"}, "Plain.memory_limit: Expected a size such as '2 GiB' or '512 MB', got 'much'."),
         ({"memory_limit": -1}, "Plain.memory_limit: Expected bytes, a size such as '2 GiB', 'auto' or None. Got -1."),
         ({"isolation": "fork"}, "Plain.isolation: Expected one of 'process', 'thread'. Got 'fork'."),
-        ({"unkeyed": "drop"}, "Plain.unkeyed: Expected one of 'stamp', 'reject'. Got 'drop'."),
+        ({"unkeyed": "drop"}, "Plain.unkeyed: Expected one of 'generate', 'reject'. Got 'drop'."),
         ({"key_header": ""}, "Plain.key_header: Expected a text that is not empty."),
         ({"retry": {"max_attempt": 3}}, "Plain.retry: Expected a RetryPolicy, or a table with some of max_attempts"),
         ({"retry": {"max_attempts": 0}}, "Plain.retry: Expected a whole number of at least 1."),

@@ -1,5 +1,5 @@
 """
-RabbitMQ over AMQP 0-9-1, with pika: 3.10 and newer, `amqp://` and `amqps://` (`where.py` has the URL).
+RabbitMQ over AMQP 0-9-1, with pika: 3.10 and newer, `amqp://` and `amqps://` (`url.py` has the URL).
 
 | our word | here |
 |---|---|

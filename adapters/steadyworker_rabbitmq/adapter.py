@@ -14,10 +14,10 @@ from pika.exceptions import AMQPError, ChannelClosedByBroker
 
 from steadyworker.adapter import (
     Capabilities,
-    Copy,
     Delays,
     Delivery,
     Finding,
+    OutgoingMessage,
     QueueSpec,
     Settings,
     Settle,
@@ -27,16 +27,16 @@ from steadyworker.adapter import (
 from steadyworker.errors import BrokerUnavailable
 from steadyworker_rabbitmq.checks.findings import find
 from steadyworker_rabbitmq.checks.probe import Broker
-from steadyworker_rabbitmq.connection import ANSWER_WITHIN, Link, hasty, visit
+from steadyworker_rabbitmq.connection import ANSWER_WITHIN, ManagedConnection, hasty, visit
 from steadyworker_rabbitmq.consumer import Consumer
 from steadyworker_rabbitmq.deadletters import PATIENCE, RabbitmqDeadLetters
 from steadyworker_rabbitmq.declare import Preparation
-from steadyworker_rabbitmq.epoch import Told
+from steadyworker_rabbitmq.epoch import OnSettled
 from steadyworker_rabbitmq.errors import Refused, closed_channel, is_missing, translated
 from steadyworker_rabbitmq.iothread import IoThread
 from steadyworker_rabbitmq.publisher import Publisher
 from steadyworker_rabbitmq.topology import Topology
-from steadyworker_rabbitmq.url import Where, where
+from steadyworker_rabbitmq.url import BrokerUrl, parse_url
 
 
 class RabbitmqAdapter:
@@ -44,7 +44,7 @@ class RabbitmqAdapter:
     One queue of one virtual host, consumed by one worker process; touches nothing until it is used.
 
     Args:
-        url: Where the broker is (`where.py`).
+        url: Where the broker is (`url.py`).
         spec: The queue, and its dead-letter queue.
         settings: The operator's.
 
@@ -55,18 +55,18 @@ class RabbitmqAdapter:
     def __init__(self, url: str, spec: QueueSpec, settings: Settings) -> None:
         self._spec = spec
         self._settings = settings
-        self._first = where(url)
+        self._first = parse_url(url)
         self._topology = Topology(spec, settings)
-        self._preparation = Preparation(self._where, self._topology, f"{settings.consumer} prepares {spec.queue}")
+        self._preparation = Preparation(self._url, self._topology, f"{settings.consumer} prepares {spec.queue}")
         self._io = IoThread(f"rabbitmq {spec.queue}", settings.clock)
-        self._consumer = Consumer(self._io, self._where, self._preparation, spec, settings)
+        self._consumer = Consumer(self._io, self._url, self._preparation, spec, settings)
         self._publisher = Publisher(
-            self._io, self._where, self._preparation, self._topology, settings, self._consumer.tell
+            self._io, self._url, self._preparation, self._topology, settings, self._consumer.tell
         )
 
-    def _where(self) -> Where:
+    def _url(self) -> BrokerUrl:
         """Where the broker is now: passwords are rotated."""
-        return self._first if self._settings.fresh_url is None else where(self._settings.fresh_url())
+        return self._first if self._settings.fresh_url is None else parse_url(self._settings.fresh_url())
 
     @property
     def capabilities(self) -> Capabilities:
@@ -94,21 +94,21 @@ class RabbitmqAdapter:
         """Begin to consume."""
         self._consumer.start(sink)
 
-    def credits(self, count: int) -> None:
+    def prefetch(self, count: int) -> None:
         """At most so many un-settled deliveries."""
-        self._consumer.credits(count)
+        self._consumer.prefetch(count)
 
-    def publish(self, copy: Copy) -> None:
+    def publish(self, message: OutgoingMessage) -> None:
         """Return when the broker has confirmed it; raises PublishFailed, TargetMissing or ValueError."""
-        self._publisher.publish(copy)
+        self._publisher.publish(message)
 
     def settle(self, delivery: Delivery, how: Settle) -> Settled:
         """Return when the broker has read it; raises StaleDelivery or Unsettled."""
         return self._consumer.settle(delivery, how)
 
-    def settle_soon(self, delivery: Delivery, how: Settle, told: Told) -> None:
+    def settle_async(self, delivery: Delivery, how: Settle, on_settled: OnSettled) -> None:
         """As `settle`, but returns at once (`SettlesSoon`)."""
-        self._consumer.settle_soon(delivery, how, told)
+        self._consumer.settle_async(delivery, how, on_settled)
 
     def identity(self) -> str:
         """The name of the cluster, and the virtual host."""
@@ -135,7 +135,7 @@ class RabbitmqAdapter:
         """What is wrong between this broker and the queues."""
         topology = Topology(spec, self._settings)
         try:
-            where_ = self._where()
+            where_ = self._url()
             purpose = f"{self._settings.consumer} checks {spec.queue}"
             with visit(where_, purpose) as connection, translated(str(where_)):
                 return find(connection, topology, where_.management)
@@ -147,7 +147,7 @@ class RabbitmqAdapter:
     @contextmanager
     def dead_letters(self) -> Iterator[RabbitmqDeadLetters]:
         """The dead letters, on a connection of their own."""
-        patient = replace(self._where(), heartbeat=PATIENCE)
+        patient = replace(self._url(), heartbeat=PATIENCE)
         with visit(patient, f"{self._settings.consumer} reads {self._topology.dead}") as connection:
             with translated(str(patient)):
                 channel = connection.channel()
@@ -163,10 +163,10 @@ class RabbitmqAdapter:
         self._io.stop(within)
 
     def _visit(self, purpose: str) -> AbstractContextManager[BlockingConnection]:
-        return visit(hasty(self._where()), f"{self._settings.consumer} {purpose}")
+        return visit(hasty(self._url()), f"{self._settings.consumer} {purpose}")
 
 
-def count_consumers(link: Link, queue: str, answer: Future[int]) -> None:
+def count_consumers(link: ManagedConnection, queue: str, answer: Future[int]) -> None:
     """Answer how many consumers a queue has, over a channel of its own; in the I/O thread."""
     if (connection := link.connection) is None:
         raise BrokerUnavailable(

@@ -25,19 +25,19 @@ from steadyworker.errors import BrokerUnavailable, ConfigError
 from steadyworker_rabbitmq import pika_internals
 from steadyworker_rabbitmq.errors import Foreign, Refused, Silent, translated, unavailable
 from steadyworker_rabbitmq.iothread import IoThread, Timer
-from steadyworker_rabbitmq.url import Address, Where
+from steadyworker_rabbitmq.url import Address, BrokerUrl
 
 ANSWER_WITHIN = 30.0
 """Seconds in which the broker answers an RPC; pika itself would wait for ever (its issue 652)."""
 
 
-class Link:
+class ManagedConnection:
     """
     The connection for one purpose; every method is for the I/O thread.
 
     Args:
         io: The thread.
-        where: Where the broker is now: asked before each connect, for passwords are rotated.
+        url: Returns the URL as it is now: asked before each connect, for passwords are rotated.
         purpose: What it is for, as the broker's list of connections shows it.
         up: Called when it is open.
         down: Called once for each `open`, with the cause: nobody answered, or it was lost.
@@ -46,15 +46,15 @@ class Link:
     def __init__(
         self,
         io: IoThread,
-        where: Callable[[], Where],
+        url: Callable[[], BrokerUrl],
         purpose: str,
         up: Callable[[SelectConnection], None],
         down: Callable[[BrokerUnavailable], None],
     ) -> None:
         self.place: Address | None = None
-        self.where: Where | None = None
+        self.url: BrokerUrl | None = None
         self._io = io
-        self._where = where
+        self._url = url
         self._purpose = purpose
         self._up = up
         self._down = down
@@ -82,11 +82,11 @@ class Link:
             self._down(BrokerUnavailable("Expected an open adapter, got one that was stopped: open another."))
             return
         try:
-            self.where = self._where()
+            self.url = self._url()
         except ConfigError as error:
             self._down(unavailable(error, ""))
             return
-        self._left = random.sample(self.where.addresses, len(self.where.addresses))
+        self._left = random.sample(self.url.addresses, len(self.url.addresses))
         self._errors = []
         self._try_next()
 
@@ -109,12 +109,12 @@ class Link:
         self._connection.close()
 
     def _try_next(self) -> None:
-        assert self.where is not None, "what is opened has an address"
+        assert self.url is not None, "what is opened has an address"
         self.place = self._left.pop()
         self._cause = None
         try:
             self._connection = pika_internals.Connection(
-                self.where.parameters(self.place, self._purpose),
+                self.url.parameters(self.place, self._purpose),
                 on_open_callback=self._opened,
                 on_open_error_callback=self._failed,
                 on_close_callback=self._closed,
@@ -156,7 +156,7 @@ class Link:
 class Owed:
     """What the broker owes us on one channel: each answer in time, or the connection ends; for the I/O thread."""
 
-    def __init__(self, io: IoThread, link: Link) -> None:
+    def __init__(self, io: IoThread, link: ManagedConnection) -> None:
         self._io = io
         self._link = link
         self._timers: set[Timer] = set()
@@ -188,19 +188,19 @@ _HASTY = 10
 """The heartbeat, in seconds, of a visit: it waits for nothing but answers, and misses a broker that gives none within 30 s."""
 
 
-def hasty(where: Where) -> Where:
+def hasty(url: BrokerUrl) -> BrokerUrl:
     """The same broker, for a visit that is not to last."""
-    return replace(where, heartbeat=min(where.heartbeat, _HASTY))
+    return replace(url, heartbeat=min(url.heartbeat, _HASTY))
 
 
 @contextmanager
-def visit(where: Where, purpose: str) -> Iterator[BlockingConnection]:
+def visit(url: BrokerUrl, purpose: str) -> Iterator[BlockingConnection]:
     """
     A connection for a moment, to the first of the hosts that answers; blocks its caller.
 
     Raises BrokerUnavailable when none does, `Refused` where waiting does not help; errors inside are the caller's to translate.
     """
-    connection = _connected(where, purpose)
+    connection = _connected(url, purpose)
     try:
         yield connection
     finally:
@@ -208,12 +208,12 @@ def visit(where: Where, purpose: str) -> Iterator[BlockingConnection]:
             connection.close()
 
 
-def _connected(where: Where, purpose: str) -> BlockingConnection:
+def _connected(url: BrokerUrl, purpose: str) -> BlockingConnection:
     errors: list[BrokerUnavailable] = []
-    for address in random.sample(where.addresses, len(where.addresses)):
+    for address in random.sample(url.addresses, len(url.addresses)):
         try:
             with translated(str(address)):
-                parameters = where.parameters(address, purpose)
+                parameters = url.parameters(address, purpose)
                 parameters.blocked_connection_timeout = BLOCKED_FOR
                 return BlockingConnection(parameters, _impl_class=pika_internals.Connection)
         except BrokerUnavailable as error:

@@ -20,15 +20,15 @@ from queue import SimpleQueue
 from pika import SelectConnection
 from pika.channel import Channel
 
-from steadyworker.adapter import Connected, Delivery, Gone, QueueSpec, Settings, Settle, Settled, Signal, Sink
+from steadyworker.adapter import Connected, Delivery, QueueSpec, Settings, Settle, Settled, Signal, Sink, Unreachable
 from steadyworker.errors import BrokerUnavailable, ConfigError, StaleDelivery, SteadyWorkerError, Unsettled
 from steadyworker_rabbitmq.backoff import USEFUL_AFTER, Backoff
-from steadyworker_rabbitmq.connection import Link, Owed
+from steadyworker_rabbitmq.connection import ManagedConnection, Owed
 from steadyworker_rabbitmq.declare import Preparation, Prepared
-from steadyworker_rabbitmq.epoch import Epoch, Settlement, Told, stale
+from steadyworker_rabbitmq.epoch import Epoch, OnSettled, Settlement, stale
 from steadyworker_rabbitmq.errors import Refused, closed_channel, is_delivery_timeout, is_missing, is_unfit, unavailable
 from steadyworker_rabbitmq.iothread import IoThread, Timer
-from steadyworker_rabbitmq.url import Where
+from steadyworker_rabbitmq.url import BrokerUrl
 
 
 class Consumer:
@@ -37,14 +37,14 @@ class Consumer:
 
     Args:
         io: The I/O thread.
-        where: Where the broker is now.
+        url: Returns the URL as it is now.
         preparation: The queues.
         spec: The queue to consume.
         settings: The operator's.
     """
 
     def __init__(
-        self, io: IoThread, where: Callable[[], Where], preparation: Preparation, spec: QueueSpec, settings: Settings
+        self, io: IoThread, url: Callable[[], BrokerUrl], preparation: Preparation, spec: QueueSpec, settings: Settings
     ) -> None:
         self._io = io
         self._preparation = preparation
@@ -52,7 +52,7 @@ class Consumer:
         self._settings = settings
         self._sink: Sink | None = None
         self._window = 0
-        self._link = Link(io, where, f"{settings.consumer} consumes {spec.queue}", self._up, self._down)
+        self._link = ManagedConnection(io, url, f"{settings.consumer} consumes {spec.queue}", self._up, self._down)
         self._backoff = Backoff()
         self._timer: Timer | None = None
         self._epochs = 0
@@ -82,7 +82,7 @@ class Consumer:
         if self._sink is not None and not self._io.stopping:
             self._sink(signal)
 
-    def credits(self, count: int) -> None:
+    def prefetch(self, count: int) -> None:
         """Set the window; deliveries see it at once."""
         self._window = count
         if self.started:
@@ -96,26 +96,26 @@ class Consumer:
                 "Expected settle on another thread than the sink's: the I/O thread would wait for itself."
             )
         answer: SimpleQueue[Settled | StaleDelivery | Unsettled] = SimpleQueue()
-        self.settle_soon(delivery, how, answer.put)
+        self.settle_async(delivery, how, answer.put)
         settled = answer.get()
         if isinstance(settled, Settled):
             return settled
         raise settled
 
-    def settle_soon(self, delivery: Delivery, how: Settle, told: Told) -> None:
-        """Begin to settle; `told` hears once, in the I/O thread or in this one."""
+    def settle_async(self, delivery: Delivery, how: Settle, on_settled: OnSettled) -> None:
+        """Begin to settle; `on_settled` is called once, in the I/O thread or in this one."""
         if not self.started:
-            told(stale(delivery))
+            on_settled(stale(delivery))
             return
         try:
-            self._io.call(lambda: self._settle(Settlement(delivery, how, told)))
+            self._io.call(lambda: self._settle(Settlement(delivery, how, on_settled)))
         except BrokerUnavailable:
-            told(stale(delivery))
+            on_settled(stale(delivery))
 
     # --- for the I/O thread ----------------------------------------------------------------------------------------
 
     @property
-    def link(self) -> Link:
+    def link(self) -> ManagedConnection:
         """The connection, for a look at the queue: it is never blocked, for it never publishes."""
         return self._link
 
@@ -146,7 +146,7 @@ class Consumer:
 
     def _settle(self, settlement: Settlement) -> None:
         if self._epoch is None or self._epoch.number != settlement.delivery.epoch:
-            settlement.told(stale(settlement.delivery))
+            settlement.on_settled(stale(settlement.delivery))
             return
         self._epoch.settle(settlement)
 
@@ -182,7 +182,7 @@ class Consumer:
         """Say it once for each cause, not for each try, and try again."""
         if str(error) != self._said:
             self._said = str(error)
-            self.tell(Gone(self._said, final=isinstance(error, Refused | ConfigError) and self._epochs == 0))
+            self.tell(Unreachable(self._said, final=isinstance(error, Refused | ConfigError) and self._epochs == 0))
         self._again(self._backoff.refused())
 
     def _prepare(self) -> None:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from pika.adapters.blocking_connection import BlockingChannel
 from pika.exceptions import ChannelClosedByBroker
 
-from steadyworker.adapter import Copy, Delivery
+from steadyworker.adapter import Delivery, OutgoingMessage
 from steadyworker.errors import Unsettled
 from steadyworker_rabbitmq.errors import is_missing, translated
 from steadyworker_rabbitmq.messages import delivery_of
@@ -27,7 +27,9 @@ class RabbitmqDeadLetters:
         publish: As the adapter's.
     """
 
-    def __init__(self, channel: BlockingChannel, queue: str, place: str, publish: Callable[[Copy], None]) -> None:
+    def __init__(
+        self, channel: BlockingChannel, queue: str, place: str, publish: Callable[[OutgoingMessage], None]
+    ) -> None:
         self._publish = publish
         self._channel = channel
         self._queue = queue
@@ -51,9 +53,9 @@ class RabbitmqDeadLetters:
             self._held.add(method.delivery_tag)
             yield delivery_of(0, self._queue, method, properties, body)
 
-    def publish(self, copy: Copy) -> None:
+    def publish(self, message: OutgoingMessage) -> None:
         """As the adapter's."""
-        self._publish(copy)
+        self._publish(message)
 
     def drop(self, delivery: Delivery) -> None:
         """Remove this dead letter; the broker has read it when this returns."""

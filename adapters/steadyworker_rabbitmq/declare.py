@@ -13,11 +13,11 @@ from steadyworker_rabbitmq.checks import limits
 from steadyworker_rabbitmq.checks.findings import broker_finding, missing_finding, permission_finding, retry_finding
 from steadyworker_rabbitmq.checks.management import Management
 from steadyworker_rabbitmq.checks.probe import PRECONDITION, REFUSED, Broker
-from steadyworker_rabbitmq.checks.queue_state import Actual, QueueType, as_wanted
+from steadyworker_rabbitmq.checks.queue_state import QueueState, QueueType, as_wanted
 from steadyworker_rabbitmq.connection import hasty, visit
 from steadyworker_rabbitmq.errors import closed_channel, translated
 from steadyworker_rabbitmq.topology import Topology, Version, Wanted
-from steadyworker_rabbitmq.url import Where
+from steadyworker_rabbitmq.url import BrokerUrl
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +59,7 @@ def prepare(connection: pika.BlockingConnection, topology: Topology, management:
     broker = Broker(connection, management)
     if (finding := broker_finding(broker)) is not None:
         raise _fatal(finding)
-    work = Actual(topology.work)
+    work = QueueState(topology.work)
     for wanted in topology.queues(broker.version):
         actual = _made(broker, topology, wanted) if topology.mode == "declare" else _seen(broker, topology, wanted)
         if wanted.role == "work":
@@ -78,7 +78,7 @@ def prepare(connection: pika.BlockingConnection, topology: Topology, management:
     )
 
 
-def _made(broker: Broker, topology: Topology, wanted: Wanted) -> Actual:
+def _made(broker: Broker, topology: Topology, wanted: Wanted) -> QueueState:
     """The queue, made where there was none, else as it is."""
     refused = broker.declare(wanted)
     if refused is None and wanted.role != "work":
@@ -94,11 +94,11 @@ def _made(broker: Broker, topology: Topology, wanted: Wanted) -> Actual:
     raise ConfigError(text) if refused.reply_code == PRECONDITION else BrokerUnavailable(text)
 
 
-def _seen(broker: Broker, topology: Topology, wanted: Wanted) -> Actual:
+def _seen(broker: Broker, topology: Topology, wanted: Wanted) -> QueueState:
     """The queue as it is, as far as it may be looked at."""
     if topology.mode == "trust":
         # Only to know what a consumer of it may be given.
-        return Actual(wanted.name, type=broker.queue_type(wanted.name) if wanted.role == "work" else None)
+        return QueueState(wanted.name, type=broker.queue_type(wanted.name) if wanted.role == "work" else None)
     actual = broker.look(wanted, redeclare=False)
     if actual is None:
         raise TargetMissing(str(missing_finding(broker, wanted)))
@@ -114,13 +114,13 @@ class Preparation:
     What is known of the queues, once they are ready; thread-safe.
 
     Args:
-        where: Where the broker is now.
+        url: Returns the URL as it is now.
         topology: The plan.
         purpose: What the connection is called in the broker's list.
     """
 
-    def __init__(self, where: Callable[[], Where], topology: Topology, purpose: str) -> None:
-        self._where = where
+    def __init__(self, url: Callable[[], BrokerUrl], topology: Topology, purpose: str) -> None:
+        self._url = url
         self._topology = topology
         self._purpose = purpose
         self._lock = threading.Lock()
@@ -135,9 +135,9 @@ class Preparation:
         """Make the queues ready unless they are; blocks; raises what `prepare` raises."""
         with self._lock:
             if self._prepared is None:
-                where = hasty(self._where())
-                with visit(where, self._purpose) as connection, translated(str(where)):
-                    self._prepared = prepare(connection, self._topology, where.management)
+                url = hasty(self._url())
+                with visit(url, self._purpose) as connection, translated(str(url)):
+                    self._prepared = prepare(connection, self._topology, url.management)
             return self._prepared
 
     def forget(self) -> None:

@@ -50,16 +50,16 @@ _EARLY = 1.0
 _GATHER = 0.02
 """Seconds between two barriers: nobody waits for one but the record that a settlement is known."""
 
-Told = Callable[[Settled | StaleDelivery | Unsettled], None]
+OnSettled = Callable[[Settled | StaleDelivery | Unsettled], None]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Settlement:
-    """One settlement on its way; `told` is called once, in the I/O thread."""
+    """One settlement on its way; `on_settled` is called once, in the I/O thread."""
 
     delivery: Delivery
     how: Settle
-    told: Told
+    on_settled: OnSettled
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,7 +139,7 @@ class Epoch:
     def settle(self, settlement: Settlement) -> None:
         """Tell the broker, unless it was told; the answer comes with the next barrier."""
         if self._over or not self._channel.is_open:
-            settlement.told(stale(settlement.delivery))
+            settlement.on_settled(stale(settlement.delivery))
             return
         self._unproven.append(settlement)  # first: whatever breaks now ends the epoch, which answers it
         if self._held.pop(tag := int(settlement.delivery.id), None) is not None:
@@ -249,7 +249,7 @@ class Epoch:
             done, self._proving = self._proving, []
             self._settled_any = True
             for settlement in done:
-                settlement.told(Settled.KNOWN)
+                settlement.on_settled(Settled.CONFIRMED)
             self._prove()
 
         self._channel.basic_qos(prefetch_count=max(1, self._prefetch), callback=proven)
@@ -274,7 +274,7 @@ class Epoch:
         open_, self._proving, self._unproven = [*self._proving, *self._unproven], [], []
         for settlement in open_:
             # An ack is out, and nobody will say whether it arrived.
-            settlement.told(
+            settlement.on_settled(
                 Unsettled(
                     f"Expected the broker to confirm a settlement, got: {cause}; what was not settled comes again."
                 )

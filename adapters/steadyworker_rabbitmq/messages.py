@@ -31,7 +31,7 @@ from typing import Any
 from pika.exceptions import AMQPError
 from pika.spec import Basic, BasicProperties
 
-from steadyworker.adapter import Copy, Delivery, Redelivered
+from steadyworker.adapter import Delivery, OutgoingMessage, Redelivered
 from steadyworker_rabbitmq.pika_internals import UNREADABLE
 
 EXACT = "sw-amqp"
@@ -98,12 +98,12 @@ def _plain(value: Any) -> Any:
             return value
 
 
-def properties_of(copy: Copy, message_id: str, now: float) -> BasicProperties:
+def properties_of(message: OutgoingMessage, message_id: str, now: float) -> BasicProperties:
     """The properties that a copy is published with: persistent, sent now."""
-    exact, kept = _exact(copy.headers.get(EXACT))
+    exact, kept = _exact(message.headers.get(EXACT))
     headers: dict[str, Any] = {
         name: exact[name] if name in exact and _text(exact[name]) == text else text
-        for name, text in copy.headers.items()
+        for name, text in message.headers.items()
         if name not in _NEVER and not name.startswith(_BROKERS_OWN)
     }
     return BasicProperties(

@@ -16,15 +16,15 @@ from pika.channel import Channel
 from pika.frame import Method
 from pika.spec import Basic, BasicProperties
 
-from steadyworker.adapter import Blocked, Copy, Settings, Signal, Unblocked
+from steadyworker.adapter import Blocked, OutgoingMessage, Settings, Signal, Unblocked
 from steadyworker.errors import BrokerUnavailable, ConfigError, PublishFailed, TargetMissing
-from steadyworker_rabbitmq.connection import ANSWER_WITHIN, Link, Owed
+from steadyworker_rabbitmq.connection import ANSWER_WITHIN, ManagedConnection, Owed
 from steadyworker_rabbitmq.declare import Preparation
 from steadyworker_rabbitmq.errors import closed_channel
 from steadyworker_rabbitmq.iothread import IoThread
 from steadyworker_rabbitmq.messages import HEADER_BYTES, fits_id, fitted, properties_of, size_of
 from steadyworker_rabbitmq.topology import Topology
-from steadyworker_rabbitmq.url import Where
+from steadyworker_rabbitmq.url import BrokerUrl
 
 
 @dataclass(slots=True, eq=False)
@@ -49,7 +49,7 @@ class Publisher:
 
     Args:
         io: The I/O thread.
-        where: Where the broker is now.
+        url: Returns the URL as it is now.
         preparation: The queues.
         topology: Which queue a copy goes to.
         settings: The operator's.
@@ -59,7 +59,7 @@ class Publisher:
     def __init__(
         self,
         io: IoThread,
-        where: Callable[[], Where],
+        url: Callable[[], BrokerUrl],
         preparation: Preparation,
         topology: Topology,
         settings: Settings,
@@ -70,7 +70,9 @@ class Publisher:
         self._topology = topology
         self._settings = settings
         self._tell = tell
-        self._link = Link(io, where, f"{settings.consumer} publishes to {topology.work}", self._up, self._down)
+        self._link = ManagedConnection(
+            io, url, f"{settings.consumer} publishes to {topology.work}", self._up, self._down
+        )
         self._owed = Owed(io, self._link)
         self._channel: Channel | None = None
         self._ready = False
@@ -81,7 +83,7 @@ class Publisher:
         self._written = 0
         io.members.append(self)
 
-    def publish(self, copy: Copy) -> None:
+    def publish(self, message: OutgoingMessage) -> None:
         """
         Return when the broker has confirmed it.
 
@@ -90,13 +92,13 @@ class Publisher:
             PublishFailed: Nobody knows, or the broker takes none.
             ValueError: A new message over the limits, or a header that AMQP cannot say.
         """
-        message_id = copy.message_id if copy.message_id and fits_id(copy.message_id) else str(uuid.uuid4())
-        properties = properties_of(copy, message_id, self._settings.clock.wall())
+        message_id = message.message_id if message.message_id and fits_id(message.message_id) else str(uuid.uuid4())
+        properties = properties_of(message, message_id, self._settings.clock.wall())
         size = size_of(properties)
-        if copy.new:
-            _refuse("a body", len(copy.body), self._settings.max_body)
+        if message.first:
+            _refuse("a body", len(message.body), self._settings.max_body)
             _refuse("headers", size, HEADER_BYTES)
-        outgoing = _Outgoing(*self._topology.route(copy), properties, copy.body)
+        outgoing = _Outgoing(*self._topology.route(message), properties, message.body)
         try:
             self._preparation.prepared()
             self._io.call(lambda: self._take(outgoing))

@@ -39,7 +39,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
 
-from steadyworker.adapter import Copy, QueueSpec, Settings, Target
+from steadyworker.adapter import OutgoingMessage, QueueSpec, Settings, Target
 from steadyworker.errors import ConfigError
 from steadyworker.names import NameRule
 
@@ -117,15 +117,15 @@ class Topology:
         """The queue that holds copies for this level of the ladder."""
         return f"{self.work}.later.{round(level * 1000)}ms"
 
-    def route(self, copy: Copy) -> tuple[str, str]:
+    def route(self, message: OutgoingMessage) -> tuple[str, str]:
         """The exchange and the routing key of a copy; a delay is rounded up to a level, and one over the longest is cut to it."""
-        match copy.to:
+        match message.to:
             case Target.WORK:
                 return "", self.work
             case Target.DEAD:
                 return "", self.dead
             case Target.LATER:
-                above = bisect_left(self.levels, copy.delay)
+                above = bisect_left(self.levels, message.delay)
                 return "", self.retry_queue(self.levels[min(above, len(self.levels) - 1)])
 
     def queues(self, version: Version) -> tuple[Wanted, ...]:

@@ -99,7 +99,7 @@ class Tls:
 
 
 @dataclass(frozen=True, slots=True)
-class Where:
+class BrokerUrl:
     """The broker, its hosts in any order; the password is in no text of it."""
 
     addresses: tuple[Address, ...]
@@ -149,7 +149,7 @@ class Where:
         return ",".join(map(str, self.addresses))
 
 
-def where(url: str) -> Where:
+def parse_url(url: str) -> BrokerUrl:
     """
     What a URL says.
 
@@ -172,7 +172,7 @@ def where(url: str) -> Where:
     options = _options(parts)
     tls = Tls(**{name: options.get(name) for name in _TLS_OPTIONS}) if parts.scheme == "amqps" else None
     external = tls is not None and tls.certfile is not None and not at
-    found = Where(
+    found = BrokerUrl(
         addresses=tuple(_address(host, _PORTS[parts.scheme]) for host in hosts.split(",")),
         vhost=unquote(parts.path[1:]) or "/",
         user=None if external else unquote(user) if at else "guest",

@@ -7,7 +7,7 @@ It needs no server, and it is the reference adapter: whoever writes one for anot
 |---|---|
 | broker, its identity | a file; the random id that it was given when it was made |
 | queue, dead-letter queue | a name in `queues`; its messages are rows of `messages`, first due first |
-| Delivery | a row of `handovers`: this message, to this consumer, for the n-th time |
+| Delivery | a row of `deliveries`: this message, to this consumer, for the n-th time |
 | epoch | a row of `consumers`, and a locked file beside the broker's (`presence.py`) |
 | connection lost | the file failed or was replaced, or another process evicted us because we were silent for 30 s |
 | redelivery | a gone consumer's hand-overs are freed: at once when its lock is free, after 30 s when it is frozen |

@@ -10,9 +10,9 @@ from pathlib import Path
 
 from steadyworker.adapter import (
     Capabilities,
-    Copy,
     Delivery,
     Finding,
+    OutgoingMessage,
     QueueSpec,
     Settings,
     Settle,
@@ -64,29 +64,29 @@ class SqliteAdapter:
         """Begin to consume."""
         self._connection.start(sink)
 
-    def credits(self, count: int) -> None:
+    def prefetch(self, count: int) -> None:
         """At most so many un-settled deliveries."""
-        self._connection.credits(count)
+        self._connection.prefetch(count)
 
-    def publish(self, copy: Copy) -> None:
+    def publish(self, message: OutgoingMessage) -> None:
         """
         Return when the copy is on disk.
 
-        Raises PublishFailed, TargetMissing, and ValueError for a new message (`Copy.new`) over the limits.
+        Raises PublishFailed, TargetMissing, and ValueError for a new message (`OutgoingMessage.first`) over the limits.
         A copy of a message that is in already is always taken: headers that grew on the way must not hold it up.
         """
-        headers = json.dumps(dict(copy.headers))
-        if copy.new:
-            _refuse("a body", len(copy.body), self._settings.max_body)
+        headers = json.dumps(dict(message.headers))
+        if message.first:
+            _refuse("a body", len(message.body), self._settings.max_body)
             _refuse("headers", len(headers), HEADER_BYTES)
-        queue = self._spec.dead_letter_queue if copy.to is Target.DEAD else self._spec.queue
-        delay = max(0.0, copy.delay) if copy.to is Target.LATER else 0.0
-        self._publisher.publish(Entry(queue, copy.message_id or str(uuid.uuid4()), headers, copy.body, delay))
+        queue = self._spec.dead_letter_queue if message.to is Target.DEAD else self._spec.queue
+        delay = max(0.0, message.delay) if message.to is Target.LATER else 0.0
+        self._publisher.publish(Entry(queue, message.message_id or str(uuid.uuid4()), headers, message.body, delay))
 
     def settle(self, delivery: Delivery, how: Settle) -> Settled:
         """Return when it is committed: an ack is on disk, a release is there for every process."""
         self._connection.settle(delivery, how)
-        return Settled.KNOWN
+        return Settled.CONFIRMED
 
     def identity(self) -> str:
         """The random id that the file was given when it was made."""
@@ -163,9 +163,9 @@ class SqliteDeadLetters:
                 return
             yield delivery_of(0, taken[0])
 
-    def publish(self, copy: Copy) -> None:
+    def publish(self, message: OutgoingMessage) -> None:
         """As the adapter's."""
-        self._adapter.publish(copy)
+        self._adapter.publish(message)
 
     def drop(self, delivery: Delivery) -> None:
         """Remove this dead letter, on disk."""

@@ -27,7 +27,6 @@ from steadyworker.adapter import (
     Connected,
     Delivered,
     Delivery,
-    Gone,
     Lost,
     QueueSpec,
     Redelivered,
@@ -35,6 +34,7 @@ from steadyworker.adapter import (
     Settle,
     Settled,
     Sink,
+    Unreachable,
 )
 from steadyworker.errors import BrokerUnavailable, StaleDelivery, Unsettled
 from steadyworker_sqlite.errors import Evicted, Unusable
@@ -75,7 +75,7 @@ class Connection:
                 self._thread = threading.Thread(target=self._run, args=(sink,), name=name, daemon=True)
                 self._thread.start()
 
-    def credits(self, count: int) -> None:
+    def prefetch(self, count: int) -> None:
         """Hold at most so many messages."""
         with self._lock:
             self._window = count
@@ -117,7 +117,7 @@ class Connection:
             error = state.outcome.exception() if state.outcome else None
             if str(error) != said:  # once for each cause, not for each try
                 said = str(error)
-                sink(Gone(said, final=isinstance(error, Unusable) and self._epoch == 0))
+                sink(Unreachable(said, final=isinstance(error, Unusable) and self._epoch == 0))
 
         retrying = Retrying(
             retry=retry_if_exception_type(BrokerUnavailable),
@@ -185,7 +185,7 @@ class Connection:
                     settlement.answer(answer)
                 raise
             for settlement in settlements:
-                settlement.answer(Settled.KNOWN)
+                settlement.answer(Settled.CONFIRMED)
             for message in taken:
                 sink(Delivered(delivery_of(epoch, message)))
             if not taken and not settlements:

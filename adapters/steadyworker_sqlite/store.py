@@ -1,7 +1,7 @@
 """
 The broker file: its tables, and every statement that is ever run on it.
 
-A message is written once and never again: who holds it is a row beside it (`handovers`), so that taking a message with a
+A message is written once and never again: who holds it is a row beside it (`deliveries`), so that taking a message with a
 body of a megabyte writes one small page.  Times in `due` are CLOCK_BOOTTIME, which no one sets; the wall clock beside
 them is only for the next boot, when the first to open the file translates one into the other.
 """
@@ -20,7 +20,7 @@ from steadyworker.adapter import Clock, Headers
 from steadyworker_sqlite.errors import Evicted, Replaced, Unusable, translated
 
 APPLICATION_ID = 0x53744277
-SCHEMA = 1
+SCHEMA = 2
 BUSY_SECONDS = 5.0
 _NO_LIMIT = (1 << 63) - 1
 
@@ -38,12 +38,12 @@ CREATE TABLE messages (
     body BLOB NOT NULL
 ) STRICT;
 CREATE INDEX messages_due ON messages (queue, due, seq);
-CREATE TABLE handovers (
+CREATE TABLE deliveries (
     seq INTEGER PRIMARY KEY,
     consumer INTEGER, -- who holds the message; NULL when it was given back
     count INTEGER NOT NULL
 ) STRICT;
-CREATE INDEX handovers_held ON handovers (consumer) WHERE consumer IS NOT NULL;
+CREATE INDEX deliveries_held ON deliveries (consumer) WHERE consumer IS NOT NULL;
 CREATE TABLE consumers (
     id INTEGER PRIMARY KEY AUTOINCREMENT, -- never used twice: an evicted consumer must find itself missing
     queue TEXT NOT NULL,
@@ -54,7 +54,7 @@ CREATE TABLE consumers (
 """
 
 _READY = """
-FROM messages AS m LEFT JOIN handovers AS h ON h.seq = m.seq
+FROM messages AS m LEFT JOIN deliveries AS h ON h.seq = m.seq
 WHERE m.queue = :queue AND h.consumer IS NULL
 """
 
@@ -195,7 +195,7 @@ class Store:
     def evict(self, consumers: Iterable[int]) -> None:
         """Forget consumers, and give back what they held; within a transaction."""
         ids = [(id_,) for id_ in consumers]
-        self._db.executemany("UPDATE handovers SET consumer = NULL WHERE consumer = ?", ids)
+        self._db.executemany("UPDATE deliveries SET consumer = NULL WHERE consumer = ?", ids)
         self._db.executemany("DELETE FROM consumers WHERE id = ?", ids)
 
     def assert_registered(self, consumer: int) -> None:
@@ -229,7 +229,7 @@ class Store:
             )
         ]
         self._db.executemany(
-            "INSERT INTO handovers VALUES (?, ?, ?)"
+            "INSERT INTO deliveries VALUES (?, ?, ?)"
             " ON CONFLICT (seq) DO UPDATE SET consumer = excluded.consumer, count = excluded.count",
             ((message.seq, consumer, message.count) for message in taken),
         )
@@ -239,8 +239,8 @@ class Store:
         """Remove or give back what this hand-over holds; nothing when that was done before; within a transaction."""
         held = (seq, consumer, count)
         if not remove:
-            self._db.execute("UPDATE handovers SET consumer = NULL WHERE seq = ? AND consumer = ? AND count = ?", held)
-        elif self._db.execute("DELETE FROM handovers WHERE seq = ? AND consumer = ? AND count = ?", held).rowcount:
+            self._db.execute("UPDATE deliveries SET consumer = NULL WHERE seq = ? AND consumer = ? AND count = ?", held)
+        elif self._db.execute("DELETE FROM deliveries WHERE seq = ? AND consumer = ? AND count = ?", held).rowcount:
             self._db.execute("DELETE FROM messages WHERE seq = ?", (seq,))
 
     def _open(self) -> None:
@@ -253,9 +253,11 @@ class Store:
                 raise Unusable(
                     f"Expected a broker file at {self.path}, got another program's database: name another path."
                 )
-            elif version > SCHEMA:
+            elif version != SCHEMA:
                 expected = f"Expected a broker file of schema {SCHEMA} at {self.path}"
-                raise Unusable(f"{expected}, got {version}: run the newer SteadyWorker.")
+                raise Unusable(
+                    f"{expected}, got {version}: finish its jobs with the version of SteadyWorker that made it, or name another path."
+                )
             self._db.execute(f"PRAGMA journal_size_limit = {64 << 20}")
             if self._meta("boot") != boot_id():
                 self._translate_times()

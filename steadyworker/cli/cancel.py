@@ -7,7 +7,7 @@ import click
 from steadyworker.cli.settings import find_worker, settings
 from steadyworker.client import Client
 from steadyworker.config.resolve import Options
-from steadyworker.ledger.base import State
+from steadyworker.outcome import JobState
 
 
 @click.command(
@@ -35,10 +35,10 @@ def command(ctx: click.Context, options: Options, *, target: str, key: str, reas
     match before:
         case None:
             click.echo(f"{key} is not known yet: it will not run when it comes.")
-        case State.DONE | State.DEAD:
+        case JobState.DONE | JobState.CANCELLED | JobState.DEAD:
             click.echo(f"{key} is {before} already: nothing was cancelled.", err=True)
             ctx.exit(1)
-        case State.RUNNING:
+        case JobState.RUNNING:
             click.echo(f"{key} is running: it hears of it within 15 s.")
         case _:
             click.echo(f"{key} is {before}: it will not run again.")

@@ -18,7 +18,8 @@ from steadyworker.cli.output import Column, ago, amount, framed, instant, json_l
 from steadyworker.cli.settings import open_ledger, settings
 from steadyworker.clock import SystemClock
 from steadyworker.config.resolve import Options
-from steadyworker.ledger.base import Beat, Ledger, Row, State
+from steadyworker.ledger.base import Ledger, Progress, Row, State
+from steadyworker.outcome import JobState
 
 OVERDUE = 3600.0
 """Seconds after which a copy that did not come, or a lease that nobody renewed, is somebody's problem."""
@@ -31,16 +32,16 @@ _COLUMNS = (
     Column("KEY"),
     Column(
         "STATE",
-        styles={"running": "cyan", "done": "green", "dead": "red", "moved": "yellow", "interrupted": "yellow"},
+        styles={"running": "cyan", "done": "green", "dead": "red", "retrying": "yellow", "interrupted": "yellow"},
     ),
     Column("ATTEMPTS", right=True),
     Column("PROGRESS"),
     Column("ELAPSED", right=True),
-    Column("LAST BEAT", right=True),
+    Column("LAST PROGRESS", right=True),
     Column("WHY"),
 )
 
-Job = tuple[Row, Beat | None]
+Job = tuple[Row, Progress | None]
 
 
 @click.command(
@@ -60,7 +61,7 @@ Examples:
     "or they are held by a worker that has not renewed its lease for an hour.",
 )
 @click.option("--queue", metavar="NAME", help="Only this queue.")
-@click.option("--state", type=click.Choice([state.value for state in State]), help="Only this state.")
+@click.option("--state", type=click.Choice([state.value for state in JobState]), help="Only this state.")
 @click.option("--limit", default=50, show_default=True, metavar="N", help="The newest N; 0 for all.")
 @click.option("--json", "as_json", is_flag=True, help="One JSON object per job and line.")
 def command(
@@ -69,8 +70,8 @@ def command(
     """
     List jobs, newest first.
 
-    States: running, interrupted (given back, waits for its message), moving (being handed over), moved (comes again
-    later), done, dead (see `steadyworker dead`).
+    States: running, interrupted (a deploy ended its run; it waits for its message), retrying (failed, comes again),
+    scheduled (snoozed, comes again), done, cancelled, dead (see `steadyworker dead`).
     """
     with open_ledger(options) as ledger:
 
@@ -79,8 +80,8 @@ def command(
             return list(islice(found, limit or None))
 
         if as_json:
-            for row, beat in chosen():
-                json_line(as_record(row, beat))
+            for row, progress in chosen():
+                json_line(as_record(row, progress))
         elif watch and Console().is_terminal:
             _watch(chosen, ledger.url)
         else:
@@ -94,26 +95,26 @@ def command(
 def _chosen(
     ledger: Ledger, namespace: str | None, queue: str | None, state: str | None, *, overdue: bool
 ) -> Iterable[Job]:
-    for row, beat in ledger.jobs(namespace, queue):
-        if (state is None or row.state == state) and (not overdue or row.late_by > OVERDUE):
-            yield row, beat
+    for row, progress in ledger.jobs(namespace, queue):
+        if (state is None or row.job_state == state) and (not overdue or row.late_by > OVERDUE):
+            yield row, progress
 
 
-def as_record(row: Row, beat: Beat | None) -> dict[str, Any]:
+def as_record(row: Row, progress: Progress | None) -> dict[str, Any]:
     """A job as `--json` shows it; instants are ISO 8601 in UTC, lengths are seconds."""
     return {
         "namespace": row.id.namespace,
         "queue": row.id.queue,
         "key": row.id.key,
         "round": row.id.round,
-        "state": row.state.value,
+        "state": row.job_state.value,
         "attempts": row.counters.attempts,
         "crashes": row.counters.crashes,
         "losses": row.counters.losses,
         "interruptions": row.counters.interruptions,
-        "done": beat.done if beat else None,
-        "total": beat.total if beat else None,
-        "note": beat.note if beat else "",
+        "done": progress.done if progress else None,
+        "total": progress.total if progress else None,
+        "note": progress.note if progress else "",
         "reason": row.reason,
         "error_class": row.error_class,
         "error": row.error_text,
@@ -127,26 +128,26 @@ def as_record(row: Row, beat: Beat | None) -> dict[str, Any]:
         "created_at": instant(row.created_at),
         "started_at": instant(row.started_at),
         "ended_at": instant(row.ended_at),
-        "last_beat": instant(beat.at) if beat else None,
+        "last_progress": instant(progress.at) if progress else None,
     }
 
 
 def _cells(jobs: Sequence[Job]) -> list[list[str]]:
     now = SystemClock().wall()
-    return [_fixed(row, beat, now, _progress_text(beat)) for row, beat in jobs]
+    return [_fixed(row, progress, now, _progress_text(progress)) for row, progress in jobs]
 
 
-def _fixed(row: Row, beat: Beat | None, now: float, progress: Any) -> list[Any]:
+def _fixed(row: Row, progress: Progress | None, now: float, shown: Any) -> list[Any]:
     running = row.state is State.RUNNING
     elapsed = None if row.started_at is None else (row.ended_at or now) - row.started_at
     return [
         row.id.queue,
         row.id.key if not row.id.round else f"{row.id.key} (round {row.id.round})",
-        row.state.value,
+        row.job_state.value,
         str(row.counters.attempts),
-        progress,
+        shown,
         span(elapsed if running or row.ended_at is not None else None),
-        ago(now - beat.at if beat and running else None),
+        ago(now - progress.at if progress and running else None),
         why(row),
     ]
 
@@ -171,20 +172,20 @@ def _error(row: Row) -> str:
     return "" if row.error_text and row.error_text in row.reason else error
 
 
-def _progress_text(beat: Beat | None) -> str:
-    if beat is None or beat.done is None:
-        return beat.note if beat else ""
-    if not beat.total:
-        return f"{amount(beat.done)} {beat.note}".rstrip()
-    return f"{amount(beat.done)}/{amount(beat.total)} ({beat.done / beat.total:.0%}) {beat.note}".rstrip()
+def _progress_text(progress: Progress | None) -> str:
+    if progress is None or progress.done is None:
+        return progress.note if progress else ""
+    if not progress.total:
+        return f"{amount(progress.done)} {progress.note}".rstrip()
+    return f"{amount(progress.done)}/{amount(progress.total)} ({progress.done / progress.total:.0%}) {progress.note}".rstrip()
 
 
-def _progress_bar(row: Row, beat: Beat | None) -> Any:
-    text = Text(_progress_text(beat))
-    if beat is None or beat.done is None or not beat.total or row.state is not State.RUNNING:
+def _progress_bar(row: Row, progress: Progress | None) -> Any:
+    text = Text(_progress_text(progress))
+    if progress is None or progress.done is None or not progress.total or row.state is not State.RUNNING:
         return text
     side_by_side = Table.grid(padding=(0, 1))
-    side_by_side.add_row(ProgressBar(total=beat.total, completed=beat.done, width=_BAR), text)
+    side_by_side.add_row(ProgressBar(total=progress.total, completed=progress.done, width=_BAR), text)
     return side_by_side
 
 
@@ -194,7 +195,7 @@ def _watch(chosen: Any, where: str) -> None:
     def picture() -> Any:
         now = SystemClock().wall()
         jobs = chosen()
-        rows = [_fixed(row, beat, now, _progress_bar(row, beat)) for row, beat in jobs]
+        rows = [_fixed(row, progress, now, _progress_bar(row, progress)) for row, progress in jobs]
         footer = Text(f"{len(jobs)} jobs in {where}; Ctrl-C ends this view only", style="dim")
         return Group(framed(_COLUMNS, rows), footer)
 

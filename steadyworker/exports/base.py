@@ -38,19 +38,19 @@ class Services(Protocol):
         """Raise Interrupt when the run must end."""
         ...
 
-    def handle(self) -> bytes | None:
-        """What an earlier run of this job stored with `save_handle`."""
+    def export_state(self) -> bytes | None:
+        """What an earlier run of this job stored with `save_export_state`."""
         ...
 
-    def save_handle(self, value: bytes | None) -> None:
+    def save_export_state(self, value: bytes | None) -> None:
         """Store external work or a position, durable before this returns (at most 64 KiB)."""
         ...
 
-    def leave(self) -> None:
+    def may_commit(self) -> None:
         """Ask leave to commit: returns when the ledger says that this run is still the one; raises Interrupt("fenced") when it is not."""
         ...
 
-    def settled(self, uids: Sequence[str]) -> frozenset[str]:
+    def ended(self, uids: Sequence[str]) -> frozenset[str]:
         """Which of these jobs the ledger says are done or dead, so that their stages may be reaped."""
         ...
 

@@ -33,7 +33,7 @@ from steadyworker.errors import ExportError, TargetExists
 from steadyworker.exports.base import Services
 from steadyworker.exports.manifest import Manifest
 from steadyworker.exports.stage import (
-    Stage,
+    StagingDir,
     Target,
     drop_incomplete,
     make_folder,
@@ -48,7 +48,9 @@ _FULL = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
 _NO_LINKS = frozenset({errno.EPERM, errno.ENOSYS, errno.ENOTSUP, errno.EOPNOTSUPP, errno.EXDEV})
 
 
-def publish(services: Services, to: str | os.PathLike[str], write: Callable[[Target, Stage], Manifest]) -> Manifest:
+def publish(
+    services: Services, to: str | os.PathLike[str], write: Callable[[Target, StagingDir], Manifest]
+) -> Manifest:
     """
     Make the file at `to`, or answer with the one that an earlier run of this job made.
 
@@ -74,7 +76,7 @@ def publish(services: Services, to: str | os.PathLike[str], write: Callable[[Tar
         raise ExportError(
             f"Expected a folder to export to, got {error.filename!r}{why}: choose another path."
         ) from error
-    reap(target.folder, services.settled)
+    reap(target.folder, services.ended)
     made = look(target, services)
     if made is not None:
         return made
@@ -85,14 +87,14 @@ def publish(services: Services, to: str | os.PathLike[str], write: Callable[[Tar
         drop_incomplete(target, services.uid, services.fence)
     except OSError as error:
         if error.errno in _FULL:
-            services.save_handle(None)  # to resume would need the room twice: leave nothing unfinished
+            services.save_export_state(None)  # to resume would need the room twice: leave nothing unfinished
             drop_incomplete(target, services.uid, services.fence + 1)
             raise ExportError(
                 f"Expected room for the export under {target.folder}, got {error.strerror!r}: free some; "
                 "what was written was removed, and the next run starts from the first row."
             ) from error
         if not stage.path.exists():
-            services.leave()  # a later run removed it: this one has lost its fence, and hears it here
+            services.may_commit()  # a later run removed it: this one has lost its fence, and hears it here
         raise
     return commit(target, services, stage)
 
@@ -118,7 +120,7 @@ def look(target: Target, services: Services) -> Manifest | None:
     return None
 
 
-def commit(target: Target, services: Services, stage: Stage) -> Manifest:
+def commit(target: Target, services: Services, stage: StagingDir) -> Manifest:
     """
     Publish a complete stage and answer the manifest of the file that is at the target then.
 
@@ -127,13 +129,13 @@ def commit(target: Target, services: Services, stage: Stage) -> Manifest:
         TargetExists: Another job's file was there first.
         ExportError: The file system has no hard links.
     """
-    services.leave()
+    services.may_commit()
     try:
         os.link(stage.data, target.path)
     except FileExistsError:
         pass  # by a run of this job, or by another's: `_finish` tells
     except FileNotFoundError:
-        services.leave()  # the stage was reaped, the job is settled: this run was frozen, and hears it here
+        services.may_commit()  # the stage was reaped, the job is settled: this run was frozen, and hears it here
         raise
     except OSError as error:
         if error.errno not in _NO_LINKS:
@@ -144,7 +146,7 @@ def commit(target: Target, services: Services, stage: Stage) -> Manifest:
         ) from error
     manifest = _finish(target, services)
     # Here, and not whenever the file is found to be there: the handle may hold the position of the job's next file by then.
-    services.save_handle(msgspec.json.encode({"committed": target.path.name, "sha256": manifest.sha256}))
+    services.save_export_state(msgspec.json.encode({"committed": target.path.name, "sha256": manifest.sha256}))
     return manifest
 
 
@@ -175,7 +177,7 @@ def _finish(target: Target, services: Services) -> Manifest:
     return manifest
 
 
-def _link_manifest(stage: Stage, target: Target, uid: str) -> None:
+def _link_manifest(stage: StagingDir, target: Target, uid: str) -> None:
     """Link the manifest beside the target; one that this same job left is replaced, if someone removed its file."""
     try:
         os.link(stage.manifest, target.manifest)

@@ -28,7 +28,7 @@ from steadyworker.exports.formats import Format, Writer, format_of, packed
 from steadyworker.exports.hashed import HashedFile
 from steadyworker.exports.manifest import Manifest, Total, plain, timestamp, versions
 from steadyworker.exports.sources import Row, Source, check_columns, columns_of
-from steadyworker.exports.stage import Stage, Target, drop_incomplete, stage_of, sync_folder
+from steadyworker.exports.stage import StagingDir, Target, drop_incomplete, stage_of, sync_folder
 from steadyworker.exports.totals import Totals
 
 _CHUNK_ROWS = 1_000
@@ -135,7 +135,7 @@ class _Run:
     def __init__(
         self,
         target: Target,
-        stage: Stage,
+        stage: StagingDir,
         *,
         export: RowExport,
         services: Services,
@@ -191,7 +191,7 @@ class _Run:
 
     def _position(self) -> Position | None:
         """What an earlier run saved of this very export."""
-        handle = self._services.handle()
+        handle = self._services.export_state()
         if not self._resumable or not handle:
             return None
         try:
@@ -256,7 +256,7 @@ class _Run:
             )
         )
         if len(position) <= _HANDLE_BYTES:
-            self._services.save_handle(position)
+            self._services.save_export_state(position)
             drop_incomplete(self._target, self._services.uid, self._stage.fence)
         self._saved_rows, self._saved_at = self._rows, self._clock.monotonic()
 

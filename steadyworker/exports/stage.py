@@ -91,7 +91,7 @@ class Target:
 
 
 @dataclass(frozen=True, slots=True)
-class Stage:
+class StagingDir:
     """One run's private folder for one target."""
 
     path: Path
@@ -134,12 +134,12 @@ class Stage:
         shutil.rmtree(self.path, ignore_errors=True)
 
 
-def stage_of(target: Target, uid: str, fence: int) -> Stage:
+def stage_of(target: Target, uid: str, fence: int) -> StagingDir:
     """Where this run's stage for this target is, whether it is there or not."""
-    return Stage(target.folder / STAGES / uid / str(fence) / target.digest, fence)
+    return StagingDir(target.folder / STAGES / uid / str(fence) / target.digest, fence)
 
 
-def new_stage(target: Target, uid: str, fence: int) -> Stage:
+def new_stage(target: Target, uid: str, fence: int) -> StagingDir:
     """Make this run's stage, empty and durable; whatever the same run left there before is removed."""
     stage = stage_of(target, uid, fence)
     stage.remove()
@@ -149,10 +149,10 @@ def new_stage(target: Target, uid: str, fence: int) -> Stage:
     return stage
 
 
-def stages(target: Target, uid: str) -> list[Stage]:
+def stages(target: Target, uid: str) -> list[StagingDir]:
     """The stages that runs of this job have left for this target, the newest fence first."""
     paths = (target.folder / STAGES / uid).glob(f"*/{target.digest}")
-    found = [Stage(path, int(path.parent.name)) for path in paths if path.parent.name.isdecimal()]
+    found = [StagingDir(path, int(path.parent.name)) for path in paths if path.parent.name.isdecimal()]
     return sorted(found, key=lambda stage: stage.fence, reverse=True)
 
 
@@ -169,7 +169,7 @@ def reap(folder: Path, settled: Callable[[Sequence[str]], Iterable[str]]) -> tup
 
     Args:
         folder: A folder that exports were made in.
-        settled: Which of these uids the ledger says are done or dead (`Services.settled`).  Those that it does not know
+        settled: Which of these uids the ledger says are done or dead (`Services.ended`).  Those that it does not know
             may be another ledger's; they go when no run of theirs has begun for 30 days, for so long a settled job is
             remembered.
     """

@@ -16,7 +16,7 @@ from typing import Protocol
 from msgspec import Struct
 
 from steadyworker.errors import Finding
-from steadyworker.outcome import Counters
+from steadyworker.outcome import CANCELLED, SNOOZED, Counters, JobState
 
 
 class State(StrEnum):
@@ -85,7 +85,7 @@ class Row(Struct, frozen=True):
     error_text: str = ""
     checkpoint: bytes | None = None
     checkpoint_fence: int | None = None
-    handle: bytes | None = None
+    export_state: bytes | None = None
     cancel_reason: str | None = None
     settled: str = "unknown"
     created_at: float = 0.0
@@ -97,6 +97,18 @@ class Row(Struct, frozen=True):
     def token(self) -> Token:
         """What the row's present owner writes with."""
         return Token(self.id, self.uid, self.fence, self.owner or "")
+
+    @property
+    def job_state(self) -> JobState:
+        """The state as users see it: `moving` and `moved` by what the job waits for, `dead` apart from cancelled."""
+        match self.state:
+            case State.MOVING | State.MOVED if self.target is not Moving.DEAD:
+                return JobState.SCHEDULED if self.reason.startswith(SNOOZED) else JobState.RETRYING
+            case State.MOVING | State.DEAD:
+                by_cancel = self.cancel_reason is not None and self.reason.startswith(CANCELLED)
+                return JobState.CANCELLED if by_cancel else JobState.DEAD
+            case state:
+                return JobState(state.value)
 
 
 class Claimed(Struct, frozen=True):
@@ -118,7 +130,7 @@ class Verdict(Struct, frozen=True):
     """
     What a run hands over: where to, why, with which counters, and after how many seconds.
 
-    Without `keep_checkpoint` the handle is cleared, too: the next run starts from the beginning, its exports as well.
+    Without `keep_checkpoint` the export_state is cleared, too: the next run starts from the beginning, its exports as well.
     """
 
     target: Moving
@@ -137,7 +149,7 @@ class Renewal(Struct, frozen=True):
     cancel_reason: str | None = None
 
 
-class Beat(Struct, frozen=True):
+class Progress(Struct, frozen=True):
     """The last progress of a run; lossy, never fsynced, for people."""
 
     done: float | None
@@ -194,7 +206,7 @@ class Ledger(Protocol):
 
     def claim(self, claim: Claimed) -> Row | None:
         """
-        Begin a run: draw a fence, own the row, keep checkpoint and handle; None when refused.
+        Begin a run: draw a fence, own the row, keep checkpoint and export_state; None when refused.
 
         A first claim of a round above 0 copies the checkpoint from the row of the round before it.
         The new row's fence is greater than every fence that this ledger ever gave, and its lease begins now.
@@ -217,8 +229,8 @@ class Ledger(Protocol):
         """Keep the position of a `running` job, durable before this returns; None clears it."""
         ...
 
-    def handle(self, token: Token, value: bytes | None) -> bool:
-        """Keep the handle of external work of a `running` job, durable before this returns."""
+    def export_state(self, token: Token, value: bytes | None) -> bool:
+        """Keep the export_state of external work of a `running` job, durable before this returns."""
         ...
 
     def may_commit(self, token: Token) -> bool:
@@ -234,7 +246,7 @@ class Ledger(Protocol):
         ...
 
     def interrupted(self, token: Token, counters: Counters) -> bool:
-        """`running` → `interrupted`: nobody's, checkpoint and handle kept."""
+        """`running` → `interrupted`: nobody's, checkpoint and export_state kept."""
         ...
 
     def moving(self, token: Token, verdict: Verdict) -> bool:
@@ -265,7 +277,7 @@ class Ledger(Protocol):
         """Forget the checkpoint of a job that nobody runs (`replay --from-start`)."""
         ...
 
-    def beat(self, token: Token, beat: Beat) -> None:
+    def progress(self, token: Token, progress: Progress) -> None:
         """Record progress; lossy."""
         ...
 
@@ -273,7 +285,7 @@ class Ledger(Protocol):
         """The highest round of this key, or None when the ledger knows none."""
         ...
 
-    def jobs(self, namespace: str | None = None, queue: str | None = None) -> Iterable[tuple[Row, Beat | None]]:
+    def jobs(self, namespace: str | None = None, queue: str | None = None) -> Iterable[tuple[Row, Progress | None]]:
         """The rows that are kept, newest first, each with its last beat; for people."""
         ...
 
@@ -281,7 +293,7 @@ class Ledger(Protocol):
         """Which of these jobs are `done` or `dead`, by uid; their export stages may be reaped."""
         ...
 
-    def last_beat(self, id: JobId) -> Beat | None:
+    def last_progress(self, id: JobId) -> Progress | None:
         """The last progress of a job."""
         ...
 

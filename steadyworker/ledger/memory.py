@@ -15,7 +15,7 @@ from typing_extensions import override
 from steadyworker.clock import Clock, Times
 from steadyworker.errors import Finding
 from steadyworker.ledger import retention
-from steadyworker.ledger.base import Beat, Claimed, JobId, Ledger, OwnerSeen, Renewal, Row, State, Token, Verdict
+from steadyworker.ledger.base import Claimed, JobId, Ledger, OwnerSeen, Progress, Renewal, Row, State, Token, Verdict
 from steadyworker.ledger.memory_job import HELD, MemoryJob
 from steadyworker.outcome import Counters
 
@@ -131,7 +131,7 @@ class MemoryLedger(Ledger):
             job = self._jobs.get(seen.id)
             if job is None or not job.unchanged(seen) or job.state is not State.RUNNING:
                 return None
-            job.hand_over(verdict, self._clock.boottime())
+            job.plan(verdict, self._clock.boottime())
             return self._own(job, owner)
 
     @override
@@ -150,12 +150,12 @@ class MemoryLedger(Ledger):
             return True
 
     @override
-    def handle(self, token: Token, value: bytes | None) -> bool:
+    def export_state(self, token: Token, value: bytes | None) -> bool:
         with self._lock:
             job = self._held(token, State.RUNNING)
             if job is None:
                 return False
-            job.handle = value
+            job.export_state = value
             return True
 
     @override
@@ -190,7 +190,7 @@ class MemoryLedger(Ledger):
             job = self._held(token, State.RUNNING)
             if job is None:
                 return False
-            job.hand_over(verdict, self._clock.boottime())
+            job.plan(verdict, self._clock.boottime())
             return True
 
     @override
@@ -209,11 +209,11 @@ class MemoryLedger(Ledger):
             if job is None or job.uid != token.uid or job.fence != token.fence or job.state in HELD:
                 return
             if known:
-                job.settled = "known"
+                job.settled = "confirmed"
                 if job.state is State.DONE:
                     job.keep_until = self._clock.wall() + retention.DONE_AND_KNOWN
             elif job.settled == "unknown":
-                job.settled = "written"
+                job.settled = "sent"
 
     @override
     def cancel(self, id: JobId, reason: str) -> State | None:
@@ -235,11 +235,11 @@ class MemoryLedger(Ledger):
                 job.checkpoint = job.checkpoint_fence = None
 
     @override
-    def beat(self, token: Token, beat: Beat) -> None:
+    def progress(self, token: Token, progress: Progress) -> None:
         with self._lock:
             job = self._jobs.get(token.id)
             if job is not None and job.fence == token.fence:
-                job.beat = beat
+                job.progress = progress
 
     @override
     def last_round(self, namespace: str, queue: str, key: str) -> int | None:
@@ -248,10 +248,10 @@ class MemoryLedger(Ledger):
             return max((job.round for job in self._jobs if (job.namespace, job.queue, job.key) == wanted), default=None)
 
     @override
-    def jobs(self, namespace: str | None = None, queue: str | None = None) -> Iterable[tuple[Row, Beat | None]]:
+    def jobs(self, namespace: str | None = None, queue: str | None = None) -> Iterable[tuple[Row, Progress | None]]:
         with self._lock:
             return [
-                (self._row(job), job.beat)
+                (self._row(job), job.progress)
                 for job in reversed(self._jobs.values())
                 if namespace in (None, job.id.namespace) and queue in (None, job.id.queue)
             ]
@@ -263,10 +263,10 @@ class MemoryLedger(Ledger):
             return frozenset(job.uid for job in self._jobs.values() if job.state in _ENDED and job.uid in asked)
 
     @override
-    def last_beat(self, id: JobId) -> Beat | None:
+    def last_progress(self, id: JobId) -> Progress | None:
         with self._lock:
             job = self._jobs.get(id)
-            return None if job is None else job.beat
+            return None if job is None else job.progress
 
     @override
     def forget(self, id: JobId) -> None:

@@ -6,7 +6,7 @@ import secrets
 from collections.abc import Collection
 
 from steadyworker.ledger import retention
-from steadyworker.ledger.base import Beat, JobId, Moving, Row, State, Token, Verdict
+from steadyworker.ledger.base import JobId, Moving, Progress, Row, State, Token, Verdict
 from steadyworker.outcome import Counters
 
 HELD = (State.RUNNING, State.MOVING)
@@ -17,7 +17,6 @@ class MemoryJob:
     """One row, changed in place under the ledger's lock; `lease_until` and `due` are readings of the boot clock."""
 
     __slots__ = (
-        "beat",
         "body_sha256",
         "cancel_reason",
         "checkpoint",
@@ -29,13 +28,14 @@ class MemoryJob:
         "ended_at",
         "error_class",
         "error_text",
+        "export_state",
         "fence",
-        "handle",
         "hop",
         "id",
         "keep_until",
         "lease_until",
         "owner",
+        "progress",
         "reason",
         "settled",
         "started_at",
@@ -63,7 +63,7 @@ class MemoryJob:
         self.error_text = ""
         self.checkpoint: bytes | None = None
         self.checkpoint_fence: int | None = None
-        self.handle: bytes | None = None
+        self.export_state: bytes | None = None
         self.cancel_reason: str | None = None
         self.settled = "unknown"
         self.keep_until: float | None = None
@@ -71,7 +71,7 @@ class MemoryJob:
         self.started_at: float | None = None
         self.ended_at: float | None = None
         self.worker = ""
-        self.beat: Beat | None = None
+        self.progress: Progress | None = None
 
     def held_by(self, token: Token, states: Collection[State]) -> bool:
         """Whether this token still holds the job, in one of these states; else its write is refused."""
@@ -82,7 +82,7 @@ class MemoryJob:
         """Whether nobody claimed the job, and nobody changed its state, since the row was seen."""
         return self.fence == seen.fence and self.uid == seen.uid and self.state is seen.state
 
-    def hand_over(self, verdict: Verdict, now: float) -> None:
+    def plan(self, verdict: Verdict, now: float) -> None:
         """Decide the hand-over at this instant of the boot clock."""
         self.state = State.MOVING
         self.target = verdict.target
@@ -93,7 +93,7 @@ class MemoryJob:
         self.error_class = verdict.error_class
         self.error_text = verdict.error_text
         if not verdict.keep_checkpoint:
-            self.checkpoint = self.checkpoint_fence = self.handle = None
+            self.checkpoint = self.checkpoint_fence = self.export_state = None
 
     def move(self, now: float, wall: float) -> None:
         """The hand-over is made: `moved` or `dead`, by its target."""
@@ -137,7 +137,7 @@ class MemoryJob:
             error_text=self.error_text,
             checkpoint=self.checkpoint,
             checkpoint_fence=self.checkpoint_fence,
-            handle=self.handle,
+            export_state=self.export_state,
             cancel_reason=self.cancel_reason,
             settled=self.settled,
             created_at=self.created_at,

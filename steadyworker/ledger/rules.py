@@ -17,7 +17,7 @@ EARLY = 1.0
 """A copy that comes more than this many seconds before it is due follows (contract §3, Delays)."""
 
 
-class Who(Enum):
+class HeldBy(Enum):
     """
     Who holds a row that is `running` or `moving`, as seen by one worker process.
 
@@ -29,7 +29,7 @@ class Who(Enum):
     """
 
     MINE = "mine"
-    ADRIFT = "adrift"
+    DETACHED = "detached"
     LOST = "lost"
     ALIVE = "alive"
     GONE = "gone"
@@ -49,14 +49,14 @@ class Adopt:
 
 
 @dataclass(frozen=True, slots=True)
-class Follow:
+class Defer:
     """Pass the delivery on, unrun: a copy with the same hop after at most `delay` seconds, confirmed, then ack."""
 
     delay: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class AckDuplicate:
     """Acknowledge unrun: the record has the answer."""
 
     state: State
@@ -80,11 +80,11 @@ class KeyConflict:
     """The same key with another body: a dead letter of this delivery, the row untouched."""
 
 
-Action = Claim | Adopt | Follow | Answer | Finish | LostTooOften | KeyConflict
+Action = Claim | Adopt | Defer | AckDuplicate | Finish | LostTooOften | KeyConflict
 
 
 def answer(  # noqa: PLR0911, C901 - one return per line of the table, in the table's order
-    row: Row | None, hop: int, body_sha256: bytes, who: Who, carried: Counters, max_losses: int
+    row: Row | None, hop: int, body_sha256: bytes, who: HeldBy, carried: Counters, max_losses: int
 ) -> Action:
     """
     What to do with a delivery of this hop and body; `carried` are the counters in its headers, for a row that is gone.
@@ -96,24 +96,24 @@ def answer(  # noqa: PLR0911, C901 - one return per line of the table, in the ta
     if row.body_sha256 is not None and row.body_sha256 != body_sha256:
         return KeyConflict()
     if row.state in (State.DONE, State.DEAD):
-        return Answer(row.state)
+        return AckDuplicate(row.state)
     ahead = hop - row.hop
     if ahead < 0:
-        return Answer(row.state)
+        return AckDuplicate(row.state)
     if row.state is State.INTERRUPTED:
         return Claim(row.counters)
     if row.state is State.MOVED and ahead == 0:
-        return Answer(row.state)
+        return AckDuplicate(row.state)
     retrying = row.state is State.MOVED or (row.state is State.MOVING and row.target is Moving.RETRY)
     if retrying and ahead >= 1:
-        return Follow(row.due_in) if row.due_in > EARLY else Claim(row.counters)
-    if who is Who.ADRIFT:
+        return Defer(row.due_in) if row.due_in > EARLY else Claim(row.counters)
+    if who is HeldBy.DETACHED:
         return Adopt()
-    if who in (Who.MINE, Who.ALIVE):
-        return Follow()
+    if who in (HeldBy.MINE, HeldBy.ALIVE):
+        return Defer()
     if row.state is State.MOVING:
         return Finish()
-    if who is Who.LOST:
+    if who is HeldBy.LOST:
         return Claim(row.counters)
     return _take_over(row, max_losses)
 

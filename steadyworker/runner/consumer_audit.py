@@ -41,14 +41,14 @@ def registered_name(namespace: str, queue: str) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class Reached:
+class AuditResult:
     """The word on one queue: why it is beyond our ledger's reach, or None; `lasting` when no waiting will heal it."""
 
     cause: str | None = None
     lasting: bool = False
 
 
-class Reach:
+class ConsumerAudit:
     """
     Compares the consumers of one queue with the owners that the ledger knows; used by one thread.
 
@@ -78,9 +78,9 @@ class Reach:
         self._clock = clock
         self._tolerated = adapter.capabilities.forgets_consumers_within + _SPARE
         self._since: float | None = None
-        self._said = Reached()
+        self._said = AuditResult()
 
-    def look(self) -> Reached:
+    def look(self) -> AuditResult:
         """Count once; a broker or a ledger that does not answer changes nothing."""
         try:
             consumers = self._adapter.consumers() or 0
@@ -90,7 +90,7 @@ class Reach:
             return self._said
         if self._said.cause is not None:
             # Our own consumer has left the queue, and a surplus is to be seen without it.
-            self._say(replace(self._said, lasting=True) if consumers > peers else Reached())
+            self._say(replace(self._said, lasting=True) if consumers > peers else AuditResult())
         elif consumers <= (known := peers + 1):
             self._since = None
         elif self._lasts(consumers, known):
@@ -100,10 +100,10 @@ class Reach:
                 "or say that what consumes here is none of ours to know (--ledger-reach host)"
             )
             self._since = None
-            self._say(Reached(cause))
+            self._say(AuditResult(cause))
         return self._said
 
-    def _say(self, said: Reached) -> None:
+    def _say(self, said: AuditResult) -> None:
         self._said = said
         self._tell_left(self._name, said.cause is not None)
 
@@ -112,7 +112,7 @@ class Reach:
         now = self._clock.monotonic()
         if self._since is None:
             self._since = now
-            get_logger("steadyworker.reach").warning(
+            get_logger("steadyworker.runner").warning(
                 "surplus_consumers", queue=self._name, consumers=consumers, known=known
             )
         return now - self._since > self._tolerated
@@ -123,22 +123,22 @@ class Reach:
         return sum(self._name in seen.queues for seen in living if seen.owner != self._owner)
 
 
-class Lookout:
+class AuditThread:
     """
     Looks at every queue once a minute, in a thread of its own: brokers and ledgers take their time to answer.
 
     `run` looks until `end`; each word goes to whom the Reach was given for.
     """
 
-    def __init__(self, reaches: Mapping[Reach, Callable[[Reached], None]]) -> None:
-        self._reaches = reaches
+    def __init__(self, audits: Mapping[ConsumerAudit, Callable[[AuditResult], None]]) -> None:
+        self._audits = audits
         self._ended = threading.Event()
 
     def run(self) -> None:
         """Look at once, and then every minute, until `end`."""
-        while self._reaches:
-            for reach, tell in self._reaches.items():
-                tell(reach.look())
+        while self._audits:
+            for audit, tell in self._audits.items():
+                tell(audit.look())
             if self._ended.wait(LOOK_EVERY):
                 return
 

@@ -16,27 +16,27 @@ from __future__ import annotations
 import uuid
 
 from steadyworker.adapter import Delays, Lost
-from steadyworker.delivery import KEY, REASON, WORKER, Copy, Delivery, Redelivered, Settle, Target
+from steadyworker.delivery import KEY, REASON, WORKER, Delivery, OutgoingMessage, Redelivered, Settle, Target
 from steadyworker.errors import LedgerUnavailable
-from steadyworker.events import Adopted, Answered, Followed
+from steadyworker.events import Adopted, DeliveryDeferred, DuplicateAcked
 from steadyworker.ledger.base import Claimed, Moving, Row, Verdict
 from steadyworker.ledger.rules import (
+    AckDuplicate,
     Action,
     Adopt,
-    Answer,
     Claim,
+    Defer,
     Finish,
-    Follow,
+    HeldBy,
     KeyConflict,
     LostTooOften,
-    Who,
     answer,
 )
 from steadyworker.lifecycle import Stage
 from steadyworker.runner import report, settlement_plan
-from steadyworker.runner.envelope import Arrival, Unkeyed, Unreadable, identify, too_large
+from steadyworker.runner.envelope import Envelope, Unkeyed, Unreadable, identify, too_large
 from steadyworker.runner.runs import Runs
-from steadyworker.runner.state import Parts, Phase, Timers
+from steadyworker.runner.state import Deps, Phase, Timers
 from steadyworker.telemetry.logs import get_logger
 
 _TRIES = 20
@@ -52,7 +52,7 @@ class Deliveries:
     3. `reconsider` does so again with everything that is held.
     """
 
-    def __init__(self, parts: Parts, runs: Runs, timers: Timers) -> None:
+    def __init__(self, deps: Deps, runs: Runs, timers: Timers) -> None:
         self.valid: dict[tuple[int, str], Delivery] = {}
         self.held: list[Delivery] = []
         self.stage = Stage.RUNNING
@@ -60,7 +60,7 @@ class Deliveries:
         self.shut = False
         self._epoch = -1
         self._asks_again = False
-        self._parts = parts
+        self._deps = deps
         self._runs = runs
         self._timers = timers
         self._log = get_logger("steadyworker.runner")
@@ -95,10 +95,10 @@ class Deliveries:
 
     def _lose(self, keys: list[tuple[int, str]], cause: str) -> None:
         for key in keys:
-            self._runs.adrift(self.valid.pop(key), cause)
+            self._runs.detached(self.valid.pop(key), cause)
         self.held = [delivery for delivery in self.held if self.is_valid(delivery)]
-        self.offers_end = self._parts.clock.monotonic() + self._parts.times.offer
-        self._timers.after(self._parts.times.offer, _turn)  # the window shrinks then
+        self.offers_end = self._deps.clock.monotonic() + self._deps.times.adopt_window
+        self._timers.after(self._deps.times.adopt_window, _turn)  # the window shrinks then
 
     # --- the decision ----------------------------------------------------------------------------------------------
 
@@ -115,88 +115,88 @@ class Deliveries:
         if self._runs.ledger_away:
             self._hold(delivery)
             return
-        match identify(delivery, self._parts.namespace, self._parts.spec.key_header):
+        match identify(delivery, self._deps.namespace, self._deps.spec.key_header):
             case Unreadable(reason=reason):
                 self._dead(delivery, dict(delivery.headers), reason)
             case Unkeyed():
-                self._stamp(delivery)
-            case Arrival() as arrival:
-                self._decide(arrival)
+                self._generate_key(delivery)
+            case Envelope() as envelope:
+                self._decide(envelope)
 
-    def _decide(self, arrival: Arrival) -> None:
-        retry, unseen = self._parts.spec.retry, self._looks_new(arrival)
+    def _decide(self, envelope: Envelope) -> None:
+        retry, unseen = self._deps.spec.retry, self._looks_new(envelope)
         for attempt in range(_TRIES):
             try:
                 # Most messages are new: a claim that expects no row is refused where there is one.
-                row = None if unseen and not attempt else self._parts.ledger.read(arrival.id)
+                row = None if unseen and not attempt else self._deps.ledger.read(envelope.id)
                 action = answer(
-                    row, arrival.origin.hop, arrival.body_sha256, self._who(row), arrival.carried, retry.max_losses
+                    row, envelope.origin.hop, envelope.body_sha256, self._who(row), envelope.carried, retry.max_losses
                 )
-                if self._act(arrival, row, action):
+                if self._act(envelope, row, action):
                     return
             except LedgerUnavailable as error:
-                self._hold(arrival.delivery)
+                self._hold(envelope.delivery)
                 self._runs.ledger_lost(str(error))
                 return
-        self._hold(arrival.delivery, self._parts.times.follow)
+        self._hold(envelope.delivery, self._deps.times.defer_delay)
 
-    def _looks_new(self, arrival: Arrival) -> bool:
+    def _looks_new(self, envelope: Envelope) -> bool:
         """Whether nothing speaks of an earlier delivery, and nothing here is in the way of a claim."""
         return (
-            arrival.delivery.redelivered is Redelivered.NO
-            and arrival.origin.hop == 0
+            envelope.delivery.redelivered is Redelivered.NO
+            and envelope.origin.hop == 0
             and self.stage is Stage.RUNNING
-            and not self._parts.quota.spent
-            and not self._runs.unreaped(arrival.id)
+            and not self._deps.quota.spent
+            and not self._runs.unreaped(envelope.id)
             and self._runs.free_slot() is not None
         )
 
-    def _who(self, row: Row | None) -> Who:
+    def _who(self, row: Row | None) -> HeldBy:
         if row is None or row.owner is None:
-            return Who.GONE
-        if row.owner != self._parts.owner:
-            return Who.GONE if row.lease_over else Who.ALIVE
+            return HeldBy.GONE
+        if row.owner != self._deps.owner:
+            return HeldBy.GONE if row.lease_over else HeldBy.ALIVE
         run = self._runs.by_fence.get(row.fence)
         if run is None or run.phase is Phase.DROPPED:
-            return Who.LOST
-        return Who.ADRIFT if run.delivery is None and self._parts.adoption else Who.MINE
+            return HeldBy.LOST
+        return HeldBy.DETACHED if run.delivery is None and self._deps.adoption else HeldBy.MINE
 
-    def _act(self, arrival: Arrival, row: Row | None, action: Action) -> bool:
+    def _act(self, envelope: Envelope, row: Row | None, action: Action) -> bool:
         """Carry the action out; False when the ledger refused, so that it must be decided again."""
         match action:
             case Claim():
-                return self._claim(arrival, row, action)
+                return self._claim(envelope, row, action)
             case Adopt():
                 assert row is not None, "what is adopted has a row"
                 run = self._runs.by_fence[row.fence]
-                self._runs.adopt(run, arrival.delivery)
-                self._parts.emit(Adopted(**report.about(run.token, self._parts.clock)))
-            case Follow(delay=delay):
-                self._follow(arrival, row, self._parts.times.follow if delay is None else self._level(delay))
-            case Answer(state=state):
+                self._runs.adopt(run, envelope.delivery)
+                self._deps.emit(Adopted(**report.about(run.token, self._deps.clock)))
+            case Defer(delay=delay):
+                self._defer(envelope, row, self._deps.times.defer_delay if delay is None else self._level(delay))
+            case AckDuplicate(state=state):
                 if row is not None:
-                    self._parts.emit(Answered(**report.about(row.token, self._parts.clock), state=state.value))
-                self._runs.pass_on(settlement_plan.answer(arrival.delivery))
+                    self._deps.emit(DuplicateAcked(**report.about(row.token, self._deps.clock), state=state.value))
+                self._runs.pass_on(settlement_plan.answer(envelope.delivery))
             case KeyConflict():
-                self._dead(arrival.delivery, dict(arrival.origin.headers), "key-conflict")
+                self._dead(envelope.delivery, dict(envelope.origin.headers), "key-conflict")
             case Finish():
                 assert row is not None, "what is finished has a row"
-                began = self._parts.clock.boottime()
-                return self._finish(arrival, self._parts.ledger.take(row, self._parts.owner), began)
+                began = self._deps.clock.boottime()
+                return self._finish(envelope, self._deps.ledger.take(row, self._deps.owner), began)
             case LostTooOften(counters=counters, reason=reason):
                 assert row is not None, "what was lost has a row"
-                began, verdict = self._parts.clock.boottime(), Verdict(Moving.DEAD, reason, counters)
-                return self._finish(arrival, self._parts.ledger.lose(row, self._parts.owner, verdict), began)
+                began, verdict = self._deps.clock.boottime(), Verdict(Moving.DEAD, reason, counters)
+                return self._finish(envelope, self._deps.ledger.lose(row, self._deps.owner, verdict), began)
         return True
 
     # --- the actions -----------------------------------------------------------------------------------------------
 
-    def _claim(self, arrival: Arrival, row: Row | None, claim: Claim) -> bool:
-        delivery = arrival.delivery
+    def _claim(self, envelope: Envelope, row: Row | None, claim: Claim) -> bool:
+        delivery = envelope.delivery
         if self.stage is not Stage.RUNNING:
             self._give_back(delivery)
             return True
-        if self._runs.unreaped(arrival.id):
+        if self._runs.unreaped(envelope.id):
             self._hold(delivery)
             return True
         slot = self._runs.free_slot()
@@ -207,67 +207,69 @@ class Deliveries:
                 self.offers_end = 0.0
                 self._give_back(delivery)
             return True
-        if not self._parts.quota.take():
+        if not self._deps.quota.take():
             self._give_back(delivery)
             return True
-        began = self._parts.clock.boottime()
+        began = self._deps.clock.boottime()
         claimed = None
         try:
-            claimed = self._parts.ledger.claim(
-                Claimed(arrival.id, row, self._parts.owner, arrival.origin.hop, arrival.body_sha256, claim.counters)
+            claimed = self._deps.ledger.claim(
+                Claimed(envelope.id, row, self._deps.owner, envelope.origin.hop, envelope.body_sha256, claim.counters)
             )
         finally:
             if claimed is None:
-                self._parts.quota.give_back()
+                self._deps.quota.give_back()
         if claimed is None:
             return False
-        if row is not None and arrival.origin.hop > row.hop + 1:
-            hops = {"hop": arrival.origin.hop, "known": row.hop}
-            self._log.warning("ledger_lost_history", key=arrival.id.key, queue=arrival.id.queue, **hops)
-        self._runs.start(claimed, arrival, slot, began, lost=claim.lost, before=row)
+        if row is not None and envelope.origin.hop > row.hop + 1:
+            hops = {"hop": envelope.origin.hop, "known": row.hop}
+            self._log.warning("ledger_lost_history", key=envelope.id.key, queue=envelope.id.queue, **hops)
+        self._runs.start(claimed, envelope, slot, began, lost=claim.lost, before=row)
         return True
 
     def _give_back(self, delivery: Delivery) -> None:
         """Another's turn: the window is shut first, so that the message does not come straight back."""
         self.shut = True
-        self._parts.adapter.credits(0)
+        self._deps.adapter.prefetch(0)
         self._runs.pass_on(settlement_plan.answer(delivery, Settle.RELEASE))
 
-    def _finish(self, arrival: Arrival, row: Row | None, began: float) -> bool:
+    def _finish(self, envelope: Envelope, row: Row | None, began: float) -> bool:
         if row is None:
             return False
-        self._runs.finish(row, arrival, began)
+        self._runs.finish(row, envelope, began)
         return True
 
-    def _follow(self, arrival: Arrival, row: Row | None, delay: float) -> None:
-        if self._parts.adapter.capabilities.delays is Delays.NONE:
-            self._hold(arrival.delivery, self._parts.times.follow)
+    def _defer(self, envelope: Envelope, row: Row | None, delay: float) -> None:
+        if self._deps.adapter.capabilities.delays is Delays.NONE:
+            self._hold(envelope.delivery, self._deps.times.defer_delay)
             return
         if row is not None:
-            self._parts.emit(Followed(**report.about(row.token, self._parts.clock), delay=delay))
-        copy = Copy(Target.LATER, arrival.delivery.body, {**arrival.delivery.headers, KEY: arrival.id.key}, delay)
-        self._runs.pass_on(settlement_plan.pass_on(arrival.delivery, copy))
+            self._deps.emit(DeliveryDeferred(**report.about(row.token, self._deps.clock), delay=delay))
+        message = OutgoingMessage(
+            Target.LATER, envelope.delivery.body, {**envelope.delivery.headers, KEY: envelope.id.key}, delay
+        )
+        self._runs.pass_on(settlement_plan.pass_on(envelope.delivery, message))
 
     def _level(self, left: float) -> float:
         """The longest delay that is over before `left` is: rounded up to a level, a copy that came early would be late in the end."""
-        return max((level for level in self._parts.adapter.capabilities.levels if level <= left), default=left)
+        return max((level for level in self._deps.adapter.capabilities.levels if level <= left), default=left)
 
-    def _stamp(self, delivery: Delivery) -> None:
-        if self._parts.spec.unkeyed == "reject":
+    def _generate_key(self, delivery: Delivery) -> None:
+        if self._deps.spec.unkeyed == "reject":
             self._dead(
                 delivery, dict(delivery.headers), "no-key: expected a message id or the header sw-job-key, got neither"
             )
             return
-        if (reason := too_large(delivery, self._parts.max_body)) is not None:
+        if (reason := too_large(delivery, self._deps.max_body)) is not None:
             self._dead(delivery, dict(delivery.headers), reason)
             return
-        stamped = Copy(Target.WORK, delivery.body, {**delivery.headers, KEY: uuid.uuid4().hex})
+        stamped = OutgoingMessage(Target.WORK, delivery.body, {**delivery.headers, KEY: uuid.uuid4().hex})
         self._runs.pass_on(settlement_plan.pass_on(delivery, stamped))
 
     def _dead(self, delivery: Delivery, headers: dict[str, str], reason: str) -> None:
         """A dead letter of a delivery that has no row of its own."""
-        headers |= {REASON: settlement_plan.header_text(reason), WORKER: self._parts.worker}
-        self._runs.pass_on(settlement_plan.pass_on(delivery, Copy(Target.DEAD, delivery.body, headers)))
+        headers |= {REASON: settlement_plan.header_text(reason), WORKER: self._deps.worker}
+        self._runs.pass_on(settlement_plan.pass_on(delivery, OutgoingMessage(Target.DEAD, delivery.body, headers)))
 
     def _hold(self, delivery: Delivery, ask_again_in: float | None = None) -> None:
         """Keep it for later, unless a stop has begun: nothing here will run it any more."""

@@ -21,7 +21,7 @@ _LARGEST = 1_000_000
 _DIGITS = 7
 
 
-class Arrival(Struct, frozen=True):
+class Envelope(Struct, frozen=True):
     """A delivery that says which job it is."""
 
     delivery: Delivery
@@ -50,7 +50,7 @@ class Unreadable:
     reason: str
 
 
-def identify(delivery: Delivery, namespace: str, key_header: str | None) -> Arrival | Unkeyed | Unreadable:
+def identify(delivery: Delivery, namespace: str, key_header: str | None) -> Envelope | Unkeyed | Unreadable:
     """Read key, round, hop and counters from the headers (contract §4, Keys)."""
     headers = delivery.headers
     key = (headers.get(key_header) if key_header else None) or headers.get(KEY) or delivery.message_id
@@ -68,7 +68,7 @@ def identify(delivery: Delivery, namespace: str, key_header: str | None) -> Arri
     except ValueError as error:
         return Unreadable(delivery, str(error))
     origin = Origin(id_, hop, delivery.body, headers)
-    return Arrival(delivery, origin, hashlib.sha256(delivery.body).digest(), carried)
+    return Envelope(delivery, origin, hashlib.sha256(delivery.body).digest(), carried)
 
 
 def too_large(delivery: Delivery, limit: int) -> str | None:

@@ -7,15 +7,15 @@ from steadyworker.names import file_name
 from steadyworker.outcome import Ack, Counters, DeadLetter, Failed, Later, Outcome, Release
 from steadyworker.retry import RetryPolicy, count, decide, drawn_delay
 from steadyworker.runner import report, settlement_plan
-from steadyworker.runner.envelope import Arrival
-from steadyworker.runner.settlement_plan import HandOver, Origin
-from steadyworker.runner.state import Parts, Run
+from steadyworker.runner.envelope import Envelope
+from steadyworker.runner.settlement_plan import Origin, SettlementPlan
+from steadyworker.runner.state import Deps, Run
 from steadyworker.slots.base import Task
 from steadyworker.spec import WorkerSpec
 from steadyworker.telemetry.logs import get_logger
 
 
-def task_of(row: Row, arrival: Arrival, spec: WorkerSpec) -> Task:
+def task_of(row: Row, envelope: Envelope, spec: WorkerSpec) -> Task:
     """What a slot is given of a job that was claimed."""
     return Task(
         key=row.id.key,
@@ -24,20 +24,20 @@ def task_of(row: Row, arrival: Arrival, spec: WorkerSpec) -> Task:
         uid=row.uid,
         fence=row.fence,
         attempt=row.counters.attempts + 1,
-        body=arrival.delivery.body,
-        headers=arrival.delivery.headers,
+        body=envelope.delivery.body,
+        headers=envelope.delivery.headers,
         last_checkpoint=row.checkpoint,
-        handle=row.handle,
-        sent_at=arrival.delivery.sent_at,
+        export_state=row.export_state,
+        sent_at=envelope.delivery.sent_at,
         time_limit=spec.time_limit,
         stall_limit=spec.stall_limit,
     )
 
 
-def hand_over_of(run: Run, outcome: Outcome, parts: Parts) -> HandOver:
+def plan_for(run: Run, outcome: Outcome, deps: Deps) -> SettlementPlan:
     """What follows from the outcome of a run, by the policy (`retry.decide`), as a hand-over."""
-    counters = count(outcome, run.row.counters, parts.clock.wall())
-    settlement = decide(outcome, counters, parts.spec.retry, _delay(outcome, counters, parts.spec))
+    counters = count(outcome, run.row.counters, deps.clock.wall())
+    settlement = decide(outcome, counters, deps.spec.retry, _delay(outcome, counters, deps.spec))
     error_class, error_text = report.error(outcome)
     match settlement:
         case Ack():
@@ -50,18 +50,18 @@ def hand_over_of(run: Run, outcome: Outcome, parts: Parts) -> HandOver:
             verdict = Verdict(Moving.RETRY, reason, counters, delay, error_class, error_text, not fresh)
         case DeadLetter(reason=reason):
             verdict = Verdict(Moving.DEAD, reason, counters, 0.0, error_class, error_text)
-    origin = Origin(run.token.id, run.row.hop, run.arrival.delivery.body, run.arrival.origin.headers)
-    copy = settlement_plan.hand_over_copy(origin, verdict, run.token.uid, parts.worker)
-    return settlement_plan.moving(run.token, run.delivery, verdict, copy)
+    origin = Origin(run.token.id, run.row.hop, run.envelope.delivery.body, run.envelope.origin.headers)
+    message = settlement_plan.message_for(origin, verdict, run.token.uid, deps.worker)
+    return settlement_plan.moving(run.token, run.delivery, verdict, message)
 
 
-def finish_of(row: Row, arrival: Arrival, worker: str) -> HandOver:
+def finishing_plan(row: Row, envelope: Envelope, worker: str) -> SettlementPlan:
     """What is left of a hand-over that its owner left at `moving`, under the fence that was drawn for it."""
     target = Moving.DEAD if row.target is None else row.target
     verdict = Verdict(target, row.reason, row.counters, row.due_in, row.error_class, row.error_text)
-    origin = Origin(row.id, row.hop, arrival.delivery.body, arrival.origin.headers)
+    origin = Origin(row.id, row.hop, envelope.delivery.body, envelope.origin.headers)
     return settlement_plan.finish(
-        row.token, arrival.delivery, settlement_plan.hand_over_copy(origin, verdict, row.uid, worker)
+        row.token, envelope.delivery, settlement_plan.message_for(origin, verdict, row.uid, worker)
     )
 
 

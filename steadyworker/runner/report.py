@@ -7,8 +7,8 @@ from typing import Any
 from steadyworker.clock import Clock
 from steadyworker.events import JobSettled
 from steadyworker.ledger.base import Moving, Row, Token, Verdict
-from steadyworker.outcome import Crashed, Done, Failed, Interrupted, Outcome, Rejected, Snoozed
-from steadyworker.runner.settlement_plan import HandOver, RecordInterrupted
+from steadyworker.outcome import SNOOZED, Crashed, Done, Failed, Interrupted, Outcome, Rejected, Snoozed
+from steadyworker.runner.settlement_plan import RecordInterrupted, SettlementPlan
 from steadyworker.runner.state import Run
 from steadyworker.telemetry.logs import get_logger
 
@@ -38,7 +38,7 @@ def reason(outcome: Outcome) -> str:
         case Failed(reason=why) | Rejected(reason=why) | Crashed(cause=why):
             return why
         case Snoozed(delay=delay):
-            return f"snoozed for {delay:g} s"
+            return f"{SNOOZED}{delay:g} s"
         case Interrupted():
             return "interrupted"
         case Done():
@@ -53,10 +53,10 @@ def error(outcome: Outcome) -> tuple[str, str]:
     return outcome.error_class, text
 
 
-def settled(run: Run, hand_over: HandOver, clock: Clock) -> JobSettled:
+def settled(run: Run, plan: SettlementPlan, clock: Clock) -> JobSettled:
     """The canonical record: one for each message that was settled after a run, or after a hand-over that was finished."""
     outcome = run.outcome or Interrupted()
-    counters, record = run.row.counters, hand_over.record
+    counters, record = run.row.counters, plan.record
     target, because = run.row.target, reason(outcome)
     match record:
         case Verdict():
@@ -76,7 +76,7 @@ def settled(run: Run, hand_over: HandOver, clock: Clock) -> JobSettled:
         crashes=counters.crashes,
         losses=counters.losses,
         interruptions=counters.interruptions,
-        settled=hand_over.settled.value if hand_over.settled is not None else "unknown",
+        settled=plan.settled.value if plan.settled is not None else "unknown",
         seconds=round(clock.monotonic() - run.started, 6),
     )
 

@@ -15,15 +15,15 @@ from steadyworker.events import Checkpointed
 from steadyworker.link import CANCEL, SERVICE_ERROR
 from steadyworker.runner import report
 from steadyworker.runner.runs import Runs
-from steadyworker.runner.state import Parts, Phase, Run, ServiceSaid
+from steadyworker.runner.state import Deps, Phase, Run, ServiceSaid
 from steadyworker.slots.base import Asked
 
 
 class Requests:
     """Answers what jobs ask."""
 
-    def __init__(self, parts: Parts, runs: Runs, post: Callable[[ServiceSaid], None]) -> None:
-        self._parts = parts
+    def __init__(self, deps: Deps, runs: Runs, post: Callable[[ServiceSaid], None]) -> None:
+        self._deps = deps
         self._runs = runs
         self._post = post
 
@@ -34,7 +34,7 @@ class Requests:
             return
         if run.phase is Phase.DROPPED:
             run.slot.reply(asked.fence, asked.id, None, refused="fenced")
-        elif asked.what in self._parts.services:
+        elif asked.what in self._deps.services:
             self._call(run, asked)
         elif asked.what == CANCEL:
             self._cancel_call(run, asked)
@@ -53,17 +53,17 @@ class Requests:
 
     def _write(self, run: Run, asked: Asked) -> None:
         assert run.slot is not None, "a run that asks is in a slot"
-        ledger = self._parts.ledger
+        ledger = self._deps.ledger
         answer: Any = None
         try:
             match asked.what:
                 case "checkpoint":
                     granted = ledger.checkpoint(run.token, asked.data)
-                case "handle":
-                    granted = ledger.handle(run.token, asked.data)
-                case "leave":
+                case "export_state":
+                    granted = ledger.export_state(run.token, asked.data)
+                case "may_commit":
                     granted = ledger.may_commit(run.token)
-                case "settled":
+                case "ended":
                     granted, answer = True, sorted(ledger.ended(asked.data))
                 case other:
                     msg = f"Expected a request that this worker process knows, got {other!r}: a service that was not wired?"
@@ -80,7 +80,7 @@ class Requests:
         if asked.what == "checkpoint":
             run.saved = True
             size = len(asked.data or b"")
-            self._parts.emit(Checkpointed(**report.about(run.token, self._parts.clock), size=size))
+            self._deps.emit(Checkpointed(**report.about(run.token, self._deps.clock), size=size))
         run.slot.reply(asked.fence, asked.id, answer)
 
     def _call(self, run: Run, asked: Asked) -> None:
@@ -88,7 +88,7 @@ class Requests:
             self._post(ServiceSaid(asked.fence, asked.id, event))
 
         assert run.slot is not None, "a run that asks is in a slot"
-        service = self._parts.services[asked.what]
+        service = self._deps.services[asked.what]
         try:
             run.calls[asked.id] = service.open(asked.data, run.token.uid, run.token.fence, emit)
         except Exception as error:  # noqa: BLE001 - a service's fault is the job's trouble, not the runner's

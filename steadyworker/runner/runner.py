@@ -23,22 +23,22 @@ import queue
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 
-from steadyworker.adapter import Blocked, Connected, Delivered, Gone, Lost, Signal, Unblocked
+from steadyworker.adapter import Blocked, Connected, Delivered, Lost, Signal, Unblocked, Unreachable
 from steadyworker.delivery import Delivery
 from steadyworker.ledger.base import Renewal, Token
 from steadyworker.lifecycle import Stage
 from steadyworker.outcome import Interrupted
-from steadyworker.runner.consumer_audit import Reached
+from steadyworker.runner.consumer_audit import AuditResult
 from steadyworker.runner.deliveries import Deliveries
 from steadyworker.runner.requests import Requests
 from steadyworker.runner.runs import Runs
-from steadyworker.runner.slot_health import Standings
-from steadyworker.runner.state import HandedOver, LedgerLost, Parts, Phase, Renewed, ServiceSaid, Staged, Timers
+from steadyworker.runner.slot_health import SlotHealth
+from steadyworker.runner.state import Deps, LedgerLost, Phase, PlanResult, Renewed, ServiceSaid, Staged, Timers
 from steadyworker.slots.base import Asked, Ended, Progressed, Ready, SlotEvent, Unready
 
-Happening = Signal | SlotEvent | Renewed | LedgerLost | HandedOver | Staged | ServiceSaid | Reached
+RunnerEvent = Signal | SlotEvent | Renewed | LedgerLost | PlanResult | Staged | ServiceSaid | AuditResult
 
-_BEATS_EVERY = 1.0
+_PROGRESS_EVERY = 1.0
 _LONGEST_WAIT = 5.0
 """The loop turns at least this often, so that the watchdog has evidence of an idle runner too."""
 
@@ -53,36 +53,36 @@ class Runner:
     4. `not_ready` says what is wrong with it, from any thread.
     """
 
-    def __init__(self, parts: Parts) -> None:
-        self.parts = parts
-        self.timers = Timers(parts.clock)
-        self.runs = Runs(parts, self.timers, self.post, self._again, self._ledger_lost)
-        self.deliveries = Deliveries(parts, self.runs, self.timers)
-        self.requests = Requests(parts, self.runs, self.post)
+    def __init__(self, deps: Deps) -> None:
+        self.deps = deps
+        self.timers = Timers(deps.clock)
+        self.runs = Runs(deps, self.timers, self.post, self._again, self._ledger_lost)
+        self.deliveries = Deliveries(deps, self.runs, self.timers)
+        self.requests = Requests(deps, self.runs, self.post)
         self.stage = Stage.RUNNING
         self.final: str | None = None
         self.killed = False
         self._ended = False
-        self.last_turn = parts.clock.monotonic()
+        self.last_turn = deps.clock.monotonic()
         self._connection = "connecting"
         self._was_connected = False
         self._blocked: str | None = None
-        self.reached = Reached()
-        self.standings = Standings(parts.clock)
+        self.audit_result = AuditResult()
+        self.slot_health = SlotHealth(deps.clock)
         self._ledger_cause: str | None = None
         self._window = 0
         self._not_ready: Mapping[str, str] = self._causes()
         self._tokens: tuple[Token, ...] = ()
-        self._inbox: queue.SimpleQueue[Happening] = queue.SimpleQueue()
+        self._inbox: queue.SimpleQueue[RunnerEvent] = queue.SimpleQueue()
 
     # --- driving ---------------------------------------------------------------------------------------------------
 
     def start(self) -> None:
         """Open the slots, then the adapter; messages come once a slot is warm."""
-        for slot in self.parts.slots:
+        for slot in self.deps.slots:
             slot.start(self.post)
-        self.parts.adapter.start(self.post)
-        self.timers.after(_BEATS_EVERY, self._beats)
+        self.deps.adapter.start(self.post)
+        self.timers.after(_PROGRESS_EVERY, self._write_progress)
 
     def run(self) -> None:
         """Drive the machine until `end`; the body of the runner's thread."""
@@ -99,9 +99,9 @@ class Runner:
         self._ended = True
         self.post(Staged(self.stage))
 
-    def post(self, happening: Happening) -> None:
+    def post(self, event: RunnerEvent) -> None:
         """Put an event in the inbox."""
-        self._inbox.put(happening)
+        self._inbox.put(event)
 
     def drain_inbox(self) -> int:
         """Handle what is in the inbox now, and answer how much it was; for those who drive by hand."""
@@ -116,13 +116,13 @@ class Runner:
         self.timers.fire()
         self._settle_state()
 
-    def handle(self, happening: Happening) -> None:
+    def handle(self, event: RunnerEvent) -> None:
         """Take one event to its end."""
-        self._take(happening)
+        self._take(event)
         self._settle_state()
 
-    def _take(self, happening: Happening) -> None:  # noqa: C901, PLR0912 - one case per event
-        match happening:
+    def _take(self, event: RunnerEvent) -> None:  # noqa: C901, PLR0912 - one case per event
+        match event:
             case Connected(epoch=epoch):
                 self._connection = ""
                 self._was_connected = True
@@ -132,37 +132,37 @@ class Runner:
             case Lost(id=id_, cause=cause):
                 if id_ is None:
                     self._connection = cause  # until the next Connected, which a broker may grant and take at once
-                self.deliveries.lost(happening)
-            case Gone(cause=cause, final=final):
+                self.deliveries.lost(event)
+            case Unreachable(cause=cause, final=final):
                 self._connection = cause
                 self.final = cause if final and not self._was_connected else self.final
             case Blocked(cause=cause):
                 self._blocked = cause
             case Unblocked():
                 self._blocked = None
-            case Reached():
-                self.reached = happening
+            case AuditResult():
+                self.audit_result = event
             case Ready(slot=number):
                 self._slot_ready(number)
             case Unready():
-                self._slot_unready(happening)
+                self._slot_unready(event)
             case Progressed(fence=fence, done=done, total=total, note=note):
                 if (run := self.runs.by_fence.get(fence)) is not None:
                     self.runs.remember(run, done, total, note)
             case Asked():
-                self.requests.asked(happening)
+                self.requests.asked(event)
             case ServiceSaid():
-                self.requests.service_said(happening)
+                self.requests.service_said(event)
             case Ended(fence=fence, outcome=outcome, killed=killed):
                 self.killed = self.killed or (killed and self.stage >= Stage.DRAINING)
                 self.runs.slot_ended(fence, outcome)
                 self.deliveries.reconsider()
             case Renewed():
-                self._renewed(happening)
+                self._renewed(event)
             case LedgerLost(cause=cause):
                 self._ledger_lost(cause)
-            case HandedOver():
-                self._handed_over(happening)
+            case PlanResult():
+                self._plan_returned(event)
             case Staged(stage=stage, kill=kill):
                 self._staged(stage, kill=kill)
 
@@ -173,36 +173,36 @@ class Runner:
             self._window, self.deliveries.shut = 0, False
         if (window := self._wanted_window()) != self._window:
             self._window = window
-            self.parts.adapter.credits(window)
+            self.deps.adapter.prefetch(window)
         self._not_ready = self._causes()
-        self.last_turn = self.parts.clock.monotonic()
+        self.last_turn = self.deps.clock.monotonic()
 
     # --- credits ---------------------------------------------------------------------------------------------------
 
     def _wanted_window(self) -> int:
         """Slots that work, less those whose run holds no valid delivery; a run adrift may offer its credit for a while."""
-        if self.stage is not Stage.RUNNING or self.runs.ledger_away or self.parts.quota.spent or self.reached.cause:
+        if self.stage is not Stage.RUNNING or self.runs.ledger_away or self.deps.quota.spent or self.audit_result.cause:
             return 0
-        adrift = self.runs.slots_adrift()
-        offered = adrift if self.parts.clock.monotonic() < self.deliveries.offers_end and self.parts.adoption else 0
-        return max(0, len(self.runs.up) - adrift + offered)
+        detached = self.runs.slots_detached()
+        offered = detached if self.deps.clock.monotonic() < self.deliveries.offers_end and self.deps.adoption else 0
+        return max(0, len(self.runs.up) - detached + offered)
 
     # --- slots -----------------------------------------------------------------------------------------------------
 
     def _slot_ready(self, number: int) -> None:
         self.runs.up.add(number)
-        self.standings.ready(number)
+        self.slot_health.ready(number)
         self.deliveries.reconsider()
 
     def _slot_unready(self, told: Unready) -> None:
         """`setup` is not the job's fault: nothing is claimed, and after three failures in a row the process gives up."""
         self.runs.up.discard(told.slot)
-        rest = self.standings.unready(told)
+        rest = self.slot_health.unready(told)
         if self.runs.up:
             self.deliveries.reconsider()
         else:
             self.deliveries.release_held()
-        slot = next(each for each in self.parts.slots if each.id == told.slot)
+        slot = next(each for each in self.deps.slots if each.id == told.slot)
         if self.stage < Stage.DRAINING:
             self.timers.after(rest, lambda: slot.start(self.post))
 
@@ -222,9 +222,9 @@ class Runner:
 
     def _ledger_lost(self, cause: str) -> None:
         if not self.runs.ledger_away:
-            self.parts.hurry()
+            self.deps.hurry()
         self.runs.ledger_away, self._ledger_cause = True, cause
-        if self.parts.stop_on_ledger_loss:
+        if self.deps.stop_on_ledger_loss:
             self.runs.end_what_has_no_lease()
 
     def _renewed(self, told: Renewed) -> None:
@@ -234,7 +234,7 @@ class Runner:
             if run is None:
                 continue
             if renewal.granted:
-                run.trusted_until = max(run.trusted_until, told.began + self.parts.times.trust)
+                run.trusted_until = max(run.trusted_until, told.began + self.deps.times.trust_for)
                 if renewal.cancel_reason is not None and run.phase is Phase.RUNNING and run.cancel_reason is None:
                     self.runs.cancel(run, renewal.cancel_reason)
             elif run.phase in (Phase.RUNNING, Phase.ENDED) or run.stopped:
@@ -246,16 +246,16 @@ class Runner:
         for run in list(self.runs.by_fence.values()):
             if run.phase is Phase.ENDED:
                 self.runs.hand(run)
-            elif run.phase is Phase.HANDING and run.hand_over is not None and run.stopped:
-                self.runs.retry(run.hand_over, run)
+            elif run.phase is Phase.SETTLING and run.plan is not None and run.stopped:
+                self.runs.retry(run.plan, run)
             self.requests.go_on(run)
         self.deliveries.reconsider()
 
     # --- hand-overs ------------------------------------------------------------------------------------------------
 
-    def _handed_over(self, told: HandedOver) -> None:
-        self.runs.handed_over(told)
-        if told.error is None and (settled := told.hand_over.settled_with) is not None:
+    def _plan_returned(self, told: PlanResult) -> None:
+        self.runs.plan_returned(told)
+        if told.error is None and (settled := told.plan.settled_with) is not None:
             self.deliveries.settled(settled)
         self.deliveries.reconsider()
 
@@ -266,7 +266,7 @@ class Runner:
 
     def _staged(self, stage: Stage, *, kill: bool) -> None:
         self.stage = self.deliveries.stage = stage
-        for slot in self.parts.slots:
+        for slot in self.deps.slots:
             if stage >= Stage.DRAINING:
                 slot.stopping()
         for run in list(self.runs.by_fence.values()):
@@ -275,7 +275,7 @@ class Runner:
             if kill:
                 run.slot.kill(run.token.fence, Interrupted())
             elif stage >= Stage.DRAINING:
-                run.slot.interrupt(run.token.fence, "shutdown", hard=stage >= Stage.CANCELLING)
+                run.slot.interrupt(run.token.fence, "shutdown", hard=stage >= Stage.INTERRUPTING)
         self.deliveries.reconsider()
 
     @property
@@ -293,9 +293,9 @@ class Runner:
         """Messages are taken, and there is none."""
         return self.idle and self._window > 0
 
-    def _beats(self) -> None:
-        self.runs.write_beats(list(self.runs.by_fence.values()))
-        self.timers.after(_BEATS_EVERY, self._beats)
+    def _write_progress(self) -> None:
+        self.runs.write_progress(list(self.runs.by_fence.values()))
+        self.timers.after(_PROGRESS_EVERY, self._write_progress)
 
     # --- for people ------------------------------------------------------------------------------------------------
 
@@ -309,8 +309,8 @@ class Runner:
             "broker": self._connection or None,
             "broker alarm": self._blocked,
             "ledger": self._ledger_cause,
-            "reach": self.reached.cause,
-            "setup": next(iter(self.standings.causes.values()), None if self.runs.up else "not over yet"),
+            "consumers": self.audit_result.cause,
+            "setup": next(iter(self.slot_health.causes.values()), None if self.runs.up else "not over yet"),
             "stage": None if self.stage is Stage.RUNNING else self.stage.name.lower(),
         }
         return {part: why for part, why in causes.items() if why is not None}

@@ -22,8 +22,8 @@ from steadyworker.delivery import (
     ROUND,
     UID,
     WORKER,
-    Copy,
     Delivery,
+    OutgoingMessage,
     Settle,
     Settled,
     Target,
@@ -60,7 +60,7 @@ Record = RecordDone | RecordInterrupted | Verdict
 
 
 @dataclass(slots=True, eq=False)
-class HandOver:
+class SettlementPlan:
     """
     What is still to be done for a message, and how far it is.
 
@@ -72,7 +72,7 @@ class HandOver:
     delivery: Delivery | None
     token: Token | None = None
     record: Record | None = None
-    copy: Copy | None = None
+    message: OutgoingMessage | None = None
     how: Settle = Settle.ACK
     at: int = 0
     failures: int = 0
@@ -90,35 +90,35 @@ class HandOver:
         return Step.RECORD not in self.steps[self.at :]
 
 
-def done(token: Token, delivery: Delivery | None) -> HandOver:
+def done(token: Token, delivery: Delivery | None) -> SettlementPlan:
     """The job is done: the ledger's word, then the ack."""
-    return HandOver((Step.RECORD, Step.SETTLE, Step.NOTE), delivery, token, RecordDone())
+    return SettlementPlan((Step.RECORD, Step.SETTLE, Step.NOTE), delivery, token, RecordDone())
 
 
-def interrupted(token: Token, delivery: Delivery | None, counters: Counters) -> HandOver:
+def interrupted(token: Token, delivery: Delivery | None, counters: Counters) -> SettlementPlan:
     """The run was ended by us: the ledger's word, then the message goes back."""
-    return HandOver((Step.RECORD, Step.SETTLE), delivery, token, RecordInterrupted(counters), how=Settle.RELEASE)
+    return SettlementPlan((Step.RECORD, Step.SETTLE), delivery, token, RecordInterrupted(counters), how=Settle.RELEASE)
 
 
-def moving(token: Token, delivery: Delivery | None, verdict: Verdict, copy: Copy) -> HandOver:
+def moving(token: Token, delivery: Delivery | None, verdict: Verdict, message: OutgoingMessage) -> SettlementPlan:
     """A retry or a dead letter: `moving`, the copy, `moved` or `dead`, the ack."""
     steps = (Step.RECORD, Step.PUBLISH, Step.CONFIRM, Step.SETTLE, Step.NOTE)
-    return HandOver(steps, delivery, token, verdict, copy)
+    return SettlementPlan(steps, delivery, token, verdict, message)
 
 
-def finish(token: Token, delivery: Delivery, copy: Copy) -> HandOver:
+def finish(token: Token, delivery: Delivery, message: OutgoingMessage) -> SettlementPlan:
     """A hand-over that its owner left at `moving`: all but the first word."""
-    return HandOver((Step.PUBLISH, Step.CONFIRM, Step.SETTLE, Step.NOTE), delivery, token, copy=copy)
+    return SettlementPlan((Step.PUBLISH, Step.CONFIRM, Step.SETTLE, Step.NOTE), delivery, token, message=message)
 
 
-def pass_on(delivery: Delivery, copy: Copy) -> HandOver:
+def pass_on(delivery: Delivery, message: OutgoingMessage) -> SettlementPlan:
     """A copy instead of the original, with no word in the ledger: follow, stamp, or a message that nobody can read."""
-    return HandOver((Step.PUBLISH, Step.SETTLE), delivery, copy=copy)
+    return SettlementPlan((Step.PUBLISH, Step.SETTLE), delivery, message=message)
 
 
-def answer(delivery: Delivery, how: Settle = Settle.ACK) -> HandOver:
+def answer(delivery: Delivery, how: Settle = Settle.ACK) -> SettlementPlan:
     """Nothing but the settlement: the record has the answer, or the message goes back."""
-    return HandOver((Step.SETTLE,), delivery, how=how)
+    return SettlementPlan((Step.SETTLE,), delivery, how=how)
 
 
 class Origin(Struct, frozen=True):
@@ -129,13 +129,13 @@ class Origin(Struct, frozen=True):
     body: bytes
     headers: Mapping[str, str] = {}
 
-    def later(self, counters: Counters, delay: float, reason: str) -> Copy:
+    def later(self, counters: Counters, delay: float, reason: str) -> OutgoingMessage:
         """The retry: one hop further, after `delay` seconds."""
-        return Copy(Target.LATER, self.body, self._with(self.hop + 1, counters, reason), delay)
+        return OutgoingMessage(Target.LATER, self.body, self._with(self.hop + 1, counters, reason), delay)
 
-    def dead(self, counters: Counters, reason: str, why: Mapping[str, str]) -> Copy:
+    def dead(self, counters: Counters, reason: str, why: Mapping[str, str]) -> OutgoingMessage:
         """The dead letter, with why."""
-        return Copy(Target.DEAD, self.body, {**self._with(self.hop, counters, reason), **why})
+        return OutgoingMessage(Target.DEAD, self.body, {**self._with(self.hop, counters, reason), **why})
 
     def _with(self, hop: int, counters: Counters, reason: str) -> dict[str, str]:
         theirs = {name: value for name, value in self.headers.items() if name not in OWN_HEADERS}
@@ -153,7 +153,7 @@ class Origin(Struct, frozen=True):
         return theirs | ours
 
 
-def hand_over_copy(origin: Origin, verdict: Verdict, uid: str, worker: str) -> Copy:
+def message_for(origin: Origin, verdict: Verdict, uid: str, worker: str) -> OutgoingMessage:
     """The copy that a verdict asks for: a retry, or a dead letter that carries why."""
     if verdict.target is Moving.RETRY:
         return origin.later(verdict.counters, verdict.delay, verdict.reason)

@@ -17,12 +17,12 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-from steadyworker.adapter import Adapter, SettlesSoon
+from steadyworker.adapter import Adapter, SettlesAsync
 from steadyworker.delivery import Delivery, Settled
 from steadyworker.errors import LedgerUnavailable, PublishFailed, StaleDelivery, SteadyWorkerError, Unsettled
 from steadyworker.ledger.base import Ledger, Token, Verdict
-from steadyworker.runner.settlement_plan import HandOver, RecordDone, RecordInterrupted, Step
-from steadyworker.runner.state import HandedOver, Parts, Run
+from steadyworker.runner.settlement_plan import RecordDone, RecordInterrupted, SettlementPlan, Step
+from steadyworker.runner.state import Deps, PlanResult, Run
 
 
 class Refused(SteadyWorkerError):
@@ -35,9 +35,9 @@ class Settler:
 
     ledger: Ledger
     adapter: Adapter
-    soon: SettlesSoon | None = None
+    soon: SettlesAsync | None = None
 
-    def advance(self, hand_over: HandOver, answered: Callable[[], None] | None = None) -> bool:
+    def advance(self, plan: SettlementPlan, answered: Callable[[], None] | None = None) -> bool:
         """
         Go on where it stopped, until it is over; answers whether it is.
 
@@ -47,22 +47,22 @@ class Settler:
         Raises Refused, LedgerUnavailable or PublishFailed from the step that stopped it.
         A settlement that can no longer be made is not an error: the ledger answers the redelivery.
         """
-        while (step := hand_over.step) is not None:
-            delivery = hand_over.delivery  # read once: the end of its epoch may take it away at any moment
+        while (step := plan.step) is not None:
+            delivery = plan.delivery  # read once: the end of its epoch may take it away at any moment
             if step is Step.SETTLE and self.soon is not None and answered is not None and delivery is not None:
-                self._settle_soon(self.soon, hand_over, delivery, answered)
+                self._settle_async(self.soon, plan, delivery, answered)
                 return False
-            getattr(self, _STEPS[step])(hand_over)
-            hand_over.at += 1
+            getattr(self, _STEPS[step])(plan)
+            plan.at += 1
         return True
 
-    def waits(self, hand_over: HandOver) -> bool:
+    def waits(self, plan: SettlementPlan) -> bool:
         """Whether what is left of it waits for a broker, and so wants a thread of its own."""
-        left = hand_over.steps[hand_over.at :]
+        left = plan.steps[plan.at :]
         return Step.PUBLISH in left or (self.soon is None and Step.SETTLE in left)
 
-    def _record(self, hand_over: HandOver) -> None:
-        token, record = _owned(hand_over), hand_over.record
+    def _record(self, plan: SettlementPlan) -> None:
+        token, record = _owned(plan), plan.record
         match record:
             case RecordDone():
                 granted = self.ledger.done(token)
@@ -76,10 +76,10 @@ class Settler:
         if not granted:
             raise Refused(step_name(Step.RECORD))
 
-    def _publish(self, hand_over: HandOver) -> None:
-        assert hand_over.copy is not None, "a hand-over with a publish step has a copy"
+    def _publish(self, plan: SettlementPlan) -> None:
+        assert plan.message is not None, "a hand-over with a publish step has a copy"
         try:
-            self.adapter.publish(hand_over.copy)
+            self.adapter.publish(plan.message)
         except SteadyWorkerError:
             raise
         except Exception as error:
@@ -88,36 +88,38 @@ class Settler:
                 f"Expected the adapter to publish a copy, got {type(error).__name__}: {error}"
             ) from error
 
-    def _confirm(self, hand_over: HandOver) -> None:
-        if not self.ledger.moved(_owned(hand_over)):
+    def _confirm(self, plan: SettlementPlan) -> None:
+        if not self.ledger.moved(_owned(plan)):
             raise Refused(step_name(Step.CONFIRM))
 
-    def _settle(self, hand_over: HandOver) -> None:
-        delivery = hand_over.delivery
+    def _settle(self, plan: SettlementPlan) -> None:
+        delivery = plan.delivery
         if delivery is None:
             return
-        hand_over.settled_with = delivery
+        plan.settled_with = delivery
         try:
-            hand_over.settled = self.adapter.settle(delivery, hand_over.how)
+            plan.settled = self.adapter.settle(delivery, plan.how)
         except (StaleDelivery, Unsettled):
-            hand_over.settled = None
+            plan.settled = None
 
     @staticmethod
-    def _settle_soon(soon: SettlesSoon, hand_over: HandOver, delivery: Delivery, answered: Callable[[], None]) -> None:
-        hand_over.settled_with = delivery
+    def _settle_async(
+        soon: SettlesAsync, plan: SettlementPlan, delivery: Delivery, answered: Callable[[], None]
+    ) -> None:
+        plan.settled_with = delivery
 
         def told(answer: Settled | StaleDelivery | Unsettled) -> None:
-            hand_over.settled = answer if isinstance(answer, Settled) else None
-            hand_over.at += 1
+            plan.settled = answer if isinstance(answer, Settled) else None
+            plan.at += 1
             answered()
 
-        soon.settle_soon(delivery, hand_over.how, told)
+        soon.settle_async(delivery, plan.how, told)
 
-    def _note(self, hand_over: HandOver) -> None:
-        if hand_over.settled is None:
+    def _note(self, plan: SettlementPlan) -> None:
+        if plan.settled is None:
             return
         try:
-            self.ledger.settled(_owned(hand_over), hand_over.settled is Settled.KNOWN)
+            self.ledger.settled(_owned(plan), plan.settled is Settled.CONFIRMED)
         except LedgerUnavailable:
             return  # the row is only kept longer than it had to be
 
@@ -136,9 +138,9 @@ def step_name(step: Step) -> str:
     return step.value
 
 
-def _owned(hand_over: HandOver) -> Token:
-    assert hand_over.token is not None, "a hand-over that writes to the ledger has a token"
-    return hand_over.token
+def _owned(plan: SettlementPlan) -> Token:
+    assert plan.token is not None, "a hand-over that writes to the ledger has a token"
+    return plan.token
 
 
 class Carrier:
@@ -150,31 +152,31 @@ class Carrier:
         post: Takes `HandedOver`, from any thread.
     """
 
-    def __init__(self, parts: Parts, post: Callable[[HandedOver], None]) -> None:
+    def __init__(self, deps: Deps, post: Callable[[PlanResult], None]) -> None:
         self._settler = Settler(
-            parts.ledger, parts.adapter, parts.adapter if isinstance(parts.adapter, SettlesSoon) else None
+            deps.ledger, deps.adapter, deps.adapter if isinstance(deps.adapter, SettlesAsync) else None
         )
-        self._submit = parts.submit
+        self._submit = deps.submit
         self._post = post
 
-    def carry(self, hand_over: HandOver, run: Run | None) -> None:
+    def carry(self, plan: SettlementPlan, run: Run | None) -> None:
         """Begin with it, or go on where it stopped."""
 
         def told(error: Exception | None = None) -> None:
-            self._post(HandedOver(hand_over, run, error))
+            self._post(PlanResult(plan, run, error))
 
         def work() -> None:
             try:
-                if self._settler.advance(hand_over, told):
+                if self._settler.advance(plan, told):
                     told()
             except (Refused, LedgerUnavailable, PublishFailed) as error:
                 told(error)
 
-        if self._settler.waits(hand_over):
+        if self._settler.waits(plan):
             self._submit(work)
         else:
             work()  # two changes of thread less, and a thread that has claimed may as well record
 
-    def note(self, hand_over: HandOver) -> None:
+    def note(self, plan: SettlementPlan) -> None:
         """Take the last step of one whose settlement the broker has answered; nobody waits for it."""
-        self._settler.advance(hand_over)
+        self._settler.advance(plan)

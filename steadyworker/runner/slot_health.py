@@ -16,7 +16,7 @@ from steadyworker.slots.child_state import STEADY
 _FIRST_REST, _LONGEST_REST = 1.0, 30.0
 
 
-class Standings:
+class SlotHealth:
     """All slots of one runner, by their numbers; touched by the runner's thread, `setup_failures` read by any."""
 
     def __init__(self, clock: Clock) -> None:

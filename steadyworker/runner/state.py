@@ -20,12 +20,12 @@ from steadyworker.adapter import Adapter
 from steadyworker.clock import Clock, Times
 from steadyworker.delivery import Delivery
 from steadyworker.events import Listener
-from steadyworker.ledger.base import Beat, Ledger, Renewal, Row, Token
+from steadyworker.ledger.base import Ledger, Progress, Renewal, Row, Token
 from steadyworker.lifecycle import Stage
 from steadyworker.outcome import Outcome
-from steadyworker.runner.envelope import Arrival
-from steadyworker.runner.settlement_plan import HandOver
-from steadyworker.slots.base import Asked, Service, ServiceCall, Slot
+from steadyworker.runner.envelope import Envelope
+from steadyworker.runner.settlement_plan import SettlementPlan
+from steadyworker.slots.base import Asked, JobService, ServiceCall, Slot
 from steadyworker.spec import WorkerSpec
 
 
@@ -63,7 +63,7 @@ def _nothing() -> None:
 
 
 @dataclass(frozen=True, slots=True)
-class Parts:
+class Deps:
     """
     Everything that a runner is given.
 
@@ -87,7 +87,7 @@ class Parts:
     submit: Callable[[Callable[[], None]], object]
     hurry: Callable[[], None] = _nothing
     quota: Quota = field(default_factory=Quota)
-    services: Mapping[str, Service] = field(default_factory=dict)
+    services: Mapping[str, JobService] = field(default_factory=dict)
     max_body: int = 1 << 20
     adoption: bool = True
     stop_on_ledger_loss: bool = False
@@ -106,7 +106,7 @@ class Phase(Enum):
 
     RUNNING = "running"
     ENDED = "ended"
-    HANDING = "handing"
+    SETTLING = "handing"
     DROPPED = "dropped"
 
 
@@ -121,16 +121,16 @@ class Run:
 
     token: Token
     row: Row
-    arrival: Arrival
+    envelope: Envelope
     delivery: Delivery | None
     trusted_until: float
     started: float
     slot: Slot | None = None
     phase: Phase = Phase.RUNNING
     outcome: Outcome | None = None
-    hand_over: HandOver | None = None
+    plan: SettlementPlan | None = None
     cancel_reason: str | None = None
-    beat: Beat | None = None
+    progress: Progress | None = None
     stopped: bool = False
     saved: bool = False
     waiting: list[Asked] = field(default_factory=list)
@@ -152,10 +152,10 @@ class LedgerLost:
     cause: str
 
 
-class HandedOver(Struct, frozen=True):
+class PlanResult(Struct, frozen=True):
     """A hand-over came to its end, or to the error that stopped it."""
 
-    hand_over: HandOver
+    plan: SettlementPlan
     run: Run | None
     error: Exception | None
 

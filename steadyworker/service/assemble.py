@@ -23,12 +23,12 @@ from steadyworker.exports.spark.settings import SparkSettings
 from steadyworker.ledger.base import Ledger
 from steadyworker.ledger.lease import Keeper
 from steadyworker.ledger.owners import OwnerLock, new_owner_id
-from steadyworker.runner.consumer_audit import Lookout, Reach, registered_name
+from steadyworker.runner.consumer_audit import AuditThread, ConsumerAudit, registered_name
 from steadyworker.runner.runner import Runner
-from steadyworker.runner.state import Parts, Quota
+from steadyworker.runner.state import Deps, Quota
 from steadyworker.service.checks import check
-from steadyworker.service.pool import MOST_THREADS, Hands
-from steadyworker.slots.base import Service, Slot
+from steadyworker.service.pool import MOST_THREADS, SettlePool
+from steadyworker.slots.base import JobService, Slot
 from steadyworker.slots.process import ProcessSlot
 from steadyworker.slots.spare import Spare
 from steadyworker.slots.thread import ThreadSlot
@@ -48,9 +48,9 @@ class Assembly:
     lock: OwnerLock
     runners: Sequence[Runner]
     keeper: Keeper
-    lookout: Lookout
-    services: Mapping[str, Service]
-    hands: Sequence[Hands]
+    audit_thread: AuditThread
+    services: Mapping[str, JobService]
+    pools: Sequence[SettlePool]
 
     def purge(self) -> None:
         """Forget what need not be kept; a ledger that is away is asked again another time."""
@@ -123,7 +123,7 @@ def plan(workers: Sequence[type[Worker[Any, Any]]], options: Options, times: Tim
 def assemble(
     plan: Plan,
     listeners: Sequence[Listener] = (),
-    services: Mapping[str, Service] | None = None,
+    services: Mapping[str, JobService] | None = None,
     spare: Spare | None = None,
 ) -> Assembly:
     """
@@ -141,10 +141,10 @@ def assemble(
     services = services if services is not None else _services(options, clock)
     emit = _fan_out([log_events(), *listeners])
     quota = Quota(options.max_jobs)
-    runners, hands, reaches = [], [], {}
+    runners, pools, audits = [], [], {}
     for spec, adapter, namespace in zip(plan.specs, plan.adapters, namespaces, strict=True):
-        team = Hands(min(MOST_THREADS, spec.concurrency + 1), f"hands-{spec.queue}")
-        parts = Parts(
+        team = SettlePool(min(MOST_THREADS, spec.concurrency + 1), f"hands-{spec.queue}")
+        deps = Deps(
             spec=spec,
             namespace=namespace,
             owner=owner,
@@ -161,15 +161,17 @@ def assemble(
             services=services,
             stop_on_ledger_loss=options.stops_on_ledger_loss,
         )
-        runners.append(Runner(parts))
-        hands.append(team)
+        runners.append(Runner(deps))
+        pools.append(team)
         if counted(adapter.capabilities, options):
             name = registered_name(namespace, spec.queue)
-            reach = Reach(name, owner, adapter, plan.ledger, clock, lambda name, left: keeper.left(name, left=left))
-            reaches[reach] = runners[-1].post
-    queues = [registered_name(runner.parts.namespace, runner.parts.spec.queue) for runner in runners]
+            audit = ConsumerAudit(
+                name, owner, adapter, plan.ledger, clock, lambda name, left: keeper.left(name, left=left)
+            )
+            audits[audit] = runners[-1].post
+    queues = [registered_name(runner.deps.namespace, runner.deps.spec.queue) for runner in runners]
     keeper = Keeper(plan.ledger, owner, socket.gethostname(), queues, runners, clock, times)
-    return Assembly(options, plan.ledger, owner, lock, runners, keeper, Lookout(reaches), services, hands)
+    return Assembly(options, plan.ledger, owner, lock, runners, keeper, AuditThread(audits), services, pools)
 
 
 def counted(broker: Capabilities, options: Options) -> bool:
@@ -200,7 +202,7 @@ def _spark(options: Options) -> SparkSettings:
     )
 
 
-def _services(options: Options, clock: Clock) -> Mapping[str, Service]:
+def _services(options: Options, clock: Clock) -> Mapping[str, JobService]:
     """What jobs may ask of this process; nothing of it is started before the first one asks, but what the dead have left goes."""
     spark = SparkService(_spark(options), clock=clock)
     spark.reap()

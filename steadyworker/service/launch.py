@@ -13,7 +13,7 @@ from steadyworker.errors import ConfigError, Finding
 from steadyworker.events import Listener
 from steadyworker.lifecycle import EX_CONFIG
 from steadyworker.service.assemble import Assembly, Plan, assemble, plan
-from steadyworker.service.monitor import Vigil
+from steadyworker.service.monitor import Monitor
 from steadyworker.service.service import Service
 from steadyworker.slots.spare import Spare
 from steadyworker.telemetry import logs
@@ -72,9 +72,9 @@ def launch(
         metrics = open_metrics() if options.health is not None else None
         page = metrics.page if metrics is not None else None
         heard: Sequence[Listener] = listeners if metrics is None else (*listeners, metrics)
-        vigil = Vigil(planned.clock, planned.times, options.health, os.environ, page)
+        monitor = Monitor(planned.clock, planned.times, options.health, os.environ, page)
         told: set[Finding] = set()
-        return Service(options, planned.clock, lambda: _checked(planned, heard, spare, told), vigil).run()
+        return Service(options, planned.clock, lambda: _checked(planned, heard, spare, told), monitor).run()
     except ConfigError as error:
         return _refused(error)
 
@@ -88,7 +88,7 @@ def _checked(planned: Plan, listeners: Sequence[Listener], spare: Spare | None, 
         raise ConfigError("\n".join(map(str, errors)), errors)
     for finding in findings:
         if finding not in told:
-            log.warning("check", what=finding.what, remedy=finding.remedy)
+            log.warning("check_warning", what=finding.what, remedy=finding.remedy)
     told.update(findings)
     return assemble(planned, listeners, spare=spare)
 
@@ -96,7 +96,7 @@ def _checked(planned: Plan, listeners: Sequence[Listener], spare: Spare | None, 
 def _refused(error: ConfigError) -> int:
     log = get_logger("steadyworker.service")
     for finding in error.findings:
-        log.error("refused", what=finding.what, remedy=finding.remedy)
+        log.error("startup_refused", what=finding.what, remedy=finding.remedy)
     if not error.findings:
-        log.error("refused", what=str(error))
+        log.error("startup_refused", what=str(error))
     return EX_CONFIG

@@ -12,7 +12,7 @@ from steadyworker.clock import Clock, Times
 from steadyworker.lifecycle import Stage
 from steadyworker.service.assemble import Assembly
 from steadyworker.service.health import HealthServer, Snapshot
-from steadyworker.service.watchdog import Part, Verdict, Watchdog
+from steadyworker.service.watchdog import Part, Watchdog, WatchdogReport
 from steadyworker.system.systemd import Notifier
 from steadyworker.telemetry.logs import get_logger
 from steadyworker.telemetry.metrics import Page
@@ -23,7 +23,7 @@ _TURN_LIMIT = 30.0
 _EXTEND_BY = 10.0
 
 
-class Vigil:
+class Monitor:
     """
     Looks at the parts, and tells whoever asks.
 
@@ -48,7 +48,7 @@ class Vigil:
         self._notifier = Notifier(environ)
         self._server = HealthServer(health, self.snapshot, clock, metrics) if health is not None else None
         self._watchdog: Watchdog | None = None
-        self._verdict = Verdict(alive=True, ready=False)
+        self._verdict = WatchdogReport(alive=True, ready=False)
         self._unready: dict[str, str] = {"worker": "starting"}
         self._told: set[str] = set()
         self._stopping = False
@@ -69,9 +69,11 @@ class Vigil:
 
     def begin(self, assembly: Assembly) -> None:
         """Watch these parts from now on."""
-        parts = [Part("keeper", lambda: assembly.keeper.last_turn, self._times.renew * 2 + self._times.call * 2)]
+        parts = [
+            Part("keeper", lambda: assembly.keeper.last_turn, self._times.renew * 2 + self._times.call_timeout * 2)
+        ]
         for runner in assembly.runners:
-            queue, adapter = runner.parts.spec.queue, runner.parts.adapter
+            queue, adapter = runner.deps.spec.queue, runner.deps.adapter
             parts.append(Part(f"runner of {queue}", lambda runner=runner: runner.last_turn, _TURN_LIMIT))  # type: ignore[misc]
             parts.append(Part(f"I/O thread of {queue}", lambda adapter=adapter: adapter.last_turn, _TURN_LIMIT))  # type: ignore[misc]
         self._watchdog = Watchdog(self._clock, parts, _LOOK_EVERY)
@@ -87,7 +89,7 @@ class Vigil:
         self._verdict = self._watchdog.verdict()
         unready: dict[str, str] = {}
         for runner in assembly.runners:
-            unready |= {f"{runner.parts.spec.queue}: {part}": why for part, why in runner.not_ready().items()}
+            unready |= {f"{runner.deps.spec.queue}: {part}": why for part, why in runner.not_ready().items()}
         self._tell(unready)
         self._unready = unready
         if self._verdict.alive:

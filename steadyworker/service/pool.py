@@ -9,7 +9,7 @@ from collections.abc import Callable
 MOST_THREADS = 32
 
 
-class Hands:
+class SettlePool:
     """A few daemon threads that carry hand-overs out; one that hangs in a broker's client cannot keep the process alive."""
 
     def __init__(self, count: int, name: str) -> None:

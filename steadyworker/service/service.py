@@ -32,12 +32,12 @@ from steadyworker.clock import Clock
 from steadyworker.config.resolve import Options
 from steadyworker.errors import BrokerUnavailable, LedgerUnavailable
 from steadyworker.lifecycle import (
-    CANCEL_BEFORE_END,
     CLOSE_BEFORE_END,
     EX_OK,
     EX_SOFTWARE,
     EX_TERMINATED,
     EX_UNAVAILABLE,
+    INTERRUPT_BEFORE_END,
     KILL_BEFORE_END,
     STOP_SIGNALS,
     Budget,
@@ -47,8 +47,8 @@ from steadyworker.lifecycle import (
 from steadyworker.retry import RetryPolicy
 from steadyworker.runner.state import Staged
 from steadyworker.service.assemble import Assembly
-from steadyworker.service.monitor import Vigil
-from steadyworker.service.stop_conditions import Reasons
+from steadyworker.service.monitor import Monitor
+from steadyworker.service.stop_conditions import StopConditions
 from steadyworker.telemetry.logs import get_logger
 from steadyworker.telemetry.redaction import redact
 
@@ -70,13 +70,13 @@ class Service:
     `wire` makes the parts; it is called again while the broker cannot be reached.
     """
 
-    def __init__(self, options: Options, clock: Clock, wire: Callable[[], Assembly], vigil: Vigil) -> None:
+    def __init__(self, options: Options, clock: Clock, wire: Callable[[], Assembly], monitor: Monitor) -> None:
         self.stage = Stage.RUNNING
         self.reasons: list[str] = []
         self._options = options
         self._clock = clock
         self._wire = wire
-        self._vigil = vigil
+        self._vigil = monitor
         self._assembly: Assembly | None = None
         self._log = get_logger("steadyworker.service")
         self._words: queue.SimpleQueue[int] = queue.SimpleQueue()
@@ -84,7 +84,7 @@ class Service:
         self._killing = False
         self._signals = 0
         self._code = EX_OK
-        self._reasons = Reasons(options, clock.monotonic())
+        self._reasons = StopConditions(options, clock.monotonic())
         self._purged_at = clock.monotonic()
         self._quieted = False
         self._threads: list[threading.Thread] = []
@@ -129,7 +129,7 @@ class Service:
                 tries += 1
                 if str(error) != cause:
                     cause = str(error)
-                    self._log.warning("not_reached", error=cause)
+                    self._log.warning("backend_unreachable", error=cause)
             now = self._clock.monotonic()
             if self._reasons.gives_up(now, away=True):
                 self._code = EX_UNAVAILABLE
@@ -147,12 +147,12 @@ class Service:
         for runner in assembly.runners:
             runner.start()
             self._threads.append(
-                threading.Thread(target=runner.run, name=f"runner-{runner.parts.spec.queue}", daemon=True)
+                threading.Thread(target=runner.run, name=f"runner-{runner.deps.spec.queue}", daemon=True)
             )
         for thread in self._threads:
             thread.start()
-        threading.Thread(target=assembly.lookout.run, name="lookout", daemon=True).start()
-        queues = [runner.parts.spec.queue for runner in assembly.runners]
+        threading.Thread(target=assembly.audit_thread.run, name="consumer audit", daemon=True).start()
+        queues = [runner.deps.spec.queue for runner in assembly.runners]
         broker = redact(self._options.broker)
         self._log.info("worker_started", queues=queues, owner=assembly.owner, broker=broker, ledger=assembly.ledger.url)
 
@@ -181,15 +181,15 @@ class Service:
         """Stop every part within the budget, in order: jobs first, connections and the ledger last."""
         runners = assembly.runners
         self._close(
-            assembly, [slot.close for runner in runners for slot in runner.parts.slots], self._left() - CLOSE_BEFORE_END
+            assembly, [slot.close for runner in runners for slot in runner.deps.slots], self._left() - CLOSE_BEFORE_END
         )
         self._close(assembly, [service.stop for service in assembly.services.values()], self._left() - CLOSE_BEFORE_END)
         for runner in runners:
             runner.end()
-        connections = [*(team.stop for team in assembly.hands), *(runner.parts.adapter.stop for runner in runners)]
+        connections = [*(team.stop for team in assembly.pools), *(runner.deps.adapter.stop for runner in runners)]
         self._close(assembly, connections, min(self._left(), CLOSE_BEFORE_END) / 2)
         assembly.keeper.end()
-        assembly.lookout.end()
+        assembly.audit_thread.end()
         for thread in self._threads:
             thread.join(min(self._left(), 1.0))
         self.stage = advance(self.stage, Stage.STOPPED)
@@ -218,7 +218,7 @@ class Service:
         if self._code != EX_OK:
             return self._code
         runners = self._assembly.runners if self._assembly is not None else ()
-        if any(slot.stuck for runner in runners for slot in runner.parts.slots):
+        if any(slot.stuck for runner in runners for slot in runner.deps.slots):
             return EX_SOFTWARE
         killed = any(runner.killed or not runner.finished for runner in runners)
         return EX_TERMINATED if killed or self._signals > 1 else EX_OK
@@ -243,7 +243,7 @@ class Service:
             name = signal.Signals(number).name
             self.drain(name)
             if self._signals > 1:
-                self.enter(Stage.CANCELLING, name, kill=self._signals > 2)  # noqa: PLR2004 - the third signal
+                self.enter(Stage.INTERRUPTING, name, kill=self._signals > 2)  # noqa: PLR2004 - the third signal
 
     def _heed(self, stuck: Sequence[str]) -> None:
         """A part that is stuck makes the process quiet, until it turns again."""
@@ -256,12 +256,12 @@ class Service:
 
     def _look(self, assembly: Assembly) -> None:
         now = self._clock.monotonic()
-        dead = any(not thread.is_alive() for thread in self._threads) or any(team.broken for team in assembly.hands)
-        if dead and (self._budget is None or self._budget.left(now) > CANCEL_BEFORE_END):
+        dead = any(not thread.is_alive() for thread in self._threads) or any(team.broken for team in assembly.pools)
+        if dead and (self._budget is None or self._budget.left(now) > INTERRUPT_BEFORE_END):
             # Its jobs end unheard, or their leases are not renewed: draining, which may take hours, heals nothing.
             self._code = EX_SOFTWARE
-            self._budget = Budget(now, min(self._options.stop_within, CANCEL_BEFORE_END))
-            self.enter(Stage.CANCELLING, "a thread of ours has died")
+            self._budget = Budget(now, min(self._options.stop_within, INTERRUPT_BEFORE_END))
+            self.enter(Stage.INTERRUPTING, "a thread of ours has died")
         if self._budget is not None:
             stage, kill = self._budget.stage(now)
             if stage > self.stage or (kill and not self._killing):
@@ -291,6 +291,6 @@ class Service:
         self.stage = reached
         self._killing = self._killing or kill
         self.reasons.append(reason)
-        self._log.info("stage", stage=reached.name.lower(), reason=reason, kill=kill)
+        self._log.info("stage_changed", stage=reached.name.lower(), reason=reason, kill=kill)
         for runner in self._assembly.runners if self._assembly is not None else ():
             runner.post(Staged(reached, kill=self._killing))

@@ -13,7 +13,7 @@ from steadyworker.system.procfs import rss
 _SETUP_FAILURES = 3
 
 
-class Reasons:
+class StopConditions:
     """Looks for a reason to end, again and again; remembers since when nothing is done, and since when there is no broker."""
 
     def __init__(self, options: Options, now: float) -> None:
@@ -29,7 +29,7 @@ class Reasons:
         away = any("broker" in runner.not_ready() for runner in runners)
         if self.gives_up(now, away=away):
             found.append((f"--give-up-after: no broker for {options.give_up_after:g} s", EX_UNAVAILABLE))
-        if options.max_jobs is not None and all(runner.parts.quota.spent and runner.idle for runner in runners):
+        if options.max_jobs is not None and all(runner.deps.quota.spent and runner.idle for runner in runners):
             found.append((f"--max-jobs: {options.max_jobs}", EX_OK))
         if away or not all(runner.waiting for runner in runners):
             self._busy_at = now
@@ -50,12 +50,12 @@ def _broken(runners: Sequence[Runner]) -> list[tuple[str, int]]:
     for runner in runners:
         if runner.final is not None:
             found.append((f"refused by the broker: {runner.final}", EX_CONFIG))
-        if runner.reached.lasting:
-            found.append((f"{runner.parts.spec.queue}: {runner.reached.cause}", EX_CONFIG))
-        if runner.standings.setup_failures >= _SETUP_FAILURES:
+        if runner.audit_result.lasting:
+            found.append((f"{runner.deps.spec.queue}: {runner.audit_result.cause}", EX_CONFIG))
+        if runner.slot_health.setup_failures >= _SETUP_FAILURES:
             found.append(
                 (f"setup failed {_SETUP_FAILURES} times in a row: {runner.not_ready().get('setup')}", EX_SOFTWARE)
             )
-        if any(slot.stuck for slot in runner.parts.slots):
+        if any(slot.stuck for slot in runner.deps.slots):
             found.append(("a handler's thread must end and won't", EX_SOFTWARE))
     return found

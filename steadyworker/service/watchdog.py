@@ -39,7 +39,7 @@ class Part:
 
 
 @dataclass(frozen=True, slots=True)
-class Verdict:
+class WatchdogReport:
     """
     What the evidence says now.
 
@@ -59,15 +59,15 @@ class Watchdog:
     A part that gets stuck, and one that turns again, is logged once, by its name.
     """
 
-    def __init__(self, clock: Clock, parts: Sequence[Part], every: float = 1.0) -> None:
+    def __init__(self, clock: Clock, deps: Sequence[Part], every: float = 1.0) -> None:
         self._clock = clock
-        self._parts = tuple(parts)
+        self._deps = tuple(deps)
         self._every = every
         self._log = logging.getLogger(__name__)
         self._asked = self._since = clock.monotonic()
         self._stuck: frozenset[str] = frozenset()
 
-    def verdict(self) -> Verdict:
+    def verdict(self) -> WatchdogReport:
         """Judge every part by its last turn."""
         now = self._clock.monotonic()
         late = max(0.0, now - self._asked - self._every)
@@ -75,10 +75,10 @@ class Watchdog:
         if late > _LATE_AFTER:
             self._since = now
             self._log.warning("watchdog_late", extra={"late_s": round(late, 1)})
-        silent = {part.name: self._silent(part, now) for part in self._parts}
-        stuck = [part for part in self._parts if silent[part.name] > part.limit]
+        silent = {part.name: self._silent(part, now) for part in self._deps}
+        stuck = [part for part in self._deps if silent[part.name] > part.limit]
         self._tell(stuck, silent)
-        return Verdict(
+        return WatchdogReport(
             alive=not any(part.vital for part in stuck),
             ready=not stuck,
             stuck=tuple(part.name for part in stuck),

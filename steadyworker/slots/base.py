@@ -34,7 +34,7 @@ class Task(Struct, frozen=True, kw_only=True):
     body: bytes
     headers: Mapping[str, str] = {}
     last_checkpoint: bytes | None = None
-    handle: bytes | None = None
+    export_state: bytes | None = None
     sent_at: float | None = None
     time_limit: float | None = None
     stall_limit: float | None = None
@@ -76,8 +76,8 @@ class Asked:
     """
     The job's process asks, and waits for `reply`.
 
-    `what` is one of `checkpoint` (data: the JSON text), `handle` (data: bytes, or None), `leave` (leave to commit an export),
-    `settled` (data: list of uids; which of them the ledger says are done or dead), or the name of a service that `assemble.py` wired
+    `what` is one of `checkpoint` (data: the JSON text), `export_state` (data: bytes, or None), `may_commit` (permission to commit an export),
+    `ended` (data: list of uids; which of them the ledger says are done or dead), or the name of a service that `assemble.py` wired
     (data: the request; the answer is a stream: each `reply` is one event, the last has `end` true).
     """
 
@@ -159,7 +159,7 @@ class Slot(Protocol):
         ...
 
     @property
-    def last_beat(self) -> float:
+    def last_progress(self) -> float:
         """When (monotonic) anything was last heard from what runs here."""
         ...
 
@@ -180,7 +180,7 @@ class ServiceCall(Protocol):
         ...
 
 
-class Service(Protocol):
+class JobService(Protocol):
     """
     Something that lives in the worker process and that jobs may ask (the Spark host).
 

@@ -55,18 +55,18 @@ class Run:
     limits: Limits
     soft: InterruptReason | None = None
     told: InterruptReason | None = None
-    verdict: Outcome | None = None
+    forced_outcome: Outcome | None = None
     look_at: float = NEVER
     kill_at: float = NEVER
 
     def due(self) -> float:
         """When this run has to be looked at again."""
-        return self.kill_at if self.verdict is not None else min(self.look_at, self.limits.next())
+        return self.kill_at if self.forced_outcome is not None else min(self.look_at, self.limits.next())
 
     def ending(self, code: int, *, stopping: bool) -> Outcome:
         """The outcome of a run whose child died with this return code."""
-        if self.verdict is not None:
-            return self.verdict
+        if self.forced_outcome is not None:
+            return self.forced_outcome
         if stopping and code < 0:
             return Interrupted()
         if self.told is not None and code == -signal.SIGTERM:
@@ -74,7 +74,7 @@ class Run:
         return Crashed(cause_of(code))
 
 
-class Tenure:
+class ChildState:
     """
     One child, from its start to its death.
 
@@ -155,10 +155,10 @@ class Tenure:
         self.send(Close())
         self._waker.wake()
 
-    def condemn(self, outcome: Outcome) -> None:
+    def kill(self, outcome: Outcome) -> None:
         """Kill the child now; the run that it has ends with this outcome, unless another was decided before."""
         if self.run is not None:
-            self.run.verdict = self.run.verdict or outcome
+            self.run.forced_outcome = self.run.forced_outcome or outcome
         self._leave_by = NEVER
         self.child.kill()
 
@@ -183,7 +183,7 @@ class Tenure:
             self.cold = f"setup took more than {self._setup_limit:g} s"
             self.child.kill()
         elif now >= self._leave_by:
-            self.condemn(Interrupted() if self._closing else Crashed("closed its worker process's socket"))
+            self.kill(Interrupted() if self._closing else Crashed("closed its worker process's socket"))
         elif self.run is not None:
             self._enforce_limits(self.run, now)
 
@@ -204,7 +204,7 @@ class Tenure:
         return min(times)
 
     def _enforce_limits(self, run: Run, now: float) -> None:
-        if run.verdict is not None:
+        if run.forced_outcome is not None:
             if now >= run.kill_at:
                 self.child.kill()
             return
@@ -212,13 +212,13 @@ class Tenure:
             case Due.WARN:
                 self.stop("time-limit", hard=True)
             case Due.TIME_LIMIT:
-                self.condemn(Failed("time-limit"))
+                self.kill(Failed("time-limit"))
             case Due.STALLED:
-                run.verdict, run.kill_at = Failed("stalled"), now + _STACKS_TIME
+                run.forced_outcome, run.kill_at = Failed("stalled"), now + _STACKS_TIME
                 self.child.signal(STACKS_SIGNAL, group=False)
             case None:
                 pass
         if self._memory_limit is not None and now >= run.look_at:
             run.look_at = now + _TICK
             if (used := tree_rss(self.child.pid)) > self._memory_limit:
-                self.condemn(Crashed(f"memory-limit: {size_text(used)} of {size_text(self._memory_limit)}"))
+                self.kill(Crashed(f"memory-limit: {size_text(used)} of {size_text(self._memory_limit)}"))

@@ -87,7 +87,7 @@ class Executor:
             headers=task.headers,
             sent_at=task.sent_at,
             last_checkpoint=task.last_checkpoint,
-            handle=task.handle,
+            export_state=task.export_state,
             deadline=deadline,
         )
         with bound_contextvars(**facts.context()):

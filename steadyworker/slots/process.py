@@ -32,7 +32,7 @@ from steadyworker.clock import Clock
 from steadyworker.errors import InterruptReason
 from steadyworker.outcome import Crashed, Interrupted, Outcome
 from steadyworker.slots.base import Asked, Ended, Progressed, Ready, SlotEvent, SlotSink, Task, Unready
-from steadyworker.slots.child_state import NEVER, PARTING, Phase, Run, Tenure
+from steadyworker.slots.child_state import NEVER, PARTING, ChildState, Phase, Run
 from steadyworker.slots.execute import outcome_of_interrupt
 from steadyworker.slots.frames import (
     Cold,
@@ -95,7 +95,7 @@ class ProcessSlot:
         self._waker = Waker()
         self._sink: SlotSink = _nobody
         self._thread: threading.Thread | None = None
-        self._tenure: Tenure | None = None
+        self._tenure: ChildState | None = None
         self._run: Run | None = None
         self._stopping = False
         self._close_by = NEVER
@@ -118,7 +118,7 @@ class ProcessSlot:
         return False
 
     @property
-    def last_beat(self) -> float:
+    def last_progress(self) -> float:
         """When (monotonic) the child was last heard of."""
         return self._last_beat
 
@@ -176,12 +176,12 @@ class ProcessSlot:
         """End the run with this outcome, by SIGKILL to all its processes."""
         with self._lock:
             run = self._run
-            if run is None or run.task.fence != fence or run.verdict is not None:
+            if run is None or run.task.fence != fence or run.forced_outcome is not None:
                 return
             if (tenure := self._tenure_of(fence)) is not None:
-                tenure.condemn(outcome)
+                tenure.kill(outcome)
                 return
-            self._run, run.verdict = None, outcome
+            self._run, run.forced_outcome = None, outcome
         self._sink(self._ended(run, outcome))
 
     def stopping(self) -> None:
@@ -205,20 +205,20 @@ class ProcessSlot:
         """One child after another, until one cannot be replaced."""
         while self._thread is not None:
             try:
-                tenure = self._hire()
+                tenure = self._spawn()
             except OSError as error:
                 last = self._give_up(f"a child could not be started: {error}")
             else:
-                last = self._bury(tenure, self._serve(tenure))
+                last = self._reap(tenure, self._serve(tenure))
             for event in last:
                 self._sink(event)
 
-    def _hire(self) -> Tenure:
+    def _spawn(self) -> ChildState:
         started = (self._spare.take() if self._spare is not None else None) or start()
         hello = Hello(self._spec.target, list(sys.path), *self._log, self._silence)
         child = ChildProcess(started, hello, self._held, self._waker)
         with self._lock:
-            self._tenure = tenure = Tenure(
+            self._tenure = tenure = ChildState(
                 child,
                 self._waker,
                 self._clock,
@@ -230,7 +230,7 @@ class ProcessSlot:
                 tenure.leave(self._close_by, closing=True)
         return tenure
 
-    def _serve(self, tenure: Tenure) -> int:
+    def _serve(self, tenure: ChildState) -> int:
         """Listen to the child and enforce its limits until it has died; answers its return code."""
         child = tenure.child
         while not child.dead:
@@ -244,7 +244,7 @@ class ProcessSlot:
         self._listen(tenure)  # what it said before it died
         return child.reap()
 
-    def _listen(self, tenure: Tenure) -> None:
+    def _listen(self, tenure: ChildState) -> None:
         try:
             for frame in tenure.child.receive():
                 with self._lock:
@@ -253,9 +253,9 @@ class ProcessSlot:
                     self._sink(event)
         except (ValueError, msgspec.MsgspecError) as error:
             with self._lock:
-                tenure.condemn(Crashed(f"wrote to its worker process's socket: {error}"))
+                tenure.kill(Crashed(f"wrote to its worker process's socket: {error}"))
 
-    def _hear(self, tenure: Tenure, frame: Upward) -> SlotEvent | None:
+    def _hear(self, tenure: ChildState, frame: Upward) -> SlotEvent | None:
         """What the runner is told of a frame."""
         now = self._last_beat = self._clock.monotonic()
         run = tenure.run
@@ -274,7 +274,7 @@ class ProcessSlot:
             case Question() if run is not None and run.task.fence == frame.fence:
                 run.limits.moved = now
                 return Asked(self._id, frame.fence, frame.id, frame.what, frame.data)
-            case Over() if run is not None and run.task.fence == frame.fence and run.verdict is None:
+            case Over() if run is not None and run.task.fence == frame.fence and run.forced_outcome is None:
                 outcome = outcome_of(frame)
                 self._run = None
                 tenure.over()
@@ -287,7 +287,7 @@ class ProcessSlot:
                 pass  # a sign of life, or of a run that has ended
         return None
 
-    def _bury(self, tenure: Tenure, code: int) -> list[SlotEvent]:
+    def _reap(self, tenure: ChildState, code: int) -> list[SlotEvent]:
         """A child is dead and reaped: what the runner is told, and whether there will be another."""
         with self._lock:
             run, self._tenure = tenure.run, None
@@ -306,14 +306,14 @@ class ProcessSlot:
                 said.append(Unready(self._id, reason, stood))
         return said
 
-    def _tenure_of(self, fence: int) -> Tenure | None:
+    def _tenure_of(self, fence: int) -> ChildState | None:
         """The child that has this run; None when the run has ended, or waits for a child."""
         tenure = self._tenure
         return tenure if tenure is not None and tenure.run is not None and tenure.run.task.fence == fence else None
 
     def _ended(self, run: Run, outcome: Outcome) -> Ended:
         seconds = self._clock.monotonic() - run.limits.began
-        return Ended(self._id, run.task.fence, outcome, seconds, run.verdict is not None)
+        return Ended(self._id, run.task.fence, outcome, seconds, run.forced_outcome is not None)
 
 
 def _nobody(_event: SlotEvent) -> None:

@@ -71,7 +71,7 @@ class ThreadSlot:
         return any(thread.is_alive() for thread in self._abandoned)
 
     @property
-    def last_beat(self) -> float:
+    def last_progress(self) -> float:
         """When (monotonic) the thread was last heard of."""
         return self._last_beat
 
@@ -125,9 +125,9 @@ class ThreadSlot:
         """End the run with this outcome: it is told to, and its thread abandoned if it does not."""
         with self._changed:
             run = self._run
-            if run is None or run.task.fence != fence or run.verdict is not None:
+            if run is None or run.task.fence != fence or run.forced_outcome is not None:
                 return
-            run.verdict = outcome
+            run.forced_outcome = outcome
             run.abandon_at = self._clock.monotonic() + self._grace
             self._changed.notify_all()
         run.link.interrupt("fenced", hard=True)
@@ -151,7 +151,7 @@ class ThreadSlot:
             self._changed.notify_all()
         if run is not None:
             run.link.interrupt("shutdown", hard=True)
-            self._say(self._ended(run, run.verdict or Interrupted(), killed=True))
+            self._say(self._ended(run, run.forced_outcome or Interrupted(), killed=True))
         if self._keeper is not None and self._keeper is not threading.current_thread():
             self._keeper.join()
 
@@ -175,7 +175,7 @@ class ThreadSlot:
                 if self._run is not run:  # abandoned; `Ended` was sent
                     return
                 self._run = None
-            self._say(self._ended(run, run.verdict or outcome, killed=run.verdict is not None))
+            self._say(self._ended(run, run.forced_outcome or outcome, killed=run.forced_outcome is not None))
         try:
             executor.teardown()
         except BaseException as error:  # noqa: BLE001 - the slot ends anyway
@@ -229,7 +229,7 @@ class ThreadSlot:
             if bench is not None and bench.thread is not None:
                 self._abandoned.append(bench.thread)
                 bench.inbox.put(None)
-        self._say(self._ended(run, run.verdict or Interrupted(), killed=True))
+        self._say(self._ended(run, run.forced_outcome or Interrupted(), killed=True))
 
     def _not_ready(self, bench: _Bench, reason: str) -> None:
         with self._changed:
@@ -283,7 +283,7 @@ class _Run:
         self.task = task
         self.link = Link(self, clock)
         self.limits = Limits(clock.monotonic(), task.time_limit, task.stall_limit)
-        self.verdict: Outcome | None = None
+        self.forced_outcome: Outcome | None = None
         self.abandon_at = _NEVER
         self._slot = slot
 

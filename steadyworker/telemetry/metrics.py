@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Protocol
 
-from steadyworker.events import Adopted, Answered, Event, Followed
+from steadyworker.events import Adopted, DeliveryDeferred, DuplicateAcked, Event
 
 if TYPE_CHECKING:
     from prometheus_client import CollectorRegistry, Counter
@@ -55,9 +55,9 @@ class _Counted:
 
     def __call__(self, event: Event) -> None:
         match event:
-            case Answered(state=state):
+            case DuplicateAcked(state=state):
                 action = "answer"
-            case Followed():
+            case DeliveryDeferred():
                 action, state = "follow", ""
             case Adopted():
                 action, state = "adopt", ""

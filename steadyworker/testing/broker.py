@@ -24,7 +24,18 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from steadyworker.adapter import Blocked, Connected, Delivered, Gone, Lost, QueueSpec, Settings, Signal, Sink, Unblocked
+from steadyworker.adapter import (
+    Blocked,
+    Connected,
+    Delivered,
+    Lost,
+    QueueSpec,
+    Settings,
+    Signal,
+    Sink,
+    Unblocked,
+    Unreachable,
+)
 from steadyworker.clock import Clock
 from steadyworker.testing.memory_adapter import MemoryAdapter
 from steadyworker.testing.queues import Consumer, Message, Queues
@@ -142,7 +153,7 @@ class MemoryBroker:
             self._queues.down = cause
             for consumer in self._queues.everyone:
                 self._queues.end_epoch(consumer, cause)
-                consumer.outbox.append(Gone(cause))
+                consumer.outbox.append(Unreachable(cause))
 
     def come_up(self) -> None:
         """Take connections again; whoever was started connects at the next pump."""
@@ -187,7 +198,7 @@ class MemoryBroker:
         self._queues.everyone.remove(consumer)  # to the end of the line: consumers take turns
         self._queues.everyone.append(consumer)
         message = due[choose(len(due)) if choose else 0]
-        return consumer.tell, Delivered(self._queues.hand_over(consumer, message, self._pump))
+        return consumer.tell, Delivered(self._queues.plan(consumer, message, self._pump))
 
     def _tell(self, signal: Signal) -> None:
         with self._lock:

@@ -27,7 +27,7 @@ from typing import Any, Literal, TypeVar
 from steadyworker import payload as payloads
 from steadyworker.adapter import QueueSpec
 from steadyworker.clock import Times
-from steadyworker.delivery import KEY, ROUND, Copy, Target
+from steadyworker.delivery import KEY, ROUND, OutgoingMessage, Target
 from steadyworker.errors import seconds
 from steadyworker.events import Checkpointed, Event, JobStarted, Listener
 from steadyworker.ledger.base import JobId, Row, State
@@ -113,7 +113,9 @@ class Harness:
         wait = seconds(delay) or 0.0
         self._queues[name] = spec.queue
         sender = self.broker.adapter(QueueSpec(spec.queue, spec.dead_letter_queue))
-        sender.publish(Copy(Target.LATER if wait else Target.WORK, body, own, wait, message_id=name, new=True))
+        sender.publish(
+            OutgoingMessage(Target.LATER if wait else Target.WORK, body, own, wait, message_id=name, first=True)
+        )
         return name
 
     def wait(self, key: str, until: Until | Callable[[], object] = "settled", timeout: float = 10.0) -> Row | None:
@@ -210,7 +212,7 @@ class Harness:
         for process in running:
             if process.frozen:
                 process.thaw()
-        for stage, kill in ((Stage.DRAINING, False), (Stage.CANCELLING, False), (Stage.CANCELLING, True)):
+        for stage, kill in ((Stage.DRAINING, False), (Stage.INTERRUPTING, False), (Stage.INTERRUPTING, True)):
             for process in running:
                 process.enter(stage, kill=kill)
             if self._turns.finish(running, by_force=kill):

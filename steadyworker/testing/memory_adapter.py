@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
 from steadyworker.adapter import Capabilities, Delays, Finding, QueueSpec, Settings, Sink
-from steadyworker.delivery import Copy, Delivery, Settle, Settled, Target
+from steadyworker.delivery import Delivery, OutgoingMessage, Settle, Settled, Target
 from steadyworker.errors import PublishFailed
 from steadyworker.testing.queues import Consumer, Queues
 
@@ -48,24 +48,24 @@ class MemoryAdapter:
             self.consumer.tell = sink
             self._queues.connect(self.consumer)
 
-    def credits(self, count: int) -> None:
+    def prefetch(self, count: int) -> None:
         """The window: at most so many un-settled deliveries; kept through a reconnect."""
         self.consumer.window = count
 
-    def publish(self, copy: Copy) -> None:
+    def publish(self, message: OutgoingMessage) -> None:
         """Put the copy into its queue; raises ValueError for a new message whose body is over the limit."""
-        if copy.new and len(copy.body) > self._max_body:
+        if message.first and len(message.body) > self._max_body:
             raise ValueError(
-                f"Expected a body of at most {self._max_body} bytes, got {len(copy.body)}: send a reference to it."
+                f"Expected a body of at most {self._max_body} bytes, got {len(message.body)}: send a reference to it."
             )
         if self._stopped:
             raise PublishFailed("Expected an open adapter, got one that was stopped: open another.")
-        self._queues.publish(self.consumer, self._targets[copy.to], copy)
+        self._queues.publish(self.consumer, self._targets[message.to], message)
 
     def settle(self, delivery: Delivery, how: Settle) -> Settled:
         """Acknowledge or release; always `known`."""
         self._queues.settle(self.consumer, delivery, how)
-        return Settled.KNOWN
+        return Settled.CONFIRMED
 
     def identity(self) -> str:
         """The name that the broker was made with."""
@@ -109,9 +109,9 @@ class MemoryDeadLetters:
     def __iter__(self) -> Iterator[Delivery]:
         return self._queues.read(self._reader)
 
-    def publish(self, copy: Copy) -> None:
+    def publish(self, message: OutgoingMessage) -> None:
         """As the adapter's."""
-        self._adapter.publish(copy)
+        self._adapter.publish(message)
 
     def drop(self, delivery: Delivery) -> None:
         """Remove this dead letter."""

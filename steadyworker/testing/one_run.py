@@ -137,9 +137,9 @@ class _Desk:
                 self.checkpoints.append(msgspec.json.decode(data))
                 if len(self.checkpoints) == self._stop_at:
                     self.link.interrupt("shutdown", hard=True)
-            case "settled":
+            case "ended":
                 answer = []
-            case "handle" | "leave":
+            case "export_state" | "may_commit":
                 pass
             case _ if what != CANCEL:
                 raise RuntimeError(

@@ -8,9 +8,9 @@ from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
-from steadyworker.adapter import Gone, Lost, Signal, Sink
+from steadyworker.adapter import Lost, Signal, Sink, Unreachable
 from steadyworker.clock import Clock
-from steadyworker.delivery import KEY, Copy, Delivery, Headers, Redelivered, Settle, Target
+from steadyworker.delivery import KEY, Delivery, Headers, OutgoingMessage, Redelivered, Settle, Target
 from steadyworker.errors import BrokerUnavailable, PublishFailed, StaleDelivery, TargetMissing, Unsettled
 
 
@@ -82,7 +82,7 @@ class Queues:
         with self.lock:
             self.everyone.append(consumer)
             if self.down is not None:
-                consumer.outbox.append(Gone(self.down))
+                consumer.outbox.append(Unreachable(self.down))
 
     def close(self, consumer: Consumer) -> None:
         """The consumer is gone: what it held comes again, and it hears nothing more."""
@@ -92,7 +92,7 @@ class Queues:
             if consumer in self.everyone:
                 self.everyone.remove(consumer)
 
-    def publish(self, consumer: Consumer, queue: str, copy: Copy) -> None:
+    def publish(self, consumer: Consumer, queue: str, message: OutgoingMessage) -> None:
         """Put a copy into a queue."""
         with self.lock:
             refusal = self.down or self.blocked
@@ -102,8 +102,8 @@ class Queues:
                 raise TargetMissing(f"Expected the queue {queue!r}, but it was deleted: declare it again.")
             lost, consumer.confirm_lost = consumer.confirm_lost, None
             if lost is not False:
-                delay = self._delay(copy.delay) if copy.to is Target.LATER else 0.0
-                self.put(queue, copy.body, dict(copy.headers), copy.message_id, delay)
+                delay = self._delay(message.delay) if message.to is Target.LATER else 0.0
+                self.put(queue, message.body, dict(message.headers), message.message_id, delay)
             if lost is not None:
                 raise PublishFailed("Expected a confirm, got none: the message may or may not be there.")
 
@@ -138,7 +138,7 @@ class Queues:
             with self.lock:
                 if message.holder is not None or message.due > self.clock.boottime():
                     continue
-                delivery = self.hand_over(reader, message)
+                delivery = self.plan(reader, message)
             yield delivery
 
     def put(self, queue: str, body: bytes, headers: Headers, message_id: str | None, delay: float = 0.0) -> None:
@@ -169,7 +169,7 @@ class Queues:
                 due.append(message)
         return due
 
-    def hand_over(self, consumer: Consumer, message: Message, pump: int = 0) -> Delivery:
+    def plan(self, consumer: Consumer, message: Message, pump: int = 0) -> Delivery:
         """Let the consumer hold the message."""
         consumer.next_id += 1
         id_ = str(consumer.next_id)

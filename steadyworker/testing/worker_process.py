@@ -17,8 +17,8 @@ from steadyworker.events import Listener
 from steadyworker.ledger.base import Ledger
 from steadyworker.ledger.lease import Keeper
 from steadyworker.lifecycle import Stage
-from steadyworker.runner.runner import Happening, Runner
-from steadyworker.runner.state import Parts, Phase, Run, Staged
+from steadyworker.runner.runner import Runner, RunnerEvent
+from steadyworker.runner.state import Deps, Phase, Run, Staged
 from steadyworker.slots.base import Slot, SlotSink, Unready
 from steadyworker.slots.process import ProcessSlot
 from steadyworker.slots.thread import ThreadSlot
@@ -69,7 +69,7 @@ class WorkerProcess:
         line = cast(Ledger, self.ledger)
         for spec in specs:
             adapter = broker.adapter(QueueSpec(spec.queue, spec.dead_letter_queue, spec.concurrency))
-            parts = Parts(
+            deps = Deps(
                 spec=spec,
                 namespace=NAMESPACE,
                 owner=owner,
@@ -85,7 +85,7 @@ class WorkerProcess:
                 adoption=adoption,
             )
             self.adapters.append(adapter)
-            self.runners.append(_Runner(parts, wake))
+            self.runners.append(_Runner(deps, wake))
         queues = [spec.queue for spec in specs]
         self._keeper = Keeper(line, owner, owner, queues, self.runners, clock, self._times)
         self._keeper_due = clock.monotonic()
@@ -112,13 +112,13 @@ class WorkerProcess:
     def busy(self) -> bool:
         """Somebody else is at work for it: a handler that does not wait for an answer, or a slot's `setup`."""
         return not (self.frozen or self.stopped) and any(
-            _is_busy(slot, runner) for runner in self.runners for slot in runner.parts.slots
+            _is_busy(slot, runner) for runner in self.runners for slot in runner.deps.slots
         )
 
     @property
     def warming(self) -> bool:
         """A slot's `setup` has neither returned nor failed."""
-        return any(_is_warming(slot, runner) for runner in self.runners for slot in runner.parts.slots)
+        return any(_is_warming(slot, runner) for runner in self.runners for slot in runner.deps.slots)
 
     @property
     def idle(self) -> bool:
@@ -156,13 +156,13 @@ class WorkerProcess:
         self.frozen = True
         self._windows = [adapter.consumer.window for adapter in self.adapters]
         for adapter in self.adapters:
-            adapter.credits(0)
+            adapter.prefetch(0)
 
     def thaw(self) -> None:
         """Go on as if nothing had happened."""
         self.frozen = False
         for adapter, window in zip(self.adapters, self._windows, strict=True):
-            adapter.credits(window)
+            adapter.prefetch(window)
 
     def enter(self, stage: Stage, *, kill: bool = False) -> None:
         """Enter this stage at its next turn; with `kill` it ends what still runs."""
@@ -180,7 +180,7 @@ class WorkerProcess:
             return
         self.stopped = True
         for runner in self.runners:
-            for slot in runner.parts.slots:
+            for slot in runner.deps.slots:
                 slot.close(_SOON)
         for adapter in self.adapters:
             adapter.stop(0.0)
@@ -192,14 +192,14 @@ class WorkerProcess:
 class _Runner(Runner):
     """A runner that wakes the test's thread when a slot has something to say."""
 
-    def __init__(self, parts: Parts, wake: Callable[[], None]) -> None:
+    def __init__(self, deps: Deps, wake: Callable[[], None]) -> None:
         self._wake = wake
-        super().__init__(parts)
+        super().__init__(deps)
 
-    def post(self, happening: Happening) -> None:
-        if isinstance(happening, Unready):
-            _slot_of(self.parts.slots, happening.slot).down = True
-        super().post(happening)
+    def post(self, event: RunnerEvent) -> None:
+        if isinstance(event, Unready):
+            _slot_of(self.deps.slots, event.slot).down = True
+        super().post(event)
         self._wake()
 
 

@@ -12,8 +12,8 @@ import sys
 from itertools import count
 from pathlib import Path
 
-from steadyworker.adapter import Connected, Delivered, Gone, Lost, QueueSpec, Settings, Signal
-from steadyworker.delivery import KEY, Copy, Delivery, Settle, Target
+from steadyworker.adapter import Connected, Delivered, Lost, QueueSpec, Settings, Signal, Unreachable
+from steadyworker.delivery import KEY, Delivery, OutgoingMessage, Settle, Target
 from steadyworker.errors import PublishFailed, StaleDelivery, Unsettled
 from steadyworker_sqlite import SqliteAdapter
 
@@ -40,7 +40,7 @@ class Consumer:
                 say("lost", epoch)
                 for delivery in self.held:
                     self.settle(delivery)
-            case Gone(cause):
+            case Unreachable(cause):
                 say("gone", cause)
             case Delivered(delivery):
                 say("delivered", delivery.headers[KEY])
@@ -62,7 +62,7 @@ class Consumer:
 
 def consume(adapter: SqliteAdapter, window: int, *, acks: bool) -> None:
     signals: queue.Queue[Signal] = queue.Queue()
-    adapter.credits(window)
+    adapter.prefetch(window)
     adapter.start(signals.put)
     consumer = Consumer(adapter, acks=acks)
     while True:
@@ -83,7 +83,7 @@ def fill(adapter: SqliteAdapter, limit: int) -> None:
     resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit))
     try:
         for n in count():
-            adapter.publish(Copy(Target.WORK, b"x" * 5000, {KEY: f"k-{n}"}))
+            adapter.publish(OutgoingMessage(Target.WORK, b"x" * 5000, {KEY: f"k-{n}"}))
             say("confirmed", f"k-{n}")
     except PublishFailed as error:
         say("refused", error)

@@ -12,14 +12,14 @@ from steadyworker.adapter import (
     Blocked,
     Connected,
     Delivered,
-    Gone,
     Lost,
     QueueSpec,
     Settings,
     Signal,
     Unblocked,
+    Unreachable,
 )
-from steadyworker.delivery import KEY, Copy, Redelivered, Settle, Target
+from steadyworker.delivery import KEY, OutgoingMessage, Redelivered, Settle, Target
 from steadyworker.errors import BrokerUnavailable, PublishFailed, StaleDelivery, TargetMissing, Unsettled
 from steadyworker.testing.broker import MemoryBroker
 from steadyworker.testing.clock import FakeClock
@@ -59,14 +59,14 @@ class Worker:
         self.heard: list[Signal] = []
         self.adapter = broker.adapter(SPEC)
         self.adapter.start(self.heard.append)
-        self.adapter.credits(credits_)
+        self.adapter.prefetch(credits_)
 
     def deliveries(self) -> list[Delivered]:
         return [signal for signal in self.heard if isinstance(signal, Delivered)]
 
 
-def work(key: str = "k-1", to: Target = Target.WORK, delay: float = 0.0) -> Copy:
-    return Copy(to, b"{}", {KEY: key}, delay)
+def work(key: str = "k-1", to: Target = Target.WORK, delay: float = 0.0) -> OutgoingMessage:
+    return OutgoingMessage(to, b"{}", {KEY: key}, delay)
 
 
 @pytest.fixture
@@ -92,8 +92,8 @@ def test_nothing_happens_but_in_pump(broker: MemoryBroker) -> None:
 
 def test_what_is_in_the_broker_can_be_looked_at(broker: MemoryBroker, clock: FakeClock) -> None:
     worker = Worker(broker)
-    for copy in (work("now"), work("later", Target.LATER, 60), work("dead", Target.DEAD)):
-        worker.adapter.publish(copy)
+    for message in (work("now"), work("later", Target.LATER, 60), work("dead", Target.DEAD)):
+        worker.adapter.publish(message)
     assert [message.headers[KEY] for message in broker.messages("exports")] == ["now", "later"]
     assert [message.headers[KEY] for message in broker.dead("exports")] == ["dead"]
     assert broker.depth("exports") == 2
@@ -107,8 +107,8 @@ def test_a_delivery_that_timed_out_is_stale_though_its_epoch_goes_on(broker: Mem
     first, second = Worker(broker), Worker(broker, credits_=0)
     first.adapter.publish(work())
     broker.pump()
-    first.adapter.credits(0)
-    second.adapter.credits(1)
+    first.adapter.prefetch(0)
+    second.adapter.prefetch(1)
     broker.redeliver("k-1", silent=silent)
     broker.pump()
     old, new = first.deliveries()[0].delivery, second.deliveries()[0].delivery
@@ -177,8 +177,8 @@ def test_a_broker_that_is_down_refuses_everything_and_then_connects_again(broker
         worker.adapter.settle(worker.deliveries()[0].delivery, Settle.ACK)
     late = Worker(broker, credits_=0)
     broker.pump()
-    assert worker.heard[2:] == [Lost(1, "restart"), Gone("restart")]
-    assert late.heard == [Gone("restart")]
+    assert worker.heard[2:] == [Lost(1, "restart"), Unreachable("restart")]
+    assert late.heard == [Unreachable("restart")]
     broker.come_up()
     broker.pump()
     assert worker.heard[4] == Connected(2)
@@ -211,7 +211,7 @@ def test_a_queue_that_was_deleted_is_missing(broker: MemoryBroker) -> None:
 
 def test_a_worker_that_releases_everything_cannot_keep_the_pump_busy(broker: MemoryBroker) -> None:
     adapter = broker.adapter(SPEC)
-    adapter.credits(1)
+    adapter.prefetch(1)
     released: list[str] = []
 
     def release(signal: Signal) -> None:

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 import trustme
 
-from steadyworker.adapter import Connected, Delivered, Gone, QueueSpec, Settings
-from steadyworker.delivery import KEY, Copy, Settle, Settled, Target
+from steadyworker.adapter import Connected, Delivered, QueueSpec, Settings, Unreachable
+from steadyworker.delivery import KEY, OutgoingMessage, Settle, Settled, Target
 from steadyworker.errors import BrokerUnavailable
 from steadyworker_rabbitmq import RabbitmqAdapter, backoff
 from tests.brokers.rabbitmq import Node, Vhost
@@ -25,7 +25,7 @@ class Worker:
     def __init__(self, url: str) -> None:
         self.heard: list[Any] = []
         self.adapter = RabbitmqAdapter(url, SPEC, Settings(delays=(1.0,)))
-        self.adapter.credits(1)
+        self.adapter.prefetch(1)
         self.adapter.start(self.heard.append)
 
     def first(self, kind: type[Any], eventually: Eventually) -> Any:
@@ -87,13 +87,13 @@ def test_a_certificate_logs_in_without_a_password(desk: Desk, open_worker: OpenW
     """It makes the queues, publishes, consumes and settles as the user whom the certificate names, on all its connections."""
     worker = open_worker(desk.url(desk.issued(desk.vhost.user)))
     worker.first(Connected, eventually)
-    worker.adapter.publish(Copy(Target.WORK, b"{}", {KEY: "k-1"}))
+    worker.adapter.publish(OutgoingMessage(Target.WORK, b"{}", {KEY: "k-1"}))
     delivery = worker.first(Delivered, eventually).delivery
-    assert worker.adapter.settle(delivery, Settle.ACK) is Settled.KNOWN
+    assert worker.adapter.settle(delivery, Settle.ACK) is Settled.CONFIRMED
     assert worker.adapter.findings(SPEC) == []
     with worker.adapter.dead_letters() as dead:
         assert list(dead) == []
-    assert not [said for said in worker.heard if isinstance(said, Gone)]
+    assert not [said for said in worker.heard if isinstance(said, Unreachable)]
 
 
 def test_a_name_that_nobody_has_is_final(
@@ -101,7 +101,7 @@ def test_a_name_that_nobody_has_is_final(
 ) -> None:
     caplog.set_level("DEBUG")
     worker = open_worker(desk.url(desk.issued("nobody")))
-    gone = worker.first(Gone, eventually)
+    gone = worker.first(Unreachable, eventually)
     (finding,) = worker.adapter.findings(SPEC)
     for said in (gone.cause, finding.what):
         assert "ssl_cert_login_from" in said
@@ -125,7 +125,7 @@ def test_a_certificate_that_is_refused_is_final(
     foreign = desk.issued(desk.vhost.user, by=trustme.CA())
     with desk.node.listener_for_certificates(tls) as port:
         worker = open_worker(desk.url("" if given == "none" else foreign, port))
-        gone = worker.first(Gone, eventually)
+        gone = worker.first(Unreachable, eventually)
         (finding,) = worker.adapter.findings(SPEC)
         for said in (gone.cause, finding.what):
             assert "_ALERT_" in said
@@ -159,7 +159,7 @@ def test_a_certificate_that_is_refused_later_is_waited_for(
     with pytest.raises(BrokerUnavailable, match="_ALERT_"):
         worker.adapter.identity()
     desk.node.ctl("close_all_connections", "-p", desk.vhost.name, "test")
-    assert not worker.first(Gone, eventually).final
+    assert not worker.first(Unreachable, eventually).final
     for file, content in zip(files, good, strict=True):
         file.write_bytes(content)
     eventually(lambda: len([said for said in worker.heard if isinstance(said, Connected)]) == 2)

@@ -14,7 +14,7 @@ from pika.adapters.blocking_connection import BlockingChannel
 from pika.exceptions import NackError
 
 from steadyworker.adapter import QueueSpec, Settings
-from steadyworker.delivery import Copy, Target
+from steadyworker.delivery import OutgoingMessage, Target
 from steadyworker.errors import BrokerUnavailable, ConfigError, Finding, TargetMissing
 from steadyworker_rabbitmq.checks.findings import find
 from steadyworker_rabbitmq.checks.management import Management
@@ -98,7 +98,7 @@ def until(answer: Callable[[], Any]) -> Any:
 
 
 def publish(channel: BlockingChannel, topology: Topology, body: bytes, delay: float) -> None:
-    exchange, key = topology.route(Copy(Target.LATER, body, {}, delay))
+    exchange, key = topology.route(OutgoingMessage(Target.LATER, body, {}, delay))
     channel.basic_publish(exchange, key, body, pika.BasicProperties(delivery_mode=2), mandatory=True)
 
 

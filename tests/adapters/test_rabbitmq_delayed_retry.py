@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from steadyworker.adapter import Connected, Delivered, Delivery, Finding, QueueSpec, Redelivered, Settings
-from steadyworker.delivery import KEY, Copy, Settle, Settled, Target
+from steadyworker.delivery import KEY, OutgoingMessage, Settle, Settled, Target
 from steadyworker_rabbitmq import RabbitmqAdapter
-from steadyworker_rabbitmq.checks.queue_state import Actual
+from steadyworker_rabbitmq.checks.queue_state import QueueState
 from steadyworker_rabbitmq.checks.risks import delayed_retry
 from steadyworker_rabbitmq.topology import Topology
 from tests.brokers.rabbitmq import Node, RabbitMQ, Vhost
@@ -45,7 +45,7 @@ def url(rabbitmq: RabbitMQ, vhost: Vhost) -> str:
 @pytest.fixture
 def adapter(url: str) -> Iterator[RabbitmqAdapter]:
     made = RabbitmqAdapter(url, SPEC, SETTINGS)
-    made.credits(1)
+    made.prefetch(1)
     yield made
     made.stop(5)
 
@@ -71,13 +71,13 @@ def test_a_copy_waits_for_its_level_only_and_is_never_handed_over_in_vain(
 ) -> None:
     """Nobody gives back what lies in a retry queue: there is nothing for the broker to delay, or to count."""
     heard = Heard()
-    adapter.publish(Copy(Target.WORK, b"{}", {KEY: "k-1"}))
+    adapter.publish(OutgoingMessage(Target.WORK, b"{}", {KEY: "k-1"}))
     adapter.start(heard.append)
     delivery = heard.delivery(eventually, 1)
     for number, delay in enumerate(SETTINGS.delays, 2):
         began = time.monotonic()
-        adapter.publish(Copy(Target.LATER, b"{}", {KEY: "k-1", "sw-hop": str(number)}, delay))
-        assert adapter.settle(delivery, Settle.ACK) is Settled.KNOWN
+        adapter.publish(OutgoingMessage(Target.LATER, b"{}", {KEY: "k-1", "sw-hop": str(number)}, delay))
+        assert adapter.settle(delivery, Settle.ACK) is Settled.CONFIRMED
         delivery = heard.delivery(eventually, number)
         assert time.monotonic() - began >= delay
         assert delivery.headers["sw-hop"] == str(number)
@@ -90,14 +90,14 @@ def test_what_is_given_back_is_kept_for_a_while_and_no_limit_comes_nearer(
     """By a release and by a stop; as long as the operator has said, and `check` says so."""
     keeps = rabbitmq.version >= (4, 3)
     heard, others = Heard(), Heard()
-    adapter.publish(Copy(Target.WORK, b"{}", {KEY: "k-1"}))
+    adapter.publish(OutgoingMessage(Target.WORK, b"{}", {KEY: "k-1"}))
     adapter.start(heard.append)
     held = heard.delivery(eventually, 1)
     began = time.monotonic()
     adapter.settle(held, Settle.RELEASE)
     again = heard.delivery(eventually, 2)
     other = RabbitmqAdapter(url, SPEC, SETTINGS)
-    other.credits(1)
+    other.prefetch(1)
     other.start(others.append)
     eventually(lambda: any(isinstance(signal, Connected) for signal in others))
     stopped = time.monotonic()
@@ -107,14 +107,14 @@ def test_what_is_given_back_is_kept_for_a_while_and_no_limit_comes_nearer(
         assert stopped - began >= KEPT - EARLY
         assert time.monotonic() - stopped >= KEPT - EARLY
         assert [hand_overs(delivery) for delivery in (again, last)] == [("1", None), ("2", None)]
-    assert other.settle(last, Settle.ACK) is Settled.KNOWN
+    assert other.settle(last, Settle.ACK) is Settled.CONFIRMED
     other.stop(5)
 
 
 def test_dead_letters_that_were_looked_at_come_back_and_check_says_when(
     rabbitmq: RabbitMQ, adapter: RabbitmqAdapter, eventually: Eventually
 ) -> None:
-    adapter.publish(Copy(Target.DEAD, b"{}", {KEY: "k-1"}))
+    adapter.publish(OutgoingMessage(Target.DEAD, b"{}", {KEY: "k-1"}))
 
     def seen() -> int:
         with adapter.dead_letters() as letters:
@@ -141,17 +141,17 @@ def test_dead_letters_that_were_looked_at_come_back_and_check_says_when(
     )
 
 
-def said(work: Actual, version: tuple[int, ...] = (4, 3, 6)) -> list[str]:
+def said(work: QueueState, version: tuple[int, ...] = (4, 3, 6)) -> list[str]:
     """What `check` says of a work queue."""
     (_, wanted, *_) = Topology(SPEC, SETTINGS).queues(version)
     return [finding.what for finding in delayed_retry(version, wanted, work)]
 
 
-def queue(kind: str | None, shortest: int | None = 2000, longest: int | None = None, **policy: object) -> Actual:
+def queue(kind: str | None, shortest: int | None = 2000, longest: int | None = None, **policy: object) -> QueueState:
     own = {"x-delayed-retry-type": kind, "x-delayed-retry-min": shortest, "x-delayed-retry-max": longest}
     told: Any = {f"delayed-retry-{key}": value for key, value in policy.items()}
     arguments = {"x-queue-type": "quorum", **{key: value for key, value in own.items() if value is not None}}
-    return Actual("exports", arguments, told, "p", type="quorum")
+    return QueueState("exports", arguments, told, "p", type="quorum")
 
 
 @pytest.mark.parametrize(
@@ -183,7 +183,7 @@ def queue(kind: str | None, shortest: int | None = 2000, longest: int | None = N
         ),
     ],
 )
-def test_what_applies_is_said_and_nothing_else(work: Actual, says: list[str]) -> None:
+def test_what_applies_is_said_and_nothing_else(work: QueueState, says: list[str]) -> None:
     """As tried on 4.3.6: without both a type and a `-min` nothing is delayed, `-max` caps, and a policy outranks the queue's own."""
     assert said(work) == says
     assert said(work, (4, 2, 0)) == []

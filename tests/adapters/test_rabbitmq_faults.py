@@ -18,8 +18,18 @@ import pika
 import pytest
 from pika.exceptions import ChannelClosedByBroker
 
-from steadyworker.adapter import Blocked, Connected, Delivered, Delivery, Gone, Lost, QueueSpec, Settings, Unblocked
-from steadyworker.delivery import HOP, KEY, Copy, Settle, Settled, Target
+from steadyworker.adapter import (
+    Blocked,
+    Connected,
+    Delivered,
+    Delivery,
+    Lost,
+    QueueSpec,
+    Settings,
+    Unblocked,
+    Unreachable,
+)
+from steadyworker.delivery import HOP, KEY, OutgoingMessage, Settle, Settled, Target
 from steadyworker.errors import BrokerUnavailable, PublishFailed, StaleDelivery, TargetMissing, Unsettled
 from steadyworker_rabbitmq import RabbitmqAdapter, backoff, connection
 from steadyworker_rabbitmq.checks import limits
@@ -38,7 +48,7 @@ class Worker:
     def __init__(self, url: str, credits_: int = 1, spec: QueueSpec = SPEC, **settings: Any) -> None:
         self.heard: list[Any] = []
         self.adapter = RabbitmqAdapter(url, spec, Settings(**{"delays": (1.0, 2.0), **settings}))
-        self.adapter.credits(credits_)
+        self.adapter.prefetch(credits_)
 
     def start(self) -> None:
         self.adapter.start(self.heard.append)
@@ -57,8 +67,8 @@ def _impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(backoff, "LONGEST", 2.0)
 
 
-def work(key: str = "k-1", to: Target = Target.WORK, delay: float = 0.0) -> Copy:
-    return Copy(to, b"{}", {KEY: key}, delay)
+def work(key: str = "k-1", to: Target = Target.WORK, delay: float = 0.0) -> OutgoingMessage:
+    return OutgoingMessage(to, b"{}", {KEY: key}, delay)
 
 
 @pytest.fixture
@@ -105,12 +115,12 @@ def test_a_broker_that_ends_and_comes_back(
         worker.adapter.settle(old, Settle.ACK)
     with pytest.raises(PublishFailed):
         worker.adapter.publish(work("k-2"))
-    eventually(lambda: worker.all(Gone))
-    assert not worker.all(Gone)[0].final
+    eventually(lambda: worker.all(Unreachable))
+    assert not worker.all(Unreachable)[0].final
     rabbitmq_node.start()
     new = worker.delivery(eventually, 2)
     assert (new.headers[KEY], new.epoch) == ("k-1", worker.all(Connected)[-1].epoch)
-    assert worker.adapter.settle(new, Settle.ACK) is Settled.KNOWN
+    assert worker.adapter.settle(new, Settle.ACK) is Settled.CONFIRMED
     assert [lost.epoch for lost in worker.all(Lost)] == [1]
 
 
@@ -134,8 +144,8 @@ def test_a_delivery_timeout_ends_the_epoch_and_says_what_to_set(
     settled = {worker.delivery(eventually, number).headers[KEY]: worker for number in (3, 4)}
     assert set(settled) == {"k-1", "k-2"}
     for signal in worker.all(Delivered)[2:]:
-        assert worker.adapter.settle(signal.delivery, Settle.ACK) is Settled.KNOWN
-    assert not worker.all(Gone), "the connection stood all the time"
+        assert worker.adapter.settle(signal.delivery, Settle.ACK) is Settled.CONFIRMED
+    assert not worker.all(Unreachable), "the connection stood all the time"
 
 
 def test_a_deleted_queue_is_said_and_made_again(
@@ -169,7 +179,7 @@ def test_a_deleted_queue_is_waited_for_where_it_is_not_ours_to_make(
     worker.start()
     worker.delivery(eventually)
     rabbitmq.management("DELETE", f"queues/{quote(vhost.name)}/exports")
-    gone = eventually(lambda: worker.all(Gone))[0]
+    gone = eventually(lambda: worker.all(Unreachable))[0]
     assert "exports" in gone.cause
     assert not gone.final
     with pytest.raises(PublishFailed, match="exports"):
@@ -257,7 +267,9 @@ def test_a_message_with_texts_that_are_no_utf_8_is_a_message_like_any_other(
     worker.start()
     first = worker.delivery(eventually)
     assert (first.message_id, first.body) == ("caf\\xe9-1", b"body")
-    worker.adapter.publish(Copy(Target.WORK, first.body, {**first.headers, KEY: "k"}, message_id=first.message_id))
+    worker.adapter.publish(
+        OutgoingMessage(Target.WORK, first.body, {**first.headers, KEY: "k"}, message_id=first.message_id)
+    )
     worker.adapter.settle(first, Settle.ACK)
     second = worker.delivery(eventually, 2)
     assert (second.message_id, second.headers[KEY], second.headers["table"]) == (
@@ -297,7 +309,7 @@ def test_an_alarm_stops_publishes_and_no_ack(
     with pytest.raises(PublishFailed, match="no publishes"):
         worker.adapter.publish(work())
     for signal in worker.all(Delivered):
-        assert worker.adapter.settle(signal.delivery, Settle.ACK) is Settled.KNOWN
+        assert worker.adapter.settle(signal.delivery, Settle.ACK) is Settled.CONFIRMED
     assert under_way.is_alive(), "its confirm comes with the end of the alarm"
     rabbitmq_node.set_memory_alarm(on=False)
     eventually(lambda: worker.all(Unblocked))
@@ -393,7 +405,7 @@ def test_a_wrong_password_is_final_and_in_no_text(
 ) -> None:
     worker = open_worker(vhost.url.replace(vhost.password, CANARY))
     worker.start()
-    gone = eventually(lambda: worker.all(Gone))[0]
+    gone = eventually(lambda: worker.all(Unreachable))[0]
     assert gone.final
     assert "user and password" in gone.cause
     texts = [repr(worker.heard), repr(worker.adapter.__dict__)]
@@ -422,7 +434,7 @@ def test_a_virtual_host_that_is_not_there_is_final(
 ) -> None:
     worker = open_worker(f"{vhost.url}-nope")
     worker.start()
-    gone = eventually(lambda: worker.all(Gone))[0]
+    gone = eventually(lambda: worker.all(Unreachable))[0]
     assert gone.final
     assert f"{vhost.name}-nope" in gone.cause
 
@@ -434,7 +446,7 @@ def test_a_limit_of_connections_is_waited_for(
     rabbitmq.management("PUT", f"vhost-limits/{vhost.name}/max-connections", {"value": 0})
     worker = open_worker()
     worker.start()
-    gone = eventually(lambda: worker.all(Gone))[0]
+    gone = eventually(lambda: worker.all(Unreachable))[0]
     assert "limit" in gone.cause
     assert not gone.final
     rabbitmq.management("DELETE", f"vhost-limits/{vhost.name}/max-connections")
@@ -444,7 +456,7 @@ def test_a_limit_of_connections_is_waited_for(
 def test_tls_to_the_port_without_is_final(rabbitmq_node: Node, open_worker: OpenWorker, eventually: Eventually) -> None:
     worker = open_worker(rabbitmq_node.tls_url.replace(str(rabbitmq_node.amqps), str(rabbitmq_node.amqp)))
     worker.start()
-    gone = eventually(lambda: worker.all(Gone))[0]
+    gone = eventually(lambda: worker.all(Unreachable))[0]
     assert gone.final
     assert "scheme and port" in gone.cause
 
@@ -456,7 +468,7 @@ def test_a_port_that_is_not_for_this_is_said(
     for port in (rabbitmq_node.amqps, urlsplit(rabbitmq_node.management_url).port):
         worker = open_worker(rabbitmq_node.url.replace(str(rabbitmq_node.amqp), str(port)))
         worker.start()
-        gone = eventually(lambda worker=worker: worker.all(Gone))[0]
+        gone = eventually(lambda worker=worker: worker.all(Unreachable))[0]
         assert "scheme and port" in gone.cause if gone.final else "whether it wants TLS" in gone.cause
 
 
@@ -471,7 +483,7 @@ def test_tls_with_the_brokers_authority_works_and_without_it_is_final(
     for query in ("", f"?cafile={rabbitmq_node.ca_file}&server_name=rabbit.example"):
         worker = open_worker(vhost.tls_url + query)
         worker.start()
-        gone = eventually(lambda worker=worker: worker.all(Gone))[0]
+        gone = eventually(lambda worker=worker: worker.all(Unreachable))[0]
         assert gone.final
         assert "certificate" in gone.cause
 
@@ -486,7 +498,7 @@ def test_a_password_that_is_rotated_is_read_again(
     eventually(lambda: worker.all(Connected))
     rabbitmq.management("PUT", f"users/{vhost.user}", {"password": CANARY, "tags": "management"})
     proxy.cut()
-    gone = eventually(lambda: worker.all(Gone))[0]
+    gone = eventually(lambda: worker.all(Unreachable))[0]
     assert not gone.final
     urls.append(urls[0].replace(vhost.password, CANARY))
     eventually(lambda: len(worker.all(Connected)) == 2)
@@ -509,7 +521,7 @@ def test_a_cut_is_noticed_at_once_and_the_message_comes_again(
     assert [type(signal) for signal in worker.heard] == [Connected, Delivered, Lost, Connected, Delivered]
     with pytest.raises(StaleDelivery):
         worker.adapter.settle(old, Settle.ACK)
-    assert worker.adapter.settle(new, Settle.ACK) is Settled.KNOWN
+    assert worker.adapter.settle(new, Settle.ACK) is Settled.CONFIRMED
 
 
 @pytest.mark.parametrize("direction", [BOTH, ("up",), ("down",)], ids=["both-ways", "up", "down"])
@@ -588,7 +600,7 @@ def test_the_handshake_may_be_cut_at_any_byte(
     for wait in ("FIRST", "REFUSED", "LONGEST"):
         monkeypatch.setattr(backoff, wait, 0.0)
     # The handshake alone may be shorter than that.
-    open_worker().adapter.publish(Copy(Target.WORK, bytes(1000), {KEY: "k-1"}))
+    open_worker().adapter.publish(OutgoingMessage(Target.WORK, bytes(1000), {KEY: "k-1"}))
     before = _open_files()
 
     def cut_from(first: int) -> None:
@@ -612,7 +624,7 @@ def test_the_handshake_may_be_cut_at_any_byte(
             worker.start()
             proxy.wait_connections(tries + 77, within=200)
             eventually(lambda: isinstance(worker.heard[-1], Connected | Delivered))
-            assert not any(gone.final for gone in worker.all(Gone))
+            assert not any(gone.final for gone in worker.all(Unreachable))
             worker.adapter.stop(5)
 
     with ThreadPoolExecutor(8) as threads:
@@ -633,7 +645,7 @@ def test_bytes_that_come_one_by_one(
     open_worker().adapter.publish(work("k-1"))
     worker.start()
     worker.adapter.settle(worker.delivery(eventually), Settle.ACK)
-    worker.adapter.publish(Copy(Target.WORK, bytes(500), {KEY: "k-2"}))
+    worker.adapter.publish(OutgoingMessage(Target.WORK, bytes(500), {KEY: "k-2"}))
     assert worker.delivery(eventually, 2).body == bytes(500)
 
 
@@ -649,7 +661,7 @@ def test_a_host_that_is_down_is_passed_by(
     worker.start()
     worker.adapter.publish(work())
     assert worker.delivery(eventually).headers[KEY] == "k-1"
-    assert not worker.all(Gone)
+    assert not worker.all(Unreachable)
 
 
 def test_a_stop_gives_everything_back_at_once(vhost: Vhost, open_worker: OpenWorker, eventually: Eventually) -> None:
@@ -696,7 +708,7 @@ def test_windows_that_change_all_the_time_lose_nothing_and_are_never_exceeded(
         windows = itertools.cycle([1, 8, 0, 3, 5, 0, 2, 8])
 
         def settled() -> bool:
-            worker.adapter.credits(next(windows))
+            worker.adapter.prefetch(next(windows))
             return sum(done.values()) == total
 
         eventually(settled)

@@ -9,7 +9,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 import pytest
 
 from steadyworker_rabbitmq.checks.management import Management, Unanswered
-from steadyworker_rabbitmq.checks.queue_state import Actual
+from steadyworker_rabbitmq.checks.queue_state import QueueState
 
 QUEUE = """{
     "type": "quorum", "durable": true, "arguments": {"x-queue-type": "quorum"}, "policy": "shop",
@@ -83,7 +83,7 @@ def unanswered(management: Management) -> str:
 
 
 def test_a_queue_is_told_with_what_policies_add(server: Server) -> None:
-    assert at(f"{server.url}/rabbit").queue("ex ports/#é") == Actual(
+    assert at(f"{server.url}/rabbit").queue("ex ports/#é") == QueueState(
         "ex ports/#é",
         arguments={"x-queue-type": "quorum"},
         policy={"consumer-timeout": 600_000},

@@ -20,7 +20,7 @@ from pika import exceptions
 from pika.adapters.utils import connection_workflow
 from pika.spec import Basic, BasicProperties
 
-from steadyworker.adapter import Copy, Redelivered, SystemClock, Target
+from steadyworker.adapter import OutgoingMessage, Redelivered, SystemClock, Target
 from steadyworker.errors import BrokerUnavailable, PublishFailed
 from steadyworker_rabbitmq.backoff import Backoff
 from steadyworker_rabbitmq.errors import Foreign, Refused, translated, unavailable
@@ -138,7 +138,9 @@ def test_headers_of_every_type_and_the_properties_survive_a_retry() -> None:
     assert delivery.headers["text"] == "Café №7"
     assert (delivery.headers["int"], delivery.headers["yes"], delivery.headers["none"]) == ("5", "true", "")
     assert (delivery.message_id, delivery.sent_at) == ("m", 1000.0)
-    again = over_the_wire(properties_of(Copy(Target.LATER, b"", {**delivery.headers, "sw-hop": "1"}), "m-2", 2000.5))
+    again = over_the_wire(
+        properties_of(OutgoingMessage(Target.LATER, b"", {**delivery.headers, "sw-hop": "1"}), "m-2", 2000.5)
+    )
     assert again.headers == {**TYPES, "sw-hop": "1"}
     assert (again.content_type, again.correlation_id, again.priority) == ("application/json", "c", 3)
     assert (again.message_id, again.timestamp, again.delivery_mode) == ("m-2", 2000, 2)
@@ -146,7 +148,7 @@ def test_headers_of_every_type_and_the_properties_survive_a_retry() -> None:
 
 def test_a_header_that_was_changed_on_the_way_is_what_it_was_changed_to() -> None:
     delivery = received(BasicProperties(headers={"n": 5, "m": 6}))
-    again = properties_of(Copy(Target.LATER, b"", {**delivery.headers, "n": "6"}), "m", 0)
+    again = properties_of(OutgoingMessage(Target.LATER, b"", {**delivery.headers, "n": "6"}), "m", 0)
     assert again.headers == {"n": "6", "m": 6}
 
 
@@ -160,7 +162,7 @@ def test_what_the_broker_wrote_is_shown_and_not_published_again() -> None:
     others = {"x-acquired-count": 2, "CC": ["elsewhere"], "BCC": ["elsewhere"], "mine": "1"}
     delivery = received(BasicProperties(headers={**theirs, **others}, expiration="1000", user_id="bob"))
     assert delivery.headers["x-death"] == '[{"count": 3}]'
-    again = properties_of(Copy(Target.LATER, b"", delivery.headers), "m", 0)
+    again = properties_of(OutgoingMessage(Target.LATER, b"", delivery.headers), "m", 0)
     assert again.headers == {"mine": "1"}
     assert (again.expiration, again.user_id) == (None, None)
 
@@ -169,7 +171,7 @@ def test_what_the_broker_wrote_is_shown_and_not_published_again() -> None:
     "forged", ["{", "[]", "7", '{"headers": 1}', '{"properties": []}', '{"headers": {"a": {"time": 1e99}}}']
 )
 def test_a_forged_help_is_no_help(forged: str) -> None:
-    assert properties_of(Copy(Target.WORK, b"", {"a": "b", EXACT: forged}), "m", 0).headers == {"a": "b"}
+    assert properties_of(OutgoingMessage(Target.WORK, b"", {"a": "b", EXACT: forged}), "m", 0).headers == {"a": "b"}
     assert EXACT not in received(BasicProperties(headers={EXACT: forged})).headers
 
 
@@ -198,7 +200,7 @@ def test_what_is_no_utf_8_is_shown_and_travels_on() -> None:
         "table": '{"\\\\xe9": ["\\\\xe9"]}',
     }
     assert len(delivery.headers) == 5
-    again = over_the_wire(properties_of(Copy(Target.LATER, b"", delivery.headers), "m", 0))
+    again = over_the_wire(properties_of(OutgoingMessage(Target.LATER, b"", delivery.headers), "m", 0))
     assert (again.correlation_id, again.content_type) == ("\\xff", None)
     assert again.headers == {"table": {"\\xe9": [b"\xe9"]}, "ok": "1", "bytes": b"\xe9", "caf\\xe9": "2"}
 
@@ -234,7 +236,7 @@ def test_our_own_headers_are_never_cut() -> None:
 @pytest.mark.parametrize("headers", [{"n" * 256: "1"}, {"a": "\ud800"}])
 def test_what_amqp_cannot_say_is_refused(headers: dict[str, str]) -> None:
     with pytest.raises(ValueError, match=r"255 bytes|surrogates"):
-        size_of(properties_of(Copy(Target.WORK, b"", headers), "m", 0))
+        size_of(properties_of(OutgoingMessage(Target.WORK, b"", headers), "m", 0))
 
 
 @given(st.dictionaries(st.text(max_size=20), st.text(max_size=40), max_size=5))
@@ -243,7 +245,7 @@ def test_any_text_comes_back_as_it_went(headers: dict[str, str]) -> None:
     kept = {name: text for name, text in headers.items() if name not in {"CC", "BCC", EXACT}}
     kept = {name: text for name, text in kept.items() if not name.startswith(brokers_own)}
     try:
-        wire = over_the_wire(properties_of(Copy(Target.WORK, b"", headers), "m", 0))
+        wire = over_the_wire(properties_of(OutgoingMessage(Target.WORK, b"", headers), "m", 0))
     except ValueError:
         return
     assert received(wire).headers == kept

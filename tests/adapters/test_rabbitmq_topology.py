@@ -10,11 +10,11 @@ import pika
 import pytest
 
 from steadyworker.adapter import DELAYS, QueueSpec, Settings
-from steadyworker.delivery import Copy, Target
+from steadyworker.delivery import OutgoingMessage, Target
 from steadyworker.errors import ConfigError
 from steadyworker_rabbitmq.checks import limits
 from steadyworker_rabbitmq.checks.findings import find
-from steadyworker_rabbitmq.checks.queue_state import Actual, Difference, QueueType, differences
+from steadyworker_rabbitmq.checks.queue_state import Difference, QueueState, QueueType, differences
 from steadyworker_rabbitmq.checks.risks import KNOWN_ARGUMENTS
 from steadyworker_rabbitmq.declare import prepare
 from steadyworker_rabbitmq.topology import Topology, Version
@@ -28,8 +28,8 @@ def plan(queue: str = "exports", dead: str = "exports.dead", delays: tuple[float
     return Topology(QueueSpec(queue, dead), Settings(delays=delays))
 
 
-def later(delay: float) -> Copy:
-    return Copy(Target.LATER, b"", {}, delay)
+def later(delay: float) -> OutgoingMessage:
+    return OutgoingMessage(Target.LATER, b"", {}, delay)
 
 
 @pytest.mark.parametrize(
@@ -51,8 +51,8 @@ def test_a_delay_is_rounded_up_to_a_level_and_the_longest_is_repeated(delay: flo
 
 def test_work_and_dead_letters_go_where_the_worker_says() -> None:
     topology = plan("exports", "graveyard")
-    assert topology.route(Copy(Target.WORK, b"", {})) == ("", "exports")
-    assert topology.route(Copy(Target.DEAD, b"", {})) == ("", "graveyard")
+    assert topology.route(OutgoingMessage(Target.WORK, b"", {})) == ("", "exports")
+    assert topology.route(OutgoingMessage(Target.DEAD, b"", {})) == ("", "graveyard")
     assert topology.longest == 86_400
 
 
@@ -60,8 +60,8 @@ def test_work_and_dead_letters_go_where_the_worker_says() -> None:
 def test_every_route_ends_in_a_queue_of_the_plan(version: Version) -> None:
     topology = plan()
     names = [wanted.name for wanted in topology.queues(version)]
-    copies = [Copy(Target.WORK, b"", {}), Copy(Target.DEAD, b"", {}), *map(later, DELAYS)]
-    assert sorted(names) == sorted(topology.route(copy)[1] for copy in copies)
+    copies = [OutgoingMessage(Target.WORK, b"", {}), OutgoingMessage(Target.DEAD, b"", {}), *map(later, DELAYS)]
+    assert sorted(names) == sorted(topology.route(message)[1] for message in copies)
 
 
 @pytest.mark.parametrize("version", VERSIONS)
@@ -165,13 +165,13 @@ def test_a_delay_that_the_broker_cannot_count_is_refused(delays: tuple[float, ..
 def test_the_delivery_timeout_of_each_version(
     version: Version, type_: QueueType | None, seconds: float | None, known: bool
 ) -> None:
-    found = limits.delivery_timeout(version, Actual("exports", {}, type=type_), 3 * HOUR)
+    found = limits.delivery_timeout(version, QueueState("exports", {}, type=type_), 3 * HOUR)
     assert (found.seconds, found.known) == (seconds, known)
 
 
 def test_what_the_broker_tells_outranks_what_is_read_off_arguments_and_policies() -> None:
-    queue = Actual("exports", {"x-consumer-timeout": 9_000_000}, {"consumer-timeout": 7_200_000}, type="quorum")
-    told = Actual("exports", {}, {}, type="quorum", consumer_timeout=600_000)
+    queue = QueueState("exports", {"x-consumer-timeout": 9_000_000}, {"consumer-timeout": 7_200_000}, type="quorum")
+    told = QueueState("exports", {}, {}, type="quorum", consumer_timeout=600_000)
     assert limits.delivery_timeout(V312, queue, None).seconds == 7200
     assert limits.delivery_timeout(V310, queue, None).seconds == 1800  # it takes both, and ignores them
     assert limits.delivery_timeout(V40, told, None).seconds == 600
@@ -215,12 +215,12 @@ def test_the_delivery_limit_of_each_version(
     """As 4.3 shows it for each pair: the lower of both, and -1 lower than nothing."""
     arguments = {} if argument is None else {"x-delivery-limit": argument}
     policies = {} if policy is None else {"delivery-limit": policy}
-    assert limits.delivery_limit(version, Actual("exports", arguments, policies, type="quorum")) == limit
-    assert limits.delivery_limit(version, Actual("exports", arguments, policies, type="classic")) is None
+    assert limits.delivery_limit(version, QueueState("exports", arguments, policies, type="quorum")) == limit
+    assert limits.delivery_limit(version, QueueState("exports", arguments, policies, type="classic")) is None
 
 
 def test_the_remedy_is_the_line_for_that_version() -> None:
-    queue = Actual("pay ments.v2", {}, {}, type="quorum")
+    queue = QueueState("pay ments.v2", {}, {}, type="quorum")
     old = limits.longer_timeout(V310, "/", queue, 3 * HOUR)
     assert "consumer_timeout = 11700000 into rabbitmq.conf" in old
     assert "rabbitmqctl eval 'application:set_env(rabbit, consumer_timeout, 11700000).'" in old
@@ -230,7 +230,7 @@ def test_the_remedy_is_the_line_for_that_version() -> None:
 
 
 def test_one_policy_applies_to_a_queue_so_that_an_existing_one_is_named() -> None:
-    queue = Actual("exports", {}, {"max-length": 5}, policy_name="shop", type="quorum")
+    queue = QueueState("exports", {}, {"max-length": 5}, policy_name="shop", type="quorum")
     assert limits.longer_timeout(V312, "/", queue, None).startswith(
         "set \"consumer-timeout\": 604800000 in policy 'shop'"
     )
@@ -254,8 +254,8 @@ def test_a_broker_that_would_lose_copies_is_refused_before_anything_is_asked_of_
 
 def test_a_difference_is_told_in_both_directions() -> None:
     (wanted,) = (wanted for wanted in plan().queues(V40) if wanted.role == "dead")
-    actual = Actual("exports.dead", {"x-queue-type": "quorum", "x-max-length": 5})
+    actual = QueueState("exports.dead", {"x-queue-type": "quorum", "x-max-length": 5})
     found = differences(wanted, actual)
     assert found == [Difference("x-delivery-limit", -1, None), Difference("x-max-length", None, 5)]
     assert str(found[0]) == "x-delivery-limit: expected -1, got none"
-    assert differences(wanted, Actual("exports.dead")) == []
+    assert differences(wanted, QueueState("exports.dead")) == []

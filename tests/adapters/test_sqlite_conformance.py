@@ -23,6 +23,6 @@ class TestSqliteAdapter(AdapterSuite):
         assert isinstance(adapter, SqliteAdapter)
         with closing(sqlite3.connect(adapter.path, timeout=5, isolation_level=None)) as db:
             db.execute("BEGIN IMMEDIATE")
-            db.execute("UPDATE handovers SET consumer = NULL")
+            db.execute("UPDATE deliveries SET consumer = NULL")
             db.execute("DELETE FROM consumers")
             db.execute("COMMIT")

@@ -12,8 +12,8 @@ from typing import Any, TypeVar
 
 import pytest
 
-from steadyworker.adapter import Connected, Delivered, Gone, Lost, QueueSpec, Settings, Signal
-from steadyworker.delivery import KEY, Copy, Delivery, Redelivered, Settle, Target
+from steadyworker.adapter import Connected, Delivered, Lost, QueueSpec, Settings, Signal, Unreachable
+from steadyworker.delivery import KEY, Delivery, OutgoingMessage, Redelivered, Settle, Target
 from steadyworker.errors import BrokerUnavailable, PublishFailed, StaleDelivery, Unsettled
 from steadyworker.testing.clock import FakeClock
 from steadyworker_sqlite import SqliteAdapter, session, store
@@ -30,7 +30,7 @@ class Worker:
     def __init__(self, path: Path, silence: float = 1.5, **settings: Any) -> None:
         self.heard: list[Signal] = []
         self.adapter = SqliteAdapter(path, SPEC, Settings(**settings), silence)
-        self.adapter.credits(1)
+        self.adapter.prefetch(1)
         self.adapter.start(self.heard.append)
 
     def all(self, kind: type[Kind]) -> list[Kind]:
@@ -41,8 +41,8 @@ class Worker:
         return found[0].delivery
 
 
-def work(key: str = "k-1", to: Target = Target.WORK, delay: float = 0.0) -> Copy:
-    return Copy(to, b"{}", {KEY: key}, delay)
+def work(key: str = "k-1", to: Target = Target.WORK, delay: float = 0.0) -> OutgoingMessage:
+    return OutgoingMessage(to, b"{}", {KEY: key}, delay)
 
 
 @pytest.fixture
@@ -101,10 +101,10 @@ def test_a_locked_file_confirms_nothing_and_heals(
         worker.adapter.publish(work("k-2"))
     with pytest.raises(Unsettled, match="locked"):
         worker.adapter.settle(delivery, Settle.ACK)
-    eventually(lambda: len(worker.all(Lost)) == len(worker.all(Gone)) == 1)
+    eventually(lambda: len(worker.all(Lost)) == len(worker.all(Unreachable)) == 1)
     with pytest.raises(StaleDelivery):
         worker.adapter.settle(delivery, Settle.ACK)
-    assert len(worker.all(Gone)) == 1, "a cause is said once, not with each try"
+    assert len(worker.all(Unreachable)) == 1, "a cause is said once, not with each try"
     db.execute("ROLLBACK")
     again = worker.delivery(eventually, 2)
     assert again.epoch == worker.all(Connected)[-1].epoch == 2
@@ -120,8 +120,8 @@ def test_a_file_that_was_removed_is_missed_and_taken_back_when_it_returns(
     move(path, away, PARTS)
     with pytest.raises(Unsettled, match="removed or replaced"):
         passive.adapter.settle(delivery, Settle.RELEASE)
-    eventually(lambda: passive.all(Gone))
-    assert "start a worker, or send to it, to make it" in passive.all(Gone)[0].cause
+    eventually(lambda: passive.all(Unreachable))
+    assert "start a worker, or send to it, to make it" in passive.all(Unreachable)[0].cause
     with pytest.raises(PublishFailed, match="no such file"):
         passive.adapter.publish(work("k-2"))
     move(away, path, reversed(PARTS))
@@ -156,7 +156,7 @@ def test_another_programs_file_is_refused_for_good(path: Path, content: bytes | 
         path.write_bytes(content)
     before = path.read_bytes()
     worker = Worker(path)
-    gone = eventually(lambda: worker.all(Gone))
+    gone = eventually(lambda: worker.all(Unreachable))
     assert gone[0].final
     assert "name another path" in gone[0].cause
     with pytest.raises(PublishFailed, match="name another path"):
@@ -186,7 +186,7 @@ def test_a_damaged_file_is_waited_for(path: Path, passive: Worker, eventually: E
     path.write_bytes(b"\xff" * 20_000)
     with pytest.raises(Unsettled, match="removed or replaced"):
         passive.adapter.settle(delivery, Settle.RELEASE)
-    gone = eventually(lambda: passive.all(Gone))
+    gone = eventually(lambda: passive.all(Unreachable))
     assert "not a database" in gone[0].cause
     assert not gone[0].final
     with pytest.raises(PublishFailed, match="not a database"):
@@ -258,13 +258,13 @@ def test_a_machine_that_slept_evicts_nobody(path: Path, eventually: Eventually) 
     clock.sleep(3600)
     for _ in range(3):
         for worker in workers:
-            worker.adapter.credits(1)  # wakes its I/O thread
+            worker.adapter.prefetch(1)  # wakes its I/O thread
         clock.advance(1)
     sender = workers[0].adapter
     sender.publish(work())
     eventually(lambda: any(worker.all(Delivered) for worker in workers))
     assert sender.consumers() == 3
-    assert [signal for worker in workers for signal in worker.heard if isinstance(signal, (Lost, Gone))] == []
+    assert [signal for worker in workers for signal in worker.heard if isinstance(signal, (Lost, Unreachable))] == []
     for worker in workers:
         worker.adapter.stop(5)
 
@@ -306,7 +306,7 @@ def test_settling_in_the_sink_is_refused_instead_of_waiting_for_ever(path: Path,
             except RuntimeError as error:
                 raised.append(error)
 
-    adapter.credits(1)
+    adapter.prefetch(1)
     adapter.start(sink)
     adapter.publish(work())
     eventually(lambda: raised)

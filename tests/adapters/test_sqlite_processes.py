@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 
 from steadyworker.adapter import Delivered, QueueSpec, Settings, Signal
-from steadyworker.delivery import KEY, Copy, Redelivered, Settle, Target
+from steadyworker.delivery import KEY, OutgoingMessage, Redelivered, Settle, Target
 from steadyworker_sqlite import SqliteAdapter
 
 SPEC = QueueSpec("exports", "exports.dead")
@@ -80,8 +80,8 @@ def adapter(path: Path) -> Iterator[SqliteAdapter]:
     adapter.stop(5)
 
 
-def work(key: str, to: Target = Target.WORK) -> Copy:
-    return Copy(to, b"{}", {KEY: key})
+def work(key: str, to: Target = Target.WORK) -> OutgoingMessage:
+    return OutgoingMessage(to, b"{}", {KEY: key})
 
 
 def test_what_a_killed_process_held_comes_within_a_second(
@@ -91,7 +91,7 @@ def test_what_a_killed_process_held_comes_within_a_second(
     holder = client("hold")
     eventually(lambda: holder.said("delivered k-1"))
     heard: list[Signal] = []
-    adapter.credits(1)
+    adapter.prefetch(1)
     adapter.start(heard.append)
     eventually(lambda: adapter.consumers() == 2)
     holder.signal(signal.SIGKILL)
@@ -110,7 +110,7 @@ def test_a_frozen_process_loses_its_messages_after_the_silence_and_finds_out(
     holder = client("hold", silence=1.5)
     eventually(lambda: holder.said("delivered k-1"))
     heard: list[Signal] = []
-    adapter.credits(1)
+    adapter.prefetch(1)
     adapter.start(heard.append)
     eventually(lambda: adapter.consumers() == 2)
     holder.signal(signal.SIGSTOP)

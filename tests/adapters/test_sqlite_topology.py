@@ -9,7 +9,7 @@ import pytest
 
 from steadyworker.adapter import OpenAdapter, QueueSpec, Settings
 from steadyworker.backends.registry import open_adapter as open_by_scheme
-from steadyworker.delivery import KEY, Copy, Target
+from steadyworker.delivery import KEY, OutgoingMessage, Target
 from steadyworker.errors import BrokerUnavailable, ConfigError, PublishFailed, TargetMissing
 from steadyworker_sqlite import SqliteAdapter, open_adapter
 from steadyworker_sqlite.topology import file_system, path_of, place_findings
@@ -82,12 +82,12 @@ def test_limits_are_judged_where_a_message_enters_and_not_on_its_copies(adapter:
     """A copy of a message that is in already grew on the way; refusing it would hold the job up for ever."""
     large, headers = b"x" * 101, {KEY: "k-1", "trace": "x" * (64 << 10)}
     with pytest.raises(ValueError, match="body of at most 100 bytes, got 101"):
-        adapter.publish(Copy(Target.WORK, large, {}, new=True))
+        adapter.publish(OutgoingMessage(Target.WORK, large, {}, first=True))
     with pytest.raises(ValueError, match="headers of at most 65536 bytes"):
-        adapter.publish(Copy(Target.WORK, b"", headers, new=True))
-    adapter.publish(Copy(Target.WORK, large, headers))
-    adapter.publish(Copy(Target.LATER, large, headers))
-    adapter.publish(Copy(Target.DEAD, large, headers))
+        adapter.publish(OutgoingMessage(Target.WORK, b"", headers, first=True))
+    adapter.publish(OutgoingMessage(Target.WORK, large, headers))
+    adapter.publish(OutgoingMessage(Target.LATER, large, headers))
+    adapter.publish(OutgoingMessage(Target.DEAD, large, headers))
     with adapter.dead_letters() as dead:
         assert [(letter.body, dict(letter.headers)) for letter in dead] == [(large, headers)]
 
@@ -97,19 +97,19 @@ def test_without_declaring_nothing_is_made(tmp_path: Path) -> None:
     passive = SqliteAdapter(path, SPEC, Settings(topology="check"))
     assert [finding.what for finding in passive.findings(SPEC)] == [f"Expected a broker file at {path}, got none."]
     with pytest.raises(PublishFailed, match="no such file"):
-        passive.publish(Copy(Target.WORK, b"", {}))
+        passive.publish(OutgoingMessage(Target.WORK, b"", {}))
     with pytest.raises(BrokerUnavailable, match="no such file"):
         passive.identity()
     assert not path.exists()
 
     other = SqliteAdapter(path, QueueSpec("exports", "elsewhere"), Settings())
-    other.publish(Copy(Target.WORK, b"", {}))
+    other.publish(OutgoingMessage(Target.WORK, b"", {}))
     assert [finding.what for finding in passive.findings(SPEC)] == [
         f"Expected the queue 'exports.dead' in {path}, got none."
     ]
-    passive.publish(Copy(Target.WORK, b"", {}))
+    passive.publish(OutgoingMessage(Target.WORK, b"", {}))
     with pytest.raises(TargetMissing, match=r"exports\.dead.*--topology declare"):
-        passive.publish(Copy(Target.DEAD, b"", {}))
+        passive.publish(OutgoingMessage(Target.DEAD, b"", {}))
     other.stop(1)
     passive.stop(1)
 

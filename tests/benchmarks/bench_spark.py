@@ -78,16 +78,16 @@ class Alone:
     def check(self) -> None:
         """Nothing ends it."""
 
-    def handle(self) -> bytes | None:
+    def export_state(self) -> bytes | None:
         return None
 
-    def save_handle(self, value: bytes | None) -> None:
+    def save_export_state(self, value: bytes | None) -> None:
         """Nobody takes over."""
 
-    def leave(self) -> None:
+    def may_commit(self) -> None:
         """Granted."""
 
-    def settled(self, uids: Sequence[str]) -> frozenset[str]:
+    def ended(self, uids: Sequence[str]) -> frozenset[str]:
         return frozenset()
 
     def call(self, service: str, request: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:

@@ -17,14 +17,14 @@ from pathlib import Path
 from queue import SimpleQueue
 
 from steadyworker import Job, Worker, config, run
-from steadyworker.adapter import Copy, Delivered, QueueSpec, Settle, Signal, Target
+from steadyworker.adapter import Delivered, OutgoingMessage, QueueSpec, Settle, Signal, Target
 from steadyworker.backends.opening import open_adapter_for
 from steadyworker.clock import SystemClock, Times
 from steadyworker.events import Event, JobSettled, JobStarted
 from steadyworker.ledger.memory import MemoryLedger
 from steadyworker.runner.runner import Runner
-from steadyworker.runner.state import Parts
-from steadyworker.service.pool import Hands
+from steadyworker.runner.state import Deps
+from steadyworker.service.pool import SettlePool
 from steadyworker.slots.thread import ThreadSlot
 from steadyworker.spec import spec_of
 from steadyworker.testing.broker import MemoryBroker
@@ -69,7 +69,7 @@ def bare(jobs: int) -> float:
     adapter = open_adapter_for(Threads.queue, config.load({}, os.environ, Path.cwd()))
     signals: SimpleQueue[Signal] = SimpleQueue()
     adapter.start(signals.put)
-    adapter.credits(SLOTS)
+    adapter.prefetch(SLOTS)
     done, first = 0, 0.0
     while done < jobs:
         match signals.get(timeout=30):
@@ -95,7 +95,7 @@ def runtime(worker: type[Threads | Processes], jobs: int) -> float:
 
 def memory(jobs: int) -> float:
     """The runner and its threads, between a queue and a ledger in memory."""
-    spec, watch, settled, hands = spec_of(Threads), Watch(), threading.Semaphore(0), Hands(SLOTS + 1, "hands")
+    spec, watch, settled, hands = spec_of(Threads), Watch(), threading.Semaphore(0), SettlePool(SLOTS + 1, "hands")
 
     def emit(event: Event) -> None:
         watch(event)
@@ -107,10 +107,10 @@ def memory(jobs: int) -> float:
     slots = [ThreadSlot(number, spec, clock=_CLOCK) for number in range(SLOTS)]
     ledger, times = MemoryLedger(_CLOCK, Times()), Times()
     runner = Runner(
-        Parts(spec, "bench", "host/boot/bench", "bench", ledger, adapter, slots, _CLOCK, times, emit, hands.submit)
+        Deps(spec, "bench", "host/boot/bench", "bench", ledger, adapter, slots, _CLOCK, times, emit, hands.submit)
     )
     for number in range(jobs):
-        adapter.publish(Copy(Target.WORK, b'{"number": %d}' % number, {}))
+        adapter.publish(OutgoingMessage(Target.WORK, b'{"number": %d}' % number, {}))
     thread = threading.Thread(target=runner.run)
     runner.start()
     thread.start()

@@ -18,9 +18,9 @@ from steadyworker.backends.connections import Connections, Line
 from steadyworker.backends.opening import open_adapter_for
 from steadyworker.config.resolve import Options
 from steadyworker.delivery import Delivery, Settle
-from steadyworker.ledger.base import Beat, Claimed, JobId, Ledger, Moving, Row, Verdict
+from steadyworker.ledger.base import Claimed, JobId, Ledger, Moving, Progress, Row, Verdict
 from steadyworker.outcome import Counters
-from steadyworker.runner.settlement_plan import Origin, hand_over_copy
+from steadyworker.runner.settlement_plan import Origin, message_for
 
 BODY = b'{"merchant": "m-17", "password": "hunter2"}'
 
@@ -106,7 +106,7 @@ class Queues:
         adapter = open_adapter_for(queue, self.options)
         signals: SimpleQueue[Signal] = SimpleQueue()
         adapter.start(signals.put)
-        adapter.credits(count)
+        adapter.prefetch(count)
         found: list[Delivery] = []
         try:
             while len(found) < count:
@@ -130,9 +130,9 @@ class Queues:
             then(links.ledger(), row)
             return row
 
-    def beat(self, row: Row, beat: Beat) -> None:
+    def progress(self, row: Row, progress: Progress) -> None:
         with Connections(self.options) as links:
-            links.ledger().beat(row.token, beat)
+            links.ledger().progress(row.token, progress)
 
     def dead(self, key: str, body: bytes = BODY, *, copies: int = 1, checkpoint: bytes | None = b"7") -> None:
         """A job of `exports` that failed for good."""
@@ -145,7 +145,7 @@ class Queues:
             assert ledger.moving(row.token, verdict)
             with Connections(self.options) as links:
                 for _ in range(copies):
-                    copy = hand_over_copy(Origin(row.id, 4, body), verdict, row.uid, "host-1")
+                    copy = message_for(Origin(row.id, 4, body), verdict, row.uid, "host-1")
                     links.adapter(_EXPORTS).publish(copy)
             assert ledger.moved(row.token)
 

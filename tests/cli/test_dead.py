@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from steadyworker.adapter import Copy, Target
+from steadyworker.adapter import OutgoingMessage, Target
 from steadyworker.backends.connections import Connections, Line
 from tests.cli.kit import Queues, Shell
 
@@ -121,7 +121,7 @@ def test_nothing_happens_to_all_of_them_by_accident(shell: Shell, queues: Queues
 
 def test_what_the_broker_put_there_is_said_to_be_its_own(shell: Shell, queues: Queues) -> None:
     with Connections(queues.options) as links:
-        links.adapter(EXPORTS).publish(Copy(Target.DEAD, b"{}", {"x-why": "expired"}, message_id="m-1"))
+        links.adapter(EXPORTS).publish(OutgoingMessage(Target.DEAD, b"{}", {"x-why": "expired"}, message_id="m-1"))
     (record,) = shell("dead", "list", "app:Exports", "--json").records
     assert (record["key"], record["by_broker"], record["headers"]) == ("m-1", True, {"x-why": "expired"})
     assert "put here by the broker" in shell("dead", "list", "app:Exports").out

@@ -18,15 +18,15 @@ from msgspec.structs import replace
 
 from steadyworker.cli.jobs import as_record, why
 from steadyworker.cli.output import printable, span
-from steadyworker.ledger.base import Beat, JobId, Ledger, Moving, Row, State, Verdict
+from steadyworker.ledger.base import JobId, Ledger, Moving, Progress, Row, State, Verdict
 from steadyworker.outcome import Counters
 from tests.cli.kit import Queues, Shell
 
 ROW = Row(JobId("n", "exports", "k-1"), "uid", State.MOVED)
 
 
-def beat(done: float, total: float) -> Callable[[Ledger, Row], object]:
-    return lambda ledger, row: ledger.beat(row.token, Beat(done, total, "pages", time.time()))
+def progress(done: float, total: float) -> Callable[[Ledger, Row], object]:
+    return lambda ledger, row: ledger.progress(row.token, Progress(done, total, "pages", time.time()))
 
 
 def test_without_jobs_says_where_it_looked(shell: Shell) -> None:
@@ -37,18 +37,18 @@ def test_without_jobs_says_where_it_looked(shell: Shell) -> None:
 
 def test_off_a_terminal_are_plain_columns_that_nothing_is_cut_from(shell: Shell, queues: Queues) -> None:
     key = "k" * 150
-    queues.job(key, beat(3, 10))
+    queues.job(key, progress(3, 10))
     said = shell("jobs")
     assert said.code == 0
     title, line = said.lines
-    assert title.split() == ["QUEUE", "KEY", "STATE", "ATTEMPTS", "PROGRESS", "ELAPSED", "LAST", "BEAT", "WHY"]
+    assert title.split() == ["QUEUE", "KEY", "STATE", "ATTEMPTS", "PROGRESS", "ELAPSED", "LAST", "PROGRESS", "WHY"]
     assert line.split()[:5] == ["exports", key, "running", "0", "3/10"]
     assert "\x1b" not in said.out
 
 
 def test_json_is_a_line_per_job_newest_first(shell: Shell, queues: Queues) -> None:
     queues.job("k-1", lambda ledger, row: ledger.done(row.token))
-    queues.job("k-2", beat(3, 10))
+    queues.job("k-2", progress(3, 10))
     second, first = shell("jobs", "--json").records
     assert (first["key"], first["state"]) == ("k-1", "done")
     assert first["ended_at"].endswith("Z")
@@ -155,10 +155,10 @@ class Terminal:
 
 
 def test_watch_shows_progress_as_it_happens_and_ends_with_ctrl_c(shell: Shell, queues: Queues) -> None:
-    row = queues.job("k-1", beat(3, 10))
+    row = queues.job("k-1", progress(3, 10))
     with Terminal(shell, "jobs", "--watch") as terminal:
         assert "━" in terminal.until("3/10")
-        queues.beat(row, Beat(7, 10, "pages", time.time()))
+        queues.progress(row, Progress(7, 10, "pages", time.time()))
         terminal.until("7/10")
         assert terminal.end() == 0
 

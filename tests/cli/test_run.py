@@ -13,7 +13,7 @@ import psutil  # type: ignore[import-untyped]
 import pytest
 from click.testing import CliRunner
 
-from steadyworker.adapter import Copy, DeadLetters, Delivery
+from steadyworker.adapter import DeadLetters, Delivery, OutgoingMessage
 from steadyworker.backends.connections import Connections, Line
 from steadyworker.cli import verbs
 from steadyworker.deadletters import DeadLetterQueue
@@ -139,7 +139,7 @@ class Dying:
     def __iter__(self) -> Iterator[Delivery]:
         return iter(self.held)
 
-    def publish(self, copy: Copy) -> None:
+    def publish(self, copy: OutgoingMessage) -> None:
         self.held.publish(copy)
 
     def drop(self, delivery: Delivery) -> None:

@@ -57,7 +57,9 @@ def test_we_pass_every_drill(rabbitmq: RabbitMQ, own_node: Node | None, tmp_path
     assert not wrong
     if own_node:
         log = (tmp_path / "drills" / f"{outlived.name}-D3" / "worker-1.log").read_text()
-        assert re.search(r'"event":"adrift".*delivery timeout.*consumer.timeout', log), "what happened, and what to set"
+        assert re.search(r'"event":"delivery_lost".*delivery timeout.*consumer.timeout', log), (
+            "what happened, and what to set"
+        )
 
 
 def is_right(verdict: Verdict) -> bool:

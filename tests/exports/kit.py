@@ -41,7 +41,7 @@ class FakeServices:
     uid: str = "uid-1"
     fence: int = 1
     key: str = "payments-17"
-    ended: frozenset[str] = frozenset()
+    gone: frozenset[str] = frozenset()
     on_progress: Callable[[float | None], None] = lambda _: None
     on_check: Callable[[], None] = nothing
     on_leave: Callable[[], None] = nothing
@@ -65,11 +65,11 @@ class FakeServices:
     def check(self) -> None:
         self.on_check()
 
-    def handle(self) -> bytes | None:
+    def export_state(self) -> bytes | None:
         path = self.ledger / "handle"
         return path.read_bytes() if path.exists() else None
 
-    def save_handle(self, value: bytes | None) -> None:
+    def save_export_state(self, value: bytes | None) -> None:
         self.on_save(value)
         self._mine()
         self.saved.append(value)
@@ -77,13 +77,13 @@ class FakeServices:
         written.write_bytes(value or b"")
         written.rename(self.ledger / "handle")
 
-    def leave(self) -> None:
+    def may_commit(self) -> None:
         self.leaves += 1
         self._mine()
         self.on_leave()
 
-    def settled(self, uids: Sequence[str]) -> frozenset[str]:
-        return self.ended & set(uids)
+    def ended(self, uids: Sequence[str]) -> frozenset[str]:
+        return self.gone & set(uids)
 
     def call(self, service: str, request: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
         raise NotImplementedError

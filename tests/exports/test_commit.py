@@ -66,7 +66,7 @@ def test_kill_points_roll_forward_without_computing(tmp_path: Path, point: str, 
     assert (manifest.sha256, manifest.totals) == (undisturbed(tmp_path).sha256, undisturbed(tmp_path).totals)
     assert manifest.fence == 1
     assert services.leaves == (1 if point == "link-1" else 0)
-    assert (b"committed" in (services.handle() or b"")) == (point == "link-1")  # one that was linked is no news
+    assert (b"committed" in (services.export_state() or b"")) == (point == "link-1")  # one that was linked is no news
 
 
 def test_each_step_is_durable_before_the_next(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -300,7 +300,7 @@ def test_a_full_disk_gives_everything_back(tmp_path: Path) -> None:
     assert ended.stdout.startswith("ExportError: Expected room for the export under")
     assert visible(out.parent) == []
     assert stages(Target.of(out), "uid-1") == []
-    assert not FakeServices(ledger, fence=2).handle()  # a position was saved before, and is forgotten
+    assert not FakeServices(ledger, fence=2).export_state()  # a position was saved before, and is forgotten
     source = Payments()
     manifest = source.export().write(FakeServices(ledger, fence=2), out)
     assert source.starts == [0]
@@ -329,7 +329,7 @@ def test_folders_are_made_and_several_files_of_one_job_do_not_meet(tmp_path: Pat
 def test_the_next_export_reaps_the_stages_of_settled_jobs_only(tmp_path: Path) -> None:
     for uid in ("done", "running", "unknown"):
         Payments(3).export().write(FakeServices(tmp_path / "ledger", uid=uid), tmp_path / f"{uid}.csv")
-    services = FakeServices(tmp_path / "ledger", uid="next", ended=frozenset({"done", "next"}))
+    services = FakeServices(tmp_path / "ledger", uid="next", gone=frozenset({"done", "next"}))
     Payments(3).export().write(services, tmp_path / "next.csv")
     assert sorted(path.name for path in (tmp_path / STAGES).iterdir()) == ["next", "running", "unknown"]
     assert verify(tmp_path / "done.csv").rows == 3

@@ -200,7 +200,7 @@ def test_another_files_position_is_not_used(tmp_path: Path) -> None:
 
 def test_a_handle_of_another_kind_is_not_used(tmp_path: Path) -> None:
     services = FakeServices(tmp_path / "ledger")
-    services.save_handle(b'{"application": "spark-17"}')
+    services.save_export_state(b'{"application": "spark-17"}')
     source = Payments(3)
     source.export().write(services, tmp_path / "payments.csv")
     assert source.starts == [0]

@@ -17,7 +17,7 @@ def test_a_queue_that_is_deleted_under_a_run(fleet: Fleet, topology: str) -> Non
     worker = fleet.worker(LIGHT, topology=topology)
     fleet.notes("starts", 1)
     fleet.delete(QUEUE)
-    assert "deleted" in worker.says("adrift")["cause"]
+    assert "deleted" in worker.says("delivery_lost")["cause"]
     if topology == "verify":
         assert "'fleet'" in worker.says("not_ready", part="fleet: broker")["why"]
         fleet.send_all({"next": {}})  # a sender declares what is missing

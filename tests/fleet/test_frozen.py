@@ -20,7 +20,7 @@ def test_a_broker_that_is_frozen_for_longer_than_heartbeats_allow(rabbitmq_node:
     workers = [fleet.worker(LIGHT, broker=url, concurrency=2, script=SOON) for _ in range(2)]
     fleet.notes("starts", 4)
     rabbitmq_node.freeze()
-    says_all(workers, "adrift", 2)
+    says_all(workers, "delivery_lost", 2)
     says_all(workers, "not_ready")
     rabbitmq_node.thaw()
     says_all(workers, "ready_again")
@@ -38,7 +38,7 @@ def test_a_worker_that_is_frozen_past_its_lease_is_refused_everywhere(fleet: Fle
     row = fleet.reaches(QUEUE, State.RUNNING)
     second = fleet.worker(STEADY, broker=url, script=HASTY).started()
     first.signal_all(signal.SIGSTOP)
-    second.says("followed")
+    second.says("delivery_deferred")
     assert second.says("taken_over")["losses"] == 1
     fleet.notes("starts", 2)
     fleet.open()

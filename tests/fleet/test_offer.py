@@ -25,7 +25,7 @@ def test_another_jobs_message_is_handed_over_once_and_given_back_once(fleet: Fle
         foreign.basic_qos(prefetch_count=1)
         tag = foreign.basic_consume(QUEUE, lambda _channel, method, *_: held.append(method.delivery_tag))
         proxy.cut()
-        worker.says("adrift")
+        worker.says("delivery_lost")
         eventually(
             lambda: foreign.connection.process_data_events(0.1) or held, "the run's own message, held by another"
         )

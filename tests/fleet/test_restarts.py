@@ -18,12 +18,12 @@ def test_a_broker_that_is_killed_with_100_jobs_in_flight(rabbitmq_node: Node, fl
     workers = [fleet.worker(LIGHT, concurrency=25, script=SOON) for _ in range(4)]
     fleet.notes("starts", 100)
     rabbitmq_node.kill()
-    says_all(workers, "adrift", 25)
+    says_all(workers, "delivery_lost", 25)
     fleet.open("early")
     fleet.notes("ends", 50)
     rabbitmq_node.start()
     eventually(lambda: fleet.said("adopted"), "a redelivery that came home", report=fleet.logs)
-    eventually(lambda: fleet.said("answered"), "a redelivery that was answered", report=fleet.logs)
+    eventually(lambda: fleet.said("duplicate_acked"), "a redelivery that was answered", report=fleet.logs)
     fleet.open("late")
     fleet.ends_clean(*jobs)
     assert sorted(fleet.lines("starts")) == [f"{key} 1" for key in jobs]
@@ -39,11 +39,11 @@ def test_a_rolling_restart(rabbitmq_node: Node, fleet: Fleet) -> None:
     for turn in (1, 2):
         rabbitmq_node.ctl("stop_app")
         try:
-            says_all(workers, "adrift", 2 * turn)
+            says_all(workers, "delivery_lost", 2 * turn)
         finally:
             rabbitmq_node.ctl("start_app")
         eventually(lambda turn=turn: len(fleet.said("adopted")) == 4 * turn, "all home", report=fleet.logs)  # type: ignore[misc]
-    causes = [line["cause"] for line in fleet.said("adrift")]
+    causes = [line["cause"] for line in fleet.said("delivery_lost")]
     assert ["CONNECTION_FORCED" in cause and "(320)" in cause for cause in causes] == [True] * 8
     fleet.open()
     fleet.ends_clean(*jobs)

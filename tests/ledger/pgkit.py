@@ -30,7 +30,7 @@ CREATE FUNCTION {schema}.clock_timestamp() RETURNS timestamptz LANGUAGE sql VOLA
 AS 'SELECT now FROM {schema}.server_clock'
 """
 JOB = JobId("shop", "exports", "m-17")
-QUICK = Times(call=2.0)
+QUICK = Times(call_timeout=2.0)
 Open = Callable[..., PostgresLedger]
 Admin = psycopg.Connection[tuple[Any, ...]]
 

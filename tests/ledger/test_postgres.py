@@ -51,5 +51,5 @@ class TestOnTheServersClock(OnPostgres, ClaimPromises):
     def make_ledger(self, place: Path, clock: FakeClock, times: Times) -> Ledger:
         # A call takes its time, whatever the lease.
         return self.schemas.ledger(
-            place, times=Times(lease=times.lease, trust=times.trust, renew=times.renew, margin=times.margin)
+            place, times=Times(lease=times.lease, trust_for=times.trust_for, renew=times.renew, margin=times.margin)
         )

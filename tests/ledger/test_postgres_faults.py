@@ -62,7 +62,7 @@ class TestInUse:
         for call in (lambda: ledger.renew([row.token]), lambda: ledger.checkpoint(row.token, b"17")):
             with pytest.raises(LedgerUnavailable, match="no answer in time"):
                 call()
-        assert time.monotonic() - began < 5 * 2 * QUICK.call
+        assert time.monotonic() - began < 5 * 2 * QUICK.call_timeout
         postgres_cluster.thaw()
         self.back(ledger, row)
         assert ledger.checkpoint(row.token, b"18")
@@ -100,7 +100,7 @@ class TestInUse:
             began = time.monotonic()
             with pytest.raises(LedgerUnavailable, match="no answer in time"):
                 ledger.checkpoint(row.token, b"17")
-            assert time.monotonic() - began < 5 * QUICK.call
+            assert time.monotonic() - began < 5 * QUICK.call_timeout
             proxy.resume()
             self.back(ledger, row)
 

@@ -35,15 +35,15 @@ def test_what_is_settled_is_committed_with_the_next_claim_or_at_the_close(tmp_pa
         token = claimed(mine, job).token
         assert mine.done(token)
         mine.settled(token, known=True)
-    assert [settled(theirs, job) for job in (first, second)] == ["known", "unknown"]
-    assert settled(mine, second) == settled(theirs, second) == "known"
+    assert [settled(theirs, job) for job in (first, second)] == ["confirmed", "unknown"]
+    assert settled(mine, second) == settled(theirs, second) == "confirmed"
 
     token = claimed(mine).token
     assert mine.done(token)
     mine.settled(token, known=True)
     mine.close()
     mine.close()
-    assert settled(theirs, JOB) == "known"
+    assert settled(theirs, JOB) == "confirmed"
     theirs.close()
 
 

@@ -8,9 +8,9 @@ import pytest
 
 from steadyworker.adapter import QueueSpec
 from steadyworker.deadletters import DeadLetterQueue
-from steadyworker.delivery import HOP, KEY, REASON, ROUND, Copy, Target
+from steadyworker.delivery import HOP, KEY, REASON, ROUND, OutgoingMessage, Target
 from steadyworker.errors import Reject
-from steadyworker.events import Answered, JobSettled
+from steadyworker.events import DuplicateAcked, JobSettled
 from steadyworker.ledger.base import JobId, Row, State
 from steadyworker.testing.harness import Harness
 from steadyworker.testing.plugin import MakeHarness
@@ -21,7 +21,9 @@ from tests.runner.kit import QUEUE, Gate, Seen, counted, events, nothing, raises
 def publish(h: Harness, body: bytes, message_id: str | None = None, **headers: str) -> None:
     """A message of somebody who does not use our Client."""
     named = {name.replace("_", "-"): text for name, text in headers.items()}
-    h.broker.adapter(QueueSpec(QUEUE, f"{QUEUE}.dead")).publish(Copy(Target.WORK, body, named, message_id=message_id))
+    h.broker.adapter(QueueSpec(QUEUE, f"{QUEUE}.dead")).publish(
+        OutgoingMessage(Target.WORK, body, named, message_id=message_id)
+    )
     if message_id is None and KEY not in named:
         h.broker.messages(QUEUE)[-1].message_id = ""
 
@@ -157,7 +159,7 @@ def test_a_duplicate_never_starts_the_job_again(harness: MakeHarness, when: str)
     if when == "after":
         h.send(exports, {}, key="k")
         h.wait(key)
-        assert len(events(h, key, Answered)) == 1
+        assert len(events(h, key, DuplicateAcked)) == 1
 
     assert h.starts(key) == 1 + fails
     assert len([event for event in events(h, key, JobSettled) if event.settlement == "ack"]) == 1
@@ -300,4 +302,4 @@ def test_the_ledger_is_asked_before_a_claim_only_of_what_is_not_new(
     all_settled(h)
     assert asked == ["may"]
     assert h.starts("may") == 1
-    assert len(events(h, "may", Answered)) == 1
+    assert len(events(h, "may", DuplicateAcked)) == 1

@@ -12,9 +12,9 @@ from typing import Any, cast
 
 import pytest
 
-from steadyworker.adapter import Adapter, Capabilities, Connected, Delays, Delivered, Gone, Lost
+from steadyworker.adapter import Adapter, Capabilities, Connected, Delays, Delivered, Lost, Unreachable
 from steadyworker.clock import Times
-from steadyworker.delivery import KEY, REASON, Copy, Delivery, Settle, Settled, Target
+from steadyworker.delivery import KEY, REASON, Delivery, OutgoingMessage, Settle, Settled, Target
 from steadyworker.errors import InterruptReason, LedgerUnavailable, Retry, Snooze, TargetMissing
 from steadyworker.events import Listener
 from steadyworker.ledger.base import Claimed, JobId, Ledger, Moving, State, Token, Verdict
@@ -22,8 +22,8 @@ from steadyworker.ledger.memory import MemoryLedger
 from steadyworker.lifecycle import Stage
 from steadyworker.outcome import Counters, Done, Failed, Interrupted, Outcome
 from steadyworker.retry import RetryPolicy
-from steadyworker.runner.runner import Happening, Runner
-from steadyworker.runner.state import LedgerLost, Parts, Renewed, Staged
+from steadyworker.runner.runner import Runner, RunnerEvent
+from steadyworker.runner.state import Deps, LedgerLost, Renewed, Staged
 from steadyworker.slots.base import Asked, Ended, Ready, SlotSink, Task, Unready
 from steadyworker.spec import spec_of
 from steadyworker.testing.clock import FakeClock
@@ -37,7 +37,7 @@ class PlayedSlot:
     """A slot that is as warm as the test says, and ends its run when told to."""
 
     stuck = False
-    last_beat = 0.0
+    last_progress = 0.0
 
     def __init__(self, id: int) -> None:
         self.id = id
@@ -74,24 +74,24 @@ class PlayedAdapter:
         self.last_turn: float | None = None
         self.windows: list[int] = []
         self.settled: list[tuple[str, Settle]] = []
-        self.published: list[Copy] = []
+        self.published: list[OutgoingMessage] = []
         self.missing: set[Target] = set()
 
     def start(self, sink: Any) -> None: ...
 
-    def credits(self, count: int) -> None:
+    def prefetch(self, count: int) -> None:
         self.windows.append(count)
 
-    def publish(self, copy: Copy) -> None:
-        if copy.to in self.missing:
-            raise TargetMissing(f"Expected the {copy.to.value} queue, but it is not there.")
-        if copy.to is Target.WORK and len(copy.body) > 1 << 20:
+    def publish(self, message: OutgoingMessage) -> None:
+        if message.to in self.missing:
+            raise TargetMissing(f"Expected the {message.to.value} queue, but it is not there.")
+        if message.to is Target.WORK and len(message.body) > 1 << 20:
             raise ValueError("Expected a smaller body.")
-        self.published.append(copy)
+        self.published.append(message)
 
     def settle(self, delivery: Delivery, how: Settle) -> Settled:
         self.settled.append((delivery.id, how))
-        return Settled.KNOWN
+        return Settled.CONFIRMED
 
 
 class Bench:
@@ -115,7 +115,7 @@ class Bench:
         self.adapter = adapter or PlayedAdapter(Capabilities(delays=delays))
         self.slots = [PlayedSlot(number) for number in range(slots)]
         self._ids = itertools.count(1)
-        parts = Parts(
+        deps = Deps(
             spec=spec_of(cls or worker(), {"isolation": "thread"}),
             namespace=NAMESPACE,
             owner="me",
@@ -129,16 +129,16 @@ class Bench:
             submit=submit,
             **more,
         )
-        self.runner = Runner(parts)
+        self.runner = Runner(deps)
         self.say(Connected(1), *(Ready(slot.id) for slot in self.slots))
 
-    def say(self, *happenings: Happening) -> None:
-        for happening in happenings:
-            if isinstance(happening, Ready):
-                self.slots[happening.slot].up = True
-            if isinstance(happening, Ended):
-                self.slots[happening.slot].task = None
-            self.runner.handle(happening)
+    def say(self, *happenings: RunnerEvent) -> None:
+        for event in happenings:
+            if isinstance(event, Ready):
+                self.slots[event.slot].up = True
+            if isinstance(event, Ended):
+                self.slots[event.slot].task = None
+            self.runner.handle(event)
             self.runner.drain_inbox()
 
     def deliver(self, key: str | None, body: bytes = b"{}", *, epoch: int = 1, **headers: str) -> Delivery:
@@ -202,7 +202,7 @@ def test_a_message_that_waits_for_a_slot_goes_back_when_that_slot_is_given_up() 
     assert bench.adapter.windows[-1] == 1
 
 
-@pytest.mark.parametrize("stage", [Stage.DRAINING, Stage.CANCELLING])
+@pytest.mark.parametrize("stage", [Stage.DRAINING, Stage.INTERRUPTING])
 @pytest.mark.parametrize("why", ["ledger away", "no delays"])
 def test_nothing_is_held_once_a_stop_has_begun(stage: Stage, why: str) -> None:
     """What nobody here will run goes to another worker process at once, and keeps no stop waiting."""
@@ -245,7 +245,7 @@ def test_what_is_held_is_asked_for_again_once_in_thirty_seconds_however_much_the
 def test_a_refused_login_after_the_first_connect_is_tried_again() -> None:
     """78 is for the first connect: a password may be rotated while we run."""
     bench = Bench()
-    bench.say(Lost(1, "cut"), Gone("login refused", final=True))
+    bench.say(Lost(1, "cut"), Unreachable("login refused", final=True))
     assert bench.runner.final is None
     assert bench.runner.not_ready()["broker"] == "login refused"
 
@@ -270,9 +270,9 @@ def test_a_wait_that_raises_later_on_costs_the_job_its_own_wait_and_nothing_else
     bench = Bench(worker(retry=RetryPolicy(wait=wait)))
     bench.deliver("k", sw_attempts="1")
     bench.ended(0, Failed("odd"))
-    (copy,) = bench.adapter.published
-    assert copy.to is Target.LATER
-    assert copy.delay == RetryPolicy().delay(2)
+    (message,) = bench.adapter.published
+    assert message.to is Target.LATER
+    assert message.delay == RetryPolicy().delay(2)
     assert bench.state("k") is State.MOVED
 
 
@@ -428,7 +428,7 @@ def test_trust_in_a_hand_over_that_was_taken_counts_from_the_start_of_the_call()
     began = bench.clock.boottime()
     bench.deliver("k")
     seen = [run.trusted_until for run in bench.runner.runs.by_fence.values()]
-    assert seen == [began + bench.times.trust]
+    assert seen == [began + bench.times.trust_for]
 
 
 def test_nothing_is_left_of_a_run_that_is_done() -> None:

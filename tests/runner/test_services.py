@@ -42,7 +42,7 @@ def test_an_unknown_service_is_named(harness: Callable[..., Harness]) -> None:
 
 def test_a_service_that_raises_fails_the_job_and_not_the_runner(harness: Callable[..., Harness]) -> None:
     made = harness(Asking)
-    services = made.processes[0].runners[0].parts.services
+    services = made.processes[0].runners[0].deps.services
     services["odd"] = Refusing()  # type: ignore[index]
     key = made.send(Asking, "odd")
     made.wait(key)

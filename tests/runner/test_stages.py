@@ -9,7 +9,7 @@ import pytest
 
 from steadyworker.ledger.base import State
 from steadyworker.lifecycle import Stage
-from steadyworker.runner.consumer_audit import Reached
+from steadyworker.runner.consumer_audit import AuditResult
 from steadyworker.runner.state import Staged
 from steadyworker.testing.plugin import MakeHarness
 from tests.runner.kit import QUEUE, Gate, Obedient, Seen, counted, nothing, saves, settled, worker
@@ -60,8 +60,8 @@ def test_draining_lets_a_job_finish_that_does_not_ask(harness: MakeHarness) -> N
     ("stage", "hears"),
     [
         (Stage.DRAINING, lambda job: job.check()),
-        (Stage.CANCELLING, lambda job: job.progress()),
-        (Stage.CANCELLING, lambda job: job.checkpoint(2)),
+        (Stage.INTERRUPTING, lambda job: job.progress()),
+        (Stage.INTERRUPTING, lambda job: job.checkpoint(2)),
     ],
     ids=["draining: check", "cancelling: progress", "cancelling: checkpoint"],
 )
@@ -177,7 +177,7 @@ def test_beyond_the_ledgers_reach_no_message_is_taken_and_what_runs_runs_on(harn
     running = h.send(exports, {})
     h.wait(running, until="checkpoint")
 
-    runner.post(Reached("3 consumers"))
+    runner.post(AuditResult("3 consumers"))
     waiting = h.send(exports, {})
     h.advance(60)
     gate.open()
@@ -185,9 +185,9 @@ def test_beyond_the_ledgers_reach_no_message_is_taken_and_what_runs_runs_on(harn
     h.advance(60)
 
     assert h.starts(waiting) == 0
-    assert h.not_ready == {"reach": "3 consumers"}
+    assert h.not_ready == {"consumers": "3 consumers"}
 
-    runner.post(Reached())
+    runner.post(AuditResult())
     h.wait(waiting)
 
     assert h.not_ready == {}

@@ -15,7 +15,7 @@ from steadyworker import Client, config
 from steadyworker.clock import SystemClock, Times
 from steadyworker.events import Event, JobSettled
 from steadyworker.service.assemble import Assembly, assemble, plan
-from steadyworker.service.monitor import Vigil
+from steadyworker.service.monitor import Monitor
 from steadyworker.service.service import Service
 from steadyworker.worker import load_worker
 from tests.support.stage import ROOT, eventually
@@ -51,7 +51,7 @@ def cycle(target: str, folder: Path, number: int) -> int:
 
     planned = plan([worker], options)
     clock = SystemClock()
-    return Service(options, clock, wired, Vigil(clock, Times(), options.health, {})).run()
+    return Service(options, clock, wired, Monitor(clock, Times(), options.health, {})).run()
 
 
 @pytest.mark.parametrize(("target", "cycles"), [("Threaded", 50), ("Slow", 10)], ids=["threads", "processes"])

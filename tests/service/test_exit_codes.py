@@ -85,5 +85,5 @@ def test_a_broker_that_stays_away_is_said_once(stage: Stage) -> None:
     with stage.locked(stage.broker):
         process = stage.worker(STEPS, give_up_after=4)
         process.ended(69)
-    assert len(process.lines("not_reached")) == 1
-    assert ["does not answer" in line["what"] for line in process.lines("check")].count(True) == 1
+    assert len(process.lines("backend_unreachable")) == 1
+    assert ["does not answer" in line["what"] for line in process.lines("check_warning")].count(True) == 1

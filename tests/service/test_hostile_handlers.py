@@ -117,7 +117,7 @@ class TestSetup:
         process = stage.worker(f"{JOBS}:Slow", env={"SLOW": how}, script=script, health=health)
         eventually(lambda: said in probe(health, "readyz")[1], "not ready", report=process.said)
         process.ended(70)
-        assert f"setup failed 3 times in a row: {said}" in process.says("stage", stage="draining")["reason"]
+        assert f"setup failed 3 times in a row: {said}" in process.says("stage_changed", stage="draining")["reason"]
         assert stage.row("slow") is None
         assert stage.ready("slow") == 1
         assert stage.lines("starts") == []

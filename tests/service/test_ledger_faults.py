@@ -148,7 +148,7 @@ def test_a_ledger_that_is_locked_at_the_start_is_waited_for(stage: Stage) -> Non
     stage.ledger.ledger_id()
     with stage.locked(stage.ledger_path):
         process = stage.worker(STEPS, script={"scale": 20})
-        process.says("not_reached")
+        process.says("backend_unreachable")
         assert process.poll() is None
     stage.reaches("steps", State.DONE)
     process.terminate()
@@ -160,7 +160,7 @@ def test_a_ledger_that_is_none_is_refused_before_the_first_message(stage: Stage)
     stage.ledger_path.write_bytes(b"shopping list\n" * 1000)
     process = stage.worker(STEPS)
     process.ended(78)
-    assert "not a SQLite database" in process.says("refused")["what"]
+    assert "not a SQLite database" in process.says("startup_refused")["what"]
     assert stage.lines("starts") == []
     assert stage.ready("steps") == 1
 
@@ -177,4 +177,4 @@ def test_a_ledger_that_is_read_only_is_refused(stage: Stage) -> None:
         pytest.skip("no mount namespaces here")
     process = stage.worker(STEPS, around=around, ledger=f"sqlite:{room / 'ledger.db'}")
     process.ended(78)
-    assert "writable for this user" in process.says("refused")["what"]
+    assert "writable for this user" in process.says("startup_refused")["what"]

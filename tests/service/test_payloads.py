@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import psutil  # type: ignore[import-untyped]
 import pytest
 
-from steadyworker.adapter import Copy, QueueSpec, Settings, Target
+from steadyworker.adapter import OutgoingMessage, QueueSpec, Settings, Target
 from steadyworker.delivery import KEY
 from steadyworker.ledger.base import State
 from steadyworker_sqlite import SqliteAdapter
@@ -23,7 +23,7 @@ class Sender:
         self._adapter = SqliteAdapter(stage.broker, QueueSpec("typed", "typed.dead"), Settings(max_body=64 * MEGABYTE))
 
     def send(self, body: bytes, **headers: str) -> None:
-        self._adapter.publish(Copy(Target.WORK, body, headers))
+        self._adapter.publish(OutgoingMessage(Target.WORK, body, headers))
 
     def close(self) -> None:
         self._adapter.stop(1)

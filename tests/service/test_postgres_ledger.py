@@ -66,7 +66,7 @@ def test_a_refused_login_ends_with_78_before_the_first_message(fleet: Stage) -> 
     secret(fleet).write_text(secret(fleet).read_text().replace("steadyworker:", "steadyworker:c4nary"))
     process = fleet.worker(STEPS, **on(fleet))
     process.ended(78)
-    assert "password authentication failed" in process.says("refused")["what"]
+    assert "password authentication failed" in process.says("startup_refused")["what"]
     assert "c4nary" not in process.said()
     assert fleet.ready("steps") == 1
 

@@ -55,7 +55,7 @@ def test_a_stuck_runner_starves_the_watchdog_and_fails_livez(stage: Stage, manag
     eventually(lambda: probe(health, "livez")[0] == 503, "unlive")
     assert probe(health, "livez")[1].strip() == "stuck: runner of steps"
     assert process.says("part_stuck")["part"] == "runner of steps"
-    eventually(lambda: process.says("stage")["stage"] == "quiet", "a stuck part makes the process quiet")
+    eventually(lambda: process.says("stage_changed")["stage"] == "quiet", "a stuck part makes the process quiet")
     manager.forget()
     time.sleep(2.5)  # nothing is what is waited for
     assert "WATCHDOG=1" not in manager.listen()
@@ -101,7 +101,7 @@ def test_a_duplicate_of_a_job_that_is_done_is_counted_with_the_run_that_did_it(s
     stage.send("steps", {"steps": 1}, key="twice")
     fence = process.says("job_settled")["fence"]
     stage.send("steps", {"steps": 1}, key="twice")
-    assert process.says("answered")["fence"] == fence
+    assert process.says("duplicate_acked")["fence"] == fence
     line = 'steadyworker_deliveries_unrun_total{action="answer",queue="steps",state="done"} 1.0'
     eventually(lambda: line in probe(health, "metrics")[1], "counted", report=lambda: str(probe(health, "metrics")))
     process.terminate()

@@ -10,9 +10,9 @@ from typing import Any, cast
 
 from steadyworker import config
 from steadyworker.clock import SystemClock
-from steadyworker.runner.consumer_audit import Lookout, Reached
+from steadyworker.runner.consumer_audit import AuditResult, AuditThread
 from steadyworker.service.assemble import Assembly
-from steadyworker.service.monitor import Vigil
+from steadyworker.service.monitor import Monitor
 from steadyworker.service.service import Service
 
 
@@ -32,11 +32,11 @@ class DeadRunner:
 
     killed = finished = idle = waiting = False
     final = None
-    standings = SimpleNamespace(setup_failures=0)
-    reached = Reached()
+    slot_health = SimpleNamespace(setup_failures=0)
+    audit_result = AuditResult()
 
     def __init__(self) -> None:
-        self.parts = SimpleNamespace(spec=SimpleNamespace(queue="exports"), slots=[], adapter=self)
+        self.deps = SimpleNamespace(spec=SimpleNamespace(queue="exports"), slots=[], adapter=self)
         self.stopped = False
 
     def start(self) -> None: ...
@@ -47,7 +47,7 @@ class DeadRunner:
     def not_ready(self) -> dict[str, str]:
         return {}
 
-    def post(self, happening: Any) -> None: ...
+    def post(self, event: Any) -> None: ...
 
     def end(self) -> None: ...
 
@@ -77,19 +77,19 @@ def test_a_runner_whose_thread_has_died_is_not_waited_for_until_the_end_of_a_lon
     assembly = SimpleNamespace(
         runners=[runner],
         keeper=IdleKeeper(),
-        lookout=Lookout({}),
+        audit_thread=AuditThread({}),
         services={},
-        hands=[],
+        pools=[],
         owner="me",
         ledger=SimpleNamespace(url="memory:"),
         close=lambda: None,
         purge=lambda: None,
     )
-    vigil = SimpleNamespace(
+    monitor = SimpleNamespace(
         **dict.fromkeys(("open", "wait", "waits", "begin", "look", "end"), lambda *_: None), stuck=()
     )
 
-    service = Service(options, clock, lambda: cast(Assembly, assembly), cast(Vigil, vigil))
+    service = Service(options, clock, lambda: cast(Assembly, assembly), cast(Monitor, monitor))
 
     assert service.run() == 70
     assert service.reasons[0] == "a thread of ours has died"

@@ -27,7 +27,7 @@ def adrift(stage: Stage, process: WorkerProcess) -> None:
         handle = os.open(bell, os.O_WRONLY | os.O_NONBLOCK)
         os.write(handle, b"!")
         os.close(handle)
-    process.says("adrift")
+    process.says("delivery_lost")
 
 
 def outcomes(stage: Stage) -> list[str]:
@@ -61,7 +61,7 @@ def test_a_redelivery_to_another_worker_follows_and_is_answered(stage: Stage) ->
     second = stage.worker(STEPS, script=QUICK, health=(health := free_address()))
     ready(health)
     adrift(stage, first)
-    second.says("followed")
+    second.says("delivery_deferred")
     assert stage.lines("starts") == ["job 1 0"]
     stage.open()
     stage.empties("steps")
@@ -72,7 +72,7 @@ def test_a_redelivery_to_another_worker_follows_and_is_answered(stage: Stage) ->
         process.terminate()
         process.ended(0)
     assert outcomes(stage) == ["done"]
-    answered = [line["state"] for process in (first, second) for line in process.lines("answered")]
+    answered = [line["state"] for process in (first, second) for line in process.lines("duplicate_acked")]
     assert answered == ["done"], "by whoever had a slot free when the copy came"
 
 
@@ -83,7 +83,7 @@ def test_a_lease_that_ends_is_taken_over_without_any_proof_of_death(stage: Stage
     second = stage.worker(STEPS, script=BLIND, health=(health := free_address()))
     ready(health)
     first.signal_all(signal.SIGKILL)
-    second.says("followed")
+    second.says("delivery_deferred")
     second.says("taken_over", losses=1)
     assert stage.reaches("steps", State.DONE).counters == Counters(losses=1)
     assert stage.lines("starts") == ["job 1 0", "job 1 4"], "from the checkpoint"

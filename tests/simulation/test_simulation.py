@@ -17,13 +17,13 @@ import pytest
 from steadyworker.clock import Times
 from steadyworker.delivery import HOP
 from steadyworker.ledger.memory import MemoryLedger
-from steadyworker.ledger.rules import Who
+from steadyworker.ledger.rules import HeldBy
 from steadyworker.ledger.sqlite.ledger import SqliteLedger
 from steadyworker.outcome import Interrupted
 from steadyworker.runner import settlement_plan, settler
 from steadyworker.runner.deliveries import Deliveries
 from steadyworker.runner.runs import Runs
-from steadyworker.runner.settlement_plan import HandOver, Origin, Step
+from steadyworker.runner.settlement_plan import Origin, SettlementPlan, Step
 from steadyworker.runner.state import Phase, Run
 from tests.simulation.world import CALM, CONNECTIONS_ONLY, Faults, Violation, World, history
 
@@ -108,9 +108,9 @@ def a_refused_run_leaves_its_delivery_alone() -> Any:
 def my_name_without_my_run_means_wait() -> Any:
     original = Deliveries._who
 
-    def who(self: Deliveries, row: Any) -> Who:
+    def who(self: Deliveries, row: Any) -> HeldBy:
         answer = original(self, row)
-        return Who.MINE if answer is Who.LOST else answer
+        return HeldBy.MINE if answer is HeldBy.LOST else answer
 
     return replaced(Deliveries, "_who", who)
 
@@ -118,10 +118,10 @@ def my_name_without_my_run_means_wait() -> Any:
 def moved_is_written_before_the_confirm() -> Any:
     original = settlement_plan.moving
 
-    def moving(*arguments: Any) -> HandOver:
-        hand_over = original(*arguments)
-        hand_over.steps = (Step.RECORD, Step.CONFIRM, Step.PUBLISH, Step.SETTLE, Step.NOTE)
-        return hand_over
+    def moving(*arguments: Any) -> SettlementPlan:
+        plan = original(*arguments)
+        plan.steps = (Step.RECORD, Step.CONFIRM, Step.PUBLISH, Step.SETTLE, Step.NOTE)
+        return plan
 
     return replaced(settler, "moving", moving)
 
@@ -130,8 +130,8 @@ def the_retry_keeps_the_hop() -> Any:
     original = Origin.later
 
     def later(self: Origin, *arguments: Any) -> Any:
-        copy = original(self, *arguments)
-        return dataclasses.replace(copy, headers={**copy.headers, HOP: str(self.hop)})
+        message = original(self, *arguments)
+        return dataclasses.replace(message, headers={**message.headers, HOP: str(self.hop)})
 
     return replaced(Origin, "later", later)
 

@@ -16,7 +16,7 @@ from typing import Any, cast
 
 from steadyworker.adapter import QueueSpec
 from steadyworker.clock import Times
-from steadyworker.delivery import KEY, Copy, Delivery, Settle, Settled, Target
+from steadyworker.delivery import KEY, Delivery, OutgoingMessage, Settle, Settled, Target
 from steadyworker.errors import LedgerUnavailable, StaleDelivery, Unsettled
 from steadyworker.events import Event, Fenced
 from steadyworker.ledger.base import JobId, Ledger, Row, State, Token, Verdict
@@ -27,7 +27,7 @@ from steadyworker.outcome import Crashed, Done, Failed, Interrupted, Outcome, Re
 from steadyworker.retry import RetryPolicy
 from steadyworker.runner.runner import Runner
 from steadyworker.runner.settlement_plan import Step
-from steadyworker.runner.state import Parts, Staged
+from steadyworker.runner.state import Deps, Staged
 from steadyworker.slots.base import Asked, Ended, Ready, Slot, SlotSink, Task
 from steadyworker.spec import spec_of
 from steadyworker.testing.broker import MemoryBroker
@@ -89,7 +89,7 @@ class SimSlot:
 
     id = 0
     stuck = False
-    last_beat = 0.0
+    last_progress = 0.0
 
     def __init__(self, world: World) -> None:
         self._world = world
@@ -193,11 +193,11 @@ class SimAdapter:
         self.real = world.broker.adapter(QueueSpec(QUEUE, SPEC.dead_letter_queue))
         self.capabilities = self.real.capabilities
         self.start = self.real.start
-        self.credits = self.real.credits
+        self.prefetch = self.real.prefetch
 
-    def publish(self, copy: Copy) -> None:
+    def publish(self, message: OutgoingMessage) -> None:
         self._world.perhaps_struck(self._worker)
-        self.real.publish(copy)
+        self.real.publish(message)
         self._world.perhaps_struck(self._worker)
 
     def settle(self, delivery: Delivery, how: Settle) -> Settled:
@@ -210,8 +210,8 @@ class SimAdapter:
 class SoonAdapter(SimAdapter):
     """Settles as RabbitMQ's does: the broker hears it some time after it was asked for, and its answer comes later still."""
 
-    def settle_soon(
-        self, delivery: Delivery, how: Settle, told: Callable[[Settled | StaleDelivery | Unsettled], None]
+    def settle_async(
+        self, delivery: Delivery, how: Settle, on_settled: Callable[[Settled | StaleDelivery | Unsettled], None]
     ) -> None:
         self._world.perhaps_struck(self._worker)
 
@@ -220,7 +220,7 @@ class SoonAdapter(SimAdapter):
                 answer: Settled | StaleDelivery | Unsettled = self.settle(delivery, how)
             except (StaleDelivery, Unsettled) as error:
                 answer = error
-            self._worker.pending.append(lambda: told(answer))
+            self._worker.pending.append(lambda: on_settled(answer))
 
         self._worker.pending.append(heard)
 
@@ -242,7 +242,7 @@ class SimWorker:
         self.adapter = (SoonAdapter if world.soon else SimAdapter)(world, self)
         self.ledger = SimLedger(world, self)
         self.slot = SimSlot(world)
-        parts = Parts(
+        deps = Deps(
             spec=SPEC,
             namespace=NAMESPACE,
             owner=self.owner,
@@ -256,7 +256,7 @@ class SimWorker:
             submit=self.pending.append,
             adoption=world.adoption,
         )
-        self.runner = Runner(parts)
+        self.runner = Runner(deps)
         self.keeper = Keeper(cast(Ledger, self.ledger), self.owner, "host", [QUEUE], [self.runner], world.clock, TIMES)
         self.next_turn = 0.0
         self.runner.start()
@@ -323,7 +323,7 @@ class World:
         self.id = JobId(NAMESPACE, QUEUE, "job", 0)
         self.workers = [self._new_worker() for _ in range(3)]
         sender = self.broker.adapter(QueueSpec(QUEUE, SPEC.dead_letter_queue))
-        sender.publish(Copy(Target.WORK, b"{}", {KEY: "job"}))
+        sender.publish(OutgoingMessage(Target.WORK, b"{}", {KEY: "job"}))
 
     def _new_worker(self) -> SimWorker:
         self._owners += 1
@@ -459,7 +459,7 @@ class World:
             self.ledger.cancel(self.id, "not needed")
         if faults.stop and rng.random() < faults.stop:
             worker.stopping = True
-            worker.runner.post(Staged(Stage.CANCELLING))
+            worker.runner.post(Staged(Stage.INTERRUPTING))
         if worker.runner.finished and not worker.busy:
             worker.adapter.real.stop(0)
             self.workers[self.workers.index(worker)] = self._new_worker()

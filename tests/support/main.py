@@ -32,11 +32,11 @@ from unittest.mock import patch
 from steadyworker import config, run
 from steadyworker.clock import Times
 from steadyworker.ledger.sqlite.ledger import SqliteLedger
-from steadyworker.runner.state import Parts
+from steadyworker.runner.state import Deps
 from steadyworker.service import assemble as assembling
 from steadyworker.service import monitor as watching
 from steadyworker.service.assemble import Plan, assemble, plan
-from steadyworker.service.monitor import Vigil
+from steadyworker.service.monitor import Monitor
 from steadyworker.service.service import Service
 from steadyworker.slots.process import ProcessSlot
 from steadyworker.telemetry import logs
@@ -98,15 +98,15 @@ def main() -> int:
     if "setup_limit" in script:
         patch.object(assembling, "ProcessSlot", partial(ProcessSlot, setup_limit=script["setup_limit"])).start()
     if not script.get("adoption", True):
-        patch.object(assembling, "Parts", partial(Parts, adoption=False)).start()
+        patch.object(assembling, "Parts", partial(Deps, adoption=False)).start()
     if "turn_limit" in script:
         patch.object(watching, "_TURN_LIMIT", script["turn_limit"]).start()
     options = config.load({}, os.environ, Path.cwd())
     logs.configure(options.log_format, options.log_level)
     times = replace(Times().scaled(script.get("scale", 1)), **script.get("times", {}))
     planned = changed(plan(workers, options, times), script)
-    vigil = Vigil(planned.clock, planned.times, options.health, os.environ)
-    return Service(options, planned.clock, lambda: assemble(planned), vigil).run()
+    monitor = Monitor(planned.clock, planned.times, options.health, os.environ)
+    return Service(options, planned.clock, lambda: assemble(planned), monitor).run()
 
 
 if __name__ == "__main__":

@@ -12,7 +12,7 @@ from steadyworker.errors import BrokerUnavailable, Finding
 from steadyworker_rabbitmq.checks import limits, risks
 from steadyworker_rabbitmq.checks.management import Management
 from steadyworker_rabbitmq.checks.probe import Broker
-from steadyworker_rabbitmq.checks.queue_state import Actual, as_wanted, differences
+from steadyworker_rabbitmq.checks.queue_state import QueueState, as_wanted, differences
 from steadyworker_rabbitmq.topology import Role, Topology, Wanted
 
 _RARE_HEARTBEAT = 300
@@ -51,7 +51,7 @@ def broker_finding(broker: Broker) -> Finding | None:
     return Finding("error", what, "upgrade the broker, or name another with --broker.")
 
 
-def retry_finding(wanted: Wanted, actual: Actual) -> Finding | None:
+def retry_finding(wanted: Wanted, actual: QueueState) -> Finding | None:
     """A retry queue that is not as we make it sends copies astray, or loses them on their way back."""
     different = [each for each in differences(wanted, actual) if each.wanted is not None]
     if not different:
@@ -143,7 +143,7 @@ def _to_be_made(broker: Broker, topology: Topology, wanted: Wanted) -> Iterator[
         yield from risks.delivery_timeout(broker.version, broker.vhost, as_wanted(wanted), topology.time_limit, why)
 
 
-def _differs(wanted: Wanted, actual: Actual) -> Iterator[Finding]:
+def _differs(wanted: Wanted, actual: QueueState) -> Iterator[Finding]:
     """Whoever makes the queues themselves wants to know where they differ; only some of it does harm."""
     if different := differences(wanted, actual):
         what = (
@@ -152,7 +152,7 @@ def _differs(wanted: Wanted, actual: Actual) -> Iterator[Finding]:
         yield Finding("warning", what, "it is used as it is; arguments change only with a queue that is made anew.")
 
 
-def _unseen(broker: Broker, actual: Actual, timeout: Iterator[Finding]) -> Iterator[Finding]:
+def _unseen(broker: Broker, actual: QueueState, timeout: Iterator[Finding]) -> Iterator[Finding]:
     """One line for all that was to be asked and could not be; whoever switched the management API off knows what they do not know."""
     assert broker.unasked is not None, "it answered, or was not asked"
     unseen = "policies" if actual.arguments is not None else "arguments and policies"

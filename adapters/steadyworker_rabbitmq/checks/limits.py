@@ -19,7 +19,7 @@ import re
 import shlex
 from dataclasses import dataclass
 
-from steadyworker_rabbitmq.checks.queue_state import Actual, QueueType
+from steadyworker_rabbitmq.checks.queue_state import QueueState, QueueType
 from steadyworker_rabbitmq.topology import KEEPS_PLACE, Version
 
 OLDEST: Version = (3, 10)
@@ -72,7 +72,7 @@ def consume_arguments(version: Version, queue_type: QueueType | None, time_limit
     return {"x-consumer-timeout": _milliseconds(wanted_timeout(time_limit))}
 
 
-def delivery_timeout(version: Version, work: Actual, time_limit: float | None) -> Timeout:
+def delivery_timeout(version: Version, work: QueueState, time_limit: float | None) -> Timeout:
     """What applies to our consumer of the work queue."""
     if own := consume_arguments(version, work.type, time_limit):
         return Timeout(own["x-consumer-timeout"] / 1000, ours=True)
@@ -84,7 +84,7 @@ def delivery_timeout(version: Version, work: Actual, time_limit: float | None) -
     return Timeout(DEFAULT_TIMEOUT, known=False) if told is None else Timeout(told / 1000)
 
 
-def delivery_limit(version: Version, queue: Actual) -> int | None:
+def delivery_limit(version: Version, queue: QueueState) -> int | None:
     """Hand-overs after which a quorum queue gives a message up; None: never, or nobody could say."""
     if queue.type != "quorum" or queue.arguments is None:
         return None
@@ -101,7 +101,7 @@ def outlives(time_limit: float | None, timeout: float | None) -> bool:
     return timeout is not None and (time_limit is None or time_limit >= timeout)
 
 
-def hand_overs(version: Version, work: Actual, time_limit: float | None) -> float:
+def hand_overs(version: Version, work: QueueState, time_limit: float | None) -> float:
     """How often one job may be handed over and counted: some to spare, and from 4.3 on a delivery timeout is no failure."""
     timeout = delivery_timeout(version, work, time_limit).seconds
     if timeout is None or version >= CONSUMER_TIMEOUTS:
@@ -109,7 +109,7 @@ def hand_overs(version: Version, work: Actual, time_limit: float | None) -> floa
     return SPARE_HAND_OVERS + (float("inf") if time_limit is None else time_limit // timeout)
 
 
-def longer_timeout(version: Version, vhost: str, queue: Actual, time_limit: float | None) -> str:
+def longer_timeout(version: Version, vhost: str, queue: QueueState, time_limit: float | None) -> str:
     """The line that raises the delivery timeout to what a job of this time limit needs."""
     milliseconds = _milliseconds(wanted_timeout(time_limit))
     if version < TIMEOUT_POLICIES:
@@ -120,7 +120,7 @@ def longer_timeout(version: Version, vhost: str, queue: Actual, time_limit: floa
     return policy_line(vhost, queue, "consumer-timeout", milliseconds)
 
 
-def no_limit(version: Version, vhost: str, queue: Actual) -> str:
+def no_limit(version: Version, vhost: str, queue: QueueState) -> str:
     """The line that takes the delivery limit away, or raises it where it cannot be."""
     if queue.sets("delivery-limit"):
         return f"make queue {queue.name!r} anew without x-delivery-limit: the lower of argument and policy applies."
@@ -129,7 +129,7 @@ def no_limit(version: Version, vhost: str, queue: Actual) -> str:
     return policy_line(vhost, queue, "delivery-limit", -1)
 
 
-def policy_line(vhost: str, queue: Actual, key: str, value: int) -> str:
+def policy_line(vhost: str, queue: QueueState, key: str, value: int) -> str:
     """The command that sets one key for one queue; as only one policy applies to a queue, an existing one is named instead."""
     if queue.policy_name is not None:
         return f'set "{key}": {value} in policy {queue.policy_name!r}, which applies to this queue.'

@@ -19,7 +19,7 @@ from urllib.parse import quote, urlsplit
 
 import msgspec
 
-from steadyworker_rabbitmq.checks.queue_state import Actual, Values, queue_type
+from steadyworker_rabbitmq.checks.queue_state import QueueState, Values, queue_type
 
 WITHIN = 2.0
 """Seconds: where the port is closed by a firewall that says nothing, every start waits as long."""
@@ -73,7 +73,7 @@ class Management:
     tls: ssl.SSLContext | None = None
     within: float = WITHIN
 
-    def queue(self, name: str) -> Actual | None:
+    def queue(self, name: str) -> QueueState | None:
         """
         A queue with all that applies to it; None when it knows no such queue.
 
@@ -88,7 +88,7 @@ class Management:
             raise Unanswered(f"{self.url} answers with something else than a queue ({error})") from error
         policy = told.effective_policy_definition
         timeouts = [each.consumer_timeout for each in told.consumer_details]
-        return Actual(
+        return QueueState(
             name,
             arguments=told.arguments,
             policy=policy if isinstance(policy, Mapping) else {},

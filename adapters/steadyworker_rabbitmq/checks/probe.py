@@ -21,7 +21,7 @@ from pika.exceptions import ChannelClosedByBroker, UnroutableError
 from steadyworker.errors import BrokerUnavailable
 from steadyworker_rabbitmq.checks.limits import CONSUMER_TIMEOUTS
 from steadyworker_rabbitmq.checks.management import Management, Unanswered
-from steadyworker_rabbitmq.checks.queue_state import Actual, QueueType, queue_type
+from steadyworker_rabbitmq.checks.queue_state import QueueState, QueueType, queue_type
 from steadyworker_rabbitmq.errors import translated
 from steadyworker_rabbitmq.topology import Version, Wanted
 
@@ -79,7 +79,7 @@ class Broker:
         """Make the queue, or learn that it is as wanted (None), or why neither."""
         return self._declare(wanted.name, wanted.arguments, {"durable": True})
 
-    def look(self, wanted: Wanted, *, redeclare: bool) -> Actual | None:
+    def look(self, wanted: Wanted, *, redeclare: bool) -> QueueState | None:
         """
         The queue as it is, as far as it can be learned; None: it is not there.
 
@@ -94,7 +94,7 @@ class Broker:
                     return told
             except Unanswered as error:
                 self.unasked = error
-        return self._learned(wanted) if redeclare else Actual(wanted.name, type=self.queue_type(wanted.name))
+        return self._learned(wanted) if redeclare else QueueState(wanted.name, type=self.queue_type(wanted.name))
 
     def queue_type(self, name: str) -> QueueType | None:
         """The type of a queue that we may read, where the broker's refusals tell types apart (4.3)."""
@@ -138,13 +138,13 @@ class Broker:
     ) -> ChannelClosedByBroker | None:
         return self._ask(lambda channel: channel.queue_declare(name, arguments=dict(arguments), **flags))
 
-    def _learned(self, wanted: Wanted) -> Actual:
+    def _learned(self, wanted: Wanted) -> QueueState:
         arguments: dict[str, str | int | bool] = dict(wanted.arguments)
         flags = {"durable": True}
         for _ in range(_MOST_ARGUMENTS):
             refused = self._declare(wanted.name, arguments, flags)
             if refused is None:
-                return Actual(wanted.name, arguments, durable=flags["durable"], type=queue_type(arguments))
+                return QueueState(wanted.name, arguments, durable=flags["durable"], type=queue_type(arguments))
             differs = _INEQUIVALENT.search(refused.reply_text)
             if differs is None:
                 break
@@ -155,7 +155,7 @@ class Broker:
                 arguments.pop(name, None)
             else:
                 arguments[name] = current
-        return Actual(wanted.name, type=self.queue_type(wanted.name))
+        return QueueState(wanted.name, type=self.queue_type(wanted.name))
 
     def _ask(self, question: Callable[[BlockingChannel], object]) -> ChannelClosedByBroker | None:
         """The broker's refusal, or None."""

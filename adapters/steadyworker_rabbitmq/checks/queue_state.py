@@ -15,7 +15,7 @@ _TYPES: Mapping[object, QueueType] = {"quorum": "quorum", "classic": "classic", 
 
 
 @dataclass(frozen=True, slots=True)
-class Actual:
+class QueueState:
     """
     A queue that exists.
 
@@ -64,9 +64,9 @@ def queue_type(arguments: Mapping[str, object]) -> QueueType:
     return _TYPES.get(arguments.get("x-queue-type"), "classic")
 
 
-def as_wanted(wanted: Wanted) -> Actual:
+def as_wanted(wanted: Wanted) -> QueueState:
     """A queue that the broker has just said to be as we want it."""
-    return Actual(wanted.name, wanted.arguments, type=queue_type(wanted.arguments))
+    return QueueState(wanted.name, wanted.arguments, type=queue_type(wanted.arguments))
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,7 +81,7 @@ class Difference:
         return f"{self.argument}: expected {_shown(self.wanted)}, got {_shown(self.got)}"
 
 
-def differences(wanted: Wanted, actual: Actual) -> list[Difference]:
+def differences(wanted: Wanted, actual: QueueState) -> list[Difference]:
     """Every argument that differs, in both directions; a policy may stand in for one; nothing where they are not known."""
     if actual.arguments is None:
         return []

@@ -12,7 +12,7 @@ from typing import Literal
 
 from steadyworker.errors import Finding
 from steadyworker_rabbitmq.checks import limits
-from steadyworker_rabbitmq.checks.queue_state import Actual
+from steadyworker_rabbitmq.checks.queue_state import QueueState
 from steadyworker_rabbitmq.topology import Role, Version, Wanted
 
 KNOWN_ARGUMENTS = frozenset(
@@ -33,7 +33,7 @@ KNOWN_ARGUMENTS = frozenset(
 _MESSAGES: dict[Role, str] = {"work": "Jobs", "retry": "Copies that wait", "dead": "Dead letters"}
 
 
-def losses(wanted: Wanted, actual: Actual) -> Iterator[Finding]:
+def losses(wanted: Wanted, actual: QueueState) -> Iterator[Finding]:
     """What drops messages that nobody acknowledged, or ends a delay too early."""
     forwards = wanted.role == "work" and actual.text("dead-letter-exchange") is not None
     # Whoever keeps dead letters for a while only may have meant it; a dead letter without our reason is better than none.
@@ -61,7 +61,7 @@ def losses(wanted: Wanted, actual: Actual) -> Iterator[Finding]:
 
 
 def delivery_timeout(
-    version: Version, vhost: str, actual: Actual, time_limit: float | None, unknown: str
+    version: Version, vhost: str, actual: QueueState, time_limit: float | None, unknown: str
 ) -> Iterator[Finding]:
     """A delivery that is taken back while its job runs; `unknown` says why the timeout could not be asked for, if it could not."""
     timeout = limits.delivery_timeout(version, actual, time_limit)
@@ -74,7 +74,7 @@ def delivery_timeout(
 
 
 def delivery_limit(
-    version: Version, vhost: str, wanted: Wanted, actual: Actual, time_limit: float | None
+    version: Version, vhost: str, wanted: Wanted, actual: QueueState, time_limit: float | None
 ) -> Iterator[Finding]:
     """A message that is given up after so many hand-overs: a worker process that was killed, a connection that was lost."""
     limit = limits.delivery_limit(version, actual)
@@ -98,7 +98,7 @@ def delivery_limit(
         yield Finding("warning", what, remedy)
 
 
-def oddities(version: Version, actual: Actual) -> Iterator[Finding]:
+def oddities(version: Version, actual: QueueState) -> Iterator[Finding]:
     """What works and will surprise."""
     name, arguments = actual.name, actual.arguments or {}
     if actual.type == "classic":
@@ -116,7 +116,7 @@ def oddities(version: Version, actual: Actual) -> Iterator[Finding]:
         yield Finding("warning", what, "make the queue anew without x-single-active-consumer.")
 
 
-def delayed_retry(version: Version, wanted: Wanted, actual: Actual) -> Iterator[Finding]:
+def delayed_retry(version: Version, wanted: Wanted, actual: QueueState) -> Iterator[Finding]:
     """What the broker itself keeps back of what it takes back: we never ask for it (`topology.py` says why)."""
     if version < limits.DELAYED_RETRIES or actual.type not in (
         "quorum",
@@ -146,13 +146,13 @@ def delayed_retry(version: Version, wanted: Wanted, actual: Actual) -> Iterator[
     yield Finding("warning", f"Queue {actual.name!r} keeps back {fate}.", remedy)
 
 
-def _delayed_retry(actual: Actual, key: str) -> object:
+def _delayed_retry(actual: QueueState, key: str) -> object:
     """As it applies: here, and nowhere else, a policy's value outranks the queue's own."""
     own = (actual.arguments or {}).get(f"x-delayed-retry-{key}")
     return (actual.policy or {}).get(f"delayed-retry-{key}", own)
 
 
-def _without(actual: Actual, key: str) -> str:
+def _without(actual: QueueState, key: str) -> str:
     if actual.obeys_policy(key):
         return f"take {key} out of policy {actual.policy_name!r}, or out of the operator policy that sets it."
     return f"make queue {actual.name!r} anew without x-{key}."

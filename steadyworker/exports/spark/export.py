@@ -35,7 +35,7 @@ from steadyworker.exports.spark.params import to_param
 from steadyworker.exports.spark.protocol import Done, Failed, Lines, Part, Plan, Progress, Started, from_event, parts_of
 from steadyworker.exports.spark.recast import Recast
 from steadyworker.exports.spark.tables import Table, source
-from steadyworker.exports.stage import Stage, Target, drop_incomplete
+from steadyworker.exports.stage import StagingDir, Target, drop_incomplete
 from steadyworker.exports.totals import Totals
 from steadyworker.telemetry.redaction import redact
 
@@ -135,7 +135,7 @@ class _Run:
         totals: Mapping[str, str],
         by: Sequence[str],
         target: Target,
-        stage: Stage,
+        stage: StagingDir,
     ) -> None:
         self._export, self._services, self._form, self._sums, self._by = export, services, form, totals, by
         self._target, self._stage = target, stage

@@ -62,9 +62,9 @@ class Names:
 
     def _stored(self) -> tuple[tuple[int, str], ...]:
         try:
-            return msgspec.json.decode(self._services.handle() or b"", type=Handle).spark
+            return msgspec.json.decode(self._services.export_state() or b"", type=Handle).spark
         except msgspec.MsgspecError:
             return ()  # nothing, or what another kind of export stored
 
     def _store(self, handle: Handle) -> None:
-        self._services.save_handle(msgspec.json.encode(handle))
+        self._services.save_export_state(msgspec.json.encode(handle))

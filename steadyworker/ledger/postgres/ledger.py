@@ -23,9 +23,9 @@ from steadyworker.clock import Clock, Times
 from steadyworker.errors import ConfigError, Finding
 from steadyworker.ledger import owners as proof
 from steadyworker.ledger import retention
-from steadyworker.ledger.base import Beat, Claimed, JobId, Ledger, OwnerSeen, Renewal, Row, State, Token, Verdict
+from steadyworker.ledger.base import Claimed, JobId, Ledger, OwnerSeen, Progress, Renewal, Row, State, Token, Verdict
 from steadyworker.ledger.postgres import schema as sql
-from steadyworker.ledger.postgres.rows import beat_of, row_of, storable, tokens_values, verdict_values
+from steadyworker.ledger.postgres.rows import progress_of, row_of, storable, tokens_values, verdict_values
 from steadyworker.ledger.postgres.session import Identity, Session
 from steadyworker.ledger.postgres.url import Target, target_of
 from steadyworker.ledger.values import Values, counters_values, mine_values, pk_values, seen_values
@@ -63,15 +63,15 @@ class PostgresLedger(Ledger):
         is_dead: Callable[[str], bool] | None = None,
     ) -> None:
         def target() -> Target:
-            return target_of(url(), times.call)
+            return target_of(url(), times.call_timeout)
 
         self._target = target()
         self._owners_dir = owners_dir
         self._worker = storable(worker)
         self._lease = {"lease": times.lease, "margin": times.margin}
         self._identity = Identity()
-        self._record = Session(target, self._identity, times.call, clock)
-        self._renewals = Session(target, self._identity, times.call, clock)
+        self._record = Session(target, self._identity, times.call_timeout, clock)
+        self._renewals = Session(target, self._identity, times.call_timeout, clock)
         self._is_dead = is_dead or self._lock_is_free
 
     @property
@@ -168,8 +168,8 @@ class PostgresLedger(Ledger):
         return self._write(sql.CHECKPOINT, token, {"value": value})
 
     @override
-    def handle(self, token: Token, value: bytes | None) -> bool:
-        return self._write(sql.HANDLE, token, {"value": value})
+    def export_state(self, token: Token, value: bytes | None) -> bool:
+        return self._write(sql.EXPORT_STATE, token, {"value": value})
 
     @override
     def may_commit(self, token: Token) -> bool:
@@ -193,8 +193,8 @@ class PostgresLedger(Ledger):
 
     @override
     def settled(self, token: Token, known: bool) -> None:
-        keep = {"keep_known": retention.DONE_AND_KNOWN}
-        self._write(sql.SETTLED_KNOWN if known else sql.SETTLED_WRITTEN, token, keep)
+        keep = {"keep_confirmed": retention.DONE_AND_KNOWN}
+        self._write(sql.SETTLED_CONFIRMED if known else sql.SETTLED_SENT, token, keep)
 
     @override
     def cancel(self, id: JobId, reason: str) -> State | None:
@@ -207,9 +207,9 @@ class PostgresLedger(Ledger):
         self._tell(sql.CLEAR_CHECKPOINT, pk_values(id))
 
     @override
-    def beat(self, token: Token, beat: Beat) -> None:
-        values = {"done": beat.done, "total": beat.total, "note": storable(beat.note), "at": beat.at}
-        self._write(sql.BEAT, token, values)
+    def progress(self, token: Token, progress: Progress) -> None:
+        values = {"done": progress.done, "total": progress.total, "note": storable(progress.note), "at": progress.at}
+        self._write(sql.PROGRESS, token, values)
 
     @override
     def last_round(self, namespace: str, queue: str, key: str) -> int | None:
@@ -217,7 +217,7 @@ class PostgresLedger(Ledger):
         return None if found is None else int(found)
 
     @override
-    def jobs(self, namespace: str | None = None, queue: str | None = None) -> Iterable[tuple[Row, Beat | None]]:
+    def jobs(self, namespace: str | None = None, queue: str | None = None) -> Iterable[tuple[Row, Progress | None]]:
         return self._pages({"namespace": namespace, "queue": queue, "rows": _PAGE_ROWS} | self._lease)
 
     @override
@@ -225,9 +225,9 @@ class PostgresLedger(Ledger):
         return frozenset(uid for (uid,) in self._ask(sql.ENDED, {"uids": list(uids)}))
 
     @override
-    def last_beat(self, id: JobId) -> Beat | None:
-        found = self._ask(sql.LAST_BEAT, pk_values(id))
-        return beat_of(found[0]) if found else None
+    def last_progress(self, id: JobId) -> Progress | None:
+        found = self._ask(sql.LAST_PROGRESS, pk_values(id))
+        return progress_of(found[0]) if found else None
 
     @override
     def forget(self, id: JobId) -> None:
@@ -273,13 +273,13 @@ class PostgresLedger(Ledger):
     def _lock_is_free(self, owner: str) -> bool:
         return proof.is_dead(self._owners_dir, owner)
 
-    def _pages(self, values: Values) -> Iterator[tuple[Row, Beat | None]]:
+    def _pages(self, values: Values) -> Iterator[tuple[Row, Progress | None]]:
         """Newest first, page by page, so that a long listing holds nobody up."""
         below = (1 << 63) - 1
         while True:
             page = self._ask(sql.PAGE, values | {"below": below})
             for *row, number, done, total, note, at in page:
-                yield row_of(row, self._is_dead), None if at is None else Beat(done, total, note, at)
+                yield row_of(row, self._is_dead), None if at is None else Progress(done, total, note, at)
                 below = number
             if len(page) < _PAGE_ROWS:
                 return

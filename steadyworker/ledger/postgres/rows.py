@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from steadyworker.ledger.base import Beat, JobId, Moving, Row, State, Token, Verdict
+from steadyworker.ledger.base import JobId, Moving, Progress, Row, State, Token, Verdict
 from steadyworker.ledger.values import Values, counters_values
 from steadyworker.outcome import Counters
 
@@ -44,7 +44,7 @@ def row_of(found: Sequence[Any], is_dead: Callable[[str], bool]) -> Row:
     (
         namespace, queue, key, round_, uid, state, body_sha256, hop, fence, owner, lease_over,
         attempts, crashes, losses, interruptions, first_failed_at, target, due_in, late_by, delay,
-        reason, error_class, error_text, checkpoint, checkpoint_fence, handle, cancel_reason, settled,
+        reason, error_class, error_text, checkpoint, checkpoint_fence, export_state, cancel_reason, settled,
         created_at, started_at, ended_at, worker,
     ) = found  # fmt: skip
     return Row(
@@ -66,7 +66,7 @@ def row_of(found: Sequence[Any], is_dead: Callable[[str], bool]) -> Row:
         error_text=error_text,
         checkpoint=checkpoint,
         checkpoint_fence=checkpoint_fence,
-        handle=handle,
+        export_state=export_state,
         cancel_reason=cancel_reason,
         settled=settled,
         created_at=created_at,
@@ -76,9 +76,9 @@ def row_of(found: Sequence[Any], is_dead: Callable[[str], bool]) -> Row:
     )
 
 
-def beat_of(found: Sequence[Any] | None) -> Beat | None:
+def progress_of(found: Sequence[Any] | None) -> Progress | None:
     """The last progress of a job; a listing has NULLs where there was none."""
-    return None if found is None or found[-1] is None else Beat(*found)
+    return None if found is None or found[-1] is None else Progress(*found)
 
 
 def storable(text: str) -> str:

@@ -13,8 +13,8 @@ from __future__ import annotations
 
 from typing import LiteralString
 
-SCHEMA_VERSION = 1
-"""Raised with every change of the tables; a ledger of a newer version is refused."""
+SCHEMA_VERSION = 3
+"""Raised with every change of the tables, as SQLite's is; a ledger of any other version is refused."""
 
 CREATE_LOCK = 0x53574C47
 """The advisory lock of this database under which tables are made: `SWLG`."""
@@ -55,9 +55,9 @@ CREATE = (
         error_text text NOT NULL DEFAULT '',
         checkpoint bytea,
         checkpoint_fence bigint,
-        handle bytea,
+        export_state bytea,
         cancel_reason text,
-        settled text NOT NULL DEFAULT 'unknown' CHECK (settled IN ('unknown', 'written', 'known')),
+        settled text NOT NULL DEFAULT 'unknown' CHECK (settled IN ('unknown', 'sent', 'confirmed')),
         keep_until timestamptz,
         created_at timestamptz NOT NULL DEFAULT clock_timestamp(),
         started_at timestamptz,
@@ -70,7 +70,7 @@ CREATE = (
     "CREATE INDEX steadyworker_jobs_held ON steadyworker_jobs (owner) WHERE owner IS NOT NULL",
     "CREATE INDEX steadyworker_jobs_to_purge ON steadyworker_jobs (keep_until) WHERE keep_until IS NOT NULL",
     """
-    CREATE TABLE steadyworker_beats (
+    CREATE TABLE steadyworker_progress (
         uid text PRIMARY KEY REFERENCES steadyworker_jobs (uid) ON DELETE CASCADE,
         fence bigint NOT NULL,
         done double precision,
@@ -130,7 +130,7 @@ _COLUMNS = f"""
     greatest(0, extract(epoch FROM {_NOW} - CASE
         WHEN owner IS NOT NULL THEN lease_until WHEN state = 'moved' THEN not_before
     END))::float8,
-    delay, reason, error_class, error_text, checkpoint, checkpoint_fence, handle, cancel_reason, settled,
+    delay, reason, error_class, error_text, checkpoint, checkpoint_fence, export_state, cancel_reason, settled,
     extract(epoch FROM created_at)::float8, extract(epoch FROM started_at)::float8,
     extract(epoch FROM ended_at)::float8, worker
 """
@@ -154,12 +154,12 @@ _COUNTERS = """
     attempts = %(attempts)s, crashes = %(crashes)s, losses = %(losses)s, interruptions = %(interruptions)s,
     first_failed_at = %(first_failed_at)s
 """
-_HAND_OVER = f"""
+_MOVING = f"""
     state = 'moving', target = %(target)s, not_before = {_after("%(due_in)s")}, delay = %(delay)s,
     reason = %(reason)s, error_class = %(error_class)s, error_text = %(error_text)s, {_COUNTERS},
     checkpoint = CASE WHEN %(keep_checkpoint)s THEN checkpoint END,
     checkpoint_fence = CASE WHEN %(keep_checkpoint)s THEN checkpoint_fence END,
-    handle = CASE WHEN %(keep_checkpoint)s THEN handle END
+    export_state = CASE WHEN %(keep_checkpoint)s THEN export_state END
 """
 
 
@@ -192,7 +192,7 @@ CLAIM_SEEN = f"""
 """
 TAKE = f"{_DRAWN} UPDATE steadyworker_jobs SET {_OWN} WHERE {_SEEN} AND state = 'moving' RETURNING {_COLUMNS}"
 LOSE = f"""
-    {_DRAWN} UPDATE steadyworker_jobs SET {_OWN}, {_HAND_OVER} WHERE {_SEEN} AND state = 'running' RETURNING {_COLUMNS}
+    {_DRAWN} UPDATE steadyworker_jobs SET {_OWN}, {_MOVING} WHERE {_SEEN} AND state = 'running' RETURNING {_COLUMNS}
 """
 RENEW = f"""
     UPDATE steadyworker_jobs AS job SET {_LEASE}
@@ -215,7 +215,7 @@ CHECKPOINT = f"""
     SET checkpoint = %(value)s, checkpoint_fence = CASE WHEN %(value)s::bytea IS NOT NULL THEN fence END
     WHERE {_MINE} AND state = 'running'
 """
-HANDLE = f"UPDATE steadyworker_jobs SET handle = %(value)s WHERE {_MINE} AND state = 'running'"
+EXPORT_STATE = f"UPDATE steadyworker_jobs SET export_state = %(value)s WHERE {_MINE} AND state = 'running'"
 DONE = f"""
     UPDATE steadyworker_jobs SET
         state = 'done', {_NOBODY}, reason = '', error_class = '', error_text = '',
@@ -225,7 +225,7 @@ DONE = f"""
 INTERRUPTED = f"""
     UPDATE steadyworker_jobs SET state = 'interrupted', {_NOBODY}, {_COUNTERS} WHERE {_MINE} AND state = 'running'
 """
-MOVING = f"UPDATE steadyworker_jobs SET {_HAND_OVER} WHERE {_MINE} AND state = 'running'"
+MOVING = f"UPDATE steadyworker_jobs SET {_MOVING} WHERE {_MINE} AND state = 'running'"
 MOVED = f"""
     UPDATE steadyworker_jobs SET
         state = CASE target WHEN 'dead' THEN 'dead' ELSE 'moved' END, {_NOBODY},
@@ -237,15 +237,15 @@ MOVED = f"""
     WHERE {_MINE} AND state = 'moving'
 """
 # Lost, it leaves a row that is kept longer: not worth a wait for the disk.
-SETTLED_KNOWN = f"""
+SETTLED_CONFIRMED = f"""
     {_committing("'off'")}
     UPDATE steadyworker_jobs
-    SET settled = 'known', keep_until = CASE state WHEN 'done' THEN {_after("%(keep_known)s")} ELSE keep_until END
+    SET settled = 'confirmed', keep_until = CASE state WHEN 'done' THEN {_after("%(keep_confirmed)s")} ELSE keep_until END
     FROM committed WHERE {_RUN} AND state NOT IN ('running', 'moving')
 """
-SETTLED_WRITTEN = f"""
+SETTLED_SENT = f"""
     {_committing("'off'")}
-    UPDATE steadyworker_jobs SET settled = 'written'
+    UPDATE steadyworker_jobs SET settled = 'sent'
     FROM committed WHERE {_RUN} AND state NOT IN ('running', 'moving') AND settled = 'unknown'
 """
 CANCEL = """
@@ -260,22 +260,24 @@ CLEAR_CHECKPOINT = f"""
     UPDATE steadyworker_jobs SET checkpoint = NULL, checkpoint_fence = NULL
     WHERE {_JOB} AND state NOT IN ('running', 'moving')
 """
-BEAT = f"""
+PROGRESS = f"""
     {_committing("'off'")}
-    INSERT INTO steadyworker_beats (uid, fence, done, total, note, at)
+    INSERT INTO steadyworker_progress (uid, fence, done, total, note, at)
     SELECT uid, fence, %(done)s::float8, %(total)s::float8, %(note)s, %(at)s::float8
     FROM steadyworker_jobs, committed WHERE {_RUN}
     ON CONFLICT (uid) DO UPDATE
     SET fence = excluded.fence, done = excluded.done, total = excluded.total, note = excluded.note, at = excluded.at
 """
 ENDED = "SELECT uid FROM steadyworker_jobs WHERE uid = ANY(%(uids)s::text[]) AND state IN ('done', 'dead')"
-LAST_BEAT = f"SELECT done, total, note, at FROM steadyworker_beats JOIN steadyworker_jobs USING (uid) WHERE {_JOB}"
+LAST_PROGRESS = (
+    f"SELECT done, total, note, at FROM steadyworker_progress JOIN steadyworker_jobs USING (uid) WHERE {_JOB}"
+)
 LAST_ROUND = """
     SELECT max(round) FROM steadyworker_jobs WHERE namespace = %(namespace)s AND queue = %(queue)s AND key = %(key)s
 """
 PAGE = f"""
-    SELECT {_COLUMNS}, number, beat.done, beat.total, beat.note, beat.at
-    FROM steadyworker_jobs LEFT JOIN (SELECT uid, done, total, note, at FROM steadyworker_beats) AS beat USING (uid)
+    SELECT {_COLUMNS}, number, progress.done, progress.total, progress.note, progress.at
+    FROM steadyworker_jobs LEFT JOIN (SELECT uid, done, total, note, at FROM steadyworker_progress) AS progress USING (uid)
     WHERE number < %(below)s AND (%(namespace)s::text IS NULL OR namespace = %(namespace)s)
         AND (%(queue)s::text IS NULL OR queue = %(queue)s)
     ORDER BY number DESC LIMIT %(rows)s

@@ -208,10 +208,10 @@ class Session:
             self._create(connection)
         found = connection.execute(sql.META).fetchone()
         ledger_id, version = found or ("", 0)
-        if version > sql.SCHEMA_VERSION:
+        if version != sql.SCHEMA_VERSION:
             raise self._unfit(
                 f"Expected a ledger of schema {sql.SCHEMA_VERSION} at {self._at.shown}, got {version}: "
-                "a newer SteadyWorker made it; upgrade this one, or name another database."
+                "finish its jobs with the version of SteadyWorker that made it, or name another database."
             )
         if self._identity.ledger_id not in {None, ledger_id}:
             raise self._unfit(self._another(f"the ledger {ledger_id}"))

@@ -221,18 +221,16 @@ class LedgerFile:
         )
 
     def _prepare(self, connection: sqlite3.Connection) -> None:
-        """Make the tables in an empty file; refuse what is not a ledger, a newer one, or what cannot be written."""
+        """Make the tables in an empty file; refuse what is not a ledger, one of another version, or what cannot be written."""
         if connection.execute("PRAGMA application_id").fetchone()[0] != sql.APPLICATION_ID:
             self._create(connection)
         schema = connection.execute("SELECT schema FROM meta").fetchone()[0]
-        if schema > sql.SCHEMA_VERSION:
+        if schema != sql.SCHEMA_VERSION:
             raise self._unfit(
                 f"Expected a ledger of schema {sql.SCHEMA_VERSION} at {self.path}, got {schema}: "
-                "a newer SteadyWorker made it; upgrade this one, or name another file."
+                "finish its jobs with the version of SteadyWorker that made it, or name another file."
             )
-        connection.execute("BEGIN IMMEDIATE")
-        for statement in sql.UPGRADE if schema < sql.SCHEMA_VERSION else ():
-            connection.execute(statement)
+        connection.execute("BEGIN IMMEDIATE")  # fails where the file cannot be written
         connection.execute("COMMIT")
         connection.execute(f"PRAGMA wal_autocheckpoint = {_WAL_PAGES}")
 

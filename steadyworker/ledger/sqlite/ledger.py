@@ -20,11 +20,11 @@ from steadyworker.clock import Clock, Times
 from steadyworker.errors import ConfigError, Finding
 from steadyworker.ledger import owners as proof
 from steadyworker.ledger import retention
-from steadyworker.ledger.base import Beat, Claimed, JobId, Ledger, OwnerSeen, Renewal, Row, State, Token, Verdict
+from steadyworker.ledger.base import Claimed, JobId, Ledger, OwnerSeen, Progress, Renewal, Row, State, Token, Verdict
 from steadyworker.ledger.sqlite import schema as sql
 from steadyworker.ledger.sqlite.file import LedgerFile
 from steadyworker.ledger.sqlite.place import place_findings
-from steadyworker.ledger.sqlite.rows import beat_of, new_row, row_of, storable, verdict_values
+from steadyworker.ledger.sqlite.rows import new_row, progress_of, row_of, storable, verdict_values
 from steadyworker.ledger.values import Values, counters_values, mine_values, pk_values, seen_values
 from steadyworker.outcome import Counters
 
@@ -62,7 +62,7 @@ class SqliteLedger(Ledger):
             raise ConfigError(
                 f"Expected synchronous=normal or synchronous=full, got {synchronous!r}: choose one of them."
             )
-        self._file = LedgerFile(path, synchronous, times.call, clock)
+        self._file = LedgerFile(path, synchronous, times.call_timeout, clock)
         self._path = self._file.path
         self._clock = clock
         self._times = times
@@ -171,8 +171,8 @@ class SqliteLedger(Ledger):
         return self._write(sql.CHECKPOINT, token, {"value": value})
 
     @override
-    def handle(self, token: Token, value: bytes | None) -> bool:
-        return self._write(sql.HANDLE, token, {"value": value})
+    def export_state(self, token: Token, value: bytes | None) -> bool:
+        return self._write(sql.EXPORT_STATE, token, {"value": value})
 
     @override
     def may_commit(self, token: Token) -> bool:
@@ -198,8 +198,8 @@ class SqliteLedger(Ledger):
     @override
     def settled(self, token: Token, known: bool) -> None:
         # The runner claims the next job just then: this would be a third of its commits, and in its way.
-        keep = {"now": self._clock.wall(), "keep_known": retention.DONE_AND_KNOWN}
-        self._file.later(sql.SETTLED_KNOWN if known else sql.SETTLED_WRITTEN, mine_values(token) | keep)
+        keep = {"now": self._clock.wall(), "keep_confirmed": retention.DONE_AND_KNOWN}
+        self._file.later(sql.SETTLED_CONFIRMED if known else sql.SETTLED_SENT, mine_values(token) | keep)
 
     @override
     def cancel(self, id: JobId, reason: str) -> State | None:
@@ -220,9 +220,9 @@ class SqliteLedger(Ledger):
             db.execute(sql.CLEAR_CHECKPOINT, pk_values(id))
 
     @override
-    def beat(self, token: Token, beat: Beat) -> None:
-        values = {"done": beat.done, "total": beat.total, "note": storable(beat.note), "at": beat.at}
-        self._write(sql.BEAT, token, values, synchronous="normal")
+    def progress(self, token: Token, progress: Progress) -> None:
+        values = {"done": progress.done, "total": progress.total, "note": storable(progress.note), "at": progress.at}
+        self._write(sql.PROGRESS, token, values, synchronous="normal")
 
     @override
     def last_round(self, namespace: str, queue: str, key: str) -> int | None:
@@ -231,7 +231,7 @@ class SqliteLedger(Ledger):
         return None if found is None else int(found)
 
     @override
-    def jobs(self, namespace: str | None = None, queue: str | None = None) -> Iterable[tuple[Row, Beat | None]]:
+    def jobs(self, namespace: str | None = None, queue: str | None = None) -> Iterable[tuple[Row, Progress | None]]:
         return self._pages({"namespace": namespace, "queue": queue, "rows": _PAGE_ROWS})
 
     @override
@@ -241,9 +241,9 @@ class SqliteLedger(Ledger):
         return frozenset(uid for (uid,) in found)
 
     @override
-    def last_beat(self, id: JobId) -> Beat | None:
+    def last_progress(self, id: JobId) -> Progress | None:
         with self._file.connection() as db:
-            return beat_of(db.execute(sql.LAST_BEAT, pk_values(id)).fetchone())
+            return progress_of(db.execute(sql.LAST_PROGRESS, pk_values(id)).fetchone())
 
     @override
     def forget(self, id: JobId) -> None:
@@ -299,7 +299,7 @@ class SqliteLedger(Ledger):
     def _lock_is_free(self, owner: str) -> bool:
         return proof.is_dead(self.owners_dir, owner)
 
-    def _pages(self, values: Values) -> Iterator[tuple[Row, Beat | None]]:
+    def _pages(self, values: Values) -> Iterator[tuple[Row, Progress | None]]:
         """Newest first, page by page, so that a long listing holds nobody up."""
         self._file.catch_up()
         below = sys.maxsize
@@ -307,9 +307,9 @@ class SqliteLedger(Ledger):
             with self._file.connection() as db:
                 page = db.execute(sql.PAGE, values | {"below": below}).fetchall()
                 ids = [pk_values(JobId(*found[:4])) for found in page]
-                beats = [beat_of(db.execute(sql.LAST_BEAT, id_).fetchone()) for id_ in ids]
-            for found, beat in zip(page, beats, strict=True):
-                yield self._row(found[:-1]), beat
+                reports = [progress_of(db.execute(sql.LAST_PROGRESS, id_).fetchone()) for id_ in ids]
+            for found, progress in zip(page, reports, strict=True):
+                yield self._row(found[:-1]), progress
             if len(page) < _PAGE_ROWS:
                 return
             below = page[-1][-1]

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from steadyworker.clock import Clock, Times
-from steadyworker.ledger.base import Beat, Claimed, JobId, Moving, Row, State, Verdict
+from steadyworker.ledger.base import Claimed, JobId, Moving, Progress, Row, State, Verdict
 from steadyworker.ledger.values import Values, counters_values
 from steadyworker.outcome import Counters
 
@@ -32,7 +32,7 @@ def row_of(found: Sequence[Any], clock: Clock, times: Times, boot: str, is_dead:
     (
         namespace, queue, key, round_, uid, state, body_sha256, hop, fence, owner, lease_boot, lease_until,
         attempts, crashes, losses, interruptions, first_failed_at, target, due_boot, due, not_before, delay,
-        reason, error_class, error_text, checkpoint, checkpoint_fence, handle, cancel_reason, settled,
+        reason, error_class, error_text, checkpoint, checkpoint_fence, export_state, cancel_reason, settled,
         created_at, started_at, ended_at, worker,
     ) = found  # fmt: skip
     now = clock.boottime()
@@ -63,7 +63,7 @@ def row_of(found: Sequence[Any], clock: Clock, times: Times, boot: str, is_dead:
         error_text=error_text,
         checkpoint=checkpoint,
         checkpoint_fence=checkpoint_fence,
-        handle=handle,
+        export_state=export_state,
         cancel_reason=cancel_reason,
         settled=settled,
         created_at=created_at,
@@ -92,9 +92,9 @@ def new_row(claim: Claimed, uid: str, fence: int, checkpoint: bytes | None, now:
     )
 
 
-def beat_of(found: Sequence[Any] | None) -> Beat | None:
+def progress_of(found: Sequence[Any] | None) -> Progress | None:
     """The last progress of a job."""
-    return None if found is None else Beat(*found)
+    return None if found is None else Progress(*found)
 
 
 def storable(text: str) -> str:

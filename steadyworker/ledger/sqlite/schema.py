@@ -9,8 +9,8 @@ What is told to people or ages rows (`…_at`, `not_before`, `keep_until`) is th
 
 from __future__ import annotations
 
-SCHEMA_VERSION = 2
-"""Raised with every change of the tables; a ledger of a newer version is refused."""
+SCHEMA_VERSION = 3
+"""Raised with every change of the tables; a ledger of any other version is refused."""
 
 APPLICATION_ID = 0x53574C47
 """`SWLG` in the file's header: tells a ledger from any other SQLite database."""
@@ -66,9 +66,9 @@ CREATE = (
         error_text TEXT NOT NULL DEFAULT '',
         checkpoint BLOB,
         checkpoint_fence INTEGER,
-        handle BLOB,
+        export_state BLOB,
         cancel_reason TEXT,
-        settled TEXT NOT NULL DEFAULT 'unknown' CHECK ({_one_of("settled", "unknown", "written", "known")}),
+        settled TEXT NOT NULL DEFAULT 'unknown' CHECK ({_one_of("settled", "unknown", "sent", "confirmed")}),
         keep_until REAL,
         created_at REAL NOT NULL,
         started_at REAL,
@@ -81,7 +81,7 @@ CREATE = (
     "CREATE UNIQUE INDEX jobs_by_uid ON jobs (uid)",
     "CREATE INDEX jobs_to_purge ON jobs (keep_until) WHERE keep_until IS NOT NULL",
     """
-    CREATE TABLE beats (
+    CREATE TABLE progress (
         namespace TEXT NOT NULL,
         queue TEXT NOT NULL,
         key TEXT NOT NULL,
@@ -95,8 +95,8 @@ CREATE = (
     ) STRICT, WITHOUT ROWID
     """,
     """
-    CREATE TRIGGER beat_goes_with_its_job AFTER DELETE ON jobs BEGIN
-        DELETE FROM beats
+    CREATE TRIGGER progress_goes_with_its_job AFTER DELETE ON jobs BEGIN
+        DELETE FROM progress
         WHERE namespace = old.namespace AND queue = old.queue AND key = old.key AND round = old.round;
     END
     """,
@@ -121,16 +121,6 @@ CREATE = (
     """,
 )
 
-UPGRADE = (
-    *_FENCE_TRIGGERS,
-    f"""
-    UPDATE meta SET
-        schema = {SCHEMA_VERSION},
-        next_fence = max(next_fence, (SELECT coalesce(max(fence), 0) + 1 FROM jobs))
-    """,
-)
-"""What makes a ledger of schema 1, which drew its fences by a statement of their own, one of today; harmless twice."""
-
 _JOB = "namespace = :namespace AND queue = :queue AND key = :key AND round = :round"
 _SEEN = f"{_JOB} AND uid = :uid AND fence = :fence AND state = :state"
 _MINE = f"{_JOB} AND uid = :uid AND fence = :fence AND owner = :owner"
@@ -138,7 +128,7 @@ _MINE = f"{_JOB} AND uid = :uid AND fence = :fence AND owner = :owner"
 _COLUMNS = """
     namespace, queue, key, round, uid, state, body_sha256, hop, fence, owner, lease_boot, lease_until,
     attempts, crashes, losses, interruptions, first_failed_at, target, due_boot, due, not_before, delay,
-    reason, error_class, error_text, checkpoint, checkpoint_fence, handle, cancel_reason, settled,
+    reason, error_class, error_text, checkpoint, checkpoint_fence, export_state, cancel_reason, settled,
     created_at, started_at, ended_at, worker
 """
 _CHECKPOINT_OF_ROUND_BEFORE = """(
@@ -148,20 +138,18 @@ _CHECKPOINT_OF_ROUND_BEFORE = """(
 )"""
 # Never given before, and above every fence of a ledger that was lost: the triggers `fence_is_drawn_…` count on from it.
 _FENCE = "(SELECT max(next_fence, :wall_ms) FROM meta)"
-# Of a new row, as its number, above every other row's too: the version before numbered those of jobs cancelled unseen by itself.
-_NUMBER = "(SELECT max(next_fence, :wall_ms, (SELECT coalesce(max(rowid), 0) + 1 FROM jobs)) FROM meta)"
 _OWN = f"fence = {_FENCE}, owner = :owner, lease_boot = :boot, lease_until = :lease_until"
 _NOBODY = "owner = NULL, lease_boot = NULL, lease_until = NULL"
 _COUNTERS = """
     attempts = :attempts, crashes = :crashes, losses = :losses, interruptions = :interruptions,
     first_failed_at = :first_failed_at
 """
-_HAND_OVER = f"""
+_MOVING = f"""
     state = 'moving', target = :target, due_boot = :boot, due = :due, not_before = :not_before, delay = :delay,
     reason = :reason, error_class = :error_class, error_text = :error_text, {_COUNTERS},
     checkpoint = iif(:keep_checkpoint, checkpoint, NULL),
     checkpoint_fence = iif(:keep_checkpoint, checkpoint_fence, NULL),
-    handle = iif(:keep_checkpoint, handle, NULL)
+    export_state = iif(:keep_checkpoint, export_state, NULL)
 """
 
 READ = f"SELECT {_COLUMNS} FROM jobs WHERE {_JOB}"
@@ -172,7 +160,7 @@ CLAIM_NEW = f"""
         rowid, namespace, queue, key, round, uid, body_sha256, state, hop, fence, owner, lease_boot, lease_until,
         attempts, crashes, losses, interruptions, first_failed_at, checkpoint, created_at, started_at, worker
     ) VALUES (
-        {_NUMBER}, :namespace, :queue, :key, :round, :uid, :body_sha256, 'running', :hop, {_NUMBER}, :owner, :boot,
+        {_FENCE}, :namespace, :queue, :key, :round, :uid, :body_sha256, 'running', :hop, {_FENCE}, :owner, :boot,
         :lease_until, :attempts, :crashes, :losses, :interruptions, :first_failed_at, {_CHECKPOINT_OF_ROUND_BEFORE},
         :now, :now, :worker
     ) ON CONFLICT DO NOTHING
@@ -188,7 +176,7 @@ CLAIM_SEEN = f"""
     WHERE {_SEEN} AND state NOT IN ('done', 'dead') RETURNING {_COLUMNS}
 """
 TAKE = f"UPDATE jobs SET {_OWN} WHERE {_SEEN} AND state = 'moving' RETURNING {_COLUMNS}"
-LOSE = f"UPDATE jobs SET {_OWN}, {_HAND_OVER} WHERE {_SEEN} AND state = 'running' RETURNING {_COLUMNS}"
+LOSE = f"UPDATE jobs SET {_OWN}, {_MOVING} WHERE {_SEEN} AND state = 'running' RETURNING {_COLUMNS}"
 RENEW = f"""
     UPDATE jobs SET lease_boot = :boot, lease_until = :lease_until
     WHERE {_MINE} AND state IN ('running', 'moving') RETURNING cancel_reason
@@ -198,7 +186,7 @@ CHECKPOINT = f"""
     UPDATE jobs SET checkpoint = :value, checkpoint_fence = iif(:value IS NULL, NULL, fence)
     WHERE {_MINE} AND state = 'running'
 """
-HANDLE = f"UPDATE jobs SET handle = :value WHERE {_MINE} AND state = 'running'"
+EXPORT_STATE = f"UPDATE jobs SET export_state = :value WHERE {_MINE} AND state = 'running'"
 DONE = f"""
     UPDATE jobs SET
         state = 'done', {_NOBODY}, reason = '', error_class = '', error_text = '',
@@ -206,7 +194,7 @@ DONE = f"""
     WHERE {_MINE} AND state = 'running'
 """
 INTERRUPTED = f"UPDATE jobs SET state = 'interrupted', {_NOBODY}, {_COUNTERS} WHERE {_MINE} AND state = 'running'"
-MOVING = f"UPDATE jobs SET {_HAND_OVER} WHERE {_MINE} AND state = 'running'"
+MOVING = f"UPDATE jobs SET {_MOVING} WHERE {_MINE} AND state = 'running'"
 MOVED = f"""
     UPDATE jobs SET
         state = iif(target = 'dead', 'dead', 'moved'), {_NOBODY},
@@ -214,34 +202,34 @@ MOVED = f"""
         keep_until = iif(target = 'dead', :now + :keep_dead, max(:now, not_before) + :keep_moved)
     WHERE {_MINE} AND state = 'moving'
 """
-SETTLED_KNOWN = f"""
-    UPDATE jobs SET settled = 'known', keep_until = iif(state = 'done', :now + :keep_known, keep_until)
+SETTLED_CONFIRMED = f"""
+    UPDATE jobs SET settled = 'confirmed', keep_until = iif(state = 'done', :now + :keep_confirmed, keep_until)
     WHERE {_JOB} AND uid = :uid AND fence = :fence AND state NOT IN ('running', 'moving')
 """
-SETTLED_WRITTEN = f"""
-    UPDATE jobs SET settled = 'written'
+SETTLED_SENT = f"""
+    UPDATE jobs SET settled = 'sent'
     WHERE {_JOB} AND uid = :uid AND fence = :fence AND state NOT IN ('running', 'moving') AND settled = 'unknown'
 """
 STATE_OF = f"SELECT state FROM jobs WHERE {_JOB}"
 CANCEL = f"UPDATE jobs SET cancel_reason = :reason WHERE {_JOB} AND state NOT IN ('done', 'dead')"
 CANCEL_UNSEEN = f"""
     INSERT INTO jobs (rowid, namespace, queue, key, round, uid, state, cancel_reason, created_at)
-    VALUES ({_NUMBER}, :namespace, :queue, :key, :round, :uid, 'interrupted', :reason, :now)
+    VALUES ({_FENCE}, :namespace, :queue, :key, :round, :uid, 'interrupted', :reason, :now)
 """
 SKIP_FENCE = f"UPDATE meta SET next_fence = {_FENCE} + 1"
 """After it: the number of its row is no other's."""
 CLEAR_CHECKPOINT = f"""
     UPDATE jobs SET checkpoint = NULL, checkpoint_fence = NULL WHERE {_JOB} AND state NOT IN ('running', 'moving')
 """
-BEAT = f"""
-    INSERT INTO beats
+PROGRESS = f"""
+    INSERT INTO progress
     SELECT namespace, queue, key, round, fence, :done, :total, :note, :at FROM jobs
     WHERE {_JOB} AND uid = :uid AND fence = :fence
     ON CONFLICT DO UPDATE
     SET fence = excluded.fence, done = excluded.done, total = excluded.total, note = excluded.note, at = excluded.at
 """
 ENDED = "SELECT uid FROM jobs WHERE uid IN (SELECT value FROM json_each(:uids)) AND state IN ('done', 'dead')"
-LAST_BEAT = f"SELECT done, total, note, at FROM beats WHERE {_JOB}"
+LAST_PROGRESS = f"SELECT done, total, note, at FROM progress WHERE {_JOB}"
 LAST_ROUND = "SELECT max(round) FROM jobs WHERE namespace = :namespace AND queue = :queue AND key = :key"
 PAGE = f"""
     SELECT {_COLUMNS}, jobs.rowid FROM jobs

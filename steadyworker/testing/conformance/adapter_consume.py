@@ -10,7 +10,7 @@ from collections.abc import Callable
 import pytest
 
 from steadyworker.adapter import Adapter, Connected, Delivered, Lost, QueueSpec, Redelivered, Signal
-from steadyworker.delivery import KEY, Copy, Settle, Target
+from steadyworker.delivery import KEY, OutgoingMessage, Settle, Target
 from steadyworker.errors import PublishFailed, StaleDelivery
 from steadyworker.testing.conformance.adapter_fixtures import AdapterBench, message, messages
 
@@ -23,7 +23,7 @@ class ConsumePromises(AdapterBench):
     def test_the_first_signal_is_a_connection(self, adapter: Adapter) -> None:
         """`start` returns at once; Connected comes before any delivery."""
         adapter.publish(message())
-        adapter.credits(1)
+        adapter.prefetch(1)
         tape = self.started(adapter, 1)
         tape.delivery()
         assert isinstance(tape.signals[0], Connected)
@@ -35,15 +35,15 @@ class ConsumePromises(AdapterBench):
 
     def test_credits_are_a_window(self, adapter: Adapter) -> None:
         """Never more un-settled deliveries than credits; settling one makes room for one."""
-        for copy in messages(5):
-            adapter.publish(copy)
+        for each in messages(5):
+            adapter.publish(each)
         tape = self.started(adapter, 2)
         first = tape.delivery(2)
         tape.stays(deliveries=2)
         adapter.settle(first, Settle.ACK)
         tape.delivery(3)
         tape.stays(deliveries=3)
-        adapter.credits(3)
+        adapter.prefetch(3)
         tape.delivery(4)
         tape.stays(deliveries=4)
 
@@ -52,18 +52,18 @@ class ConsumePromises(AdapterBench):
         tape = self.started(adapter, 1)
         adapter.publish(message("k-1"))
         held = tape.delivery()
-        adapter.credits(0)
+        adapter.prefetch(0)
         adapter.publish(message("k-2"))
         adapter.settle(held, Settle.ACK)
         tape.stays(deliveries=1)
-        adapter.credits(1)
+        adapter.prefetch(1)
         assert tape.delivery(2).headers[KEY] == "k-2"
         assert not any(isinstance(signal, Lost) for signal in tape.signals)
 
     def test_a_delivery_is_what_was_published(self, adapter: Adapter, spec: QueueSpec) -> None:
         """Body and headers arrive as they were sent, every byte and letter of them."""
         body, headers = bytes(range(256)), {KEY: "k-1", "shop": "Café №7", "empty": ""}
-        adapter.publish(Copy(Target.WORK, body, headers))
+        adapter.publish(OutgoingMessage(Target.WORK, body, headers))
         delivery = self.started(adapter, 1).delivery()
         assert delivery.body == body
         assert delivery.size == len(body)
@@ -79,8 +79,8 @@ class ConsumePromises(AdapterBench):
         """Two clients share a queue; each message comes once."""
         one, two = open_adapter(), open_adapter()
         tapes = self.started(one, 5), self.started(two, 5)
-        for copy in messages(10):
-            one.publish(copy)
+        for each in messages(10):
+            one.publish(each)
         tapes[0].until(lambda: sum(len(tape.deliveries) for tape in tapes) >= 10, "10 deliveries")
         keys = Counter(delivery.headers[KEY] for tape in tapes for delivery in tape.deliveries)
         assert keys == Counter({f"k-{n}": 1 for n in range(1, 11)})
@@ -96,8 +96,8 @@ class ConsumePromises(AdapterBench):
             inside.release()
 
         tape = self.started(adapter, 5, then=watch)
-        for copy in messages(5):
-            adapter.publish(copy)
+        for each in messages(5):
+            adapter.publish(each)
         tape.delivery(5)
         assert len(threads) == 1
 

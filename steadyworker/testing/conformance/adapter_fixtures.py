@@ -11,7 +11,7 @@ import pytest
 
 from steadyworker.adapter import Adapter, Connected, Delivered, Delivery, Lost, QueueSpec, Signal, Sink
 from steadyworker.clock import SystemClock
-from steadyworker.delivery import KEY, Copy, Target
+from steadyworker.delivery import KEY, OutgoingMessage, Target
 
 Answer = TypeVar("Answer")
 
@@ -80,7 +80,7 @@ class AdapterBench:
         tape = Tape(self, then)
         adapter.start(tape)
         tape.connected()
-        adapter.credits(credits_)
+        adapter.prefetch(credits_)
         return tape
 
 
@@ -139,11 +139,11 @@ class Tape:
         return [signal for signal in list(self.signals) if isinstance(signal, kind)]
 
 
-def message(key: str = "k-1", body: bytes = b"{}", to: Target = Target.WORK, delay: float = 0.0) -> Copy:
+def message(key: str = "k-1", body: bytes = b"{}", to: Target = Target.WORK, delay: float = 0.0) -> OutgoingMessage:
     """A copy as `settle.py` makes them."""
-    return Copy(to, body, {KEY: key}, delay)
+    return OutgoingMessage(to, body, {KEY: key}, delay)
 
 
-def messages(number: int) -> Iterator[Copy]:
+def messages(number: int) -> Iterator[OutgoingMessage]:
     """So many messages, with the keys k-1, k-2, and so on."""
     return (message(f"k-{n}") for n in range(1, number + 1))

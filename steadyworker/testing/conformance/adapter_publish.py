@@ -10,7 +10,7 @@ from dataclasses import replace
 import pytest
 
 from steadyworker.adapter import Adapter, Delays, QueueSpec
-from steadyworker.delivery import KEY, Copy, Settle, Target
+from steadyworker.delivery import KEY, OutgoingMessage, Settle, Target
 from steadyworker.testing.conformance.adapter_fixtures import AdapterBench, message, messages
 
 Open = Callable[[], Adapter]
@@ -107,8 +107,8 @@ class PublishPromises(AdapterBench):
         adapter.publish(message("k-1", to=Target.DEAD))
         with adapter.dead_letters() as dead:
             for letter in dead:
-                dead.publish(Copy(Target.WORK, letter.body, letter.headers))
-                dead.publish(Copy(Target.DEAD, letter.body, {KEY: "k-2"}))
+                dead.publish(OutgoingMessage(Target.WORK, letter.body, letter.headers))
+                dead.publish(OutgoingMessage(Target.DEAD, letter.body, {KEY: "k-2"}))
                 dead.drop(letter)
         tape = self.started(adapter, 5)
         assert tape.delivery().headers[KEY] == "k-1"
@@ -119,9 +119,9 @@ class PublishPromises(AdapterBench):
         largest = adapter.capabilities.max_body
         if largest is None:
             pytest.skip("this broker takes any body")
-        adapter.publish(replace(message("k-1", b"x" * largest), new=True))
+        adapter.publish(replace(message("k-1", b"x" * largest), first=True))
         with pytest.raises(ValueError, match=str(largest)):
-            adapter.publish(replace(message("k-2", b"x" * (largest + 1)), new=True))
+            adapter.publish(replace(message("k-2", b"x" * (largest + 1)), first=True))
         tape = self.started(adapter, 5)
         delivery = tape.delivery()
         assert (delivery.headers[KEY], len(delivery.body)) == ("k-1", largest)

@@ -9,7 +9,7 @@ from queue import SimpleQueue
 
 import pytest
 
-from steadyworker.adapter import Adapter, Redelivered, SettlesSoon
+from steadyworker.adapter import Adapter, Redelivered, SettlesAsync
 from steadyworker.delivery import KEY, Delivery, Settle, Settled
 from steadyworker.errors import StaleDelivery, Unsettled
 from steadyworker.testing.conformance.adapter_fixtures import AdapterBench, message, messages
@@ -60,7 +60,7 @@ class SettlePromises(AdapterBench):
         one.publish(message())
         held = tape.delivery()
         other = self.started(two, 1)
-        one.credits(0)
+        one.prefetch(0)
         one.settle(held, Settle.RELEASE)
         assert other.delivery().headers[KEY] == "k-1"
 
@@ -81,8 +81,8 @@ class SettlePromises(AdapterBench):
     def test_settling_takes_one_delivery_and_no_other(self, adapter: Adapter) -> None:
         """An acknowledgement is never for all before it."""
         tape = self.started(adapter, 3)
-        for copy in messages(3):
-            adapter.publish(copy)
+        for each in messages(3):
+            adapter.publish(each)
         tape.delivery(3)
         kept, acked = tape.deliveries[0], tape.deliveries[2]
         adapter.settle(acked, Settle.ACK)
@@ -118,8 +118,8 @@ class SettlePromises(AdapterBench):
         """Many slots settle at once, and each message is gone once."""
         one, two = open_adapter(), open_adapter()
         tape = self.started(one, 40)
-        for copy in messages(40):
-            one.publish(copy)
+        for each in messages(40):
+            one.publish(each)
         tape.delivery(40)
         with ThreadPoolExecutor(8) as threads:
             list(threads.map(lambda delivery: one.settle(delivery, Settle.ACK), tape.deliveries))
@@ -128,16 +128,16 @@ class SettlePromises(AdapterBench):
 
     def test_settling_soon_answers_each_settlement_once(self, adapter: Adapter) -> None:
         """Where an adapter can: what `settle` would answer or raise, to everyone who asked, and nobody waits meanwhile."""
-        if not isinstance(adapter, SettlesSoon):
+        if not isinstance(adapter, SettlesAsync):
             pytest.skip("this adapter settles in the call")
         answers: SimpleQueue[tuple[str, Settled | StaleDelivery | Unsettled]] = SimpleQueue()
 
         def settle(delivery: Delivery, how: Settle, name: str) -> None:
-            adapter.settle_soon(delivery, how, lambda answer: answers.put((name, answer)))
+            adapter.settle_async(delivery, how, lambda answer: answers.put((name, answer)))
 
         tape = self.started(adapter, 2)
-        for copy in messages(2):
-            adapter.publish(copy)
+        for each in messages(2):
+            adapter.publish(each)
         tape.delivery(2)
         first, second = tape.deliveries
         settle(first, Settle.ACK, "acknowledged")

@@ -48,7 +48,7 @@ class ClaimPromises(LedgerBench):
         assert row.uid
         assert row.fence > 0
         assert not row.lease_over
-        assert (row.checkpoint, row.handle, row.cancel_reason, row.target, row.settled) == (
+        assert (row.checkpoint, row.export_state, row.cancel_reason, row.target, row.settled) == (
             None,
             None,
             None,
@@ -79,7 +79,7 @@ class ClaimPromises(LedgerBench):
         """A claim begins a run and forgets nothing of the job."""
         token = claimed(ledger).token
         assert ledger.checkpoint(token, b"17")
-        assert ledger.handle(token, b"spark-1")
+        assert ledger.export_state(token, b"spark-1")
         ledger.cancel(JOB, "wrong month")
         if state is State.INTERRUPTED:
             ledger.interrupted(token, Counters())
@@ -91,7 +91,7 @@ class ClaimPromises(LedgerBench):
         row = claimed(ledger, owner=OTHER, seen=before, hop=2)
         assert (row.state, row.owner, row.hop) == (State.RUNNING, OTHER, 2)
         assert row.fence > before.fence
-        kept = (row.uid, row.checkpoint, row.checkpoint_fence, row.handle, row.cancel_reason, row.counters)
+        kept = (row.uid, row.checkpoint, row.checkpoint_fence, row.export_state, row.cancel_reason, row.counters)
         assert kept == (before.uid, b"17", token.fence, b"spark-1", "wrong month", before.counters)
         assert (row.target, row.due_in, row.delay, row.settled) == (None, 0.0, 0.0, "unknown")
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
-from steadyworker.ledger.base import Beat, JobId, Ledger, State
+from steadyworker.ledger.base import JobId, Ledger, Progress, State
 from steadyworker.ledger.retention import DAY
 from steadyworker.testing.clock import FakeClock
 from steadyworker.testing.conformance.ledger_fixtures import (
@@ -129,15 +129,15 @@ class RecordPromises(LedgerBench):
     def test_progress_is_kept_for_people(self, ledger: Ledger) -> None:
         """The last beat of the run that holds the job; one of a run that was taken over is not kept."""
         row = claimed(ledger)
-        assert ledger.last_beat(JOB) is None
-        ledger.beat(row.token, Beat(1, 100, "page", 12.5))
-        ledger.beat(row.token, Beat(2.5, None, "", 13.5))
-        assert ledger.last_beat(JOB) == Beat(2.5, None, "", 13.5)
+        assert ledger.last_progress(JOB) is None
+        ledger.progress(row.token, Progress(1, 100, "page", 12.5))
+        ledger.progress(row.token, Progress(2.5, None, "", 13.5))
+        assert ledger.last_progress(JOB) == Progress(2.5, None, "", 13.5)
         later = claimed(ledger, owner=OTHER, seen=row)
-        ledger.beat(row.token, Beat(99, 100, "stale", 14.5))
-        assert ledger.last_beat(JOB) == Beat(2.5, None, "", 13.5)
-        ledger.beat(later.token, Beat(3, 100, "page", 15.5))
-        assert ledger.last_beat(JOB) == Beat(3, 100, "page", 15.5)
+        ledger.progress(row.token, Progress(99, 100, "stale", 14.5))
+        assert ledger.last_progress(JOB) == Progress(2.5, None, "", 13.5)
+        ledger.progress(later.token, Progress(3, 100, "page", 15.5))
+        assert ledger.last_progress(JOB) == Progress(3, 100, "page", 15.5)
 
     def test_the_highest_round_of_a_key_is_known(self, ledger: Ledger) -> None:
         """`send(again=True)` asks for it."""
@@ -150,11 +150,11 @@ class RecordPromises(LedgerBench):
     def test_jobs_are_listed_newest_first_with_their_progress(self, ledger: Ledger) -> None:
         """All of them, or a namespace's, or a queue's."""
         rows = [claimed(ledger, replace(JOB, key=f"m-{number}")) for number in range(450)]
-        ledger.beat(rows[3].token, Beat(1, 2, "x", 3.5))
+        ledger.progress(rows[3].token, Progress(1, 2, "x", 3.5))
         elsewhere = claimed(ledger, replace(JOB, namespace="other", queue="refunds"))
         listed = list(ledger.jobs())
         assert [row for row, _ in listed] == [elsewhere, *reversed(rows)]
-        assert [beat for _, beat in listed if beat] == [Beat(1, 2, "x", 3.5)]
+        assert [progress for _, progress in listed if progress] == [Progress(1, 2, "x", 3.5)]
         assert [row for row, _ in ledger.jobs(namespace="other")] == [elsewhere]
         assert [row for row, _ in ledger.jobs(queue="refunds")] == [elsewhere]
         assert list(ledger.jobs("shop", "refunds")) == []
@@ -163,11 +163,11 @@ class RecordPromises(LedgerBench):
     def test_only_a_dead_job_is_forgotten(self, ledger: Ledger, state: State) -> None:
         """A dead letter that was dropped: its row goes, with its progress, and nobody else's does."""
         _, token = in_state(ledger, state)
-        ledger.beat(token, Beat(1, 2, "", 3.5))
+        ledger.progress(token, Progress(1, 2, "", 3.5))
         ledger.forget(JOB)
         dead = state is State.DEAD
         assert (ledger.read(JOB) is None) is dead
-        assert (ledger.last_beat(JOB) is None) is dead
+        assert (ledger.last_progress(JOB) is None) is dead
 
     def test_which_jobs_have_ended_is_known_by_their_uids(self, ledger: Ledger) -> None:
         """Their export stages may be reaped; of a uid that it does not know, the ledger says nothing."""
@@ -190,7 +190,7 @@ class RecordPromises(LedgerBench):
         ledger.forget(JOB)
         assert ledger.read(JOB) is None
 
-    @pytest.mark.parametrize(("state", "known"), OLD)
+    @pytest.mark.parametrize(("state", "confirmed"), OLD)
     def test_a_row_is_kept_for_its_time(
         self, ledger: Ledger, clock: FakeClock, state: State, *, known: bool | None
     ) -> None:
@@ -200,7 +200,7 @@ class RecordPromises(LedgerBench):
         _, token = in_state(ledger, state)
         if known is not None:
             ledger.settled(token, known)
-        assert seen(ledger).settled == {None: "unknown", False: "written", True: "known"}[known]
+        assert seen(ledger).settled == {None: "unknown", False: "sent", True: "confirmed"}[known]
         clock.advance(OLD[state, known] - 1)
         assert ledger.purge() == 0
         assert seen(ledger).state is state
@@ -239,7 +239,7 @@ class RecordPromises(LedgerBench):
         assert seen(ledger).settled == "unknown"
         ledger.settled(token, known=True)
         ledger.settled(token, known=False)
-        assert seen(ledger).settled == "known"
+        assert seen(ledger).settled == "confirmed"
 
     def test_the_record_outlives_the_process(self, ledger: Ledger, tmp_path: Path, clock: FakeClock) -> None:
         """Closed, twice, and opened again: everything is there, and fences go on."""
@@ -249,7 +249,7 @@ class RecordPromises(LedgerBench):
         ledger.checkpoint(token, b"17")
         ledger.cancel(JOB, "wrong month")
         ledger.bind("shop", "exports", "broker-1")
-        ledger.beat(token, Beat(1, 2, "", 3.5))
+        ledger.progress(token, Progress(1, 2, "", 3.5))
         before, id_ = seen(ledger), ledger.ledger_id()
         ledger.close()
         ledger.close()
@@ -257,7 +257,7 @@ class RecordPromises(LedgerBench):
         assert seen(second) == before
         assert second.ledger_id() == id_
         assert second.bind("shop", "exports", "broker-2") == "broker-1"
-        assert second.last_beat(JOB) == Beat(1, 2, "", 3.5)
+        assert second.last_progress(JOB) == Progress(1, 2, "", 3.5)
         assert claimed(second, replace(JOB, key="b")).fence > before.fence
         second.close()
 

@@ -29,7 +29,7 @@ WRITES: dict[str, Write] = {
     "renew": lambda ledger, token: ledger.renew([token])[0].granted,
     "checkpoint": lambda ledger, token: ledger.checkpoint(token, b"new"),
     "clear": lambda ledger, token: ledger.checkpoint(token, None),
-    "handle": lambda ledger, token: ledger.handle(token, b"new"),
+    "export_state": lambda ledger, token: ledger.export_state(token, b"new"),
     "may_commit": lambda ledger, token: ledger.may_commit(token),
     "done": lambda ledger, token: ledger.done(token),
     "interrupted": lambda ledger, token: ledger.interrupted(token, Counters(interruptions=9)),
@@ -105,10 +105,10 @@ class WritePromises(LedgerBench):
     def test_a_handle_is_kept_until_it_is_replaced(self, ledger: Ledger) -> None:
         """None clears it."""
         token = claimed(ledger).token
-        assert ledger.handle(token, b"\x00app-1")
-        assert seen(ledger).handle == b"\x00app-1"
-        assert ledger.handle(token, None)
-        assert seen(ledger).handle is None
+        assert ledger.export_state(token, b"\x00app-1")
+        assert seen(ledger).export_state == b"\x00app-1"
+        assert ledger.export_state(token, None)
+        assert seen(ledger).export_state is None
 
     def test_leave_to_commit_renews_the_lease(self, ledger: Ledger, clock: FakeClock) -> None:
         """Whoever has leave has a whole lease to use it in."""
@@ -130,13 +130,13 @@ class WritePromises(LedgerBench):
         assert after.ended_at is not None
 
     def test_interrupted_is_nobodys_and_keeps_its_position(self, ledger: Ledger) -> None:
-        """Checkpoint and handle stay for whoever claims next."""
+        """Checkpoint and export_state stay for whoever claims next."""
         token = claimed(ledger).token
         ledger.checkpoint(token, b"17")
-        ledger.handle(token, b"app-1")
+        ledger.export_state(token, b"app-1")
         assert ledger.interrupted(token, Counters(attempts=1, interruptions=2))
         row = seen(ledger)
-        assert (row.state, row.owner, row.checkpoint, row.handle) == (State.INTERRUPTED, None, b"17", b"app-1")
+        assert (row.state, row.owner, row.checkpoint, row.export_state) == (State.INTERRUPTED, None, b"17", b"app-1")
         assert row.counters == Counters(attempts=1, interruptions=2)
 
     def test_moving_keeps_the_verdict_and_the_owner(self, ledger: Ledger) -> None:
@@ -156,10 +156,10 @@ class WritePromises(LedgerBench):
         """`Retry(fresh=True)`: the next attempt starts from the beginning, an export's position is forgotten, too."""
         token = claimed(ledger).token
         ledger.checkpoint(token, b"17")
-        ledger.handle(token, b"row 17")
+        ledger.export_state(token, b"row 17")
         assert ledger.moving(token, replace(AGAIN, keep_checkpoint=False))
         row = seen(ledger)
-        assert (row.checkpoint, row.checkpoint_fence, row.handle) == (None, None, None)
+        assert (row.checkpoint, row.checkpoint_fence, row.export_state) == (None, None, None)
 
     def test_moved_goes_where_the_verdict_said(self, ledger: Ledger) -> None:
         """A retry is `moved`, and a dead letter is `dead`, with why."""

@@ -10,7 +10,7 @@ from typing import Any
 
 from steadyworker import Job, Worker
 from steadyworker.exports.spark.export import SparkExport
-from steadyworker.exports.stage import Stage
+from steadyworker.exports.stage import StagingDir
 from tests.support.jobs import is_open, note
 
 ROWS = 2000
@@ -55,4 +55,4 @@ def _hold(point: str) -> None:
     if point == "link":
         os.link = waiting(os.link, after=False)
     else:
-        Stage.complete = waiting(Stage.complete, after=point == "leave")  # type: ignore[method-assign]
+        StagingDir.complete = waiting(StagingDir.complete, after=point == "leave")  # type: ignore[method-assign]

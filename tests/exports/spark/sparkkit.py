@@ -56,17 +56,17 @@ class LiveServices:
     def check(self) -> None:
         self.on_check()
 
-    def handle(self) -> bytes | None:
+    def export_state(self) -> bytes | None:
         return self.stored
 
-    def save_handle(self, value: bytes | None) -> None:
+    def save_export_state(self, value: bytes | None) -> None:
         self.stored = value
         self.saved.append(value or b"")
 
-    def leave(self) -> None:
+    def may_commit(self) -> None:
         pass
 
-    def settled(self, uids: Sequence[str]) -> frozenset[str]:
+    def ended(self, uids: Sequence[str]) -> frozenset[str]:
         return frozenset()
 
     def call(self, service: str, request: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:

@@ -20,7 +20,7 @@ from steadyworker.exports.manifest import Manifest
 from steadyworker.exports.spark.export import SparkExport
 from steadyworker.exports.spark.service import SparkService
 from steadyworker.exports.spark.settings import SparkSettings
-from steadyworker.exports.stage import STAGES, Stage
+from steadyworker.exports.stage import STAGES, StagingDir
 from steadyworker.exports.verifying import verify
 from tests.conftest import Eventually
 from tests.exports.spark.sparkkit import ORDER, QUERY, SMALL_TASKS, LiveServices, java_of
@@ -92,7 +92,7 @@ class Recorded(LiveServices):
 
     full: bool = False
 
-    def save_handle(self, value: bytes | None) -> None:
+    def save_export_state(self, value: bytes | None) -> None:
         if self.full and value and b"committed" in value:
             raise OSError(errno.ENOSPC, "No space left on device")
 
@@ -119,7 +119,7 @@ def full(point: str, services: Recorded, service: SparkService, patch: pytest.Mo
         opened.append(room(size, pid))
         opened[-1].__enter__()
 
-    complete, link = Stage.complete, os.link
+    complete, link = StagingDir.complete, os.link
     match point:
         case "parts":
             services.on_event = once("started", lambda: limit(512, java_of(service._hosts[0].process.pid)))
@@ -127,11 +127,11 @@ def full(point: str, services: Recorded, service: SparkService, patch: pytest.Mo
             services.on_event = once("started", lambda: limit(100_000))
         case "manifest":
 
-            def cramped(stage: Stage, manifest: Manifest) -> None:
+            def cramped(stage: StagingDir, manifest: Manifest) -> None:
                 with room(10):
                     complete(stage, manifest)
 
-            patch.setattr(Stage, "complete", cramped)
+            patch.setattr(StagingDir, "complete", cramped)
         case "link" | "manifest link":
             which = ".json" if point == "manifest link" else ".csv"
             patch.setattr(os, "link", lambda a, b, **k: no_room() if str(b).endswith(which) else link(a, b, **k))

@@ -114,7 +114,7 @@ def test_a_run_is_named_in_the_ledger_before_spark_hears_of_it_and_knows_of_thos
     assert beside.earlier == (first.own, second.own)
     third.began({"server": "sc://host:1"})
     assert stored(three) == ((3, third.own), (3, beside.own))
-    assert msgspec.json.decode(three.handle() or b"", type=Handle).where == {"server": "sc://host:1"}
+    assert msgspec.json.decode(three.export_state() or b"", type=Handle).where == {"server": "sc://host:1"}
     again = str(uuid.uuid4())
     third.began({"server": "sc://host:1", "session": again})  # it was stuck, and begun again
     third.began({"server": "sc://host:1", "session": again})
@@ -128,7 +128,7 @@ def test_a_handle_stays_small_and_where_spark_is_the_hosts_nothing_is_written_tw
         Names(FakeServices(tmp_path, fence=fence))
     last = FakeServices(tmp_path, fence=200)
     assert len(Names(last).earlier) == 64
-    assert len(last.handle() or b"") < 1 << 14
+    assert len(last.export_state() or b"") < 1 << 14
     once = FakeServices(tmp_path / "other")
     Names(once).began({})
     assert len(once.saved) == 1
@@ -137,14 +137,14 @@ def test_a_handle_stays_small_and_where_spark_is_the_hosts_nothing_is_written_tw
 @pytest.mark.parametrize("stored", [b"", b"{", b'{"committed":"a.csv","sha256":"00"}'])
 def test_what_another_kind_of_export_stored_is_no_name(tmp_path: Path, stored: bytes) -> None:
     services = FakeServices(tmp_path)
-    services.save_handle(stored)
+    services.save_export_state(stored)
     assert Names(services).earlier == ()
     with pytest.raises(msgspec.MsgspecError):
-        msgspec.json.decode(services.handle() or b"", type=Position)
+        msgspec.json.decode(services.export_state() or b"", type=Position)
 
 
 def stored(services: FakeServices) -> tuple[tuple[int, str], ...]:
-    return msgspec.json.decode(services.handle() or b"", type=Handle).spark
+    return msgspec.json.decode(services.export_state() or b"", type=Handle).spark
 
 
 class Grpc(Exception):

@@ -60,7 +60,7 @@ def test_a_run_that_was_frozen_past_its_lease_changes_nothing_when_it_goes_on(st
     first.terminate()
     first.wait(LONG)  # 0, or 143 if its own copy of the message, which came back meanwhile, was still to be answered
     after = stage.reaches("handed", State.DONE)
-    assert (after.fence, after.counters, after.handle) == (done.fence, done.counters, done.handle), (
+    assert (after.fence, after.counters, after.export_state) == (done.fence, done.counters, done.export_state), (
         "nothing was written"
     )
     assert [line["outcome"] for process in stage.processes for line in process.lines("job_settled")] == ["done"]

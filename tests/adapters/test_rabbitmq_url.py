@@ -12,7 +12,7 @@ from cryptography.hazmat.primitives import serialization
 from pika.credentials import ExternalCredentials
 
 from steadyworker.errors import ConfigError
-from steadyworker_rabbitmq.url import HEARTBEAT, Address, Tls, Where, where
+from steadyworker_rabbitmq.url import HEARTBEAT, Address, BrokerUrl, Tls, parse_url
 
 CANARY = "c4n4ry"
 
@@ -27,11 +27,13 @@ def certificate(tmp_path: Path) -> tuple[Path, Path]:
 
 
 def test_a_url_without_anything_is_the_broker_of_this_host() -> None:
-    assert where("amqp://localhost") == Where((Address("localhost", 5672),), "/", "guest", "guest", None, HEARTBEAT)
+    assert parse_url("amqp://localhost") == BrokerUrl(
+        (Address("localhost", 5672),), "/", "guest", "guest", None, HEARTBEAT
+    )
 
 
 def test_everything_that_a_url_can_say() -> None:
-    found = where(
+    found = parse_url(
         "amqp://us%40er:p%2F%3Aw@one:5673,two,[::1]:5674/a%2Fb?heartbeat=30&connection_name=shop&management=off"
     )
     assert found.addresses == (Address("one", 5673), Address("two", 5672), Address("::1", 5674))
@@ -45,7 +47,7 @@ def test_everything_that_a_url_can_say() -> None:
 
 @pytest.mark.parametrize(("path", "vhost"), [("", "/"), ("/", "/"), ("/%2F", "/"), ("/shop", "shop")])
 def test_the_virtual_host(path: str, vhost: str) -> None:
-    assert where(f"amqp://h{path}").vhost == vhost
+    assert parse_url(f"amqp://h{path}").vhost == vhost
 
 
 @pytest.mark.parametrize(
@@ -58,14 +60,14 @@ def test_the_virtual_host(path: str, vhost: str) -> None:
     ],
 )
 def test_the_management_api_stands_where_it_stands_by_default(url: str, management: str) -> None:
-    found = where(url).management
+    found = parse_url(url).management
     assert found is not None
     assert found.url == management
 
 
 def test_nothing_waits_for_ever() -> None:
     """Connecting, the handshake, an alarm, a dead peer: each has its limit."""
-    found = where("amqp://h")
+    found = parse_url("amqp://h")
     parameters: Any = found.parameters(found.addresses[0], "")
     assert (parameters.socket_timeout, parameters.stack_timeout) == (10, 20)
     assert parameters.blocked_connection_timeout == 300
@@ -79,19 +81,19 @@ def test_nothing_waits_for_ever() -> None:
 
 
 def test_tls_is_verified_unless_nobody_asks() -> None:
-    found = where("amqps://h?server_name=rabbit.example")
+    found = parse_url("amqps://h?server_name=rabbit.example")
     options: Any = found.parameters(found.addresses[0], "").ssl_options
     assert options.server_hostname == "rabbit.example"
     assert options.context.verify_mode is ssl.CERT_REQUIRED
     assert options.context.check_hostname
     assert options.context.minimum_version >= ssl.TLSVersion.TLSv1_2
     assert found.addresses == (Address("h", 5671),)
-    assert where("amqp://h").parameters(Address("h", 1), "").ssl_options is None
+    assert parse_url("amqp://h").parameters(Address("h", 1), "").ssl_options is None
 
 
 def test_a_certificate_is_a_login_where_the_url_has_no_user(certificate: tuple[Path, Path]) -> None:
     query = "certfile={}&keyfile={}".format(*certificate)
-    alone, beside = where(f"amqps://h?{query}"), where(f"amqps://u:p@h?{query}")
+    alone, beside = parse_url(f"amqps://h?{query}"), parse_url(f"amqps://u:p@h?{query}")
     assert isinstance(alone.parameters(Address("h", 1), "").credentials, ExternalCredentials)
     assert alone.management is None, "it has no user to ask as"
     login: Any = beside.parameters(Address("h", 1), "").credentials
@@ -100,7 +102,7 @@ def test_a_certificate_is_a_login_where_the_url_has_no_user(certificate: tuple[P
 
 def test_certificates_are_read_anew_for_each_connection(certificate: tuple[Path, Path]) -> None:
     """They are rotated; a file that is gone is named."""
-    found = where("amqps://h?certfile={}&keyfile={}".format(*certificate))
+    found = parse_url("amqps://h?certfile={}&keyfile={}".format(*certificate))
     certificate[1].unlink()
     with pytest.raises(ConfigError, match=r"key\.pem"):
         found.parameters(Address("h", 1), "")
@@ -135,7 +137,7 @@ def test_certificates_are_read_anew_for_each_connection(certificate: tuple[Path,
 )
 def test_what_is_wrong_is_named(url: str, says: str) -> None:
     with pytest.raises(ConfigError, match=says):
-        where(url)
+        parse_url(url)
 
 
 @pytest.mark.parametrize("mark", ["/", "?", "#", "@", ":", "[", "]", "//", "?x=", "/?#"])
@@ -143,7 +145,7 @@ def test_what_is_wrong_is_named(url: str, says: str) -> None:
 def test_a_password_that_was_not_encoded_is_never_repeated(mark: str, rest: str) -> None:
     url, said = f"amqp://user:{CANARY}{mark}{CANARY}{rest}", []
     try:
-        found = where(url)
+        found = parse_url(url)
         said += [repr(found), str(found), repr(found.management)]
     except ConfigError as error:
         said += [str(error), repr(error.__cause__), repr(None if error.__suppress_context__ else error.__context__)]
@@ -153,7 +155,7 @@ def test_a_password_that_was_not_encoded_is_never_repeated(mark: str, rest: str)
 @pytest.mark.parametrize("url", [f"amqp://user:{CANARY}", f"amqp://user:{CANARY}/v", f"amqp://h1,user:{CANARY}!/v"])
 def test_a_password_before_a_host_that_was_forgotten_is_never_repeated(url: str) -> None:
     with pytest.raises(ConfigError, match="port that is none") as caught:
-        where(url)
+        parse_url(url)
     assert CANARY not in repr(caught.getrepr(chain=True))
 
 

@@ -13,19 +13,19 @@ from steadyworker.ledger.base import State
 from steadyworker.outcome import Done, Failed
 from tests.runner.test_review_runner import Bench, PlayedAdapter
 
-Told = Callable[[Settled | StaleDelivery | Unsettled], None]
+OnSettled = Callable[[Settled | StaleDelivery | Unsettled], None]
 
 
 class SoonAdapter(PlayedAdapter):
-    """It keeps every `told` until the test calls it."""
+    """It keeps every `on_settled` until the test calls it."""
 
     def __init__(self) -> None:
         super().__init__(Capabilities())
-        self.open: list[Told] = []
+        self.open: list[OnSettled] = []
 
-    def settle_soon(self, delivery: Delivery, how: Settle, told: Told) -> None:
+    def settle_async(self, delivery: Delivery, how: Settle, on_settled: OnSettled) -> None:
         self.settled.append((delivery.id, how))
-        self.open.append(told)
+        self.open.append(on_settled)
 
 
 class SoonBench(Bench):
@@ -60,7 +60,7 @@ def test_the_next_job_runs_while_the_broker_has_not_answered() -> None:
     assert bench.slots[0].task is not None
     assert bench.slots[0].task.key == "second"
     assert bench.settlements() == []
-    bench.answer(Settled.KNOWN)
+    bench.answer(Settled.CONFIRMED)
     assert bench.settlements() == ["known"]
     assert bench.submitted == 0
 
@@ -77,7 +77,7 @@ def test_a_settlement_that_is_not_known_is_over_all_the_same(error: StaleDeliver
     assert bench.runner.idle
     bench.deliver("job", epoch=2)
     assert bench.slots[0].task is None, "it is answered from its record"
-    bench.answer(Settled.KNOWN)
+    bench.answer(Settled.CONFIRMED)
     assert bench.soon.settled == [("d1", Settle.ACK), ("d2", Settle.ACK)]
 
 
@@ -87,7 +87,7 @@ def test_a_stop_waits_for_the_answer() -> None:
     bench.deliver("job")
     bench.ended(0, Done())
     assert not bench.runner.idle
-    bench.answer(Settled.WRITTEN)
+    bench.answer(Settled.SENT)
     assert bench.runner.idle
     assert bench.settlements() == ["written"]
 
@@ -101,5 +101,5 @@ def test_a_copy_is_published_on_another_thread() -> None:
     assert len(bench.soon.published) == 1
     assert bench.soon.settled == [(delivery.id, Settle.ACK)]
     assert bench.state("job") is State.MOVED
-    bench.answer(Settled.KNOWN)
+    bench.answer(Settled.CONFIRMED)
     assert bench.settlements() == ["known"]

@@ -8,7 +8,7 @@ from typing import Any, cast
 
 import pytest
 
-from steadyworker.adapter import Adapter, SettlesSoon
+from steadyworker.adapter import Adapter, SettlesAsync
 from steadyworker.delivery import (
     ATTEMPTS,
     CRASHES,
@@ -22,8 +22,8 @@ from steadyworker.delivery import (
     ROUND,
     UID,
     WORKER,
-    Copy,
     Delivery,
+    OutgoingMessage,
     Settle,
     Settled,
     Target,
@@ -32,7 +32,7 @@ from steadyworker.errors import LedgerUnavailable, PublishFailed, StaleDelivery,
 from steadyworker.ledger.base import JobId, Ledger, Moving, Token, Verdict
 from steadyworker.outcome import Counters
 from steadyworker.runner import settlement_plan
-from steadyworker.runner.settlement_plan import HandOver, Origin, Step
+from steadyworker.runner.settlement_plan import Origin, SettlementPlan, Step
 from steadyworker.runner.settler import Refused, Settler
 
 ID = JobId("n", "q", "k", 2)
@@ -40,7 +40,7 @@ TOKEN = Token(ID, "uid", 100, "owner")
 DELIVERY = Delivery(1, "d-1", "q", b"{}")
 LATER = Verdict(Moving.RETRY, "odd", Counters(attempts=1), 5.0)
 DYING = Verdict(Moving.DEAD, "exhausted", Counters(attempts=5))
-COPY = Copy(Target.LATER, b"{}", {}, 5.0)
+COPY = OutgoingMessage(Target.LATER, b"{}", {}, 5.0)
 
 
 @dataclass
@@ -60,15 +60,15 @@ class Table:
 
         return call
 
-    def advance(self, hand_over: HandOver) -> None:
-        Settler(cast(Ledger, self), cast(Adapter, self)).advance(hand_over)
+    def advance(self, plan: SettlementPlan) -> None:
+        Settler(cast(Ledger, self), cast(Adapter, self)).advance(plan)
 
 
 def table(**answers: Any) -> Table:
-    return Table(answers={"settle": Settled.KNOWN, **answers})
+    return Table(answers={"settle": Settled.CONFIRMED, **answers})
 
 
-def hand_overs() -> dict[str, tuple[HandOver, list[str]]]:
+def hand_overs() -> dict[str, tuple[SettlementPlan, list[str]]]:
     """Every kind of hand-over, and all that it asks for, in order."""
     return {
         "done": (settlement_plan.done(TOKEN, DELIVERY), ["done", "settle", "settled"]),
@@ -92,63 +92,63 @@ KINDS = list(hand_overs())
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_the_order_is_always_the_same(kind: str) -> None:
-    hand_over, order = hand_overs()[kind]
+    plan, order = hand_overs()[kind]
     asked = table()
 
-    asked.advance(hand_over)
+    asked.advance(plan)
 
     assert asked.calls == order
-    assert hand_over.step is None
-    assert hand_over.settled_with is DELIVERY
+    assert plan.step is None
+    assert plan.settled_with is DELIVERY
 
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_run_adrift_settles_nothing_and_writes_everything(kind: str) -> None:
-    hand_over, order = hand_overs()[kind]
-    hand_over.delivery = None
+    plan, order = hand_overs()[kind]
+    plan.delivery = None
     asked = table()
 
-    asked.advance(hand_over)
+    asked.advance(plan)
 
     assert asked.calls == [call for call in order if call not in {"settle", "settled"}]
-    assert hand_over.settled_with is None
+    assert plan.settled_with is None
 
 
 @pytest.mark.parametrize(("kind", "call"), [(kind, call) for kind in KINDS for call in hand_overs()[kind][1]])
 @pytest.mark.parametrize("trouble", [LedgerUnavailable("away"), PublishFailed("no confirm"), TargetMissing("gone")])
 def test_it_goes_on_where_it_stopped(kind: str, call: str, trouble: Exception) -> None:
     """Nothing after the step that failed is done, and nothing before it is done again."""
-    hand_over, order = hand_overs()[kind]
+    plan, order = hand_overs()[kind]
     asked = table(**{call: trouble})
     quiet = call == "settled" and isinstance(trouble, LedgerUnavailable)
     if call in {"settle", "settled"} and not quiet:
         return  # neither can raise this
 
     if quiet:
-        asked.advance(hand_over)
+        asked.advance(plan)
         assert asked.calls == order
         return
     with pytest.raises(type(trouble)):
-        asked.advance(hand_over)
+        asked.advance(plan)
     assert asked.calls == order[: order.index(call) + 1]
 
     again = table()
-    again.advance(hand_over)
+    again.advance(plan)
     assert again.calls == order[order.index(call) :]
 
 
 def test_a_copy_that_an_adapter_cannot_say_is_tried_again_later() -> None:
     """A defect of one message or of one adapter must not end the process, and then the next one."""
-    hand_over, order = hand_overs()["retry"]
+    plan, order = hand_overs()["retry"]
     with pytest.raises(PublishFailed, match=r"got ValueError: 255 bytes") as caught:
-        table(publish=ValueError("255 bytes")).advance(hand_over)
+        table(publish=ValueError("255 bytes")).advance(plan)
     assert isinstance(caught.value.__cause__, ValueError)
     again = table()
-    again.advance(hand_over)
+    again.advance(plan)
     assert again.calls == order[1:]
 
 
-class Leaving(HandOver):
+class Leaving(SettlementPlan):
     """Its delivery is taken away by another thread as soon as it was looked at."""
 
     _left: Delivery | None
@@ -168,26 +168,26 @@ def test_a_delivery_that_is_lost_at_that_moment_is_settled_as_what_it_was() -> N
     given: list[Delivery | None] = []
 
     class Soon:
-        def settle_soon(self, delivery: Delivery, _how: Settle, told: Callable[[object], None]) -> None:
+        def settle_async(self, delivery: Delivery, _how: Settle, on_settled: Callable[[object], None]) -> None:
             given.append(delivery)
-            told(StaleDelivery("over"))
+            on_settled(StaleDelivery("over"))
 
-    hand_over = Leaving((Step.SETTLE,), DELIVERY)
+    plan = Leaving((Step.SETTLE,), DELIVERY)
     answered: list[bool] = []
-    settler = Settler(cast(Ledger, table()), cast(Adapter, table()), cast(SettlesSoon, Soon()))
-    assert not settler.advance(hand_over, lambda: answered.append(True))
-    assert (given, answered, hand_over.step) == ([DELIVERY], [True], None)
+    settler = Settler(cast(Ledger, table()), cast(Adapter, table()), cast(SettlesAsync, Soon()))
+    assert not settler.advance(plan, lambda: answered.append(True))
+    assert (given, answered, plan.step) == ([DELIVERY], [True], None)
 
 
 @pytest.mark.parametrize(("kind", "call"), [(kind, call) for kind in KINDS for call in hand_overs()[kind][1]])
 def test_what_the_ledger_refuses_is_never_settled(kind: str, call: str) -> None:
-    hand_over, order = hand_overs()[kind]
+    plan, order = hand_overs()[kind]
     if call in {"publish", "settle", "settled"}:
         return  # nobody refuses these
 
     asked = table(**{call: False})
     with pytest.raises(Refused):
-        asked.advance(hand_over)
+        asked.advance(plan)
 
     assert asked.calls == order[: order.index(call) + 1]
     assert "settle" not in asked.calls
@@ -197,46 +197,46 @@ def test_what_the_ledger_refuses_is_never_settled(kind: str, call: str) -> None:
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_failed_settlement_never_fails_a_job(kind: str, error: Exception) -> None:
     """The ledger answers the redelivery; until then it keeps the row for longer."""
-    hand_over, order = hand_overs()[kind]
+    plan, order = hand_overs()[kind]
     asked = table(settle=error)
 
-    asked.advance(hand_over)
+    asked.advance(plan)
 
     assert asked.calls == [call for call in order if call != "settled"]
-    assert hand_over.settled is None
-    assert hand_over.settled_with is DELIVERY
+    assert plan.settled is None
+    assert plan.settled_with is DELIVERY
 
 
 def test_an_adopted_redelivery_is_what_is_settled() -> None:
     """It may come while the hand-over waits for its publish."""
-    hand_over = settlement_plan.moving(TOKEN, None, LATER, COPY)
+    plan = settlement_plan.moving(TOKEN, None, LATER, COPY)
     with pytest.raises(PublishFailed):
-        table(publish=PublishFailed("no confirm")).advance(hand_over)
+        table(publish=PublishFailed("no confirm")).advance(plan)
 
     home = Delivery(2, "d-9", "q", b"{}")
-    hand_over.delivery = home
+    plan.delivery = home
     asked = table()
-    asked.advance(hand_over)
+    asked.advance(plan)
 
     assert asked.calls == ["publish", "moved", "settle", "settled"]
-    assert hand_over.settled_with is home
+    assert plan.settled_with is home
 
 
 def test_only_an_interrupted_run_gives_its_message_back() -> None:
-    ways = {kind: hand_over.how for kind, (hand_over, _) in hand_overs().items()}
+    ways = {kind: plan.how for kind, (plan, _) in hand_overs().items()}
 
     assert {kind for kind, how in ways.items() if how is Settle.RELEASE} == {"interrupted"}
 
 
 def test_recorded_says_whether_the_ledger_has_its_first_word() -> None:
-    hand_over = settlement_plan.moving(TOKEN, DELIVERY, LATER, COPY)
-    assert not hand_over.recorded
+    plan = settlement_plan.moving(TOKEN, DELIVERY, LATER, COPY)
+    assert not plan.recorded
 
     with pytest.raises(PublishFailed):
-        table(publish=PublishFailed("no confirm")).advance(hand_over)
+        table(publish=PublishFailed("no confirm")).advance(plan)
 
-    assert hand_over.recorded
-    assert hand_over.step is Step.PUBLISH
+    assert plan.recorded
+    assert plan.step is Step.PUBLISH
 
 
 COUNTERS = Counters(attempts=2, crashes=1, losses=3, interruptions=9, first_failed_at=1_700_000_000.5)
@@ -246,9 +246,9 @@ ORIGIN = Origin(ID, 4, b"body", {"tenant": "t-1", KEY: "K!", HOP: "4", REASON: "
 def test_a_retry_copy_is_one_hop_further_and_carries_the_counters() -> None:
     verdict = Verdict(Moving.RETRY, "odd\n  amount", COUNTERS, 40.0)
 
-    copy = settlement_plan.hand_over_copy(ORIGIN, verdict, "uid", "host")
+    message = settlement_plan.message_for(ORIGIN, verdict, "uid", "host")
 
-    assert (copy.to, copy.body, copy.delay) == (Target.LATER, b"body", 40.0)
+    assert (message.to, message.body, message.delay) == (Target.LATER, b"body", 40.0)
     expected = {
         "tenant": "t-1",
         KEY: "k",
@@ -260,18 +260,18 @@ def test_a_retry_copy_is_one_hop_further_and_carries_the_counters() -> None:
         REASON: "odd amount",
         FIRST_FAILED_AT: "1700000000.500",
     }
-    assert expected.items() <= dict(copy.headers).items()
-    assert WORKER not in copy.headers
+    assert expected.items() <= dict(message.headers).items()
+    assert WORKER not in message.headers
 
 
 def test_a_dead_letter_keeps_the_hop_and_says_why() -> None:
     verdict = Verdict(Moving.DEAD, "exhausted", COUNTERS, error_class="ValueError", error_text="odd\namount " * 500)
 
-    copy = settlement_plan.hand_over_copy(ORIGIN, verdict, "uid", "host")
+    message = settlement_plan.message_for(ORIGIN, verdict, "uid", "host")
 
-    assert (copy.to, copy.delay) == (Target.DEAD, 0.0)
-    assert copy.headers[HOP] == "4"
-    assert copy.headers[ERROR_CLASS] == "ValueError"
-    assert (copy.headers[WORKER], copy.headers[UID]) == ("host", "uid")
-    assert len(copy.headers[ERROR_TEXT]) == 2000
-    assert copy.headers[ERROR_TEXT].startswith("odd amount odd amount")
+    assert (message.to, message.delay) == (Target.DEAD, 0.0)
+    assert message.headers[HOP] == "4"
+    assert message.headers[ERROR_CLASS] == "ValueError"
+    assert (message.headers[WORKER], message.headers[UID]) == ("host", "uid")
+    assert len(message.headers[ERROR_TEXT]) == 2000
+    assert message.headers[ERROR_TEXT].startswith("odd amount odd amount")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import Any
 
 import pytest
 
@@ -13,7 +14,7 @@ from steadyworker.errors import BrokerUnavailable, LedgerUnavailable
 from steadyworker.ledger.base import OwnerSeen
 from steadyworker.ledger.lease import Keeper
 from steadyworker.ledger.memory import MemoryLedger
-from steadyworker.runner.consumer_audit import LOOK_EVERY, Reach, Reached, registered_name
+from steadyworker.runner.consumer_audit import LOOK_EVERY, AuditResult, ConsumerAudit, registered_name
 from steadyworker.testing.clock import FakeClock
 
 NAME = registered_name("cluster/vhost", "exports")
@@ -57,13 +58,15 @@ class Watched:
     def __init__(self) -> None:
         self.broker, self.ledger, self.clock = Broker(), Owners(), FakeClock()
         self.left: list[tuple[str, bool]] = []
-        self.reach = Reach(NAME, "me", self.broker, self.ledger, self.clock, lambda *said: self.left.append(said))  # type: ignore[arg-type]
+        adapter: Any = self.broker
+        ledger: Any = self.ledger
+        self.audit = ConsumerAudit(NAME, "me", adapter, ledger, self.clock, lambda *said: self.left.append(said))
 
     def looks(self, times: int) -> list[tuple[bool, bool]]:
         """Look once a minute; answers (not ready, lasting) of each look."""
         found = []
         for _ in range(times):
-            said = self.reach.look()
+            said = self.audit.look()
             found.append((said.cause is not None, said.lasting))
             self.clock.advance(LOOK_EVERY)
         return found
@@ -86,7 +89,7 @@ def test_a_surplus_is_tolerated_for_three_heartbeats_and_a_minute_then_not_ready
     watched.broker.count = 2
     tolerated = int((HEARTBEATS + 60) / LOOK_EVERY) + 1
     assert watched.looks(tolerated + 3) == [(False, False)] * tolerated + [(True, False), (True, True), (True, True)]
-    assert "2 consumers, our ledger knows 1" in (cause := watched.reach.look().cause or "")
+    assert "2 consumers, our ledger knows 1" in (cause := watched.audit.look().cause or "")
     assert "--ledger postgresql://" in cause
     assert "--ledger-reach host" in cause
 
@@ -108,7 +111,10 @@ class Queue:
         self.registered = dict(self.consuming)
         self.ended: dict[str, int] = {}
         self.capabilities = Capabilities(forgets_consumers_within=HEARTBEATS)
-        self.reaches = {name: Reach(NAME, name, self, self, self.clock, self._tell(name)) for name in self.consuming}  # type: ignore[arg-type]
+        self.reaches = {
+            name: ConsumerAudit(NAME, name, self, self, self.clock, self._tell(name))  # type: ignore[arg-type]
+            for name in self.consuming
+        }
 
     def _tell(self, name: str) -> Callable[[str, bool], None]:
         def tell_left(_: str, left: bool) -> None:
@@ -133,7 +139,7 @@ class Queue:
                 self.clock.advance(apart)
             self.clock.advance(LOOK_EVERY - apart * len(rounds))
 
-    def _hear(self, name: str, said: Reached) -> None:
+    def _hear(self, name: str, said: AuditResult) -> None:
         """What a worker process does with the word of its lookout."""
         self.consuming[name] = said.cause is None
         if said.lasting:
@@ -222,6 +228,6 @@ def test_a_part_that_is_away_changes_nothing(watched: Watched, part: str) -> Non
     assert watched.looks(10) == [(False, False)] * 10
     getattr(watched, part).away = False
     watched.looks(6)
-    assert watched.reach.look().cause is not None
+    assert watched.audit.look().cause is not None
     getattr(watched, part).away = True
-    assert watched.reach.look().cause is not None
+    assert watched.audit.look().cause is not None

@@ -9,7 +9,16 @@ import pytest
 
 from steadyworker.delivery import HOP
 from steadyworker.errors import Snooze
-from steadyworker.events import Adopted, Adrift, Answered, Fenced, Followed, JobSettled, JobStarted, TakenOver
+from steadyworker.events import (
+    Adopted,
+    DeliveryDeferred,
+    DeliveryLost,
+    DuplicateAcked,
+    Fenced,
+    JobSettled,
+    JobStarted,
+    TakenOver,
+)
 from steadyworker.ledger.base import State
 from steadyworker.testing.harness import Harness
 from steadyworker.testing.plugin import MakeHarness
@@ -102,9 +111,9 @@ def test_a_redelivery_is_bound_to_the_run_that_is_under_way(harness: MakeHarness
     gate.open()
     h.wait(key)
 
-    assert len(events(h, key, Adrift)) == 1
+    assert len(events(h, key, DeliveryLost)) == 1
     assert len(events(h, key, Adopted)) == 1
-    assert events(h, key, Answered) == []
+    assert events(h, key, DuplicateAcked) == []
     assert [event.settled for event in events(h, key, JobSettled)] == ["known"]
 
 
@@ -140,7 +149,7 @@ def test_a_settlement_without_an_answer_is_answered_from_the_record(harness: Mak
     assert row.state is State.DONE
     assert h.starts(key) == 1
     assert [event.settled for event in events(h, key, JobSettled)] == ["unknown"]
-    assert len(events(h, key, Answered)) == (not landed)
+    assert len(events(h, key, DuplicateAcked)) == (not landed)
 
 
 @pytest.mark.parametrize("landed", [True, False], ids=["the copy is there", "the copy is not"])
@@ -180,15 +189,15 @@ def test_a_second_worker_process_follows_and_then_answers(harness: MakeHarness) 
     h.start()
 
     h.broker.duplicate(key)
-    h.wait(key, until=lambda: events(h, key, Followed))
+    h.wait(key, until=lambda: events(h, key, DeliveryDeferred))
     follower = next(each for each in h.broker.messages(QUEUE) if each.holder is None)
     gate.open()
     h.wait(key)
 
     assert follower.headers.get(HOP, "0") == "0"
-    assert [event.delay for event in events(h, key, Followed)] == [30.0]
+    assert [event.delay for event in events(h, key, DeliveryDeferred)] == [30.0]
     assert h.starts(key) == 1
-    assert len(events(h, key, Answered)) == 1
+    assert len(events(h, key, DuplicateAcked)) == 1
     assert counted(h, key) == (0, 0, 0, 0)
 
 
@@ -257,7 +266,7 @@ def test_whatever_a_thawed_owner_asks_for_is_refused(harness: MakeHarness, asks:
     h.processes[1].freeze()
     after = h.send(exports, {})
     h.wait(after)
-    assert not any(slot.stuck for slot in thawed.runners[0].parts.slots)
+    assert not any(slot.stuck for slot in thawed.runners[0].deps.slots)
 
 
 def test_a_lease_that_ran_out_and_was_not_taken_is_renewed(harness: MakeHarness) -> None:
@@ -282,12 +291,12 @@ def test_a_copy_that_comes_too_early_follows_until_it_is_due(harness: MakeHarnes
     h = harness(exports)
     key = h.send(exports, {})
     h.wait(key, until="moved")
-    (copy,) = h.broker.messages(QUEUE)
-    copy.due = h.clock.boottime()
+    (message,) = h.broker.messages(QUEUE)
+    message.due = h.clock.boottime()
 
     h.wait(key)
 
-    (followed,) = events(h, key, Followed)
+    (followed,) = events(h, key, DeliveryDeferred)
     assert followed.delay == 5.0
     started = [event.at for event in events(h, key, JobStarted)]
     assert started[1] - started[0] == pytest.approx(5.0)
@@ -302,7 +311,7 @@ def test_where_delays_have_levels_an_early_copy_follows_down_the_ladder_and_is_n
     key = h.send(exports, {})
     h.wait(key)
 
-    assert [event.delay for event in events(h, key, Followed)] == [30.0, 10.0]
+    assert [event.delay for event in events(h, key, DeliveryDeferred)] == [30.0, 10.0]
     started = [event.at for event in events(h, key, JobStarted)]
     assert started[1] - started[0] == pytest.approx(100.0)
 
