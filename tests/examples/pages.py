@@ -24,19 +24,8 @@ _BLOCK = re.compile(r"^( *)```(\w*)\n(.*?)^\1```$", re.MULTILINE | re.DOTALL)
 _FILE = re.compile(r"(?:#|--) ([\w.-]+\.\w+)\n")
 _PROMPT, _MORE = "$ ", "> "
 
-RENAMED = (
-    (re.compile(r"\] adrift +\["), "] delivery_lost ["),
-    (re.compile(r"\] stage +\["), "] stage_changed ["),
-    (re.compile(r"\] check +\["), "] check_warning ["),
-    (re.compile(r"\bstage=cancelling\b"), "stage=interrupting"),
-    (re.compile(r"\bLAST BEAT"), "LAST PROGRESS"),
-    (re.compile(r"(unkeyed +)stamp"), r"\1generate"),
-)
-"""What the pages say already, and the programs do not yet: to go when they do."""
-
 SAME = (
     (re.compile(r"\x1b\[[0-9;?]*[A-Za-z]"), ""),  # colours
-    *RENAMED,
     (re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d+)?Z"), "TIME"),
     (re.compile(r"\b(pid|fence|seconds|uid)(=|: +)[\w.]+"), r"\1\2N"),
     (re.compile(r"\b\d+(\.\d+)? ?s\b"), "N s"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import re
 import shlex
 from collections.abc import Mapping
@@ -10,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from steadyworker import config
+from steadyworker.telemetry.event_log import LINES
 from tests.brokers.fixtures import NEWEST
 from tests.brokers.rabbitmq import NODE, Node, RabbitMQ, Vhost
 from tests.examples.conftest import ROOT, Terminal
@@ -145,6 +147,13 @@ def test_the_settings_are_settings(tmp_path: Path) -> None:
     options = config.load({}, {"HOME": str(tmp_path)}, tmp_path)
     assert (options.stop_within, options.log_level) == (60, "info")
     assert options.workers["PaymentExports"]["time_limit"] == 6 * 3600
+
+
+def test_the_events_of_the_log_are_events() -> None:
+    named = re.findall(r"^\| `(\w+)` \| (\w+)", DEPLOY.section("Watching"), re.MULTILINE)
+    levels = {name: logging.getLevelName(level).lower() for name, level in LINES.values()}
+    assert len(named) == 8
+    assert {name: level for name, level in named if levels.get(name) != level} == {}
 
 
 @pytest.mark.parametrize("proof", PROOF.findall(Page("tests/README.md").text), ids=lambda proof: proof[1])
