@@ -17,7 +17,7 @@ JAVA_17 = { "$${JAVA_HOME:+$$JAVA_HOME/bin/}java" -version 2>&1 \
             | sed -n 's/.*version "\([0-9]*\).*/\1/p' | { read -r v && [ "$$v" -ge 17 ]; }; } 2>/dev/null
 
 .DEFAULT_GOAL := help
-.PHONY: help demo brokers test test-fast test-all check format bench drills java lock clean
+.PHONY: help demo brokers test test-fast test-all check format docs bench drills java lock clean
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -88,6 +88,10 @@ check: $(READY) ## Format, lint and types, as CI judges them
 format: $(READY) ## Format the code and apply the lint fixes that are safe
 	@$(BIN)/ruff check --fix-only --quiet .
 	@$(BIN)/ruff format .
+
+docs: $(READY) ## The reference as HTML, in build/docs, from the docstrings
+	@echo "==> docs: tests/docs/build.py"
+	@$(BIN)/python -m tests.docs.build
 
 bench: $(READY) java ## The benchmarks: ratios measured in one run
 	@echo "==> benchmarks: tests/benchmarks/run.py"
