@@ -1,5 +1,5 @@
 """
-Settings: which options exist (`options`), and which value counts (`resolve`).
+Settings: the table of options (`options`), and the rule for which value of an option applies (`resolve`).
 
 `load` returns all of them, checked, as one frozen `Options`.
 """
