@@ -1,7 +1,7 @@
 """
 The interface of every broker adapter: with `steadyworker.errors` and `steadyworker.names`, all that an adapter imports.
 
-An adapter is a package with a function `open_adapter(url, spec, settings) -> Adapter` at its top.
+An adapter is a package with a function `open_adapter(url, spec, settings) -> Adapter` in its `__init__.py`.
 The entry-point group `steadyworker.adapters` names it under its URL scheme.
 It decides nothing about retries, has no access to the ledger, logs nothing and hides no error.
 `steadyworker.testing.conformance.AdapterSuite` defines what "works" means.
@@ -79,8 +79,8 @@ class Capabilities:
         counts_deliveries: The broker counts deliveries itself, and may dead-letter a message by that count.
         stable_ids: Each message has an id that stays the same in every redelivery.
         counts_consumers: `consumers()` returns a number.
-        forgets_consumers_within: Seconds after which the broker no longer counts a dead or frozen consumer.
-            This is three heartbeats.
+        forgets_consumers_within: Seconds after which the broker no longer counts a dead or frozen consumer
+            (three heartbeats).
         reads_dead_letters: `dead_letters()` works.
         max_body: The largest body in bytes that the broker accepts, or None.
         loses_unacked: True when un-acked messages are delivered again as soon as the connection is lost.

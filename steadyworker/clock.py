@@ -56,15 +56,15 @@ class Times:
     The durations of the ledger's rules, in seconds; fixed when the worker process is assembled, not an option of `run`.
 
     Attributes:
-        lease: How long a claim lasts.
-        renew: How often the owner renews its lease.
-        call_timeout: How long one ledger call may take.
-        trust_for: How long a run may commit, counted from the *start* of the last renewal that succeeded.
-        margin: How long after the end of a lease another worker process may take the job over.
+        lease: The duration of a claim.
+        renew: The time between two renewals of a lease.
+        call_timeout: The limit for one ledger call.
+        trust_for: The time for which a run may commit, from the *start* of the last renewal that succeeded.
+        margin: The time after the end of a lease before another worker process may take the job over.
         defer_delay: The delay of a deferred delivery, whose job another run has.
-        adopt_window: How long after a reconnect a run without a valid delivery still counts in the prefetch.
+        adopt_window: The time after a reconnect in which a run without a valid delivery still counts in the prefetch.
             Its own message can then be delivered again, even with one slot.
-        cancel_grace: How long a cancelled run may take to end by itself.
+        cancel_grace: The time in which a cancelled run may end by itself.
     """
 
     lease: float = 60.0
@@ -78,7 +78,7 @@ class Times:
 
     def __post_init__(self) -> None:
         if not self.renew < self.trust_for < self.lease:
-            msg = f"Expected renew < trust < lease, got {self.renew}, {self.trust_for}, {self.lease}: a lease must outlive its trust."
+            msg = f"Expected renew < trust_for < lease, got {self.renew}, {self.trust_for}, {self.lease}: shorten renew or trust_for, or lengthen lease."
             raise ValueError(msg)
 
     def scaled(self, by: float) -> Times:

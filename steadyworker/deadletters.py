@@ -236,7 +236,8 @@ class DeadLetterQueue:
             return
         row = self._ledger.read(self._id(letter))
         if row is not None and row.state is State.DEAD:
-            self._ledger.clear_checkpoint(row.id)  # a row with a checkpoint would be kept
+            # `forget` keeps a row with a checkpoint for the next round, and a dropped job has none.
+            self._ledger.clear_checkpoint(row.id)
             self._ledger.forget(row.id)
 
     def _again(self, letter: DeadLetter) -> tuple[OutgoingMessage, Replayed]:
@@ -307,7 +308,7 @@ def _letter(delivery: Delivery, queue: str, key_header: str | None) -> DeadLette
 
 def _is_ours(headers: Mapping[str, str]) -> bool:
     """
-    Return whether SteadyWorker made it a dead letter.
+    Return whether SteadyWorker, not the broker, made the message with these headers a dead letter.
 
     A retry copy that the broker gave up has a reason too, but none of the headers of a dead letter.
     """
@@ -320,7 +321,11 @@ def _digest(body: bytes) -> str:
 
 
 def _number(text: str | None) -> int:
-    """Return a counter from a header, or 0 if it is not a number of 1 to 7 digits: any sender may have written it."""
+    """
+    Return a counter from a header, or 0 if it is not a number of 1 to 7 digits.
+
+    Any sender may have written the header.
+    """
     return int(text) if text is not None and _DIGITS.fullmatch(text) else 0
 
 

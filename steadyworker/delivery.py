@@ -24,7 +24,7 @@ class Delivery:
 
     It is valid only in the epoch (the life of the connection, channel or consumer) that it came in.
     `id` identifies a delivery within its epoch; it is the broker's own (a tag, a receipt handle).
-    `message_id` is the broker's stable id of the message, the same in each redelivery, or None if there is none.
+    `message_id` is the broker's stable id of the message, the same in each redelivery, or None if the broker gives none.
     `size` is the body's length in bytes, by default that of `body`.
     A body over the limit is delivered whole, because its dead letter is the only copy that remains.
     """

@@ -122,7 +122,7 @@ class Snooze(SteadyWorkerError):
 
 class Interrupt(BaseException):
     """
-    A sign to the handler that its run must end, raised by Job calls in the handler's own thread.
+    An order to the handler to end its run, raised by Job calls in the handler's own thread.
 
     It derives from BaseException because a handler's `except Exception` must not swallow a shutdown.
     `reason` is `shutdown`, `cancelled`, `time-limit` or `fenced`.
@@ -146,7 +146,7 @@ class TargetMissing(PublishFailed):
 
 
 class StaleDelivery(SteadyWorkerError):
-    """An attempt to settle a delivery of an earlier epoch; the broker delivers its message again."""
+    """An attempt to settle a delivery of an earlier epoch, whose message the broker delivers again."""
 
 
 class Unsettled(SteadyWorkerError):

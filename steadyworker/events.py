@@ -22,7 +22,7 @@ class Event(Struct, frozen=True, kw_only=True):
 
 
 class JobStarted(Event, frozen=True, kw_only=True):
-    """The begin of a run."""
+    """The start of a run."""
 
     attempt: int
     why: str

@@ -34,7 +34,7 @@ EX_TERMINATED = 143
 INTERRUPT_BEFORE_END = 13.0
 KILL_BEFORE_END = 3.0
 CLOSE_BEFORE_END = 1.5
-"""Seconds before the end when every wait ends: connections and the ledger are closed."""
+"""Seconds before the budget's end: from then on nothing waits, and connections and the ledger are closed."""
 
 
 class Stage(IntEnum):

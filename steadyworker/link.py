@@ -1,7 +1,7 @@
 """
 The link between one run and its worker process, on the handler's side.
 
-Requests go up and wait for their replies; the order that the run must end comes down.
+Requests go up and wait for their replies; the order to end the run comes down.
 In a process slot both go as frames over a socket, in a thread slot as plain calls.
 `Job` and exports work the same with either.
 """
@@ -53,8 +53,8 @@ class Link:
     Attributes:
         raised: The reason of the first Interrupt that was raised in this run, or None.
             A run with a reason is not Done, even if its handler returns.
-        heard: True once an Interrupt was raised after the run had to end at once.
-            The handler is then in its clean-up.
+        heard: True once the handler was interrupted after the order to end at once.
+            It is then in its clean-up.
         exports: The manifests of the files that the run has exported.
     """
 
@@ -154,7 +154,7 @@ class Link:
         return self._hard
 
     def answer(self, id: int, answer: Answer) -> None:
-        """Pass a reply to the request that waits for it; ignore it if there is none."""
+        """Pass a reply to the request that waits for it; ignore it if no request waits."""
         waiting = self._waiting.get(id)
         if waiting is not None:
             waiting.put(answer)
@@ -173,7 +173,11 @@ class Link:
             on_hard()
 
     def when_hard(self, action: Callable[[], None] | None) -> None:
-        """Set the action to call, from any thread, once the run must end at once; call it now if it must already."""
+        """
+        Set the action that is called, from any thread, at the order to end at once.
+
+        If that order came before, the action is called now.
+        """
         with self._lock:
             self._on_hard = action
             told = self._hard is not None

@@ -26,7 +26,7 @@ class NameRule:
     reserved_prefixes: tuple[str, ...] = ()
 
     def problem(self, name: str) -> str | None:
-        """Return the problem with the name as a sentence, or None if there is none."""
+        """Return the problem with the name as a sentence, or None for a valid name."""
         if len(name.encode()) > self.max_bytes:
             return f"Expected a {self.kind} of at most {self.max_bytes} bytes, got {len(name.encode())}: shorten it."
         if not re.fullmatch(self.pattern, name):
@@ -45,7 +45,7 @@ def normal_key(key: str) -> str:
     """
     Return the key as the ledger stores it: unchanged if it is plain, else `h-` and its SHA-256.
 
-    A plain key begins with an ASCII letter or digit, and has at most 200 characters, all letters, digits or `._:-`.
+    A plain key has at most 200 characters, begins with an ASCII letter or digit, and has only these and `._:-`.
     """
     if _KEY.fullmatch(key):
         return key
@@ -56,8 +56,8 @@ def file_name(key: str, round_: int = 0) -> str:
     """
     Return the key in a form that is safe as a file name.
 
-    A key of at most 100 bytes with only ASCII letters, digits and `._-`, a letter or digit first, stays unchanged.
-    Any other becomes its first 60 characters, the unsafe ones replaced by `_`, then `-` and 12 hex digits of its SHA-256.
+    A key of at most 100 bytes stays unchanged if it begins with an ASCII letter or digit, and has only these and `._-`.
+    Any other key becomes its first 60 characters, with `_` for unsafe ones, then `-` and 12 hex digits of its SHA-256.
     A round above 0 is appended: `.r1` after the first replay.
     """
     safe = key

@@ -101,7 +101,7 @@ class JobState(StrEnum):
     | state | meaning |
     |---|---|
     | `running` | a worker process runs the job |
-    | `interrupted` | the worker process ended the run, or the job was cancelled before its first delivery; the next delivery decides |
+    | `interrupted` | the worker process ended the run, or the job was cancelled before its first delivery; it waits for its next delivery |
     | `retrying` | a run failed or crashed; the job comes again after a delay |
     | `scheduled` | the handler raised `Snooze`; the job comes again after that delay |
     | `done` | the handler returned |

@@ -1,5 +1,5 @@
 """
-The decoding of a message's body to the declared type, and the encoding: limits first, then strict JSON, then the type.
+The conversion between a message's body and the declared type: limits first, then strict JSON, then the type.
 
 | limit | reason |
 |---|---|
@@ -117,7 +117,7 @@ def _sized(body: bytes, max_bytes: int) -> bytes:
 
 @dataclass(frozen=True, slots=True)
 class _Flaw:
-    """A placeholder for a value that cannot be accepted: the error message needs the path to it."""
+    """A placeholder for a value that is not accepted, so that the error can name the path to it."""
 
     what: str
 

@@ -122,8 +122,10 @@ def decide(outcome: Outcome, counters: Counters, policy: RetryPolicy, delay: flo
     | `Snoozed` | `Later`, after the handler's delay |
     | `Rejected` | `DeadLetter`, with its reason |
     | `Interrupted` | `Release` |
-    | `Failed` | `Later`, after the handler's delay or `delay`; at `max_attempts` `DeadLetter` ("exhausted") |
-    | `Crashed` | `Later`, after `delay`; at `max_crashes` `DeadLetter` ("crash-loop") |
+    | `Failed` | `Later`, after the handler's delay if it gave one, else after `delay` |
+    | `Failed`, at `max_attempts` | `DeadLetter` ("exhausted") |
+    | `Crashed` | `Later`, after `delay` |
+    | `Crashed`, at `max_crashes` | `DeadLetter` ("crash-loop") |
     """
     match outcome:
         case Done():

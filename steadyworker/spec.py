@@ -171,7 +171,7 @@ def _target(cls: type[Any], isolation: str) -> str:
 
 
 class Check:
-    """A caller of rules that adds the Worker's and the attribute's name to a rule's error."""
+    """The check of one Worker's attributes by rules; its errors name the Worker and the attribute."""
 
     def __init__(self, owner: str) -> None:
         self._owner = owner

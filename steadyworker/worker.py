@@ -36,15 +36,15 @@ class Worker(Generic[P, C]):
         queue: The queue whose messages are this Worker's jobs.
         time_limit: Seconds (or a timedelta) that one run may take.
             Required; None means no limit.
-        concurrency: The number of slots: how many jobs one worker process runs at a time.
-        retry: When a job is tried again.
+        concurrency: The number of slots, and so of jobs that one worker process runs at a time.
+        retry: The policy for retries.
         stall_limit: Seconds without progress or checkpoint after which the slot ends the run; off by default.
         memory_limit: Memory of one slot's processes: bytes, a size like "2 GiB", or None for no limit.
             "auto" divides 80 % of the cgroup's limit among the slots.
         isolation: "process" (a child process per slot), or "thread" for light jobs: a thread cannot be killed.
         jobs_per_child: The number of jobs after which a slot replaces its child process.
         key_header: The header that holds the job's key, if the sender sets a header of its own.
-        unkeyed: What happens to a message without a key: "generate" gives it one, "reject" makes it a dead letter.
+        unkeyed: The action on a message without a key: "generate" gives it one, "reject" makes it a dead letter.
         dead_letter_queue: The queue for dead letters, `<queue>.dead` by default.
 
     Raises:

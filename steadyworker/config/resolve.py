@@ -229,7 +229,7 @@ def _variables(environ: Mapping[str, str]) -> dict[str, object]:
 
 
 def _file(environ: Mapping[str, str], cwd: Path, config: Path | None) -> Path | None:
-    """Return the configuration file's path, or None if none is named and there is none in `cwd`."""
+    """Return the configuration file's path, or None if neither an option nor `cwd` has one."""
     if named := config or environ.get(_variable("config")):
         return cwd / named
     path = cwd / FILE_NAME
@@ -249,7 +249,7 @@ def _toml(path: Path) -> dict[str, Any]:
 
 
 def _held(path: Path, origin: str) -> str:
-    """Return the content of a file without its line ends at the end."""
+    """Return the content of a file without trailing line ends."""
     try:
         with path.open(encoding="utf-8") as file:
             text = file.read(_VALUE_BYTES)

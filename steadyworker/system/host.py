@@ -107,7 +107,7 @@ def _unit() -> Unit | None:
 
 
 def _cgroup(proc: Path) -> str:
-    """Return the path of this process's cgroup in the unified hierarchy, or `/` if there is none."""
+    """Return the path of this process's cgroup in the unified hierarchy, or `/` without one."""
     with suppress(OSError):
         for line in proc.read_text(encoding="utf-8").splitlines():
             if line.startswith("0::"):

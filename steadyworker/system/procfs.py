@@ -16,7 +16,7 @@ _UNLIMITED = 1 << 60  # cgroup v1 expresses "no limit" as a number near 2**63
 
 def cgroup_limit(proc: Path = Path("/proc/self/cgroup"), root: Path = Path("/sys/fs/cgroup")) -> int | None:
     """
-    Return the smallest memory limit in bytes of the cgroups that this process is in, or None if there is none.
+    Return the smallest memory limit in bytes of the cgroups that this process is in, or None without a limit.
 
     A limit of any ancestor counts.
     Inside a container, the container's own cgroup is the mounted root.

@@ -115,9 +115,9 @@ class _Handler(logging.StreamHandler[TextIO]):
 
 class _JsonFormatter(ProcessorFormatter):
     """
-    A formatter with a short way for plain lines of SteadyWorker, of which every job writes two.
+    A JSON formatter that is fast for SteadyWorker's own plain lines, of which every job writes two.
 
-    Exceptions, stacks and records of other loggers take the long way.
+    Lines with an exception or a stack, and records of other loggers, take the slower way.
     """
 
     def format(self, record: logging.LogRecord) -> str:

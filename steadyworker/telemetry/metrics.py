@@ -3,7 +3,7 @@ Counters for Prometheus, served at `/metrics` beside the probes if prometheus-cl
 
 The counter is a listener like any other: it receives events and changes nothing.
 Keys and fences are not labels, because each would be a time series of its own.
-The fence of the job's run is the *exemplar* of the delivery instead; the OpenMetrics format carries it.
+Instead, each counted delivery has the fence of its job's run as *exemplar*, which the OpenMetrics format carries.
 """
 
 from __future__ import annotations
