@@ -153,7 +153,7 @@ def test_a_worker_of_main_is_refused_with_what_to_do(tmp_path: Path) -> None:
         encoding="utf-8",
     )
     said = subprocess.run([sys.executable, script], capture_output=True, text=True, check=False).stderr
-    assert "use steadyworker.testing.run_one(Worker, payload) to try it" in said
+    assert "use steadyworker.testing.run_one(Worker, payload)" in said
     assert "start `steadyworker run module:Class`" in said
 
 
