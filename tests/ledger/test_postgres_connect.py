@@ -82,7 +82,7 @@ class TestAtTheFirstCall:
     def test_a_newer_schema(self, opened: Open, admin: Admin) -> None:
         claim(opened())
         admin.execute("UPDATE steadyworker_meta SET schema = 99")
-        self.refused(opened(), "newer SteadyWorker")
+        self.refused(opened(), "version of SteadyWorker")
 
     def test_a_database_that_cannot_hold_every_text(self, database: str, opened: Open, admin: Admin) -> None:
         admin.execute("CREATE DATABASE narrow ENCODING 'LATIN1' LOCALE 'C' TEMPLATE template0")

@@ -76,7 +76,7 @@ class TestAtTheFirstCall:
             claim(ledger)
         with closing(sqlite3.connect(path)) as db, db:
             db.execute("UPDATE meta SET schema = 99")
-        self.refused(path, "newer SteadyWorker")
+        self.refused(path, "version of SteadyWorker")
 
     def test_a_damaged_ledger(self, path: Path) -> None:
         with closing(opened(path)) as ledger:
