@@ -2,7 +2,7 @@
 The ledger in a PostgreSQL database, shared by a fleet.
 
 The server's clock judges leases and delays, in the statement that reads them.
-A worker process takes two connections: one for all other calls, and one for its renewals, which therefore never wait.
+A worker process takes two connections: one for its renewals, so that they wait for no other call, and one for the rest.
 It connects to the server itself, or to a pooler that gives each client its own session and passes `options` on.
 
 Nothing is lost if the server keeps what it committed.

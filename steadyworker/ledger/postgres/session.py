@@ -5,7 +5,7 @@ One connection to the server of a PostgreSQL ledger: opening it, checking that i
 
             ┌── connect, find the ledger ──→ open ──→ a call fails, or takes too long ──┐
     closed ─┤                                                                           ↓
-            └── wait: back-off, 0.3 s to 5 s ←──────────────────────────────────────── away
+            └── wait: back-off, 0.3 s to 5 s ←────────────────────────────────────── away
 
 No call waits longer than `call` seconds.
 Without this limit it would not end: to the kernel, a frozen server or a dead network looks like a server that is working.
