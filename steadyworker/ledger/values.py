@@ -1,4 +1,4 @@
-"""What statements are given, by name: the same words in every ledger that speaks SQL."""
+"""The named parameters of SQL statements, the same in every ledger that uses SQL."""
 
 from __future__ import annotations
 
@@ -11,22 +11,22 @@ Values = dict[str, Any]
 
 
 def pk_values(id: JobId) -> Values:
-    """The row that a job has."""
+    """Return the primary key of a job's row."""
     return {"namespace": id.namespace, "queue": id.queue, "key": id.key, "round": id.round}
 
 
 def mine_values(token: Token) -> Values:
-    """The row that a token names, for as long as it does."""
+    """Return what identifies the row of a token; it matches no row once the token's claim has ended."""
     return pk_values(token.id) | {"uid": token.uid, "fence": token.fence, "owner": token.owner}
 
 
 def seen_values(row: Row) -> Values:
-    """The row that was seen, for as long as nobody claims it or changes its state."""
+    """Return what identifies the row that was read; it matches no row once a claim or a change of state came between."""
     return pk_values(row.id) | {"uid": row.uid, "fence": row.fence, "state": row.state.value}
 
 
 def counters_values(counters: Counters) -> Values:
-    """The four counters, and the first failure."""
+    """Return the four counters and the time of the first failure."""
     return {
         "attempts": counters.attempts,
         "crashes": counters.crashes,
