@@ -1,17 +1,17 @@
 """
-The command line: one file per verb, each imported only when its verb is called, so that `--help` answers at once.
+The command line: one file per verb, imported only when that verb is called, so that `--help` is fast.
 
 | exit code | meaning |
 |---|---|
 | 0 | done |
-| 1 | understood, but it could not be done (a file that does not verify, a job that has ended already) |
+| 1 | understood, but impossible (a file does not match its manifest, a job has already ended) |
 | 64 | wrong usage |
-| 65 | a payload or a file of them that makes no sense |
-| 69 | the broker or the ledger was not there, or did not confirm |
-| 70 | our own fault |
-| 78 | a setting or a check |
+| 65 | an invalid payload, or an invalid file of jobs |
+| 69 | the broker or the ledger could not be reached, or did not confirm |
+| 70 | an internal error |
+| 78 | an invalid setting, or a failed check |
 
-`run` answers the exit codes of a worker process (its `--help` lists them).
+`run` returns the exit codes of a worker process; its `--help` lists them.
 """
 
 from __future__ import annotations
@@ -39,14 +39,14 @@ USAGE, DATA, UNAVAILABLE, INTERNAL, CONFIG = 64, 65, 69, 70, 78
 """The exit codes of sysexits.h that we use."""
 
 _VERBS = {
-    "run": "Run workers until they are told to stop.",
-    "send": "Send one job, or a file of them.",
-    "check": "Make the checks of `run`; show where each setting comes from.",
-    "jobs": "List jobs, or watch them.",
-    "cancel": "Cancel a job, wherever it is.",
+    "run": "Run Workers until a signal stops them.",
+    "send": "Send one job, or a file of jobs.",
+    "check": "Run the checks of `run`, and show where each setting comes from.",
+    "jobs": "List or watch jobs.",
+    "cancel": "Cancel a job that is running, waiting, or not yet received.",
     "dead": "List, show, replay or drop dead letters.",
-    "verify": "Re-read exported files against their manifests.",
-    "adapters": "List the brokers that can be used here.",
+    "verify": "Re-read exported files, and compare them with their manifests.",
+    "adapters": "List the brokers that this installation supports.",
 }
 
 _EXIT_CODES: tuple[tuple[type[SteadyWorkerError], int], ...] = (
@@ -61,7 +61,8 @@ _EXIT_CODES: tuple[tuple[type[SteadyWorkerError], int], ...] = (
 )
 
 _HELP = """\
-Jobs of seconds to many hours, one message each, that no dropped connection can lose or repeat.
+Run jobs of seconds to many hours, one message each.
+A dropped connection neither loses a job nor starts it again.
 
 \b
 A first job, on the embedded broker (no server to install):
@@ -69,18 +70,23 @@ A first job, on the embedded broker (no server to install):
   steadyworker run   exports:PaymentExports
   steadyworker jobs  --watch
 
-A Worker is named MODULE:CLASS, found from the working directory.
-Every setting is an option (--stop-within), a variable (STEADYWORKER_STOP_WITHIN) or a line of
-steadyworker.toml (stop_within), in this order; `steadyworker check` shows where each value came from.
+MODULE:CLASS names a Worker; the module is imported from the working directory or the Python path.
 
 \b
-Shell completion (bash; zsh and fish likewise):
+Each setting can be given in three places; the first one that has it wins:
+  an option                     --stop-within 2h
+  an environment variable       STEADYWORKER_STOP_WITHIN=2h
+  a line of steadyworker.toml   stop_within = "2h"
+`steadyworker check` shows where each value comes from.
+
+\b
+Shell completion (bash; zsh and fish work the same way):
   eval "$(_STEADYWORKER_COMPLETE=bash_source steadyworker)"
 """
 
 
 class _Verbs(click.Group):
-    """A group whose verbs are imported when they are called, and whose errors are one line with their remedy."""
+    """A command group that imports a verb when it is called, and prints an error with its remedy."""
 
     @override
     def list_commands(self, ctx: click.Context) -> list[str]:
@@ -119,11 +125,11 @@ class _Verbs(click.Group):
 
 
 def _said(error: Exception) -> click.exceptions.Exit:
-    """Say an error on standard error, without a traceback; answers what ends the command."""
+    """Print an error to standard error, without a traceback, and return the exception that ends the command."""
     if isinstance(error, SteadyWorkerError):
         text, code = str(error), exit_code(error)
     else:
-        remedy = "this is a fault of ours, or of the module that was named; `steadyworker --debug …` shows where."
+        remedy = "This is an error in SteadyWorker or in the module that you named: `steadyworker --debug …` shows the traceback."
         text, code = f"{type(error).__name__}: {error}\n{remedy}", INTERNAL
     click.echo(f"{click.style('error:', fg='red', bold=True)} {redact(text)}", err=True)
     return click.exceptions.Exit(code)
@@ -139,7 +145,7 @@ def _usage_is_64() -> Iterator[None]:
 
 
 def exit_code(error: SteadyWorkerError) -> int:
-    """What a command ends with when it ends with this error."""
+    """Return the exit code of a command that ends with this error."""
     return next(code for kind, code in _EXIT_CODES if isinstance(error, kind))
 
 
@@ -149,7 +155,7 @@ def exit_code(error: SteadyWorkerError) -> int:
 @click.version_option(package_name="steadyworker", message="steadyworker %(version)s")
 @click.option("--debug", is_flag=True, help="Show tracebacks.")
 def verbs(*, debug: bool) -> None:
-    """Stand for the whole command line."""
+    """Group all verbs."""
 
 
 def main() -> None:

@@ -1,4 +1,4 @@
-"""`steadyworker adapters`: which brokers can be used here."""
+"""`steadyworker adapters`: the brokers that this installation supports."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ _PREFIX = "steadyworker_"
 @click.command(
     "adapters",
     epilog="""\b
-An adapter is any installed package with an entry point in the group steadyworker.adapters,
-named after its URL scheme; `steadyworker.testing.conformance` is what it has to pass.""",
+An adapter is any installed package with an entry point in the group steadyworker.adapters;
+the entry point's name is the URL scheme. An adapter must pass steadyworker.testing.conformance.""",
 )
-@click.option("--json", "as_json", is_flag=True, help="One JSON object per scheme and line.")
+@click.option("--json", "as_json", is_flag=True, help="Print one line of JSON per scheme.")
 def command(*, as_json: bool) -> None:
-    """List the brokers that can be used here: their URL schemes, and whether their client library is installed."""
+    """List the brokers that this installation supports: URL scheme, package, and client library."""
     records = [record(scheme, entry) for scheme, entry in sorted(adapters().items())]
     if as_json:
         for told in records:
@@ -34,7 +34,11 @@ def command(*, as_json: bool) -> None:
 
 
 def record(scheme: str, entry: EntryPoint) -> dict[str, Any]:
-    """An adapter as `--json` shows it; `libraries` maps what it needs to the version that is here, or None."""
+    """
+    Return an adapter's record as `--json` prints it.
+
+    `libraries` maps each library that the adapter needs to the installed version, or to None.
+    """
     extra, needed = _needs(entry)
     libraries = {name: _installed(name) for name in needed}
     return {
@@ -56,7 +60,7 @@ def _library(told: dict[str, Any]) -> str:
 
 
 def _needs(entry: EntryPoint) -> tuple[str | None, list[str]]:
-    """The extra of this adapter (the package `steadyworker_x` has the extra `x`), and what that asks for."""
+    """Return this adapter's extra (the package `steadyworker_x` has the extra `x`), and the libraries of that extra."""
     extra = entry.module.removeprefix(_PREFIX)
     distribution: Distribution | None = entry.dist
     if distribution is None or extra not in (distribution.metadata.get_all("Provides-Extra") or []):

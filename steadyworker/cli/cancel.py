@@ -1,4 +1,4 @@
-"""`steadyworker cancel`: end a job wherever it is, or before it comes."""
+"""`steadyworker cancel`: cancels a job that is running, waiting, or not yet received."""
 
 from __future__ import annotations
 
@@ -20,25 +20,28 @@ Examples:
 @click.argument("target", metavar="MODULE:CLASS|QUEUE")
 @click.argument("key")
 @settings("broker", "ledger", "namespace", "state_dir", "topology", "delays")
-@click.option("--reason", default="by an operator", show_default=True, metavar="R", help="Why, for the dead letter.")
+@click.option(
+    "--reason", default="by an operator", show_default=True, metavar="R", help="The reason, for the dead letter."
+)
 @click.pass_context
 def command(ctx: click.Context, options: Options, *, target: str, key: str, reason: str) -> None:
     """
-    Cancel a job: a run hears of it within 15 s, a job that waits is not run when it comes.
+    Cancel a job that is running, waiting, or not yet received.
 
-    Either becomes a dead letter.
-    A job that is not known yet is cancelled in advance.
-    Exit code 1 says that it had ended before.
+    A running job receives the cancellation within 15 s.
+    A job that waits, or that is not in the ledger yet, does not run when its message arrives.
+    Every cancelled job becomes a dead letter.
+    Exit code 1 means that the job had already ended.
     """
     with Client.configured(options) as client:
         before = client.cancel(find_worker(target) if ":" in target else target, key, reason)
     match before:
         case None:
-            click.echo(f"{key} is not known yet: it will not run when it comes.")
+            click.echo(f"{key} is not in the ledger yet: it will not run when its message arrives.")
         case JobState.DONE | JobState.CANCELLED | JobState.DEAD:
-            click.echo(f"{key} is {before} already: nothing was cancelled.", err=True)
+            click.echo(f"{key} is already {before}: nothing was cancelled.", err=True)
             ctx.exit(1)
         case JobState.RUNNING:
-            click.echo(f"{key} is running: it hears of it within 15 s.")
+            click.echo(f"{key} is running: it receives the cancellation within 15 s.")
         case _:
             click.echo(f"{key} is {before}: it will not run again.")

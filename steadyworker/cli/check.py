@@ -1,4 +1,4 @@
-"""`steadyworker check`: what `run` looks at before the first message, and every setting with its origin."""
+"""`steadyworker check`: the checks that `run` makes before the first message, and every setting with its origin."""
 
 from __future__ import annotations
 
@@ -33,14 +33,16 @@ Examples:
 )
 @click.argument("targets", metavar="MODULE:CLASS...", nargs=-1, required=True)
 @settings(*(option.name for option in OPTIONS))
-@click.option("--json", "as_json", is_flag=True, help="One JSON object: settings, workers, findings.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object: settings, workers, findings.")
 @click.pass_context
 def command(ctx: click.Context, options: Options, *, targets: tuple[str, ...], as_json: bool) -> None:
     """
-    Make the checks that `run` makes before the first message: names, delays, limits, broker, ledger, platform.
+    Run the checks that `run` makes before the first message: names, delays, limits, broker, ledger, platform.
 
-    Nothing is consumed.
-    Every finding comes with its remedy; exit code 78 says that one of them is an error: `run` would not start.
+    The command also shows every setting, and where its value comes from.
+    It consumes no message.
+    Each finding has a remedy.
+    Exit code 78 means that a finding is an error, so that `run` would not start.
     """
     with _planned(targets, options) as plan:
         findings = plan.findings()
@@ -65,7 +67,7 @@ def _planned(targets: Sequence[str], options: Options) -> Iterator[assemble.Plan
 
 
 def _settings(options: Options) -> dict[str, dict[str, str | None]]:
-    """Every setting's effective value and where it came from, without secrets."""
+    """Return every setting's effective value and origin, without secrets."""
     return {
         option.name: {
             "value": _text(getattr(options, option.name)),
@@ -124,7 +126,7 @@ def _tell(
         level = click.style(f"{finding.level}:", fg=_COLOURS[finding.level], bold=True)
         click.echo(f"{level} {printable(finding.what)}\n  remedy: {printable(finding.remedy)}")
     if not findings:
-        click.echo("Nothing to complain about.")
+        click.echo("No problems found.")
 
 
 def _row(name: str, entry: dict[str, str | None]) -> list[str]:

@@ -1,4 +1,4 @@
-"""`steadyworker dead`: what is in a dead-letter queue, why, and the two ways out of it."""
+"""`steadyworker dead`: lists, shows, replays and drops the dead letters of a queue."""
 
 from __future__ import annotations
 
@@ -32,8 +32,8 @@ _COLUMNS = (
 _target = click.argument("target", metavar="MODULE:CLASS|QUEUE")
 _keys = click.argument("keys", metavar="[KEY]...", nargs=-1)
 _settings = settings("broker", "ledger", "namespace", "state_dir", "topology", "delays")
-_json = click.option("--json", "as_json", is_flag=True, help="One JSON object per dead letter and line.")
-_all = click.option("--all", "every", is_flag=True, help="Every dead letter of the queue, instead of KEYs.")
+_json = click.option("--json", "as_json", is_flag=True, help="Print one line of JSON per dead letter.")
+_all = click.option("--all", "every", is_flag=True, help="Take every dead letter of the queue, instead of KEYs.")
 
 
 @click.group(
@@ -46,7 +46,11 @@ Examples:
   steadyworker dead drop   payment-exports --all""",
 )
 def command() -> None:
-    """List, show, replay or drop the dead letters of a queue; several copies of one job are one dead letter."""
+    """
+    List, show, replay or drop the dead letters of a queue.
+
+    Several copies of one job count as one dead letter.
+    """
 
 
 @command.command("list")
@@ -71,12 +75,14 @@ def list_(options: Options, *, target: str, as_json: bool) -> None:
 @_keys
 @_settings
 @_json
-@click.option("--body", is_flag=True, help="The bodies and nothing else, whole and with their secrets, a line each.")
+@click.option("--body", is_flag=True, help="Print only the bodies, one per line, whole and with their secrets.")
 def show(options: Options, *, target: str, keys: Sequence[str], as_json: bool, body: bool) -> None:
     """
-    Show dead letters (all, or of these KEYs) with reason, error, counters, checkpoint and payload.
+    Show dead letters: all of them, or those of these KEYs.
 
-    The payload is cut after 2,000 characters and secrets are taken out, unless --body asks for it as it is.
+    Each is shown with its reason, error, counters, checkpoint and payload.
+    The payload is cut after 2,000 characters, and secrets are hidden.
+    --body prints it as it is.
     """
     with _opened(target, options) as queue:
         letters = queue.letters(keys or None)
@@ -97,13 +103,15 @@ def show(options: Options, *, target: str, keys: Sequence[str], as_json: bool, b
 @_keys
 @_settings
 @_all
-@click.option("--from-start", is_flag=True, help="Forget the checkpoint: begin at the beginning.")
+@click.option("--from-start", is_flag=True, help="Forget the checkpoint: the job starts from the beginning.")
 @_json
 def replay(options: Options, *, target: str, keys: Sequence[str], every: bool, from_start: bool, as_json: bool) -> None:
     """
-    Put dead letters back into their work queue, one round further, with all counters at zero.
+    Put dead letters back into their work queue.
 
-    Each is removed once its copy is confirmed; to repeat an interrupted replay is harmless.
+    Each starts as its job's next round, with all counters at zero.
+    Each dead letter is removed once the broker has confirmed its copy in the work queue.
+    If a replay is interrupted, run it again: no job runs twice because of it.
     """
 
     def told(replayed: Replayed) -> None:
@@ -123,7 +131,11 @@ def replay(options: Options, *, target: str, keys: Sequence[str], every: bool, f
 @_all
 @_json
 def drop(options: Options, *, target: str, keys: Sequence[str], every: bool, as_json: bool) -> None:
-    """Remove dead letters for good, with all their copies; their keys are free again."""
+    """
+    Remove dead letters permanently, with all their copies.
+
+    Their keys can be used again.
+    """
 
     def told(letter: DeadLetter) -> None:
         if as_json:
@@ -150,7 +162,8 @@ def _opened(target: str, options: Options) -> Iterator[DeadLetterQueue]:
 
 def _chosen(keys: Sequence[str], *, every: bool) -> Sequence[str] | None:
     if bool(keys) == every:
-        raise click.UsageError("Expected KEYs or --all, and not both: `steadyworker dead list` shows the keys.")
+        got = "both" if every else "neither"
+        raise click.UsageError(f"Expected either KEYs or --all, got {got}: `steadyworker dead list` shows the keys.")
     return keys or None
 
 
@@ -178,7 +191,7 @@ def _why(letter: DeadLetter) -> str:
 
 
 def _error(letter: DeadLetter) -> str:
-    """The exception, where it says more than the reason."""
+    """Return the exception's text, or "" if the reason is the same text."""
     error = ": ".join(part for part in (letter.error_class, letter.error) if part)
     return "" if letter.reason in (error, letter.error) else error
 
@@ -223,7 +236,7 @@ def _paragraph(letter: DeadLetter, checkpoint: bytes | None) -> Iterator[str]:
 
 
 def _payload(letter: DeadLetter) -> Any:
-    """The payload as `--json` shows it: JSON where it is JSON and short enough, else the text that people see."""
+    """Return the payload for `--json`: as JSON if it is short JSON, else the text that is shown to people."""
     value = _json_or_text(letter.body) if len(letter.body) <= _PREVIEW else None
     return _payload_text(letter) if value is None or isinstance(value, str) else _without_secrets(value)
 

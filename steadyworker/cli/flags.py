@@ -1,7 +1,8 @@
 """
-Settings as options of a verb.
+Adds settings to a verb as options.
 
-They are made from the table of settings, so that each has one name, one help text and one default everywhere.
+The options are made from the table of settings.
+Each setting therefore has one name, one help text and one default everywhere.
 """
 
 from __future__ import annotations
@@ -19,7 +20,11 @@ Function = Callable[..., Any]
 
 
 def every_setting(verb: Function) -> Function:
-    """Give a verb every setting as an option; it is called with those that were given, as they were, in front."""
+    """
+    Add every setting to a verb as an option.
+
+    The verb receives the settings that were given, unparsed, as its first argument.
+    """
 
     @wraps(verb)
     def called(*arguments: Any, **given: Any) -> Any:
@@ -29,11 +34,15 @@ def every_setting(verb: Function) -> Function:
 
 
 def with_options(verb: Function, options: Sequence[Option]) -> Function:
-    """Give a verb these settings and `--config` as options; it is called with all of them, None for what was not given."""
+    """
+    Add these settings and `--config` to a verb as options.
+
+    The verb receives all of them; a setting that was not given is None.
+    """
     config = click.option(
         "--config",
         type=click.Path(exists=True, dir_okay=False, path_type=Path),
-        help="Settings file, instead of steadyworker.toml in the working directory.",
+        help="Read this settings file instead of steadyworker.toml in the working directory.",
     )
     verb = config(verb)
     for option in reversed(options):
@@ -43,14 +52,14 @@ def with_options(verb: Function, options: Sequence[Option]) -> Function:
         if isinstance(option.default, tuple):
             default = f" [default: {','.join(f'{step:g}' for step in option.default)}]"
         shown = click.option(option.flag, option.name, metavar=option.kind.metavar, help=option.help + default)
-        # The value from a file (secrets): one line in the verb's help would be one too many for each setting.
+        # Names a file that holds the value (a secret).  Hidden: the help would need a second line for each setting.
         hidden = click.option(f"{option.flag}-file", f"{option.name}_file", hidden=True)
         verb = shown(hidden(verb))
     return verb
 
 
 def taken(given: dict[str, Any], options: Sequence[Option]) -> dict[str, Any]:
-    """The settings among a verb's arguments, taken out of them."""
+    """Remove the settings from a verb's arguments, and return those that were given."""
     names = [name for option in options for name in (option.name, f"{option.name}_file")] + ["config"]
     values = {name: given.pop(name) for name in names}
     return {name: value for name, value in values.items() if value is not None}

@@ -1,4 +1,4 @@
-"""`steadyworker jobs`: what the ledger knows, once or watched."""
+"""`steadyworker jobs`: lists or watches the jobs in the ledger."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from steadyworker.ledger.base import Ledger, Progress, Row, State
 from steadyworker.outcome import JobState
 
 OVERDUE = 3600.0
-"""Seconds after which a copy that did not come, or a lease that nobody renewed, is somebody's problem."""
+"""Seconds after which an operator must look: a copy did not arrive, or a worker did not renew its lease."""
 
 _REFRESH = 2.0
 _BAR = 20
@@ -47,32 +47,40 @@ Job = tuple[Row, Progress | None]
 @click.command(
     "jobs",
     epilog="""\b
+States:
+  running      a worker process runs it
+  interrupted  a stop ended its run, or it was cancelled in advance; it waits for its message
+  retrying     a run failed; the job runs again after a delay
+  scheduled    the handler raised Snooze; the job runs again after that delay
+  done         the handler returned
+  cancelled    it was cancelled; its message is in the dead-letter queue
+  dead         it failed for good; its message is in the dead-letter queue (see `steadyworker dead`)
+\b
 Examples:
   steadyworker jobs --watch
   steadyworker jobs --queue payment-exports --state dead
-  steadyworker jobs --overdue --json | jq -r .key      # for an alert: prints nothing while all is well""",
+  steadyworker jobs --overdue --json | jq -r .key      # for an alert: prints nothing if no job is overdue""",
 )
 @settings("ledger", "namespace", "state_dir")
-@click.option("--watch", is_flag=True, help="Refresh every 2 s until Ctrl-C; off a terminal the list is printed once.")
+@click.option(
+    "--watch",
+    is_flag=True,
+    help="Refresh every 2 s until Ctrl-C; if the output is not a terminal, print the list once.",
+)
 @click.option(
     "--overdue",
     is_flag=True,
-    help="Only jobs that need somebody: their copy did not come within an hour of its time, "
-    "or they are held by a worker that has not renewed its lease for an hour.",
+    help="Only jobs that need an operator: their retry is more than an hour late, "
+    "or the lease of their worker ended more than an hour ago.",
 )
 @click.option("--queue", metavar="NAME", help="Only this queue.")
 @click.option("--state", type=click.Choice([state.value for state in JobState]), help="Only this state.")
-@click.option("--limit", default=50, show_default=True, metavar="N", help="The newest N; 0 for all.")
-@click.option("--json", "as_json", is_flag=True, help="One JSON object per job and line.")
+@click.option("--limit", default=50, show_default=True, metavar="N", help="Only the newest N; 0 for all.")
+@click.option("--json", "as_json", is_flag=True, help="Print one line of JSON per job.")
 def command(
     options: Options, *, watch: bool, overdue: bool, queue: str | None, state: str | None, limit: int, as_json: bool
 ) -> None:
-    """
-    List jobs, newest first.
-
-    States: running, interrupted (a deploy ended its run; it waits for its message), retrying (failed, comes again),
-    scheduled (snoozed, comes again), done, cancelled, dead (see `steadyworker dead`).
-    """
+    """List jobs, newest first."""
     with open_ledger(options) as ledger:
 
         def chosen() -> list[Job]:
@@ -89,7 +97,7 @@ def command(
             if jobs:
                 table(_COLUMNS, _cells(jobs))
             else:
-                click.echo(f"No such jobs in {ledger.url}.", err=True)
+                click.echo(f"No matching jobs in {ledger.url}.", err=True)
 
 
 def _chosen(
@@ -101,7 +109,11 @@ def _chosen(
 
 
 def as_record(row: Row, progress: Progress | None) -> dict[str, Any]:
-    """A job as `--json` shows it; instants are ISO 8601 in UTC, lengths are seconds."""
+    """
+    Return a job's record as `--json` prints it.
+
+    Instants are ISO 8601 in UTC, durations are seconds.
+    """
     return {
         "namespace": row.id.namespace,
         "queue": row.id.queue,
@@ -153,11 +165,11 @@ def _fixed(row: Row, progress: Progress | None, now: float, shown: Any) -> list[
 
 
 def why(row: Row) -> str:
-    """What a job waits for, and what happened to it."""
+    """Return the text of the column WHY: what the job waits for, and what happened to it."""
     counters = {"crashes": row.counters.crashes, "losses": row.counters.losses}
     parts = [
         f"cancelled: {row.cancel_reason}" if row.cancel_reason is not None else "",
-        f"comes in {span(row.due_in)}" if row.state is State.MOVED and row.due_in else "",
+        f"due in {span(row.due_in)}" if row.state is State.MOVED and row.due_in else "",
         f"late by {span(row.late_by)}" if row.late_by > OVERDUE else "",
         row.reason,
         _error(row),
@@ -167,7 +179,7 @@ def why(row: Row) -> str:
 
 
 def _error(row: Row) -> str:
-    """The last error, where the reason does not say it already."""
+    """Return the last error, unless the reason already contains it."""
     error = ": ".join(part for part in (row.error_class, row.error_text) if part)
     return "" if row.error_text and row.error_text in row.reason else error
 
@@ -190,13 +202,13 @@ def _progress_bar(row: Row, progress: Progress | None) -> Any:
 
 
 def _watch(chosen: Any, where: str) -> None:
-    """Until Ctrl-C; the ledger is only read."""
+    """Show the jobs until Ctrl-C; only reads the ledger."""
 
     def picture() -> Any:
         now = SystemClock().wall()
         jobs = chosen()
         rows = [_fixed(row, progress, now, _progress_bar(row, progress)) for row, progress in jobs]
-        footer = Text(f"{len(jobs)} jobs in {where}; Ctrl-C ends this view only", style="dim")
+        footer = Text(f"{len(jobs)} jobs in {where}; Ctrl-C ends only this view", style="dim")
         return Group(framed(_COLUMNS, rows), footer)
 
     with Live(picture(), auto_refresh=False) as live:

@@ -1,7 +1,7 @@
 """
-How verbs speak: a table on a terminal, plain columns off one, JSON Lines on request.
+Output of the verbs: a table on a terminal, plain columns elsewhere, JSON Lines on request.
 
-Whatever a message or a job brought along is shown without its control characters: a reason cannot move a cursor.
+Control characters in text from a message or a job are shown as escapes, so that they cannot move the cursor.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _MINUTE, _HOUR, _DAY = 60, 3600, 86400
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """One column of a table; `styles` gives a cell its colour by its text, on a terminal."""
+    """One column of a table; `styles` maps a cell's text to its colour on a terminal."""
 
     title: str
     right: bool = False
@@ -31,12 +31,16 @@ class Column:
 
 
 def json_line(value: Any) -> None:
-    """One JSON value on one line of standard output."""
+    """Print a JSON value on one line of standard output."""
     click.echo(msgspec.json.encode(value).decode())
 
 
 def table(columns: Sequence[Column], rows: Sequence[Sequence[str]]) -> None:
-    """Rows under their titles: coloured on a terminal; off one padded with spaces, nothing cut, nothing wrapped."""
+    """
+    Print rows under their titles.
+
+    On a terminal they are coloured; elsewhere they are padded with spaces, and nothing is cut or wrapped.
+    """
     console = Console()
     if console.is_terminal:
         console.print(framed(columns, rows))
@@ -46,7 +50,7 @@ def table(columns: Sequence[Column], rows: Sequence[Sequence[str]]) -> None:
 
 
 def framed(columns: Sequence[Column], rows: Sequence[Sequence[Any]]) -> Table:
-    """The table as a terminal shows it; cells that are no text are shown as they are (a progress bar)."""
+    """Return the table for a terminal; a cell that is not text (a progress bar) is shown as it is."""
     framed_table = Table(box=SIMPLE_HEAD, header_style="bold", pad_edge=False)
     for column in columns:
         framed_table.add_column(column.title, justify="right" if column.right else "left", overflow="fold")
@@ -68,12 +72,12 @@ def _padded(rows: Sequence[Sequence[str]]) -> list[str]:
 
 
 def printable(text: str) -> str:
-    """The text on one line, each character that is not printable as its escape."""
+    """Return the text on one line, with an escape for each unprintable character."""
     return "".join(character if character.isprintable() else ascii(character)[1:-1] for character in text)
 
 
 def span(seconds: float | None) -> str:
-    """A length of time for people, in its two largest units; "–" for none."""
+    """Return a duration for people, in its two largest units; "–" for None."""
     if seconds is None:
         return "–"
     whole = max(0, round(seconds))
@@ -87,17 +91,17 @@ def span(seconds: float | None) -> str:
 
 
 def ago(seconds: float | None) -> str:
-    """How long ago something was."""
+    """Return how long ago something happened, for people; "–" for None."""
     return "–" if seconds is None else f"{span(seconds)} ago"
 
 
 def instant(wall: float | None) -> str | None:
-    """A wall-clock reading as ISO 8601 in UTC."""
+    """Return a wall-clock time as ISO 8601 in UTC."""
     if wall is None:
         return None
     return datetime.fromtimestamp(wall, UTC).isoformat(timespec="seconds").replace("+00:00", "Z")
 
 
 def amount(value: float) -> str:
-    """A count: whole numbers without a point."""
+    """Return a number for people; whole numbers have no decimal point."""
     return f"{value:,.0f}" if value == int(value) else f"{value:,.1f}"

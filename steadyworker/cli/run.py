@@ -1,7 +1,8 @@
 """
-`steadyworker run`: a worker process.
+`steadyworker run`: runs a worker process.
 
-Its start is mostly imports, here and in the children: so the first child is started before the rest is imported.
+Imports take most of the start-up time, in this process and in its children.
+Therefore this file starts the first child before it imports the rest.
 """
 
 from __future__ import annotations
@@ -23,27 +24,30 @@ Examples:
   steadyworker run exports:PaymentExports --concurrency 4 --stop-within 2h --broker sqlite:queues.db
 \b
 Signals:
-  TERM, INT, HUP   stop: no new message, jobs may finish until 13 s before --stop-within is over
+  TERM, INT, HUP   stop: take no new message; jobs may finish until 13 s before the end of --stop-within
   a second one     interrupt the jobs at once; a third one kills them
-  USR1, USR2       take no new message; take messages again
+  USR1             take no new message
+  USR2             take messages again
 \b
 Exit codes:
-  0    every job ended or gave back by itself; --max-jobs or --idle-exit was reached
+  0    every job ended, or stopped when it was asked to; or --max-jobs or --idle-exit was reached
   143  a job had to be killed, or a second signal came
-  69   the broker was away for --give-up-after      75  --max-rss was reached
-  70   our own fault                                78  a setting, a check or a refused login:
-                                                        do not restart (systemd: RestartPreventExitStatus=78)""",
+  69   the broker was unreachable for longer than --give-up-after
+  70   an internal error, or `setup` failed three times in a row
+  75   --max-rss was reached
+  78   an invalid setting, a failed check or a refused login:
+       do not restart (systemd: RestartPreventExitStatus=78)""",
 )
 @click.argument("targets", metavar="MODULE:CLASS...", nargs=-1, required=True)
 @every_setting
 @click.pass_context
 def command(ctx: click.Context, arguments: dict[str, Any], *, targets: tuple[str, ...]) -> None:
     """
-    Run Workers in one process until it is told to stop; each has slots of its own.
+    Run Workers in one process until a signal stops it; each Worker has its own slots.
 
-    Before the first message it makes the checks of `steadyworker check`.
-    Each option may also be a variable (STEADYWORKER_STOP_WITHIN), a line of steadyworker.toml, or, for secrets, the
-    name of a file that holds the value (--broker-file).
+    Before the first message, `run` makes the checks of `steadyworker check`.
+    Each option can also be an environment variable (STEADYWORKER_STOP_WITHIN) or a line of steadyworker.toml.
+    For secrets, add -file to an option (--broker-file), and name a file that holds the value.
     """
     config = arguments.pop("config", None)
     with Spare() as spare:

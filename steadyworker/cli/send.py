@@ -1,4 +1,4 @@
-"""`steadyworker send`: one job from the command line, or many from a file."""
+"""`steadyworker send`: sends one job from the command line, or many from a file."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class _Line(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     epilog="""\b
 Examples:
   steadyworker send exports:PaymentExports '{"merchant": "m-17"}' --key export-m-17-2024-06
-  steadyworker send payment-exports '{"merchant": "m-17"}' --delay 300     # by the queue's name: no code needed
+  steadyworker send payment-exports '{"merchant": "m-17"}' --delay 300     # by queue name: needs no code
   steadyworker send exports:PaymentExports - < payload.json
   steadyworker send exports:PaymentExports --file jobs.jsonl
 \b
@@ -47,17 +47,23 @@ A line of jobs.jsonl:
 @click.argument("target", metavar="MODULE:CLASS|QUEUE")
 @click.argument("payload", required=False)
 @settings("broker", "ledger", "namespace", "state_dir", "topology", "delays")
-@click.option("--key", metavar="K", help="Name this piece of work: a second message with its name does not run.")
-@click.option("--delay", type=click.FloatRange(min=0), default=0.0, metavar="S", help="Start no earlier than in S s.")
-@click.option("--header", "headers", multiple=True, metavar="NAME=VALUE", help="For the handler; may be repeated.")
-@click.option("--again", is_flag=True, help="Run it even if this key was run before.")
+@click.option(
+    "--key", metavar="K", help="Identify this piece of work: a second message with the same key does not run."
+)
+@click.option(
+    "--delay", type=click.FloatRange(min=0), default=0.0, metavar="S", help="Start S seconds from now, or later."
+)
+@click.option(
+    "--header", "headers", multiple=True, metavar="NAME=VALUE", help="A header for the handler; can be repeated."
+)
+@click.option("--again", is_flag=True, help="Run the job even if its key has run before.")
 @click.option(
     "--file",
     "file",
     type=click.Path(exists=True, dir_okay=False, path_type=Path),
-    help="Jobs, one JSON object a line; all lines are checked before the first is sent.",
+    help="Send the jobs in this file, one JSON object per line; checks every line before it sends the first.",
 )
-@click.option("--json", "as_json", is_flag=True, help="One JSON object per job and line, instead of its key.")
+@click.option("--json", "as_json", is_flag=True, help="Print one line of JSON per job, instead of its key.")
 def command(
     options: Options,
     *,
@@ -73,10 +79,11 @@ def command(
     """
     Send a job to a Worker or a queue, and print its key once the broker has confirmed it.
 
-    PAYLOAD is JSON, checked against the Worker's payload type; - reads it from standard input.
+    PAYLOAD is JSON that matches the Worker's payload type; - reads it from standard input.
     """
     if (payload is None) == (file is None):
-        raise click.UsageError("Expected a payload or --file, and not both.")
+        got = "neither" if file is None else "both"
+        raise click.UsageError(f"Expected either PAYLOAD or --file, got {got}.")
     to: To = find_worker(target) if ":" in target else target
     line = line_of(to, options)
     if file is None:
@@ -84,7 +91,9 @@ def command(
         wish = _Line(payload=msgspec.Raw(body), key=key, delay=delay, headers=_headers(headers), again=again)
         jobs = [(0, _checked(wish, body, line), wish)]
     elif key is not None or delay or headers or again:
-        raise click.UsageError("Expected key, delay, headers and again in the lines of the file, not beside --file.")
+        raise click.UsageError(
+            "Expected no --key, --delay, --header or --again beside --file: write them into the lines of the file."
+        )
     else:
         jobs = list(_read(file, line))
     with Client.configured(options) as client:
@@ -100,12 +109,16 @@ def _send(client: Client, to: To, value: object, wish: _Line, where: str) -> str
     try:
         return client.send(to, value, key=wish.key, delay=wish.delay, headers=wish.headers, again=wish.again)
     except SendError as error:
-        rest = "The lines before it are sent; those after it are not." if where else ""
+        rest = "The lines before it were sent; the lines after it were not." if where else ""
         raise SendError(f"{where}{error} {rest}".rstrip()) from error
 
 
 def _read(file: Path, line: Line) -> Iterator[tuple[int, object, _Line]]:
-    """Every line's number, payload and the rest; raises BadPayload with the number of the first one that is wrong."""
+    """
+    Yield each line's number, payload and job.
+
+    Raises BadPayload with the number of the first line that is wrong.
+    """
     seen: dict[str, int] = {}
     with file.open("rb") as lines:
         for number, text in enumerate(lines, start=1):
@@ -119,20 +132,20 @@ def _read(file: Path, line: Line) -> Iterator[tuple[int, object, _Line]]:
                 raise BadPayload(f"{file}:{number}: {said}. Nothing was sent.") from error
             if wish.key is not None and (first := seen.setdefault(wish.key, number)) != number:
                 raise BadPayload(
-                    f"{file}:{number}: the key {wish.key!r} is that of line {first}, and the second would not run: "
-                    "give each piece of work its own. Nothing was sent."
+                    f"{file}:{number}: Expected a key that no other line has, got {wish.key!r} as in line {first}: "
+                    "give each job its own key, or the second does not run. Nothing was sent."
                 )
             yield number, value, wish
 
 
 def _checked(wish: _Line, body: bytes, line: Line) -> object:
-    """The payload as it is handed to the client, once everything about the job is known to make sense."""
+    """Return the payload for the client, after checking everything about the job."""
     try:
         value: object = body if line.payload_type is bytes else payloads.decoder(Any)(body)
         message(line, value, key=wish.key, delay=wish.delay, headers=wish.headers)
     except BadPayload as error:
         raise BadPayload(
-            f"Expected a payload that queue {line.queue!r} takes, got one that does not fit: {error}."
+            f"Expected a payload that matches queue {line.queue!r}, got one that does not: {error}."
         ) from error
     except (ValueError, TypeError) as error:
         raise BadPayload(str(error)) from error

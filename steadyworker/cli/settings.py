@@ -1,4 +1,4 @@
-"""What verbs share: the effective settings, Workers by their names, the ledger."""
+"""Helpers that verbs share: effective settings, Workers by name, the ledger."""
 
 from __future__ import annotations
 
@@ -20,9 +20,10 @@ from steadyworker.worker import Worker, load_worker
 
 def settings(*names: str) -> Callable[[Function], Function]:
     """
-    Give a verb these settings, as options and `--config`; it is called with the effective `Options` in front.
+    Add these settings and `--config` to a verb as options.
 
-    Raises ConfigError, when the verb is called, for a value that makes no sense.
+    The verb receives the effective `Options` as its first argument.
+    Raises ConfigError, when the verb is called, for an invalid value.
     """
 
     def decorate(verb: Function) -> Function:
@@ -36,16 +37,16 @@ def settings(*names: str) -> Callable[[Function], Function]:
 
 
 def loaded(arguments: dict[str, Any]) -> Options:
-    """The effective settings: these arguments, then environment, then file, then defaults."""
+    """Return the effective settings: arguments win over the environment, then the file, then the defaults."""
     config = arguments.pop("config", None)
     return load(arguments, os.environ, Path.cwd(), config)
 
 
 def find_worker(target: str) -> type[Worker[Any, Any]]:
     """
-    The Worker that "module:Class" names.
+    Return the Worker that "module:Class" names.
 
-    Raises ConfigError, which says where a module that cannot be imported fails.
+    Raises ConfigError if the import fails; the message names the file and the line.
     """
     try:
         return load_worker(target)
@@ -56,13 +57,13 @@ def find_worker(target: str) -> type[Worker[Any, Any]]:
         last = traceback.extract_tb(error.__traceback__)[-1]
         raise ConfigError(
             f"Expected to import {module!r}, but {last.filename}:{last.lineno} raised {type(error).__name__}: {error}\n"
-            "Mend the module; `steadyworker --debug …` shows the whole way."
+            "Correct the module; `steadyworker --debug …` shows the whole traceback."
         ) from error
 
 
 @contextmanager
 def open_ledger(options: Options) -> Iterator[Ledger]:
-    """The ledger of these settings, closed at the end."""
+    """Open the ledger of these settings, and close it at the end."""
     ledger = opening.open_ledger(options)
     try:
         yield ledger

@@ -1,4 +1,4 @@
-"""`steadyworker verify`: exported files against their manifests, and what dead runs left beside them."""
+"""`steadyworker verify`: compares exported files with their manifests, and removes what dead runs left behind."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ Examples:
   steadyworker verify out/*.csv --json | jq .rows
   steadyworker verify out/m-17.csv --source sqlite:shop.db \\
       --query "SELECT currency, count(*), sum(cents) FROM payments WHERE merchant = 17 GROUP BY currency"
-  steadyworker verify --reap out/        # remove what interrupted exports left, once their jobs have ended""",
+  steadyworker verify --reap out/        # remove what interrupted exports left behind, once their jobs have ended""",
 )
 @click.argument("files", metavar="FILE...", nargs=-1, type=click.Path(path_type=Path))
 @settings("ledger", "state_dir")
@@ -39,19 +39,24 @@ Examples:
     multiple=True,
     metavar="DIR",
     type=click.Path(exists=True, file_okay=False, path_type=Path),
-    help="Remove the stages in DIR whose jobs the ledger says are done or dead; may be repeated.",
+    help="Remove the staging folders in DIR whose jobs are done or dead in the ledger; can be repeated.",
 )
 @click.option(
     "--source",
     metavar="URL",
-    help="Ask the source as well: sqlite:PATH, or postgresql://user@host/database (password: PGPASSWORD, or ~/.pgpass).",
+    help="Also compare with the source database: sqlite:PATH, or postgresql://user@host/database (password: PGPASSWORD, or ~/.pgpass).",
 )
 @click.option(
     "--query",
     metavar="SQL",
-    help="What it is asked: for each group of the totals its values, its count of rows and its sums.",
+    help="The query for --source: one row per group of the totals, with the group's values, row count and sums.",
 )
-@click.option("--json", "as_json", is_flag=True, help="One JSON object per file and line: its manifest, if it is true.")
+@click.option(
+    "--json",
+    "as_json",
+    is_flag=True,
+    help="Print one line of JSON per file, with the manifest of each file that matches it.",
+)
 @click.pass_context
 def command(
     ctx: click.Context,
@@ -64,26 +69,26 @@ def command(
     as_json: bool,
 ) -> None:
     """
-    Re-read exported FILEs: size, SHA-256, rows and totals have to be what the manifest beside each says.
+    Re-read each exported FILE, and compare size, SHA-256, rows and totals with the manifest beside it.
 
-    Exit code 1 says that one of them is not.
+    Exit code 1 means that at least one file does not match.
     """
     if not files and not folders:
-        raise click.UsageError("Expected FILEs, or --reap DIR.")
+        raise click.UsageError("Expected FILEs or --reap DIR, got neither.")
     if (source is None) != (query is None) or (source is not None and len(files) != 1):
-        raise click.UsageError("Expected --source and --query together, and one FILE with them.")
+        raise click.UsageError("Expected --source and --query together, with exactly one FILE.")
     if folders:
         with open_ledger(options) as ledger:
             for folder in folders:
                 removed = reap(folder, ledger.ended)
-                click.echo(f"{folder}: {len(removed)} jobs' stages removed.", err=True)
+                click.echo(f"{folder}: removed the staging folders of {len(removed)} jobs.", err=True)
     said = _asked(source, query) if source is not None and query is not None else None
     true = [_told(file, said, as_json=as_json) for file in files]
     ctx.exit(0 if all(true) else 1)
 
 
 def _asked(source: str, query: str) -> Sequence[Sequence[Any]]:
-    """What the source answers."""
+    """Run the query on the source, and return its rows."""
     kind, _, place = source.partition(":")
     try:
         if kind == "sqlite":
@@ -98,11 +103,11 @@ def _asked(source: str, query: str) -> Sequence[Sequence[Any]]:
                 return _rows(server.execute(query.encode()))
     except ImportError as error:
         raise ExportError(
-            "Expected psycopg to ask a PostgreSQL source, got no such module: pip install 'steadyworker[postgres]'."
+            "Expected psycopg for a PostgreSQL source, got no such module: run pip install 'steadyworker[postgres]'."
         ) from error
     except Exception as error:  # each client has errors of its own
         raise ExportError(
-            f"Expected an answer of the source, got: {redact(str(error))}: correct --source or --query."
+            f"Expected rows from the source, got an error ({redact(str(error))}): correct --source or --query."
         ) from error
     raise click.UsageError("Expected sqlite:PATH or postgresql://user@host/database as --source.")
 

@@ -78,7 +78,7 @@ def test_overdue_is_empty_while_all_is_well(shell: Shell, queues: Queues) -> Non
 @pytest.mark.parametrize(
     ("row", "expected"),
     [
-        (replace(ROW, due_in=90.0, reason="again"), "comes in 1 min 30 s; again"),
+        (replace(ROW, due_in=90.0, reason="again"), "due in 1 min 30 s; again"),
         (replace(ROW, late_by=7300.0), "late by 2 h 01 min"),
         (replace(ROW, late_by=60.0), ""),
         (replace(ROW, cancel_reason="wrong month"), "cancelled: wrong month"),

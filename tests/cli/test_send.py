@@ -42,7 +42,7 @@ def test_a_payload_can_come_from_standard_input(shell: Shell, queues: Queues) ->
 def test_a_payload_that_makes_no_sense_is_65_and_names_the_field(shell: Shell, payload: str, said_of_it: str) -> None:
     said = shell("send", "app:Exports", payload)
     assert said.code == 65
-    assert said.err.startswith("error: Expected a payload that queue 'exports' takes, got one that does not fit: $")
+    assert said.err.startswith("error: Expected a payload that matches queue 'exports', got one that does not: $")
     assert said_of_it in said.err
     assert said.out == ""
 
@@ -111,7 +111,7 @@ class TestCancel:
     def test_of_an_unknown_job_is_in_advance(self, shell: Shell, queues: Queues) -> None:
         said = shell("cancel", "app:Exports", "k-1", "--reason", "wrong month")
         assert said.code == 0
-        assert "not known yet" in said.out
+        assert "not in the ledger yet" in said.out
 
     def test_of_a_run_is_heard(self, shell: Shell, queues: Queues) -> None:
         queues.job("k-1")
@@ -125,4 +125,4 @@ class TestCancel:
         queues.job("k-1", lambda ledger, row: ledger.done(row.token))
         said = shell("cancel", "app:Exports", "k-1")
         assert said.code == 1
-        assert "done already" in said.err
+        assert "already done" in said.err
