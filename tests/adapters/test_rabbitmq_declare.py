@@ -262,7 +262,7 @@ def test_a_connection_that_is_lost_is_said_so(bench: Bench) -> None:
 @pytest.mark.parametrize(
     ("permissions", "refused"),
     [
-        ({"configure": "^$", "write": ".*", "read": ".*"}, "make"),
+        ({"configure": "^$", "write": ".*", "read": ".*"}, "create"),
         ({"configure": ".*", "write": "^$", "read": ".*"}, "publish to the default exchange"),
         ({"configure": ".*", "write": ".*", "read": "^$"}, "consume from 'exports'"),
     ],
@@ -307,7 +307,7 @@ def test_who_may_not_make_queues_needs_no_permission_to_use_them(bench: Bench) -
     bench.rabbitmq.management("PUT", f"permissions/{name}/{name}", {"configure": "^$", "write": ".*", "read": ".*"})
     assert prepare(bench.connection, bench.topology(), bench.management).queue_type == "quorum"
     bench.rabbitmq.management("DELETE", f"queues/{name}/exports")
-    with pytest.raises(ConfigError, match=r"may not make queue 'exports'.*set_permissions"):
+    with pytest.raises(ConfigError, match=r"may not create queue 'exports'.*set_permissions"):
         prepare(bench.connection, bench.topology(), bench.management)
 
 

@@ -147,7 +147,7 @@ def _queue(broker: Broker, topology: Topology, wanted: Wanted) -> Iterator[Findi
 
 def _to_be_made(broker: Broker, topology: Topology, wanted: Wanted) -> Iterator[Finding]:
     if not broker.may_configure(wanted.name):
-        yield permission_finding(broker, topology, f"make the {_ROLES[wanted.role]} {wanted.name!r}")
+        yield permission_finding(broker, topology, f"create the {_ROLES[wanted.role]} {wanted.name!r}")
     if wanted.role == "work":
         why = ": the queue does not exist yet"
         yield from risks.delivery_timeout(broker.version, broker.vhost, as_wanted(wanted), topology.time_limit, why)
