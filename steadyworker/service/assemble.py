@@ -33,8 +33,7 @@ from steadyworker.slots.process import ProcessSlot
 from steadyworker.slots.spare import Spare
 from steadyworker.slots.thread import ThreadSlot
 from steadyworker.spec import WorkerSpec, spec_of
-from steadyworker.telemetry.event_log import log_events
-from steadyworker.telemetry.logs import get_logger
+from steadyworker.telemetry.event_log import fan_out, log_events
 from steadyworker.worker import Worker
 
 
@@ -139,7 +138,7 @@ def assemble(
     owner = new_owner_id()
     lock = OwnerLock(owners_directory(options), owner)
     services = services if services is not None else _services(options, clock)
-    emit = _fan_out([log_events(), *listeners])
+    emit = fan_out([log_events(), *listeners])
     quota = Quota(options.max_jobs)
     runners, pools, audits = [], [], {}
     for spec, adapter, namespace in zip(plan.specs, plan.adapters, namespaces, strict=True):
@@ -207,20 +206,3 @@ def _services(options: Options, clock: Clock) -> Mapping[str, JobService]:
     spark = SparkService(_spark(options), clock=clock)
     spark.reap()
     return {"spark": spark}
-
-
-def _fan_out(listeners: Sequence[Listener]) -> Listener:
-    """One listener that tells all; one that raises is silenced for good, for a listener never fails a job."""
-    heard = list(listeners)
-    log = get_logger("steadyworker.assemble")
-
-    def emit(event: object) -> None:
-        for listener in list(heard):
-            try:
-                listener(event)  # type: ignore[arg-type]
-            except Exception:  # whatever a listener of the user's raises
-                with suppress(ValueError):  # another runner's thread was first
-                    heard.remove(listener)
-                log.exception("listener_silenced", listener=repr(listener))
-
-    return emit

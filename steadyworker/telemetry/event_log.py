@@ -8,7 +8,8 @@ The names in `LINES` are as stable as an API.
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
 
 from structlog.stdlib import ProcessorFormatter
 
@@ -26,6 +27,7 @@ from steadyworker.events import (
     Listener,
     TakenOver,
 )
+from steadyworker.telemetry.logs import get_logger
 
 LINES: Mapping[type[Event], tuple[str, int]] = {
     JobStarted: ("job_started", logging.INFO),
@@ -64,3 +66,20 @@ def log_events() -> Listener:
             log.handle(log.makeRecord(log.name, level, "", 0, line, (), None, extra=more["extra"]))
 
     return listen
+
+
+def fan_out(listeners: Sequence[Listener]) -> Listener:
+    """Return one listener that calls all of them; a listener that raises is logged once and not called again."""
+    active = list(listeners)
+    log = get_logger("steadyworker.events")
+
+    def emit(event: Event) -> None:
+        for listener in list(active):
+            try:
+                listener(event)
+            except Exception:  # whatever a user's listener raises
+                with suppress(ValueError):  # another runner's thread removed it first
+                    active.remove(listener)
+                log.exception("listener_silenced", listener=repr(listener))
+
+    return emit

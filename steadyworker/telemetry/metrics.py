@@ -56,11 +56,11 @@ class _Counted:
     def __call__(self, event: Event) -> None:
         match event:
             case DuplicateAcked(state=state):
-                action = "answer"
+                action = "duplicate_acked"
             case DeliveryDeferred():
-                action, state = "follow", ""
+                action, state = "delivery_deferred", ""
             case Adopted():
-                action, state = "adopt", ""
+                action, state = "adopted", ""
             case _:
                 return
         self._unrun.labels(event.queue, action, state).inc(exemplar={"fence": str(event.fence)})
