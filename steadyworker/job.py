@@ -21,14 +21,14 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, Generic
 
-from msgspec import Struct
 from structlog.stdlib import BoundLogger
 from typing_extensions import TypeVar
 
 from steadyworker.clock import Clock
 from steadyworker.errors import BadPayload, ExportError
 from steadyworker.exports.base import Export
-from steadyworker.link import Link
+from steadyworker.link import Link, Task
+from steadyworker.names import file_name
 from steadyworker.payload import Decode, plain_encode
 from steadyworker.telemetry.logs import get_logger
 
@@ -39,34 +39,6 @@ _NOTE = 500
 _CHECKPOINT_BYTES = 64 << 10  # a checkpoint is a position, not a result
 
 
-class JobFacts(Struct, frozen=True, kw_only=True):
-    """
-    The facts about a job at the moment its run begins.
-
-    `last_checkpoint` is JSON text.
-    `deadline` is monotonic time, or None without a time limit.
-    """
-
-    key: str
-    queue: str
-    name: str
-    uid: str
-    fence: int
-    attempt: int
-    body: bytes
-    headers: Mapping[str, str]
-    sent_at: float | None
-    last_checkpoint: bytes | None
-    export_state: bytes | None
-    deadline: float | None
-
-    def context(self) -> dict[str, object]:
-        """Return the fields that every log line of the job has."""
-        facts: dict[str, object] = {"queue": self.queue, "key": self.key, "attempt": self.attempt, "fence": self.fence}
-        trace = self.headers.get("traceparent", "").split("-")
-        return facts | ({"trace_id": trace[1]} if len(trace) > 1 else {})
-
-
 class Job(Generic[P, C]):
     """
     One job, as its handler sees it.
@@ -75,46 +47,49 @@ class Job(Generic[P, C]):
         payload: The message's body, decoded to the Worker's payload type.
     """
 
-    def __init__(self, payload: P, facts: JobFacts, *, link: Link, clock: Clock, decode_checkpoint: Decode) -> None:
+    def __init__(
+        self, payload: P, task: Task, *, link: Link, clock: Clock, began: float, decode_checkpoint: Decode
+    ) -> None:
         self.payload = payload
-        self._facts = facts
+        self._deadline = None if task.time_limit is None else began + task.time_limit
+        self._task = task
         self._link = link
         self._clock = clock
         self._decode_checkpoint = decode_checkpoint
-        self._checkpoint = facts.last_checkpoint
-        self._services = _JobServices(facts, link)
+        self._checkpoint = task.last_checkpoint
+        self._services = _JobServices(task, link)
         self._exporting: set[Path] = set()
         self._changes = threading.Lock()
 
     @property
     def body(self) -> bytes:
         """The message's body, as it was delivered."""
-        return self._facts.body
+        return self._task.body
 
     @property
     def headers(self) -> Mapping[str, str]:
         """The message's headers, with those of SteadyWorker (`sw-…`)."""
-        return self._facts.headers
+        return self._task.headers
 
     @property
     def queue(self) -> str:
         """The queue that the message came from."""
-        return self._facts.queue
+        return self._task.queue
 
     @property
     def key(self) -> str:
         """The job's key, the same in every run: an idempotency key for your own effects."""
-        return self._facts.key
+        return self._task.key
 
     @property
     def name(self) -> str:
         """The key made safe for a file name; `.r1` after a replay."""
-        return self._facts.name
+        return file_name(self._task.key, self._task.round)
 
     @property
     def attempt(self) -> int:
         """The number of this attempt, from 1; runs that a deploy or a lost host ended are not counted."""
-        return self._facts.attempt
+        return self._task.attempt
 
     @property
     def fence(self) -> int:
@@ -123,7 +98,7 @@ class Job(Generic[P, C]):
 
         It is greater than that of every run before it, and never reused.
         """
-        return self._facts.fence
+        return self._task.fence
 
     @property
     def sent_at(self) -> float | None:
@@ -132,12 +107,12 @@ class Job(Generic[P, C]):
 
         In seconds since 1970, by the sender's or the broker's clock.
         """
-        return self._facts.sent_at
+        return self._task.sent_at
 
     @property
     def time_left(self) -> float | None:
         """Seconds until the time limit, or None without one."""
-        return None if self._facts.deadline is None else max(0.0, self._facts.deadline - self._clock.monotonic())
+        return None if self._deadline is None else max(0.0, self._deadline - self._clock.monotonic())
 
     @property
     def last_checkpoint(self) -> C | None:
@@ -161,7 +136,7 @@ class Job(Generic[P, C]):
     @cached_property
     def log(self) -> BoundLogger:
         """A structlog logger that carries queue, key, attempt, fence and trace id."""
-        return get_logger("steadyworker.job").bind(**self._facts.context())
+        return get_logger("steadyworker.job").bind(**self._task.context())
 
     def progress(self, done: float | None = None, total: float | None = None, note: str = "") -> None:
         """
@@ -263,22 +238,22 @@ class Job(Generic[P, C]):
 class _JobServices:
     """The calls that an export may make to its job: `exports.base.Services` over the link."""
 
-    def __init__(self, facts: JobFacts, link: Link) -> None:
-        self._facts = facts
+    def __init__(self, task: Task, link: Link) -> None:
+        self._task = task
         self._link = link
-        self._export_state = facts.export_state
+        self._export_state = task.export_state
 
     @property
     def uid(self) -> str:
-        return self._facts.uid
+        return self._task.uid
 
     @property
     def fence(self) -> int:
-        return self._facts.fence
+        return self._task.fence
 
     @property
     def key(self) -> str:
-        return self._facts.key
+        return self._task.key
 
     def progress(self, done: float | None, total: float | None, note: str = "") -> None:
         self._link.progressed(done, total, note[:_NOTE])

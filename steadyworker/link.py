@@ -15,6 +15,8 @@ from dataclasses import dataclass
 from queue import SimpleQueue
 from typing import Any, NoReturn, Protocol
 
+from msgspec import Struct
+
 from steadyworker.clock import Clock
 from steadyworker.errors import Interrupt, InterruptReason, SteadyWorkerError
 
@@ -23,6 +25,41 @@ CANCEL = "cancel"
 
 SERVICE_ERROR = "service-error"
 """The only event of a call that no service accepted: its text is the reason."""
+
+
+class Task(Struct, frozen=True, kw_only=True):
+    """
+    The input of one run: all that its job is told at the start.
+
+    `last_checkpoint` is the JSON text of the user's checkpoint.
+    `time_limit` and `stall_limit` are seconds, or None; the slot enforces both.
+    At the time limit it kills the run; 10 s before, it raises Interrupt in the handler.
+    """
+
+    key: str
+    round: int = 0
+    queue: str
+    uid: str
+    fence: int
+    attempt: int
+    body: bytes
+    headers: Mapping[str, str] = {}
+    last_checkpoint: bytes | None = None
+    export_state: bytes | None = None
+    sent_at: float | None = None
+    time_limit: float | None = None
+    stall_limit: float | None = None
+
+    def context(self) -> dict[str, object]:
+        """Return the fields that every log line of the job has."""
+        fields: dict[str, object] = {
+            "queue": self.queue,
+            "key": self.key,
+            "attempt": self.attempt,
+            "fence": self.fence,
+        }
+        trace = self.headers.get("traceparent", "").split("-")
+        return fields | ({"trace_id": trace[1]} if len(trace) > 1 else {})
 
 
 class Upstream(Protocol):

@@ -10,7 +10,7 @@ import hashlib
 import re
 from dataclasses import dataclass
 
-_KEY = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:-]{0,199}")
+PLAIN_KEY = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:-]{0,199}")
 _UNSAFE = re.compile(r"[^A-Za-z0-9._-]")
 _NAME_BYTES = 100
 _NAME_HEAD = 60
@@ -47,7 +47,7 @@ def normal_key(key: str) -> str:
 
     A plain key has at most 200 characters, begins with an ASCII letter or digit, and has only these and `._:-`.
     """
-    if _KEY.fullmatch(key):
+    if PLAIN_KEY.fullmatch(key):
         return key
     return "h-" + hashlib.sha256(key.encode("utf-8", "surrogatepass")).hexdigest()
 

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from enum import StrEnum
-from typing import Protocol
+from typing import Any, Protocol
 
 from msgspec import Struct
 
@@ -318,3 +318,34 @@ class Ledger(Protocol):
     def close(self) -> None:
         """Close files and connections; safe twice."""
         ...
+
+
+# --- What the statements of SQL ledgers receive, by name -----------------------------------------------------------------
+
+Values = dict[str, Any]
+
+
+def pk_values(id: JobId) -> Values:
+    """Return the primary key of a job's row."""
+    return {"namespace": id.namespace, "queue": id.queue, "key": id.key, "round": id.round}
+
+
+def mine_values(token: Token) -> Values:
+    """Return what identifies the row of a token; it matches no row once the token's claim has ended."""
+    return pk_values(token.id) | {"uid": token.uid, "fence": token.fence, "owner": token.owner}
+
+
+def seen_values(row: Row) -> Values:
+    """Return what identifies the row that was read; it matches no row once a claim or a change of state came between."""
+    return pk_values(row.id) | {"uid": row.uid, "fence": row.fence, "state": row.state.value}
+
+
+def counters_values(counters: Counters) -> Values:
+    """Return the four counters and the time of the first failure."""
+    return {
+        "attempts": counters.attempts,
+        "crashes": counters.crashes,
+        "losses": counters.losses,
+        "interruptions": counters.interruptions,
+        "first_failed_at": counters.first_failed_at,
+    }

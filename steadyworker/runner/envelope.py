@@ -14,7 +14,7 @@ from msgspec import Struct
 
 from steadyworker.delivery import ATTEMPTS, CRASHES, FIRST_FAILED_AT, HOP, KEY, LOSSES, ROUND, Delivery, Headers
 from steadyworker.ledger.base import JobId
-from steadyworker.names import normal_key
+from steadyworker.names import PLAIN_KEY, normal_key
 from steadyworker.outcome import Counters
 
 _LARGEST = 1_000_000
@@ -57,7 +57,8 @@ def identify(delivery: Delivery, namespace: str, key_header: str | None) -> Enve
     if not key:
         return Unkeyed(delivery)
     try:
-        id_ = JobId(namespace, delivery.queue, normal_key(key), _number(headers, ROUND))
+        key = key if PLAIN_KEY.fullmatch(key) else normal_key(key)
+        id_ = JobId(namespace, delivery.queue, key, _number(headers, ROUND))
         hop = _number(headers, HOP)
         carried = Counters(
             attempts=_number(headers, ATTEMPTS),

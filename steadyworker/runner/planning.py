@@ -26,14 +26,13 @@ from steadyworker.delivery import (
     Target,
 )
 from steadyworker.ledger.base import Moving, Row, Token, Verdict
-from steadyworker.names import file_name
+from steadyworker.link import Task
 from steadyworker.outcome import Ack, Counters, DeadLetter, Failed, Later, Outcome, Release
 from steadyworker.retry import RetryPolicy, count, decide, drawn_delay
 from steadyworker.runner import report
 from steadyworker.runner.envelope import Envelope
 from steadyworker.runner.settlement_plan import RecordDone, RecordInterrupted, SettlementPlan, Step
 from steadyworker.runner.state import Deps, Run
-from steadyworker.slots.base import Task
 from steadyworker.spec import WorkerSpec
 from steadyworker.telemetry.logs import get_logger
 
@@ -46,7 +45,7 @@ def task_of(row: Row, envelope: Envelope, spec: WorkerSpec) -> Task:
     return Task(
         key=row.id.key,
         queue=row.id.queue,
-        name=file_name(row.id.key, row.id.round),
+        round=row.id.round,
         uid=row.uid,
         fence=row.fence,
         attempt=row.counters.attempts + 1,

@@ -15,31 +15,8 @@ from typing import Any, Protocol
 from msgspec import Struct
 
 from steadyworker.errors import InterruptReason
+from steadyworker.link import Task
 from steadyworker.outcome import Outcome
-
-
-class Task(Struct, frozen=True, kw_only=True):
-    """
-    The input of one run.
-
-    `last_checkpoint` is the JSON text of the user's checkpoint.
-    `time_limit` and `stall_limit` are seconds, or None; the slot enforces both.
-    At the time limit it kills the run; 10 s before, it raises Interrupt in the handler.
-    """
-
-    key: str
-    queue: str
-    name: str
-    uid: str
-    fence: int
-    attempt: int
-    body: bytes
-    headers: Mapping[str, str] = {}
-    last_checkpoint: bytes | None = None
-    export_state: bytes | None = None
-    sent_at: float | None = None
-    time_limit: float | None = None
-    stall_limit: float | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -38,9 +38,8 @@ from typing import Any, Literal, NoReturn, cast
 
 from steadyworker.clock import Clock, SystemClock
 from steadyworker.lifecycle import STOP_SIGNALS
-from steadyworker.link import Answer, Link
+from steadyworker.link import Answer, Link, Task
 from steadyworker.outcome import Interrupted
-from steadyworker.slots.base import Task
 from steadyworker.slots.execute import Executor, error_text
 from steadyworker.slots.frames import (
     STACKS_SIGNAL,

@@ -12,8 +12,8 @@ from enum import Enum
 
 from steadyworker.clock import Clock
 from steadyworker.errors import InterruptReason
+from steadyworker.link import Task
 from steadyworker.outcome import Crashed, Failed, Interrupted, Outcome
-from steadyworker.slots.base import Task
 from steadyworker.slots.execute import outcome_of_interrupt
 from steadyworker.slots.frames import STACKS_SIGNAL, Begin, Close, Downward, Ping, Stop
 from steadyworker.slots.limits import Due, Limits

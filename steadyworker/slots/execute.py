@@ -20,11 +20,10 @@ from structlog.contextvars import bound_contextvars
 
 from steadyworker.clock import Clock
 from steadyworker.errors import BadPayload, InterruptReason, Reject, Retry, Snooze, TargetExists
-from steadyworker.job import Job, JobFacts
-from steadyworker.link import Link
+from steadyworker.job import Job
+from steadyworker.link import Link, Task
 from steadyworker.outcome import Done, Failed, Interrupted, Outcome, Rejected, Snoozed
 from steadyworker.payload import decoder, plain_decoder
-from steadyworker.slots.base import Task
 from steadyworker.spec import checkpoint_type, payload_type
 from steadyworker.telemetry.logs import get_logger
 from steadyworker.worker import Worker
@@ -76,36 +75,22 @@ class Executor:
 
     def run(self, task: Task, link: Link) -> Ran:
         """Decode the payload, call the handler, and return how it ended; raise nothing."""
-        deadline = None if task.time_limit is None else self._clock.monotonic() + task.time_limit
-        facts = JobFacts(
-            key=task.key,
-            queue=task.queue,
-            name=task.name,
-            uid=task.uid,
-            fence=task.fence,
-            attempt=task.attempt,
-            body=task.body,
-            headers=task.headers,
-            sent_at=task.sent_at,
-            last_checkpoint=task.last_checkpoint,
-            export_state=task.export_state,
-            deadline=deadline,
-        )
-        with bound_contextvars(**facts.context()):
-            ran = self._run(facts, link)
+        with bound_contextvars(**task.context()):
+            ran = self._run(task, link)
             if isinstance(ran.outcome, Failed):
                 self._log.error("job_failed", reason=ran.outcome.reason, exc_info=ran.error)
             return ran
 
-    def _run(self, facts: JobFacts, link: Link) -> Ran:
+    def _run(self, task: Task, link: Link) -> Ran:
+        began = self._clock.monotonic()
         try:
-            payload = self._decode(facts.body)
+            payload = self._decode(task.body)
         except BadPayload as error:
             return Ran(Rejected(f"bad-payload: {error}", "BadPayload"), error)
         except Exception as error:  # noqa: BLE001 - a user's type may run code, and raise anything
             return Ran(Rejected(f"bad-payload: {error_text(error)}", class_name(error)), error)
         job: Job[Any, Any] = Job(
-            payload, facts, link=link, clock=self._clock, decode_checkpoint=self._decode_checkpoint
+            payload, task, link=link, clock=self._clock, began=began, decode_checkpoint=self._decode_checkpoint
         )
         try:
             result = self._call(job, link)

@@ -26,8 +26,8 @@ from typing import Any, Generic, TypeVar
 import msgspec
 
 from steadyworker.errors import InterruptReason
+from steadyworker.link import Task
 from steadyworker.outcome import Crashed, Done, Failed, Interrupted, Outcome, Rejected, Snoozed
-from steadyworker.slots.base import Task
 
 STACKS_SIGNAL = signal.SIGUSR1
 """The signal at which a child writes the stacks of all its threads to standard error, even while the GIL is held."""

@@ -31,8 +31,9 @@ import msgspec
 
 from steadyworker.clock import Clock
 from steadyworker.errors import InterruptReason
+from steadyworker.link import Task
 from steadyworker.outcome import Crashed, Interrupted, Outcome
-from steadyworker.slots.base import Asked, Ended, Progressed, Ready, SlotEvent, SlotSink, Task, Unready
+from steadyworker.slots.base import Asked, Ended, Progressed, Ready, SlotEvent, SlotSink, Unready
 from steadyworker.slots.child_state import NEVER, PARTING, ChildState, Phase, Run
 from steadyworker.slots.execute import outcome_of_interrupt
 from steadyworker.slots.frames import (

@@ -20,9 +20,9 @@ from typing import Any
 
 from steadyworker.clock import Clock
 from steadyworker.errors import InterruptReason
-from steadyworker.link import Answer, Link
+from steadyworker.link import Answer, Link, Task
 from steadyworker.outcome import Failed, Interrupted, Outcome
-from steadyworker.slots.base import Asked, Ended, Progressed, Ready, SlotEvent, SlotSink, Task, Unready
+from steadyworker.slots.base import Asked, Ended, Progressed, Ready, SlotEvent, SlotSink, Unready
 from steadyworker.slots.execute import Executor, error_text
 from steadyworker.slots.limits import Due, Limits
 from steadyworker.spec import WorkerSpec

@@ -20,11 +20,12 @@ from steadyworker.events import Listener
 from steadyworker.ledger.base import Claimed, JobId, Ledger, Moving, State, Token, Verdict
 from steadyworker.ledger.memory import MemoryLedger
 from steadyworker.lifecycle import Stage
+from steadyworker.link import Task
 from steadyworker.outcome import Counters, Done, Failed, Interrupted, Outcome
 from steadyworker.retry import RetryPolicy
 from steadyworker.runner.runner import Runner, RunnerEvent
 from steadyworker.runner.state import Deps, LedgerLost, Renewed, Staged
-from steadyworker.slots.base import Asked, Ended, Ready, SlotSink, Task, Unready
+from steadyworker.slots.base import Asked, Ended, Ready, SlotSink, Unready
 from steadyworker.spec import spec_of
 from steadyworker.testing.clock import FakeClock
 from steadyworker.testing.flaky_ledger import LedgerLine

@@ -24,12 +24,27 @@ from steadyworker.clock import Clock, Times
 from steadyworker.errors import ConfigError, Finding
 from steadyworker.ledger import owners as proof
 from steadyworker.ledger import retention
-from steadyworker.ledger.base import Claimed, JobId, Ledger, OwnerSeen, Progress, Renewal, Row, State, Token, Verdict
+from steadyworker.ledger.base import (
+    Claimed,
+    JobId,
+    Ledger,
+    OwnerSeen,
+    Progress,
+    Renewal,
+    Row,
+    State,
+    Token,
+    Values,
+    Verdict,
+    counters_values,
+    mine_values,
+    pk_values,
+    seen_values,
+)
 from steadyworker.ledger.postgres import schema as sql
 from steadyworker.ledger.postgres.rows import progress_of, row_of, storable, tokens_values, verdict_values
 from steadyworker.ledger.postgres.session import Identity, Session
 from steadyworker.ledger.postgres.url import Target, target_of
-from steadyworker.ledger.values import Values, counters_values, mine_values, pk_values, seen_values
 from steadyworker.outcome import Counters
 
 _PAGE_ROWS = 200

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from steadyworker.ledger.base import JobId, Moving, Progress, Row, State, Token, Verdict
-from steadyworker.ledger.values import Values, counters_values
+from steadyworker.ledger.base import JobId, Moving, Progress, Row, State, Token, Values, Verdict, counters_values
 from steadyworker.outcome import Counters
 
 _LONGEST_DELAY = 100 * 365.25 * 86_400.0

@@ -21,12 +21,27 @@ from steadyworker.clock import Clock, Times
 from steadyworker.errors import ConfigError, Finding
 from steadyworker.ledger import owners as proof
 from steadyworker.ledger import retention
-from steadyworker.ledger.base import Claimed, JobId, Ledger, OwnerSeen, Progress, Renewal, Row, State, Token, Verdict
+from steadyworker.ledger.base import (
+    Claimed,
+    JobId,
+    Ledger,
+    OwnerSeen,
+    Progress,
+    Renewal,
+    Row,
+    State,
+    Token,
+    Values,
+    Verdict,
+    counters_values,
+    mine_values,
+    pk_values,
+    seen_values,
+)
 from steadyworker.ledger.sqlite import schema as sql
 from steadyworker.ledger.sqlite.file import LedgerFile
 from steadyworker.ledger.sqlite.place import place_findings
 from steadyworker.ledger.sqlite.rows import new_row, progress_of, row_of, storable, verdict_values
-from steadyworker.ledger.values import Values, counters_values, mine_values, pk_values, seen_values
 from steadyworker.outcome import Counters
 
 _PAGE_ROWS = 200

@@ -6,8 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from steadyworker.clock import Clock, Times
-from steadyworker.ledger.base import Claimed, JobId, Moving, Progress, Row, State, Verdict
-from steadyworker.ledger.values import Values, counters_values
+from steadyworker.ledger.base import Claimed, JobId, Moving, Progress, Row, State, Values, Verdict, counters_values
 from steadyworker.outcome import Counters
 
 
