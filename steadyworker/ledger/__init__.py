@@ -117,7 +117,7 @@ Guarantees
 Given: the broker keeps each message until it is acknowledged, and a key names one piece of work.
 Given: all consumers of a queue share one ledger, and the ledger keeps what it committed.
 
-1. Every message ends in `done` or `dead`, with its reason, and no job ends in both.
+1. Every job ends in `done`, or in `dead` with a reason, and never in both.
 2. At most one run of a job at a time can write a checkpoint, commit an export or record an outcome.
    A second run may compute beside it only while the owner of one is frozen or cut off from the ledger.
 3. A lost connection, a broker's timeout or restart, or a redelivery never starts a job again.
