@@ -2,9 +2,12 @@
 The ledger: the durable record of jobs, and the life of a job.
 
 One job is one row, named by (namespace, queue, key, round).
-The row says which worker process runs the job, until when, how far the job got, and how it ended.
+A replay of a dead letter, or a send with `again=True`, raises the round.
+The row records which worker process runs the job, until when, how far the job got, and how it ended.
 Nothing that happens to a connection is written here.
 That is why nothing that happens to a connection starts a job again.
+
+`base` has the Protocol of all ledgers: `sqlite` serves one host, `postgres` a fleet, `memory` the tests.
 
 States
 ------
@@ -20,7 +23,8 @@ States
 
 A retry that arrives also claims a row that is still `moving`: it proves that its publish succeeded.
 A run whose owner is gone goes from `running` to `running`, with a new owner.
-Cancelling a job that has no row inserts one: `interrupted`, with a cancel mark, for any body.
+`Client.cancel` sets a cancel mark; for a job without a row it inserts one: `interrupted`, for any body.
+The owner sees the mark at its next renewal; a job that is claimed with a mark is rejected and does not run.
 
 Decision table
 --------------
@@ -51,14 +55,16 @@ If the broker has no delays, the runner keeps the delivery and decides again aft
 The losses start again at 1 if the lost run had saved a checkpoint.
 `Claim`, `Finish` and `LostTooOften` are one compare-and-set each, and draw a new fence.
 If the ledger refuses it, the runner reads the row again and decides again.
+A claim waits while an earlier run of the same job is still in a slot of this process.
 While the ledger is unreachable, the runner decides nothing: it holds its deliveries and sets the prefetch to 0.
 
-Who holds a row
----------------
-`steadyworker.ledger.rules.HeldBy` is the view of one worker process:
+The holder of a row
+-------------------
+`steadyworker.ledger.rules.HeldBy` is the holder as one worker process sees it:
 
 - MINE: this process owns the row, and the run or settlement under the row's fence has a valid delivery.
-- DETACHED: the same, but that delivery is lost. With adoption switched off, this is MINE.
+- DETACHED: the same, but that delivery is lost.
+  With adoption switched off this counts as MINE: adoption saves time, and no guarantee depends on it.
 - LOST: this process owns the row, but has no such run.
 - ALIVE: another process owns the row, its lease plus the margin is not over, and nothing proves its death.
 - GONE: another process owned the row and is proven dead or past lease and margin; or the row has no owner.
@@ -71,7 +77,7 @@ A claim also begins a lease of 60 s, which the worker process renews every 15 s.
 A lease that ended and was not taken over can still be renewed.
 A run is trusted for 50 s, counted from the *start* of its claim or of its last granted renewal.
 Without trust, its checkpoints, export commits and outcome wait until a renewal is granted.
-Other processes may take a job over 30 s (the margin) after the end of its lease.
+When the lease has been over for 30 s (the margin), other processes may take the job over.
 Only the ledger's clock decides that: the server's clock in PostgreSQL, CLOCK_BOOTTIME and the boot's id in SQLite.
 When the ledger refuses a write or a renewal, the runner drops the run and kills its child.
 Its delivery, if still valid, goes through the table again.
@@ -95,10 +101,10 @@ The order of a settlement
     running → interrupted ─────────────────────────────────────────────────→ release
 
 Each step may be repeated.
-If the owner dies between two steps, the next delivery of the message leads to `Finish` or `AckDuplicate`.
+If the owner dies between two steps, the next delivery leads to `Finish`, to `AckDuplicate`, or after `interrupted` to `Claim`.
 
-How long a row is kept
-----------------------
+Retention of rows
+-----------------
 - `running`, `interrupted`, `moving`: always.
 - `moved`: until 14 days after the retry is due.
 - `done`: 24 hours after the broker confirmed the settlement; 14 days where it did not.
@@ -111,21 +117,12 @@ Guarantees
 Given: the broker keeps each message until it is acknowledged, and a key names one piece of work.
 Given: all consumers of a queue share one ledger, and the ledger keeps what it committed.
 
-1. Every message ends in `done` or `dead`, with its reason, and no job ends in both.
+1. Every job ends in `done`, or in `dead` with a reason, and never in both.
 2. At most one run of a job at a time can write a checkpoint, commit an export or record an outcome.
    A second run may compute beside it only while the owner of one is frozen or cut off from the ledger.
 3. A lost connection, a broker's timeout or restart, or a redelivery never starts a job again.
    A job starts again after a retry, a snooze or an interruption, or when its process, host or ledger is lost.
-   It then goes on from its last checkpoint.
+   It then goes on from its last checkpoint, unless the handler asked for a fresh start.
 
 A job's own effects happen at least once: its key or its fence can make them safe to repeat.
-
-Files
------
-| file | subject |
-|---|---|
-| `base.py`, `rules.py` | the Protocol `Ledger` and its values; the decision table |
-| `lease.py`, `owners.py`, `retention.py` | renewals; proof of an owner's death; how long a row is kept |
-| `sqlite/`, `postgres/`, `values.py` | the ledger of one host; the ledger of a fleet; the parameters of their SQL |
-| `memory.py`, `memory_job.py` | the ledger for tests and the simulation |
 """

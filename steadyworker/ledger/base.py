@@ -161,7 +161,7 @@ class Progress(Struct, frozen=True):
 
 
 class OwnerSeen(Struct, frozen=True):
-    """A registered worker process: its owner id, its host, its queues, when it registered last, and if it is proven dead."""
+    """A registered worker process: its owner id, its host, its queues, its last registration, and whether it is proven dead."""
 
     owner: str
     host: str

@@ -104,7 +104,8 @@ class Keeper:
         """
         Set whether this owner has left one of its queues, so that it is not counted as a consumer there.
 
-        Call it from one thread only.  The next turn comes soon.
+        Call it from one thread only.
+        The next turn comes soon.
         """
         self._left = self._left | {queue} if left else self._left - {queue}
         self.hurry()

@@ -38,7 +38,7 @@ class HeldBy(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Claim:
-    """Run the job, with these counters; `lost` says that the run before it was lost with its owner."""
+    """Run the job, with these counters; `lost` is true when the run before was lost with its owner."""
 
     counters: Counters
     lost: bool = False

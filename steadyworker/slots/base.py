@@ -96,7 +96,7 @@ class Slot(Protocol):
 
     def start(self, sink: SlotSink) -> None:
         """
-        Begin to warm up, and return at once; `Ready` or `Unready` follows.
+        Begin to warm up, and return at once; the slot then sends `Ready` or `Unready`.
 
         Call it again after `Unready`.
         """
@@ -132,10 +132,10 @@ class Slot(Protocol):
 
     def kill(self, fence: int, outcome: Outcome) -> None:
         """
-        End this run now, by SIGKILL of its process group; `Ended` follows with this outcome when the child is reaped.
+        End this run now, by SIGKILL of its process group; when the child is reaped, the slot sends `Ended` with this outcome.
 
         Ignored when the run has ended already.
-        A thread that does not end is abandoned: `Ended` follows, and `stuck` becomes true.
+        A thread that does not end is abandoned: the slot sends `Ended`, and `stuck` becomes true.
         """
         ...
 

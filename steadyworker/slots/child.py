@@ -15,7 +15,7 @@ A child ends in these ways, whatever its handler does:
 | is silent for 60 s (frozen) | ends the run as Interrupted, and kills its own process group |
 
 Other processes send stop signals, too: systemd signals every process of a service.
-Until Stop arrives, the signal handler does nothing with them.
+Until a hard Stop arrives, the child's signal handler does nothing with them.
 The child does not ignore them (SIG_IGN), because processes that the user's handler starts would inherit that.
 """
 

@@ -43,7 +43,7 @@ class Frame(msgspec.Struct, tag=True, array_like=True, gc=False):
 
 
 class Hello(Frame):
-    """What the child imports, its `sys.path`, and its log settings; `silence`: seconds without a frame after which it ends."""
+    """The child's import target, `sys.path` and log settings; `silence`: seconds without a frame after which it ends."""
 
     target: str
     path: list[str]

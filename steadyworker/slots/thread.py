@@ -3,7 +3,7 @@ A slot that is a thread of the worker process: for light jobs, for debugging, an
 
 It protects less than a child process:
 
-- A handler that holds the GIL, crashes or leaks does so to the whole worker process.
+- A handler that holds the GIL, crashes or leaks memory harms the whole worker process.
 - Memory is not limited.
 - Nothing can end a handler that makes no Job call.
   Such a thread is abandoned when its run must end; `stuck` is then true, and the worker process has to exit.

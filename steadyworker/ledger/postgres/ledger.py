@@ -114,7 +114,10 @@ class PostgresLedger(Ledger):
         try:
             ((synchronous, fsync),) = self._ask(sql.DURABILITY, {})
         except ConfigError as error:
-            return [*found, Finding("error", str(error), "follow the message, then run `steadyworker check` again.")]
+            return [
+                *found,
+                Finding("error", str(error), "do what the message asks, then run `steadyworker check` again."),
+            ]
         if "off" in {synchronous, fsync}:
             found.append(
                 Finding(

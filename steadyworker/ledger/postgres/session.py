@@ -8,7 +8,7 @@ One connection to the server of a PostgreSQL ledger: opening it, checking that i
             └── wait: back-off, 0.3 s to 5 s ←────────────────────────────────────── away
 
 No call waits longer than `call` seconds.
-Without this limit it would not end: to the kernel, a frozen server or a dead network looks like a server that is working.
+Without this limit a call might never end: to the kernel, a frozen server or a dead network looks like a busy server.
 When a connection breaks during a call, the call raises LedgerUnavailable: its write may or may not be in the ledger.
 """
 

@@ -24,7 +24,7 @@ from psycopg.pq import Conninfo
 from steadyworker.errors import ConfigError
 
 _LEAST_CONNECT = 2.0
-"""libpq treats a shorter limit as two seconds."""
+"""The shortest connect timeout, in seconds; libpq turns a shorter one into two seconds."""
 
 _CA_BUNDLES = (
     "/etc/ssl/certs/ca-certificates.crt",  # Debian, Ubuntu, Alpine, Arch

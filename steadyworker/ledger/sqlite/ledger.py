@@ -107,7 +107,7 @@ class SqliteLedger(Ledger):
         try:
             self.ledger_id()
         except ConfigError as error:
-            found.append(Finding("error", str(error), "follow the message, then run `steadyworker check` again."))
+            found.append(Finding("error", str(error), "do what the message asks, then run `steadyworker check` again."))
         return [*found, *place_findings(self._path.resolve())]
 
     @override
