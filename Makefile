@@ -60,7 +60,7 @@ test: $(READY) java ## The tests, but those marked slow
 	@echo "==> tests, two at a time"
 	@$(BIN)/python -m tests.again -n 2 --dist worksteal --durations=25 -m "not slow and not spark" $(ARGS)
 	@echo "==> tests of Spark exports, two at a time"
-	@$(BRIEF_JAVA) $(BIN)/python -m tests.again -n 2 --dist worksteal --durations=25 -m "not slow and spark" $(ARGS)
+	@$(BRIEF_JAVA) $(BIN)/python -m tests.again -n 2 --dist loadgroup -m "not slow and spark" $(ARGS)
 
 test-all: $(READY) java ## All tests, the slow ones too, on every version of the brokers
 	@echo "==> all tests, two at a time"
