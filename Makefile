@@ -62,7 +62,7 @@ test: $(READY) java ## The tests, but those marked slow
 	@echo "==> tests, $(WORKERS) at a time"
 	@$(BIN)/python -m tests.again -n $(WORKERS) --dist loadgroup -m "not slow and not spark" $(ARGS)
 	@echo "==> tests of Spark exports, two at a time"
-	@$(BRIEF_JAVA) $(BIN)/python -m tests.again -n 2 --dist worksteal -m "not slow and spark" $(ARGS)
+	@$(BRIEF_JAVA) $(BIN)/python -m tests.again -n 2 --dist loadgroup -m "not slow and spark" $(ARGS)
 
 test-fast: $(READY) ## What one runs at every save: no broker, no Spark, no worker process, under a minute
 	@echo "==> the quick tests"

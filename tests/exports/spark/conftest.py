@@ -20,6 +20,17 @@ from tests.exports.spark.sparkkit import SMALL_TASKS, Made, payments_folder
 
 __all__ = ["archive"]
 
+SHARED = ("shaky", "sources", "warm")
+"""Fixtures with a Spark host; the tests that ask for the same one run in one process, so that it is started once."""
+
+
+@pytest.hookimpl(tryfirst=True)  # before anybody asks for the groups
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        host = next((name for name in SHARED if name in getattr(item, "fixturenames", ())), None)
+        if host and item.get_closest_marker("spark") and not item.get_closest_marker("xdist_group"):
+            item.add_marker(pytest.mark.xdist_group(f"spark {host}"))
+
 
 @pytest.fixture(scope="session")
 def warm(archive: Path) -> Iterator[SparkService]:

@@ -32,7 +32,7 @@ from tests.exports.spark.test_spark_export import (  # noqa: F401 - collected he
     test_the_file_is_sorted_and_whole_and_equals_what_the_light_path_writes,
 )
 
-pytestmark = [pytest.mark.spark, pytest.mark.timeout(400)]
+pytestmark = [pytest.mark.spark, pytest.mark.timeout(400), pytest.mark.xdist_group("spark servers")]
 
 CLUSTER = {
     **SMALL_TASKS,

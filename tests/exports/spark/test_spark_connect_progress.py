@@ -23,7 +23,7 @@ from tests.exports.spark.clusters import ConnectServer
 from tests.exports.spark.sparkkit import LiveServices, Made
 from tests.exports.spark.test_spark_stuck import sleeping
 
-pytestmark = [pytest.mark.spark, pytest.mark.timeout(400)]
+pytestmark = [pytest.mark.spark, pytest.mark.timeout(400), pytest.mark.xdist_group("spark servers")]
 
 ROWS = 60_000
 
