@@ -51,6 +51,7 @@ __all__ = [
     "Target",
     "Unblocked",
     "Unreachable",
+    "check_size",
 ]
 
 SPI_VERSION = 1
@@ -74,9 +75,7 @@ class Capabilities:
 
     Attributes:
         delays: How the broker delays messages.
-        longest_delay: The longest delay in seconds, or None for no limit.
         levels: The delays in seconds of a broker with levels, ascending; other delays are rounded up to the next level.
-        counts_deliveries: The broker counts deliveries itself, and may dead-letter a message by that count.
         stable_ids: Each message has an id that stays the same in every redelivery.
         counts_consumers: `consumers()` returns a number.
         forgets_consumers_within: Seconds after which the broker no longer counts a dead or frozen consumer
@@ -90,9 +89,7 @@ class Capabilities:
     """
 
     delays: Delays = Delays.EXACT
-    longest_delay: float | None = None
     levels: tuple[float, ...] = ()
-    counts_deliveries: bool = False
     stable_ids: bool = True
     counts_consumers: bool = False
     forgets_consumers_within: float = 0.0
@@ -316,6 +313,14 @@ class SettlesAsync(Protocol):
         `on_settled` is called exactly once, from any thread, with the value that `settle` returns or the error that it raises.
         """
         ...
+
+
+def check_size(what: str, size: int, limit: int) -> None:
+    """Raise ValueError when something of this size in bytes is over the broker's limit."""
+    if size > limit:
+        raise ValueError(
+            f"Expected {what} of at most {limit} bytes, got {size}: send a reference to the data, not the data."
+        )
 
 
 OpenAdapter = Callable[[str, QueueSpec, Settings], Adapter]

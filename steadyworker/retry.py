@@ -70,13 +70,18 @@ class RetryPolicy:
 
     def delay(self, attempt: int) -> float:
         """Return the wait in seconds after this attempt (from 1), drawn from the strategy."""
-        state = RetryCallState(Retrying(), None, (), {})
-        state.attempt_number = attempt
-        drawn: Any = self.wait(state)
+        drawn = draw(self.wait, attempt)
         if not isinstance(drawn, (int, float)) or not 0 <= drawn < float("inf"):
             msg = f"Expected wait to return 0 seconds or more, got {drawn!r}: use one of tenacity's wait strategies."
             raise ConfigError(msg)
         return float(drawn)
+
+
+def draw(wait: Callable[[RetryCallState], Any], attempt: int) -> Any:
+    """Return what one of tenacity's wait strategies draws for this attempt (from 1): seconds, unless it is a user's."""
+    state = RetryCallState(Retrying(), None, (), {})
+    state.attempt_number = attempt
+    return wait(state)
 
 
 def count(outcome: Outcome, counters: Counters, now: float) -> Counters:

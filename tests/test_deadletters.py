@@ -113,10 +113,10 @@ class Reader:
             seen = replace(delivery, body=b"", size=5 << 20) if self.wrapped.leave_out else delivery
             yield replace(seen, message_id=None) if self.wrapped.keyless else seen
 
-    def publish(self, copy: OutgoingMessage) -> None:
+    def publish(self, message: OutgoingMessage) -> None:
         if self.wrapped.fail_at == "publish":
             raise PublishFailed("no confirm")
-        self.held.publish(copy)
+        self.held.publish(message)
 
     def drop(self, delivery: Delivery) -> None:
         if self.wrapped.fail_at == "drop":
@@ -301,8 +301,8 @@ class TestWhatTheBrokerPutThere:
 
     def test_a_retry_copy_that_it_gave_up_is_not_ours(self, bench: Bench) -> None:
         again = Verdict(Moving.RETRY, "ValueError", Counters(attempts=1), 5.0)
-        copy = message_for(enveloped(bench.job("k-1"), BODY), 0, again, "", "")
-        bench.adapter.publish(replace(copy, to=Target.DEAD))
+        message = message_for(enveloped(bench.job("k-1"), BODY), 0, again, "", "")
+        bench.adapter.publish(replace(message, to=Target.DEAD))
         (letter,) = bench.queue.letters()
         assert not letter.ours
         bench.queue.replay()

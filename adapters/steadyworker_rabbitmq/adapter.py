@@ -77,9 +77,7 @@ class RabbitmqAdapter:
         """
         return Capabilities(
             delays=Delays.LEVELS,
-            longest_delay=self._topology.longest,
             levels=self._topology.levels,
-            counts_deliveries=True,
             counts_consumers=True,
             forgets_consumers_within=3.0 * self._first.heartbeat,
             max_body=self._settings.max_body,

@@ -16,7 +16,7 @@ from pika.channel import Channel
 from pika.frame import Method
 from pika.spec import Basic, BasicProperties
 
-from steadyworker.adapter import Blocked, OutgoingMessage, Settings, Signal, Unblocked
+from steadyworker.adapter import Blocked, OutgoingMessage, Settings, Signal, Unblocked, check_size
 from steadyworker.errors import BrokerUnavailable, ConfigError, PublishFailed, TargetMissing
 from steadyworker_rabbitmq.connection import ANSWER_WITHIN, ManagedConnection, Owed
 from steadyworker_rabbitmq.declare import Preparation
@@ -96,8 +96,8 @@ class Publisher:
         properties = properties_of(message, message_id, self._settings.clock.wall())
         size = size_of(properties)
         if message.first:
-            _refuse("a body", len(message.body), self._settings.max_body)
-            _refuse("headers", size, HEADER_BYTES)
+            check_size("a body", len(message.body), self._settings.max_body)
+            check_size("headers", size, HEADER_BYTES)
         outgoing = _Outgoing(*self._topology.route(message), properties, message.body)
         try:
             self._preparation.prepared()
@@ -236,10 +236,3 @@ class Publisher:
 
 def _unreachable(cause: str) -> PublishFailed:
     return PublishFailed(f"Expected a confirm from the broker, got: {cause}")
-
-
-def _refuse(what: str, got: int, limit: int) -> None:
-    if got > limit:
-        raise ValueError(
-            f"Expected {what} of at most {limit} bytes, got {got}: send a reference to the data, not the data."
-        )

@@ -19,8 +19,10 @@ from steadyworker.adapter import (
     Settled,
     Sink,
     Target,
+    check_size,
 )
 from steadyworker.errors import BrokerUnavailable, Unsettled
+from steadyworker.system.mounts import mounted
 from steadyworker_sqlite.connection import Connection, delivery_of, numbers_of
 from steadyworker_sqlite.errors import Unusable, translated
 from steadyworker_sqlite.presence import Presence, is_gone
@@ -81,8 +83,8 @@ class SqliteAdapter:
         """
         headers = json.dumps(dict(message.headers))
         if message.first:
-            _refuse("a body", len(message.body), self._settings.max_body)
-            _refuse("headers", len(headers), HEADER_BYTES)
+            check_size("a body", len(message.body), self._settings.max_body)
+            check_size("headers", len(headers), HEADER_BYTES)
         queue = self._spec.dead_letter_queue if message.to is Target.DEAD else self._spec.queue
         delay = max(0.0, message.delay) if message.to is Target.LATER else 0.0
         self._publisher.publish(Entry(queue, message.message_id or str(uuid.uuid4()), headers, message.body, delay))
@@ -106,7 +108,7 @@ class SqliteAdapter:
 
     def findings(self, spec: QueueSpec) -> Sequence[Finding]:
         """Return what is wrong with the file's location, the file, and its queues."""
-        wrong = place_findings(self.path, _mounts())
+        wrong = place_findings(self.path, mounted())
         if wrong or (self._declares and not self.path.exists()):
             return wrong
         remedy = "Name another path, or run once with --topology declare, which creates the file and its queues."
@@ -177,17 +179,3 @@ class SqliteDeadLetters:
         with translated(self._adapter.path, Unsettled), self._store.transaction(durable=True):
             self._store.assert_registered(self._reader)
             self._store.settle(self._reader, seq, count, remove=True)
-
-
-def _refuse(what: str, got: int, limit: int) -> None:
-    if got > limit:
-        raise ValueError(
-            f"Expected {what} of at most {limit} bytes, got {got}: send a reference to the data, not the data."
-        )
-
-
-def _mounts() -> str:
-    try:
-        return Path("/proc/self/mountinfo").read_text(encoding="utf-8", errors="surrogateescape")
-    except FileNotFoundError:
-        return ""

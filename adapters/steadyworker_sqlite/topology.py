@@ -9,15 +9,12 @@ from pathlib import Path
 from steadyworker.adapter import Finding, QueueSpec
 from steadyworker.errors import ConfigError
 from steadyworker.names import NameRule
+from steadyworker.system.mounts import network_file_system
 
 QUEUE = NameRule("queue name of the embedded broker", pattern=r"[A-Za-z0-9][A-Za-z0-9._:/-]*", max_bytes=200)
 
 HEADER_BYTES = 64 << 10
 """The most bytes for all headers of a message, as they are stored (JSON)."""
-
-_NETWORK_FILE_SYSTEMS = frozenset(
-    {"nfs", "nfs4", "cifs", "smb3", "smbfs", "9p", "afs", "ceph", "fuse.sshfs", "fuse.glusterfs"}
-)
 
 
 def path_of(url: str) -> Path:
@@ -55,8 +52,7 @@ def place_findings(path: Path, mounts: str) -> Sequence[Finding]:
     """Return what is wrong with the file's location; `mounts` is the text of /proc/self/mountinfo, or empty."""
     folder = next(folder for folder in path.parents if folder.exists())
     found: list[Finding] = []
-    kind = file_system(folder, mounts)
-    if kind in _NETWORK_FILE_SYSTEMS:
+    if (kind := network_file_system(folder.resolve(), mounts)) is not None:
         what = f"Expected the broker file {path} on a disk of this host, got a network file system ({kind})."
         found.append(Finding("error", what, "Name a local path, or use a broker with a server."))
     if path.exists() and not path.is_file():
@@ -67,15 +63,3 @@ def place_findings(path: Path, mounts: str) -> Sequence[Finding]:
             what = f"Expected {place} to be writable by user {os.getuid()}, but it is not."
             found.append(Finding("error", what, "Give this user write permission on it, or name another path."))
     return found
-
-
-def file_system(folder: Path, mounts: str) -> str | None:
-    """Return the file system type of a folder, by the longest mount point above it; None if unknown."""
-    best: tuple[int, str] | None = None
-    here = folder.resolve()
-    for line in mounts.splitlines():
-        mounted, _, rest = line.partition(" - ")
-        point = Path(mounted.split()[4].replace("\\040", " "))
-        if here.is_relative_to(point) and (best is None or len(point.parts) >= best[0]):
-            best = len(point.parts), rest.split()[0]
-    return best[1] if best else None

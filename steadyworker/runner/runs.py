@@ -22,7 +22,7 @@ from steadyworker.errors import LedgerUnavailable, PublishFailed
 from steadyworker.events import DeliveryLost, Fenced, JobEnded, JobStarted, TakenOver
 from steadyworker.ledger.base import Progress, Row
 from steadyworker.outcome import CANCELLED, Done, Failed, Interrupted, Outcome, Rejected
-from steadyworker.retry import RetryPolicy
+from steadyworker.retry import draw
 from steadyworker.runner import report
 from steadyworker.runner.envelope import Envelope, too_large
 from steadyworker.runner.planning import finishing_plan, plan_for, task_of
@@ -31,7 +31,7 @@ from steadyworker.runner.settler import Refused, Settler
 from steadyworker.runner.state import Deps, Phase, PlanResult, Run, RunnerState, Timers
 from steadyworker.slots.base import Slot
 
-_BACK_OFF = RetryPolicy(wait=wait_random_exponential(multiplier=0.5, max=30))
+_BACK_OFF = wait_random_exponential(multiplier=0.5, max=30)
 """The waits between attempts to publish: full jitter, at most 30 s."""
 
 _LIMITS = ("time-limit", "stalled")
@@ -176,7 +176,7 @@ class Runs:
         """Try again after a while; the plan keeps its lease and its delivery, and the process is not ready meanwhile."""
         plan.failures += 1
         self._failing[plan] = str(error)
-        self._timers.after(_BACK_OFF.delay(min(plan.failures, 10)), lambda: self.retry(plan, run))
+        self._timers.after(draw(_BACK_OFF, min(plan.failures, 10)), lambda: self.retry(plan, run))
 
     def retry(self, plan: SettlementPlan, run: Run | None) -> None:
         """Continue a plan that was stopped, unless its run was dropped meanwhile."""

@@ -149,11 +149,6 @@ class Slot(Protocol):
         """True when a thread must end and does not: the worker process has to exit with code 70."""
         ...
 
-    @property
-    def last_progress(self) -> float:
-        """The monotonic time of the last sign of life from the child or thread."""
-        ...
-
     def stopping(self) -> None:
         """Note that the worker process stops: from now on a child's death by a signal is `Interrupted`."""
         ...

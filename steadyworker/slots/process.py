@@ -101,7 +101,6 @@ class ProcessSlot:
         self._run: Run | None = None
         self._stopping = False
         self._close_by = NEVER
-        self._last_beat = clock.monotonic()
 
     @property
     def id(self) -> int:
@@ -118,11 +117,6 @@ class ProcessSlot:
     def stuck(self) -> bool:
         """False: a child that does not end is killed."""
         return False
-
-    @property
-    def last_progress(self) -> float:
-        """The monotonic time of the child's last frame."""
-        return self._last_beat
 
     @property
     def pid(self) -> int | None:
@@ -259,7 +253,7 @@ class ProcessSlot:
 
     def _hear(self, tenure: ChildState, frame: Upward) -> SlotEvent | None:
         """Take a frame; return the event for the runner, or None."""
-        now = self._last_beat = self._clock.monotonic()
+        now = self._clock.monotonic()
         run = tenure.run
         match frame:
             case Warm():

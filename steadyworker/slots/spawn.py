@@ -12,7 +12,7 @@ from contextlib import suppress
 
 from steadyworker.slots.frames import Downward, Hello, Unpacker, Upward, packed
 from steadyworker.slots.spare import Started
-from steadyworker.system.procfs import session_members
+from steadyworker.system.procfs import kill_session
 
 _CHUNK = 1 << 16
 _LOOK_EVERY = 0.25
@@ -132,10 +132,9 @@ class ChildProcess:
 
     def kill(self) -> None:
         """Send SIGKILL to its process group, and to every process of its session that has left the group."""
-        self.signal(signal.SIGKILL, group=True)
-        for member in session_members(self.pid):
-            with suppress(ProcessLookupError, PermissionError):
-                os.kill(member, signal.SIGKILL)
+        with self._lock:
+            if not self._reaped:
+                kill_session(self.pid)
 
     def reap(self) -> int:
         """Kill its remaining processes, wait for its end, close everything; return its code as `Popen.returncode` has it."""

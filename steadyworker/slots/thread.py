@@ -56,7 +56,6 @@ class ThreadSlot:
         self._keeper: threading.Thread | None = None
         self._keeper_wakes = _NEVER
         self._closing = False
-        self._last_beat = clock.monotonic()
 
     @property
     def id(self) -> int:
@@ -73,11 +72,6 @@ class ThreadSlot:
     def stuck(self) -> bool:
         """True while an abandoned thread still runs."""
         return any(thread.is_alive() for thread in self._abandoned)
-
-    @property
-    def last_progress(self) -> float:
-        """The monotonic time of the thread's last event."""
-        return self._last_beat
 
     def start(self, sink: SlotSink) -> None:
         """Begin to warm up, in a new thread; ignored while there is one."""
@@ -252,7 +246,6 @@ class ThreadSlot:
         return Ended(self._id, run.task.fence, outcome, self._clock.monotonic() - run.limits.began, killed)
 
     def _say(self, event: SlotEvent) -> None:
-        self._last_beat = self._clock.monotonic()
         self._sink(event)
 
     def say_progressed(self, fence: int, done: float | None, total: float | None, note: str) -> None:

@@ -8,6 +8,7 @@ On other systems the results are None and 0, and nothing is enforced.
 from __future__ import annotations
 
 import os
+import signal
 from contextlib import suppress
 from pathlib import Path
 
@@ -64,19 +65,29 @@ def tree_rss(pid: int) -> int:
     return total
 
 
-def session_members(session: int) -> list[int]:
+def kill_session(leader: int) -> bool:
     """
-    Return the processes of this session without zombies.
+    Send SIGKILL to every process of a session, whatever process groups it made; return whether one of them lived.
 
+    The leader must not have been reaped, because its number could be another process's by then.
     It reads one file for each process of the machine.
     """
-    found = []
-    with suppress(OSError):
-        for folder in Path("/proc").iterdir():
-            if folder.name.isdigit():
-                with suppress(OSError, IndexError, ValueError):
-                    # The command's name, in parentheses, may contain any character: the fields begin after the last `)`.
-                    fields = (folder / "stat").read_bytes().rpartition(b")")[2].split()
-                    if int(fields[3]) == session and fields[0] != b"Z":
-                        found.append(int(folder.name))
-    return found
+    with suppress(ProcessLookupError, PermissionError):
+        os.killpg(leader, signal.SIGKILL)
+    lived = False
+    for entry in _processes():
+        with suppress(OSError, IndexError, ValueError):
+            # The command's name, in parentheses, may contain any character: the fields begin after the last `)`.
+            fields = (entry / "stat").read_bytes().rpartition(b")")[2].split()
+            if int(fields[3]) == leader:
+                os.kill(int(entry.name), signal.SIGKILL)
+                # A process is a zombie as soon as its first thread is: the others may still have files open.
+                lived = lived or fields[0] != b"Z" or len(list((entry / "task").iterdir())) > 1
+    return lived
+
+
+def _processes() -> list[Path]:
+    try:
+        return [entry for entry in Path("/proc").iterdir() if entry.name.isdecimal()]
+    except OSError:  # macOS has no /proc: the signal to the process group has to do
+        return []

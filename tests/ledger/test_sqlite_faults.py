@@ -18,8 +18,8 @@ from steadyworker.clock import Times
 from steadyworker.errors import ConfigError, LedgerUnavailable
 from steadyworker.ledger.base import Claimed, JobId, Moving, Row, Verdict
 from steadyworker.ledger.sqlite.ledger import SqliteLedger
-from steadyworker.ledger.sqlite.place import network_file_system
 from steadyworker.outcome import Counters
+from steadyworker.system.mounts import network_file_system
 from steadyworker.testing.clock import FakeClock
 
 ROOT = Path(__file__).parents[2]

@@ -38,7 +38,6 @@ class PlayedSlot:
     """A slot that is as warm as the test says, and ends its run when told to."""
 
     stuck = False
-    last_progress = 0.0
 
     def __init__(self, id: int) -> None:
         self.id = id

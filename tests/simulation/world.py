@@ -90,7 +90,6 @@ class SimSlot:
 
     id = 0
     stuck = False
-    last_progress = 0.0
 
     def __init__(self, world: World) -> None:
         self._world = world

@@ -18,7 +18,6 @@ import fcntl
 import os
 import queue
 import shutil
-import signal
 import subprocess
 import sys
 import tempfile
@@ -33,7 +32,7 @@ import msgspec
 from steadyworker.exports.spark.java import Java
 from steadyworker.exports.spark.protocol import Command, Message, Stop, decode_message, encode
 from steadyworker.exports.spark.settings import PROPERTIES, SparkSettings
-from steadyworker.system.procfs import tree_rss
+from steadyworker.system.procfs import kill_session, tree_rss
 
 _LOG_TAIL = 4000
 _LOG_LINES = 5
@@ -208,33 +207,6 @@ class HostProcess:
             while command := self._commands.get():
                 stdin.write(encode(command))
                 stdin.flush()
-
-
-def kill_session(leader: int) -> bool:
-    """
-    SIGKILL every process of a session, whatever process groups it made; answers whether there was any that lived.
-
-    The leader must not have been reaped.
-    """
-    with suppress(ProcessLookupError, PermissionError):
-        os.killpg(leader, signal.SIGKILL)
-    lived = False
-    for entry in _processes():
-        with suppress(OSError, IndexError, ValueError):
-            # pid (comm) state ppid pgrp session …; comm may hold blanks and brackets
-            fields = (entry / "stat").read_text(encoding="utf-8", errors="replace").rpartition(")")[2].split()
-            if int(fields[3]) == leader:
-                os.kill(int(entry.name), signal.SIGKILL)
-                # A process is a zombie as soon as its first thread is: the others may still have files open.
-                lived = lived or fields[0] != "Z" or len(list((entry / "task").iterdir())) > 1
-    return lived
-
-
-def _processes() -> list[Path]:
-    try:
-        return [entry for entry in Path("/proc").iterdir() if entry.name.isdecimal()]
-    except OSError:  # macOS has no /proc: the process group has to do
-        return []
 
 
 def reap_folders(hosts: Path) -> None:

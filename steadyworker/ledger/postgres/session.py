@@ -35,7 +35,7 @@ from steadyworker.clock import Clock
 from steadyworker.errors import ConfigError, LedgerUnavailable
 from steadyworker.ledger.postgres import schema as sql
 from steadyworker.ledger.postgres.url import Target
-from steadyworker.retry import RetryPolicy
+from steadyworker.retry import draw
 from steadyworker.telemetry.redaction import REDACTED, redact
 
 Result = TypeVar("Result")
@@ -128,7 +128,7 @@ class Session:
         self._clock = clock
         self._lock = Lock()
         self._connection: _Connection | None = None
-        self._back_off = RetryPolicy(wait=wait_random_exponential(multiplier=call / 32, max=call * _LONGEST_BACK_OFF))
+        self._back_off = wait_random_exponential(multiplier=call / 32, max=call * _LONGEST_BACK_OFF)
         self._failures = 0
         self._again_at = clock.monotonic()
         self._why = ""
@@ -176,7 +176,7 @@ class Session:
             cause = self._translated(error) if isinstance(error, psycopg.Error) else self._unfit(str(error))
             self._why = str(cause)
             self._failures = min(self._failures + 1, _MOST_TRIES)
-            self._again_at = self._clock.monotonic() + self._back_off.delay(self._failures)
+            self._again_at = self._clock.monotonic() + draw(self._back_off, self._failures)
             raise cause from error
         self._failures = 0
         return self._connection
