@@ -234,7 +234,7 @@ def our_file_changed(out: Path) -> None:
         (a_file, "no manifest of a SteadyWorker job"),
         (a_directory, "not a regular file"),
         (a_link, "not a regular file"),
-        (anothers_manifest, "but not its file"),
+        (anothers_manifest, "without its file"),
         (another_jobs_file, "job uid-2 made it"),
         (our_file_changed, "was changed after this job made it"),
     ],

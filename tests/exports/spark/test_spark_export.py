@@ -270,7 +270,7 @@ def test_what_an_export_cannot_be_is_refused(warm: SparkService, payments: Path,
         )
 
     cases: list[tuple[Callable[[], None], str]] = [
-        (lambda: export(table=tmp_path / "missing"), r"table 'payments', got .*missing: nothing there"),
+        (lambda: export(table=tmp_path / "missing"), r"table 'payments', got .*missing, which does not exist"),
         (lambda: export(table=Files(payments, format="csv", schema="nonsense here now")), "query"),
         (lambda: export(totals={"amount": "max"}), r'Expected "sum"'),
         (lambda: export(totals={"merchant": "sum"}), r"integers or decimals in 'merchant', got string"),

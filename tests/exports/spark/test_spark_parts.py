@@ -128,7 +128,7 @@ def test_a_tables_format_is_what_its_first_visible_file_says(tmp_path: Path) -> 
     assert source_of("t", tmp_path / "month=3").format == "json"
     assert source_of("t", Files("s3a://bucket/t", format="csv")).path == "s3a://bucket/t"
     for name, table, says in [
-        ("t", tmp_path / "none", "nothing there"),
+        ("t", tmp_path / "none", "which does not exist"),
         ("t", Path(__file__), r"end in \.parquet"),
         ("a b", tmp_path, "table name"),
     ]:
