@@ -150,7 +150,7 @@ def test_copies_of_one_job_are_one_letter(bench: Bench) -> None:
 
 
 def test_equal_bodies_without_a_key_are_two_letters(bench: Bench) -> None:
-    """Equal bodies are two jobs (contract §4), so that to replay one of them is not to lose the other."""
+    """Equal bodies are two jobs, so that to replay one of them is not to lose the other."""
     for _ in range(2):
         bench.adapter.publish(OutgoingMessage(Target.DEAD, b"same", {}))
     queue = bench.over(Wrapped(bench, keyless=True).letters)

@@ -336,7 +336,7 @@ def test_the_next_export_reaps_the_stages_of_settled_jobs_only(tmp_path: Path) -
 
 
 def test_the_stages_of_jobs_that_every_ledger_has_forgotten_are_reaped(tmp_path: Path) -> None:
-    """A ledger keeps a settled job's row for 30 days at most, and none that is not settled goes: see R9."""
+    """A ledger keeps the row of a job that ended for at most 30 days, and every other row for as long as the job lives."""
     for uid, days in (("young", 29), ("old", 31)):
         Payments(3).export().write(FakeServices(tmp_path / "ledger", uid=uid), tmp_path / f"{uid}.csv")
         then = SystemClock().wall() - days * 86_400

@@ -1,4 +1,4 @@
-"""A job's life does not depend on the life of a connection: adopt, follow, answer, take over (R2 to R7)."""
+"""A job's life does not depend on the life of a connection: adopt, defer, acknowledge a duplicate, take over."""
 
 from __future__ import annotations
 

@@ -400,7 +400,7 @@ def test_when_the_ledger_goes_away_again_nobody_else_asks_it() -> None:
 
 
 def test_a_run_that_stalls_because_the_ledger_is_away_is_not_blamed_for_it() -> None:
-    """An outage of the ledger is ours: free (contract §3)."""
+    """An outage of the ledger is ours: free."""
     bench = Bench()
     bench.deliver("k")
     bench.say(LedgerLost("away"))

@@ -1,4 +1,4 @@
-"""Stop signals, in each stage of a worker process and of a job (contract §6): what is done, what is kept, and within what time."""
+"""Stop signals, in each stage of a worker process and of a job: what is done, what is kept, and within what time."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 """
-Random histories, with everything that can go wrong, against the guarantees of contract §10; and mutants that must fail.
+Random histories, with everything that can go wrong, against the guarantees of the package docstring of `steadyworker.ledger`; and mutants that must fail.
 
 A violation names its seed: `history(seed)` in a debugger plays the same history again.
 """

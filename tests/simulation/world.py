@@ -60,7 +60,7 @@ class Killed(BaseException):
 
 
 class Violation(AssertionError):
-    """A guarantee of contract §10 was broken."""
+    """A guarantee was broken."""
 
 
 @dataclass(frozen=True)

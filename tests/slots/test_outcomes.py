@@ -1,4 +1,4 @@
-"""How a handler ends, in a child process and in a thread alike: the table of contract §3."""
+"""How a handler ends, in a child process and in a thread alike: the table of outcomes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Two runs of one Spark export in real worker processes, the first frozen past its lease (contract S7)."""
+"""Two runs of one Spark export in real worker processes, the first frozen past its lease."""
 
 from __future__ import annotations
 
