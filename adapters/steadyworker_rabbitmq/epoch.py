@@ -19,11 +19,12 @@ From 4.3 on, the broker cancels a consumer on a delivery timeout; its channel mu
 pika does not reply to that cancel, and a late ack would revive a consumer that has no callback any more.
 
 **No early end.**
-A new channel shortly before a delivery timeout would avoid the timeout, with the same redelivery and more harm.
-Another worker may get the message first, every other delivery of the channel is lost too, and up to 3.11 no API reports the timeout.
-Up to 4.2 it counts towards a delivery limit just the same, even as a nack (3.10.8, 4.0.5).
-From 4.3 on the consumer itself sets its timeout; a closed channel would count, a timeout does not (4.3.6).
-All that it would save is the log line with the setting to change.
+The adapter could open a new channel shortly before a delivery timeout, but the redelivery would be the same or worse.
+Another worker may get the message first, and every other delivery of the channel is lost too.
+Up to 3.11 no API reports the timeout.
+Up to 4.2 such a return counts towards a delivery limit as the timeout does, even by a nack (3.10.8, 4.0.5).
+From 4.3 on the consumer itself sets its timeout; a closed channel would count, and a timeout does not (4.3.6).
+A new channel would only avoid the log line with the setting to change.
 """
 
 from __future__ import annotations

@@ -16,7 +16,7 @@ Without that, the broker silently falls back to at-most-once.
 
 **One set of retry queues for the whole virtual host** would need fewer queues, and was tried first.
 The copies would return to their work queues by routing key.
-But a queue that dead-letters at least once has at most 32 copies in flight.
+But a queue with the strategy `at-least-once` dead-letters at most 32 copies at a time.
 With 40 copies for one work queue that had been deleted, the copies of every other work queue on that level were stuck.
 On 3.10.8 and on 4.3.6, 0 of 5 came back within 25 s; with 31, all 5 in 2.0 s.
 A full work queue has the same effect.
@@ -28,11 +28,11 @@ Tried on 4.3.6, a `basic.nack` always delays by the queue's `-min`.
 A `basic.reject` delays by `-min` times the delivery count, which the delivery limit counts too: no job can choose its delay.
 The same message comes back, so its hop and counters could not rise, and the ledger would take it for a stale duplicate.
 It is not reliable either, and delays must be lower bounds.
-If the connection is lost before the broker has read the nack, the message comes at once (`returned`: 0.02 s instead of 3).
-With `all` it comes later than requested.
-And it is invisible: the queue's message count is 0 meanwhile.
-It delays no copy in a retry queue, because no consumer returns those.
-It does delay what a worker releases, at a shutdown too, and what a lost connection held; `check` reports for how long.
+If the connection is lost before the broker has read the nack, type `returned` delivers at once (after 0.02 s instead of 3).
+Type `all` then delivers later than requested.
+And a delayed message is invisible: the queue's message count is 0 meanwhile.
+If an operator sets it, copies in retry queues are not delayed, because no consumer returns those.
+Deliveries that a worker releases, at a shutdown too, or loses with its connection are delayed; `check` reports for how long.
 
 Other `delays` make other retry queues; the old ones become empty with time, and may then be deleted.
 """

@@ -40,8 +40,8 @@ class Jdbc:
     For SQLite the host copies the file to the folder of the export's parts, in one read transaction.
     That blocks a writer no longer than the copy takes.
     A sort samples its rows before it begins, so Spark reads each range twice, in the same snapshot.
-    The first read has the sort column alone, if the column is no text or float.
-    The query may then have nothing but filters and small tables between this table and its sort.
+    The first read takes the sort column alone, on two conditions.
+    The column is neither text nor float, and the query has only filters and small tables before its sort.
 
     Args:
         url: `postgresql://user@host:5432/database` (with `?sslmode=…`, `sslrootcert`, `sslcert`, `sslkey`,
@@ -56,7 +56,7 @@ class Jdbc:
         partitions: The number of ranges; by default one per 250,000 rows that the database expects.
         password_env: The worker's environment variable with the password.
         password_file: A file with the password, instead of `password_env`; read when the job begins.
-            A line end at its end is removed.
+            One line end at the end of the file is ignored.
         schema: Columns and types that differ from the driver's, as in Spark's DDL: `"amount DECIMAL(20,4)"`.
             A value with more digits after the point than its column has is refused, never rounded.
             Where the database's own types do not rule that out, one extra pass looks for such values.
@@ -64,10 +64,10 @@ class Jdbc:
             One extra pass looks for those as well.
         fetch_rows: The number of rows that the database returns at a time.
         statement_timeout: Seconds that the database may take for one response: the first rows of a range, or the next ones.
-            For as long, an export may make no progress before it counts as stuck.
+            The export counts as stuck only after as long without progress.
 
     Raises:
-        ExportError: An argument is invalid; the message never repeats the URL.
+        ExportError: An argument is invalid; the message never repeats a value in the URL.
     """
 
     url: str
