@@ -16,12 +16,12 @@ from __future__ import annotations
 
 import difflib
 import hashlib
-import re
 import uuid
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
+from typing import TypeVar
 
 from steadyworker.adapter import DeadLetters, Delivery, OutgoingMessage, Target
 from steadyworker.delivery import (
@@ -38,6 +38,10 @@ from steadyworker.delivery import (
     ROUND,
     UID,
     WORKER,
+    Headers,
+    key_of,
+    moment_of,
+    number_of,
 )
 from steadyworker.errors import SteadyWorkerError
 from steadyworker.ledger.base import JobId, Ledger, State
@@ -49,8 +53,7 @@ KEY_CONFLICT = "key-conflict"
 _BAD_HEADER = "bad-header"
 _STRIPPED = frozenset((*OWN_HEADERS, *DEAD_HEADERS))
 
-_DIGITS = re.compile("[0-9]{1,7}")
-_MAX_INSTANT = 1e11
+Value = TypeVar("Value")
 
 
 @dataclass(frozen=True, slots=True)
@@ -283,10 +286,10 @@ def _folded(held: Iterable[Delivery], queue: str, key_header: str | None) -> lis
 
 def _letter(delivery: Delivery, queue: str, key_header: str | None) -> DeadLetter:
     headers = delivery.headers
-    key = (headers.get(key_header) if key_header else None) or headers.get(KEY) or delivery.message_id
+    key = key_of(delivery, key_header)
     return DeadLetter(
         key=normal_key(key) if key else f"unkeyed-{_digest(delivery.body)}",
-        round=_number(headers.get(ROUND)),
+        round=_readable(number_of, headers, ROUND, 0),
         queue=queue,
         body=delivery.body,
         size=delivery.size,
@@ -294,10 +297,10 @@ def _letter(delivery: Delivery, queue: str, key_header: str | None) -> DeadLette
         reason=headers.get(REASON, ""),
         error_class=headers.get(ERROR_CLASS, ""),
         error=headers.get(ERROR_TEXT, ""),
-        attempts=_number(headers.get(ATTEMPTS)),
-        crashes=_number(headers.get(CRASHES)),
-        losses=_number(headers.get(LOSSES)),
-        first_failed_at=_instant(headers.get(FIRST_FAILED_AT)),
+        attempts=_readable(number_of, headers, ATTEMPTS, 0),
+        crashes=_readable(number_of, headers, CRASHES, 0),
+        losses=_readable(number_of, headers, LOSSES, 0),
+        first_failed_at=_readable(moment_of, headers, FIRST_FAILED_AT, None),
         sent_at=delivery.sent_at,
         worker=headers.get(WORKER, ""),
         uid=headers.get(UID, ""),
@@ -320,18 +323,9 @@ def _digest(body: bytes) -> str:
     return hashlib.sha256(body).hexdigest()[:12]
 
 
-def _number(text: str | None) -> int:
-    """
-    Return a counter from a header, or 0 if it is not a number of 1 to 7 digits.
-
-    Any sender may have written the header.
-    """
-    return int(text) if text is not None and _DIGITS.fullmatch(text) else 0
-
-
-def _instant(text: str | None) -> float | None:
+def _readable(read: Callable[[Headers, str], Value], headers: Headers, name: str, otherwise: Value) -> Value:
+    """Return a header's value, or `otherwise` if it is invalid: any sender may have written it."""
     try:
-        instant = float(text or "")
+        return read(headers, name)
     except ValueError:
-        return None
-    return instant if 0 <= instant < _MAX_INSTANT else None
+        return otherwise

@@ -12,13 +12,21 @@ from dataclasses import dataclass
 
 from msgspec import Struct
 
-from steadyworker.delivery import ATTEMPTS, CRASHES, FIRST_FAILED_AT, HOP, KEY, LOSSES, ROUND, Delivery, Headers
+from steadyworker.delivery import (
+    ATTEMPTS,
+    CRASHES,
+    FIRST_FAILED_AT,
+    HOP,
+    LOSSES,
+    ROUND,
+    Delivery,
+    key_of,
+    moment_of,
+    number_of,
+)
 from steadyworker.ledger.base import JobId
 from steadyworker.names import PLAIN_KEY, normal_key
 from steadyworker.outcome import Counters
-
-_LARGEST = 1_000_000
-_DIGITS = 7
 
 
 class Envelope(Struct, frozen=True):
@@ -53,21 +61,21 @@ def identify(delivery: Delivery, namespace: str, key_header: str | None) -> Enve
     The key is the header `key_header` when the Worker names one, else `sw-job-key`, else the broker's stable message id.
     """
     headers = delivery.headers
-    key = (headers.get(key_header) if key_header else None) or headers.get(KEY) or delivery.message_id
+    key = key_of(delivery, key_header)
     if not key:
         return Unkeyed(delivery)
     try:
         key = key if PLAIN_KEY.fullmatch(key) else normal_key(key)
-        id_ = JobId(namespace, delivery.queue, key, _number(headers, ROUND))
-        hop = _number(headers, HOP)
+        id_ = JobId(namespace, delivery.queue, key, number_of(headers, ROUND))
+        hop = number_of(headers, HOP)
         carried = Counters(
-            attempts=_number(headers, ATTEMPTS),
-            crashes=_number(headers, CRASHES),
-            losses=_number(headers, LOSSES),
-            first_failed_at=_moment(headers, FIRST_FAILED_AT),
+            attempts=number_of(headers, ATTEMPTS),
+            crashes=number_of(headers, CRASHES),
+            losses=number_of(headers, LOSSES),
+            first_failed_at=moment_of(headers, FIRST_FAILED_AT),
         )
     except ValueError as error:
-        return Unreadable(delivery, str(error))
+        return Unreadable(delivery, f"bad-header: {error}")
     return Envelope(delivery, id_, hop, hashlib.sha256(delivery.body).digest(), carried)
 
 
@@ -76,25 +84,3 @@ def too_large(delivery: Delivery, limit: int) -> str | None:
     if delivery.size <= limit:
         return None
     return f"bad-payload: expected at most {limit} bytes, got {delivery.size}"
-
-
-def _number(headers: Headers, name: str) -> int:
-    text = headers.get(name, "0")
-    if not (text.isascii() and text.isdigit() and len(text) <= _DIGITS and int(text) <= _LARGEST):
-        msg = f"bad-header: {name}: expected a whole number from 0 to {_LARGEST}, got {text[:40]!r}"
-        raise ValueError(msg)
-    return int(text)
-
-
-def _moment(headers: Headers, name: str) -> float | None:
-    text = headers.get(name)
-    if text is None:
-        return None
-    try:
-        moment = float(text)
-    except ValueError:
-        moment = -1.0
-    if not 0 <= moment < 1e11:  # noqa: PLR2004 - the year 5138: a larger number cannot be a time
-        msg = f"bad-header: {name}: expected seconds since 1970, got {text[:40]!r}"
-        raise ValueError(msg)
-    return moment
