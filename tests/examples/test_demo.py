@@ -30,9 +30,10 @@ def test_the_demo_ends_as_it_has_to(archive: Path, tmp_path: Path, shell: Shell)
     ]
 
 
+@pytest.mark.slow
 @pytest.mark.spark
 @pytest.mark.timeout(600)
-@pytest.mark.parametrize("rabbitmq_series", [pytest.param("3.10", marks=pytest.mark.slow), NEWEST], indirect=True)
+@pytest.mark.parametrize("rabbitmq_series", ["3.10", NEWEST], indirect=True)
 def test_the_demo_ends_as_it_has_to_on_rabbitmq(
     archive: Path, tmp_path: Path, shell: Shell, rabbitmq: RabbitMQ, vhost: Vhost
 ) -> None:
