@@ -34,7 +34,8 @@ from steadyworker.exports.spark.protocol import Command, Message, Stop, decode_m
 from steadyworker.exports.spark.settings import PROPERTIES, SparkSettings
 from steadyworker.system.procfs import kill_session, tree_rss
 
-_LOG_TAIL = 4000
+_LOG_TAIL = 16_000
+_FATAL = "OutOfMemoryError"
 _LOG_LINES = 5
 _LOG_LONGEST = 16 << 20
 KEPT_LOG = "host.log"
@@ -141,11 +142,18 @@ class HostProcess:
         self.send(Stop())
 
     def log_tail(self) -> str:
-        """The last lines that host and JVM wrote, in one."""
+        """
+        Return the last lines that host and JVM wrote, in one, after the error that ended the JVM.
+
+        A traceback of the host's Python, which lost its JVM, may be longer than these lines.
+        """
         with suppress(OSError), (self.folder / "log").open("rb") as log:
             log.seek(max(0, log.seek(0, os.SEEK_END) - _LOG_TAIL))
             lines = [line.strip() for line in log.read().decode(errors="replace").splitlines()]
-            return " | ".join([line for line in lines if line][-_LOG_LINES:])
+            written = [line for line in lines if line]
+            last = written[-_LOG_LINES:]
+            fatal = [line for line in written[:-_LOG_LINES] if _FATAL in line][-1:]
+            return " | ".join([*fatal, *last])
         return ""
 
     def bound_log(self) -> None:
