@@ -13,10 +13,10 @@ from steadyworker_rabbitmq.checks import limits
 from steadyworker_rabbitmq.checks.findings import broker_finding, missing_finding, permission_finding, retry_finding
 from steadyworker_rabbitmq.checks.management import Management
 from steadyworker_rabbitmq.checks.probe import PRECONDITION, REFUSED, Broker
-from steadyworker_rabbitmq.checks.queue_state import QueueState, QueueType, as_wanted
+from steadyworker_rabbitmq.checks.queue_state import QueueState, as_wanted
 from steadyworker_rabbitmq.connection import hasty, visit
 from steadyworker_rabbitmq.errors import closed_channel, translated
-from steadyworker_rabbitmq.topology import Topology, Version, Wanted
+from steadyworker_rabbitmq.topology import Topology, Wanted
 from steadyworker_rabbitmq.url import BrokerUrl
 
 
@@ -26,21 +26,13 @@ class Prepared:
     The facts found while the queues were prepared.
 
     Attributes:
-        identity: Cluster name and virtual host: the same from every client.
-        version: The broker's version, as numbers.
-        queue_type: The work queue's type; None if unknown.
         consume_arguments: Arguments for `basic.consume` on the work queue.
         delivery_timeout: Seconds after which the broker takes a delivery back from a consumer with those arguments; None for never.
-        delivery_limit: Deliveries of a message after which the broker gives it up; None for no limit, or if unknown.
         longer_timeout: The command that raises the delivery timeout to what a job needs.
     """
 
-    identity: str
-    version: Version
-    queue_type: QueueType | None = None
     consume_arguments: Mapping[str, int] = field(default_factory=dict)
     delivery_timeout: float | None = None
-    delivery_limit: int | None = None
     longer_timeout: str = ""
 
 
@@ -68,12 +60,8 @@ def prepare(connection: pika.BlockingConnection, topology: Topology, management:
             raise _fatal(finding)
     timeout = limits.delivery_timeout(broker.version, work, topology.time_limit)
     return Prepared(
-        identity=broker.identity,
-        version=broker.version,
-        queue_type=work.type,
         consume_arguments=limits.consume_arguments(broker.version, work.type, topology.time_limit),
         delivery_timeout=timeout.seconds,
-        delivery_limit=limits.delivery_limit(broker.version, work),
         longer_timeout=limits.longer_timeout(broker.version, broker.vhost, work, topology.time_limit),
     )
 
