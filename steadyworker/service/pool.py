@@ -1,4 +1,4 @@
-"""Threads that carry out settlements which wait for a broker."""
+"""Threads for settlements that wait for the broker."""
 
 from __future__ import annotations
 
@@ -10,7 +10,11 @@ MOST_THREADS = 32
 
 
 class SettlePool:
-    """A few daemon threads that carry hand-overs out; one that hangs in a broker's client cannot keep the process alive."""
+    """
+    A few daemon threads that carry out settlements.
+
+    A thread that hangs in a broker's client cannot keep the process alive.
+    """
 
     def __init__(self, count: int, name: str) -> None:
         self._work: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
@@ -20,11 +24,11 @@ class SettlePool:
             thread.start()
 
     def submit(self, work: Callable[[], None]) -> None:
-        """Do it, soon."""
+        """Queue this work; the next free thread does it."""
         self._work.put(work)
 
     def stop(self, within: float) -> None:
-        """End the threads that are free; those that hang are left behind."""
+        """End the threads that are free; threads that hang are left behind."""
         self._stopped = True
         for _ in self._threads:
             self._work.put(None)
@@ -33,7 +37,7 @@ class SettlePool:
 
     @property
     def broken(self) -> bool:
-        """A thread has died, of what no hand-over may raise."""
+        """Whether a thread has died, from an error that no settlement may raise."""
         return not self._stopped and not all(thread.is_alive() for thread in self._threads)
 
     def _run(self) -> None:

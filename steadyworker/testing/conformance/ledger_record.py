@@ -190,7 +190,7 @@ class RecordPromises(LedgerBench):
         ledger.forget(JOB)
         assert ledger.read(JOB) is None
 
-    @pytest.mark.parametrize(("state", "confirmed"), OLD)
+    @pytest.mark.parametrize(("state", "known"), OLD)
     def test_a_row_is_kept_for_its_time(
         self, ledger: Ledger, clock: FakeClock, state: State, *, known: bool | None
     ) -> None:
