@@ -9,13 +9,15 @@ PYTHON ?= $(firstword $(foreach p,python3.11 python3 python3.12 python3.13 pytho
             $(shell $(p) -c 'import sys; sys.exit(sys.version_info < (3, 11))' >/dev/null 2>&1 && echo $(p))))
 # More arguments for pytest: `make test ARGS="tests/test_client.py -k adoption -x"`.
 ARGS   ?=
+# So many tests run at a time: most of them wait, for a broker, a lease or a process that starts.
+WORKERS ?= 6
 
 # The Java that Spark would start, if it is new enough.
 JAVA_17 = { "$${JAVA_HOME:+$$JAVA_HOME/bin/}java" -version 2>&1 \
             | sed -n 's/.*version "\([0-9]*\).*/\1/p' | { read -r v && [ "$$v" -ge 17 ]; }; } 2>/dev/null
 
 .DEFAULT_GOAL := help
-.PHONY: help demo brokers test test-all check format bench drills java lock clean
+.PHONY: help demo brokers test test-fast test-all check format docs bench drills java lock clean
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -51,17 +53,25 @@ demo: $(READY) java ## Payment exports from message to file, with crashes on the
 brokers: $(READY) ## Start the brokers of the tests, print their URLs, and stop them at Ctrl-C (NAMES="rabbitmq-4.3 postgres")
 	@$(BIN)/python -m tests.brokers $(NAMES)
 
-# Spark's tests come after the others, one at a time: each has both cores to itself.
+# What Java takes to compile well is lost on a Spark that lives for seconds: half of its work.
+BRIEF_JAVA = JAVA_TOOL_OPTIONS="-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
+
+# Spark's tests come after the others; those of `make test-all` one at a time, with the Java that users have.
 # What failed is tried again by itself; tests/again.py says when that forgives it.
 test: $(READY) java ## The tests, but those marked slow
-	@echo "==> tests, two at a time"
-	@$(BIN)/python -m tests.again -n 2 --dist worksteal --durations=25 -m "not slow and not spark" $(ARGS)
-	@echo "==> tests of Spark exports, one at a time"
-	@$(BIN)/python -m tests.again -m "not slow and spark" $(ARGS)
+	@echo "==> tests, $(WORKERS) at a time"
+	@$(BIN)/python -m tests.again -n $(WORKERS) --dist loadgroup -m "not slow and not spark" $(ARGS)
+	@echo "==> tests of Spark exports, two at a time"
+	@$(BRIEF_JAVA) $(BIN)/python -m tests.again -n 2 --dist loadgroup -m "not slow and spark" $(ARGS)
+
+test-fast: $(READY) ## What one runs at every save: no broker, no Spark, no worker process, under a minute
+	@echo "==> the quick tests"
+	@$(BIN)/python -m tests.again -n 3 --dist loadgroup \
+	  -m "not (slow or long or spark or rabbitmq or postgres or processes)" $(ARGS)
 
 test-all: $(READY) java ## All tests, the slow ones too, on every version of the brokers
-	@echo "==> all tests, two at a time"
-	@$(BIN)/python -m tests.again -n 2 --dist worksteal --all-brokers -m "not spark" $(ARGS)
+	@echo "==> all tests, $(WORKERS) at a time"
+	@$(BIN)/python -m tests.again -n $(WORKERS) --dist loadgroup --all-brokers -m "not spark" $(ARGS)
 	@echo "==> all tests of Spark exports, one at a time"
 	@$(BIN)/python -m tests.again -m "spark" $(ARGS)
 
@@ -78,6 +88,10 @@ check: $(READY) ## Format, lint and types, as CI judges them
 format: $(READY) ## Format the code and apply the lint fixes that are safe
 	@$(BIN)/ruff check --fix-only --quiet .
 	@$(BIN)/ruff format .
+
+docs: $(READY) ## The reference as HTML, in build/docs, from the docstrings
+	@echo "==> docs: tests/docs/build.py"
+	@$(BIN)/python -m tests.docs.build
 
 bench: $(READY) java ## The benchmarks: ratios measured in one run
 	@echo "==> benchmarks: tests/benchmarks/run.py"

@@ -3,16 +3,16 @@ The move from sixty lines of raw pika with `heartbeat=0` (`from_raw_pika.before.
 
 | there | here |
 |---|---|
-| `heartbeat = 0`, or the broker cuts us off in the middle | the handler runs in a child process; whoever holds the connection is never busy |
+| `heartbeat = 0`, or the broker cuts us off in the middle | the handler runs in a child process; the process that holds the connection is never busy |
 | `consumer_timeout` closes the channel after 30 minutes, the export starts again | the redelivery is bound to the run that is under way |
 | a connection that drops starts the export again | it goes on, and is settled once |
 | killed: again from the first row | on from the last saved row |
 | retries at once, counted in a header, published without a confirm | `RetryPolicy`, delays, confirmed before the original is acknowledged |
-| a message that kills the process comes again for ever | a dead letter after three starts, with the cause |
-| a deploy waits for an hour, or kills | the export hears it, its position is kept, no attempt is counted |
+| a message that kills the process comes again without end | a dead letter after three starts, with the cause |
+| a deploy waits for an hour, or kills | the export is interrupted, its position is kept, no attempt is counted |
 | a part file that is renamed, by hand | `job.export`: the whole file or none, with a manifest |
 
-Try it on the embedded broker; the same class will run on RabbitMQ with `--broker amqp://…` when that adapter is there:
+Try it on the embedded queue; with `--broker amqp://…` the same class runs on RabbitMQ:
 
     steadyworker send from_raw_pika:PaymentExports '{"merchant": "harbour-books"}'
     steadyworker run  from_raw_pika:PaymentExports

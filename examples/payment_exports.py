@@ -3,7 +3,7 @@ A worker that exports one merchant's payments into one CSV file: copy it, and ma
 
 ::
 
-    pip install 'steadyworker[spark,postgres]'  # Arrow reads Parquet and CSV, Spark what is large
+    pip install '.[spark,postgres]'           # in a clone: Arrow reads Parquet and CSV, Spark what is large
     export PAYMENTS_SOURCE=data/payments      # Parquet or CSV, a folder or a file; or sqlite:shop.db#payments;
                                               # or postgresql://reader@db/shop#payments, its password in PGPASSWORD
     steadyworker send   payment_exports:PaymentExports '{"merchant": "harbour-books"}' --key harbour-books-2025
@@ -24,7 +24,7 @@ Either way the file is there whole or not at all, beside a manifest with its tot
 | TOTALS_BY | what totals are grouped by | currency,status |
 | PARTITION_BY | a number, date or timestamp by whose ranges Spark reads a table in PostgreSQL at once | |
 
-Whoever may send jobs may name any source that this worker can read: drop `source` from the payload if that is too much.
+A sender may name any source that this worker can read: drop `source` from the payload if that is too much.
 """
 
 from __future__ import annotations

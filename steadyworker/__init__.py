@@ -1,8 +1,29 @@
 """
-Jobs of seconds to many hours, one message each, that no dropped connection can lose or repeat.
+Jobs of seconds to many hours, one message each: a dropped connection neither loses nor repeats a job.
 
 Subclass `Worker`, write `handle(job)`, and start it with `run` or on the command line: `steadyworker run app:Worker`.
 Names are imported when they are first used, so that `import steadyworker` costs next to nothing.
+
+The glossary:
+
+| term | meaning |
+|---|---|
+| ledger | The durable record of jobs: which worker process runs a job, until when, how far it got, how it ended. |
+| owner | The worker process that a run belongs to. |
+| lease | The time until which the owner holds a job: 60 s, renewed every 15 s. |
+| margin | The 30 s after the end of a lease in which no other worker process takes the job over, unless the owner is proven dead. |
+| fence | A run's fencing token (`job.fence`): greater than that of every earlier run, never reused. The ledger refuses a write under an older fence. |
+| epoch | The life of one connection to the broker. A delivery can be settled only in the epoch that it came in. |
+| hop | The number of a job's message: 0 for the first, one more for each copy that a retry or a snooze sends. |
+| round | The number of a job under its key: 0 for the first, one more for each replay of a dead letter and each `send(again=True)`. |
+| adopt | To bind a redelivery to its job's run that is already under way in this worker process. The run goes on, and settles this delivery. |
+| slot | The place where one run at a time happens: a child process, or a thread. |
+| spare | A child process that is started before a slot needs it. |
+| checkpoint | A position that a job saves. The job's next run starts from it. |
+| snooze | To put a job off for a while. No counter changes. |
+| quiet | The stage in which a worker process takes no new message, but keeps its connection and its runs. It can be left. |
+| draining | The first stage of a stop: no new message, but the runs may finish. |
+| taken over | The state of a job that another worker process runs now, from its last checkpoint: the old owner is dead, or lease and margin are over. |
 """
 
 from __future__ import annotations

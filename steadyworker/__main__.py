@@ -1,4 +1,4 @@
-"""`python -m steadyworker` is the `steadyworker` command."""
+"""The entry point of `python -m steadyworker`, which is the `steadyworker` command."""
 
 from steadyworker.cli import main
 

@@ -1,12 +1,14 @@
 """
-What every broker adapter promises: all that an adapter author imports, with `steadyworker.errors` and `steadyworker.names`.
+The interface of every broker adapter: with `steadyworker.errors` and `steadyworker.names`, all that an adapter imports.
 
-An adapter is a package whose face has `open_adapter(url, spec, settings) -> Adapter`, found by the entry-point group
-`steadyworker.adapters` under its URL scheme.  It decides nothing about retries, knows no ledger, logs nothing and
-swallows nothing.  `steadyworker.testing.conformance.AdapterSuite` is the definition of "works".
+An adapter is a package with a function `open_adapter(url, spec, settings) -> Adapter` in its `__init__.py`.
+The entry-point group `steadyworker.adapters` names it under its URL scheme.
+It decides nothing about retries, has no access to the ledger, logs nothing and hides no error.
+`steadyworker.testing.conformance.AdapterSuite` defines what "works" means.
 
-Each adapter owns one I/O thread; nothing else touches the client that consumes.  Signals come from that thread, in order.
-This interface is versioned apart: `SPI_VERSION`.
+Each adapter owns one I/O thread, and only this thread touches the client that consumes.
+Signals come from that thread, in order.
+`SPI_VERSION` is the version of this interface, apart from the package's version.
 """
 
 from __future__ import annotations
@@ -49,16 +51,17 @@ __all__ = [
     "Target",
     "Unblocked",
     "Unreachable",
+    "check_size",
 ]
 
 SPI_VERSION = 1
 
 DELAYS: tuple[float, ...] = (1, 2, 5, 10, 30, 60, 300, 900, 3600, 14400, 86400)
-"""The ladder of delays, in seconds, that adapters with levels round up to (contract §3)."""
+"""The default delay levels in seconds: an adapter whose broker has levels rounds a delay up to the next of them."""
 
 
 class Delays(Enum):
-    """How a broker delays a message: by the second, by a ladder of levels, or not at all."""
+    """The ways in which a broker delays a message: by any time, by fixed levels, or not at all."""
 
     EXACT = "exact"
     LEVELS = "levels"
@@ -68,27 +71,25 @@ class Delays(Enum):
 @dataclass(frozen=True, slots=True)
 class Capabilities:
     """
-    What this broker can and cannot do, as data: the runner and `check` read it, nobody asks which broker it is.
+    The abilities of this broker, as data: the runner and `check` read them and never ask which broker it is.
 
     Attributes:
-        delays: How delays are made; `longest_delay` is the longest in seconds, or None for no limit.
-        levels: The delays in seconds that a broker with levels makes, ascending; others are rounded up to the next of them.
-        counts_deliveries: The broker counts attempts itself, and may dead-letter by that count.
+        delays: How the broker delays messages.
+        levels: The delays in seconds of a broker with levels, ascending; other delays are rounded up to the next level.
         stable_ids: Each message has an id that stays the same in every redelivery.
-        counts_consumers: `consumers()` can be answered.
-        forgets_consumers_within: Seconds after which a consumer that died or froze is not counted any more (three heartbeats).
-        reads_dead_letters: `dead_letters()` can be answered.
-        max_body: The largest body in bytes that the broker takes, or None.
-        loses_unacked: What a lost connection does to un-acked messages: True when they come again at once.
-        one_host: The broker reaches one host only, so a ledger that reaches one host is enough.
+        counts_consumers: `consumers()` returns a number.
+        forgets_consumers_within: Seconds after which the broker no longer counts a dead or frozen consumer
+            (three heartbeats).
+        reads_dead_letters: `dead_letters()` works.
+        max_body: The largest body in bytes that the broker accepts, or None.
+        loses_unacked: True when un-acked messages are delivered again as soon as the connection is lost.
+        one_host: The broker serves one host only, so a ledger for one host is enough.
         delivery_timeout: Seconds after which the broker takes an un-settled delivery back, or None for never.
-        delivery_limit: Hand-overs of one message after which the broker gives it up, or None for no limit.
+        delivery_limit: Deliveries of one message after which the broker gives it up, or None for no limit.
     """
 
     delays: Delays = Delays.EXACT
-    longest_delay: float | None = None
     levels: tuple[float, ...] = ()
-    counts_deliveries: bool = False
     stable_ids: bool = True
     counts_consumers: bool = False
     forgets_consumers_within: float = 0.0
@@ -102,7 +103,7 @@ class Capabilities:
 
 @dataclass(frozen=True, slots=True)
 class QueueSpec:
-    """The queue that an adapter is opened for, and what the Worker says of it."""
+    """The queue that an adapter is opened for, and the Worker's attributes that concern it."""
 
     queue: str
     dead_letter_queue: str
@@ -115,10 +116,10 @@ class QueueSpec:
 @dataclass(frozen=True, slots=True)
 class Settings:
     """
-    What the operator sets: topology policy, the delay ladder, the size limit, who we are to the broker.
+    The operator's settings: topology policy, delay levels, size limit, and the consumer name that the broker sees.
 
-    `fresh_url`, where there is one, answers the broker's URL as it is now: to be asked before each connect, as passwords
-    are rotated; raises ConfigError when it cannot be read.
+    `fresh_url`, if it is set, returns the broker's current URL, or raises ConfigError if it cannot read it.
+    The adapter calls it before each connect, because passwords are rotated.
     """
 
     topology: str = "declare"
@@ -131,21 +132,25 @@ class Settings:
 
 @dataclass(frozen=True, slots=True)
 class Connected:
-    """A new epoch begins; deliveries of every earlier one are lost."""
+    """The start of a new epoch; all deliveries of earlier epochs are lost."""
 
     epoch: int
 
 
 @dataclass(frozen=True, slots=True)
 class Delivered:
-    """A message was handed over."""
+    """The delivery of a message by the broker."""
 
     delivery: Delivery
 
 
 @dataclass(frozen=True, slots=True)
 class Lost:
-    """One delivery (`id`), or every delivery of an epoch (`id` None), is no longer valid; `cause` is for people."""
+    """
+    The loss of one delivery (`id`), or of all deliveries of an epoch (`id` None): they are no longer valid.
+
+    `cause` is for people.
+    """
 
     epoch: int
     cause: str
@@ -154,22 +159,22 @@ class Lost:
 
 @dataclass(frozen=True, slots=True)
 class Blocked:
-    """The broker takes no publishes for now (an alarm)."""
+    """A pause: the broker accepts no publishes for now (an alarm)."""
 
     cause: str
 
 
 @dataclass(frozen=True, slots=True)
 class Unblocked:
-    """The broker takes publishes again."""
+    """The end of a pause: the broker accepts publishes again."""
 
 
 @dataclass(frozen=True, slots=True)
 class Unreachable:
     """
-    The broker cannot be reached; the adapter keeps trying.
+    A failed attempt to reach the broker; the adapter keeps trying.
 
-    `final` says that no retry can heal it (credentials, virtual host, certificate or protocol refused).
+    `final` is True when no retry can help (credentials, virtual host, certificate or protocol refused).
     """
 
     cause: str
@@ -182,92 +187,113 @@ Sink = Callable[[Signal], None]
 
 class DeadLetters(Protocol):
     """
-    The dead-letter queue, held open for one command.
+    The dead-letter queue, open for the time of one command.
 
-    Iterating yields *held* deliveries, the broker's own dead letters too, oldest first, each once; they go back when the context ends.
+    Iteration yields *held* deliveries, oldest first, each once; the broker's own dead letters are among them.
+    When the context ends, deliveries that were not dropped return to the queue.
     """
 
     def __iter__(self) -> Iterator[Delivery]:
-        """Each dead letter once, held until it is dropped or the context ends."""
+        """Yield each dead letter once; it is held until it is dropped or the context ends."""
         ...
 
     def publish(self, message: OutgoingMessage) -> None:
-        """As `Adapter.publish`: returns when the broker has it."""
+        """Publish as `Adapter.publish` does, and return when the broker has the message."""
         ...
 
     def drop(self, delivery: Delivery) -> None:
-        """Remove this dead letter; raises Unsettled when its fate is unknown."""
+        """Remove this dead letter; raise Unsettled if the result is unknown."""
         ...
 
 
 class Adapter(Protocol):
-    """One queue of one broker, consumed by one worker process."""
+    """The connection to one queue of one broker, for one worker process."""
 
     @property
     def capabilities(self) -> Capabilities:
-        """What this broker can do; the same before and after `start`."""
+        """The abilities of this broker; the same before and after `start`."""
         ...
 
     @property
     def last_turn(self) -> float | None:
-        """When (monotonic) the I/O thread last did a turn of its own work: at least every 5 s while it lives; None before `start`."""
+        """
+        The time (monotonic) of the I/O thread's last turn of its own work, or None before `start`.
+
+        While the thread lives, it makes a turn at least every 5 s.
+        """
         ...
 
     def start(self, sink: Sink) -> None:
-        """Begin to connect, in the adapter's own I/O thread, and keep connected; returns at once; every signal goes to `sink`."""
+        """
+        Start the adapter's own I/O thread, which connects and stays connected; return at once.
+
+        Every signal goes to `sink`.
+        """
         ...
 
     def prefetch(self, count: int) -> None:
         """
-        Set the window: at most `count` deliveries of this epoch may be un-settled at any time; thread-safe.
+        Set the prefetch: at most `count` deliveries of this epoch may be un-settled at any time; thread-safe.
 
-        0 means that no new one comes, at once, without closing anything; what is un-settled stays as it is.
-        Begins at 0, and keeps its value through a reconnect.
+        0 stops new deliveries at once and closes nothing; un-settled deliveries stay valid.
+        The prefetch starts at 0, and keeps its value through a reconnect.
         """
         ...
 
     def publish(self, message: OutgoingMessage) -> None:
         """
-        Hand a copy to the broker on a connection of its own; works before `start`; thread-safe.
+        Publish a message on a connection of its own; works before `start`; thread-safe.
 
-        Returns when the broker has it (confirm, receipt, commit).
-        Raises PublishFailed when that is unknown, TargetMissing when the queue is not there.
-        Raises ValueError for a new message (`OutgoingMessage.first`) over the limits; a copy of one that was taken is never refused.
+        Returns when the broker has the message (confirm, receipt, commit).
+        Raises PublishFailed if that is unknown, and TargetMissing if the queue does not exist.
+        Raises ValueError for a new message (`OutgoingMessage.first`) over the limits.
+        A copy of a message that the broker accepted before is never refused.
         """
         ...
 
     def settle(self, delivery: Delivery, how: Settle) -> Settled:
         """
-        Acknowledge or release one delivery, and say how much is known of it; thread-safe, idempotent within its epoch.
+        Acknowledge or release one delivery, and return whether the broker confirmed it or it was only sent.
 
-        Raises StaleDelivery for a delivery of an old epoch, without telling the broker anything.
-        Raises Unsettled when the fate is unknown; that epoch then ends at once, with `Lost`.
+        Thread-safe, and idempotent within the delivery's epoch.
+        Raises StaleDelivery for a delivery of an earlier epoch, and then sends nothing to the broker.
+        Raises Unsettled if the result is unknown; that epoch then ends at once, with `Lost`.
         """
         ...
 
     def identity(self) -> str:
-        """Which broker this is, the same from every client and after every restart; raises BrokerUnavailable."""
+        """
+        Return the broker's identity, the same from every client and after every restart.
+
+        Raises BrokerUnavailable.
+        """
         ...
 
     def consumers(self) -> int | None:
         """
-        How many consumers the queue has, or None where the broker cannot count; raises BrokerUnavailable.
+        Return the number of the queue's consumers, or None if the broker cannot count them.
 
-        An adapter is at most one of them, and none while its window is 0.
+        An adapter counts as one consumer at most, and as none while its prefetch is 0.
+        Raises BrokerUnavailable.
         """
         ...
 
     def findings(self, spec: QueueSpec) -> Sequence[Finding]:
-        """What is wrong between this broker and that queue, each with its remedy; changes nothing; raises BrokerUnavailable."""
+        """
+        Return the problems of this queue on this broker, each with its remedy.
+
+        Changes nothing.
+        Raises BrokerUnavailable.
+        """
         ...
 
     def dead_letters(self) -> AbstractContextManager[DeadLetters]:
-        """The dead letters of this queue, on a connection of their own; works before `start`."""
+        """Open the dead letters of this queue, on a connection of their own; works before `start`."""
         ...
 
     def stop(self, within: float) -> None:
         """
-        Close everything within that many seconds; what is un-settled comes again, to whoever consumes next.
+        Close everything within that many seconds; the broker delivers un-settled messages again to the next consumer.
 
         Safe in any order: before `start`, twice, from any thread.
         """
@@ -276,13 +302,25 @@ class Adapter(Protocol):
 
 @runtime_checkable
 class SettlesAsync(Protocol):
-    """An adapter whose broker answers a settlement later, and which need not hold a thread until then."""
+    """An adapter whose broker confirms a settlement later, and which needs no waiting thread until then."""
 
     def settle_async(
         self, delivery: Delivery, how: Settle, on_settled: Callable[[Settled | StaleDelivery | Unsettled], None]
     ) -> None:
-        """As `settle`, but returns at once: `on_settled` is called exactly once, from any thread, with what `settle` answers or raises."""
+        """
+        Settle as `settle` does, but return at once.
+
+        `on_settled` is called exactly once, from any thread, with the value that `settle` returns or the error that it raises.
+        """
         ...
+
+
+def check_size(what: str, size: int, limit: int) -> None:
+    """Raise ValueError when something of this size in bytes is over the broker's limit."""
+    if size > limit:
+        raise ValueError(
+            f"Expected {what} of at most {limit} bytes, got {size}: send a reference to the data, not the data."
+        )
 
 
 OpenAdapter = Callable[[str, QueueSpec, Settings], Adapter]

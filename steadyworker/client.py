@@ -1,7 +1,8 @@
 """
-What a sender uses: send a job, ask how it is, cancel it.
+The sender's side: send a job, read its state, cancel it.
 
-A key names one piece of work: a second message with it is answered from the record, so that sending twice is harmless.
+A key names one piece of work.
+A worker process acknowledges a second message with the same key without a run, so sending twice is harmless.
 """
 
 from __future__ import annotations
@@ -34,12 +35,12 @@ _OURS = "sw-"
 @dataclass(frozen=True, slots=True)
 class JobStatus:
     """
-    A job, as its ledger knows it at this moment.
+    The state of a job as the ledger has it at this moment.
 
     Attributes:
         attempts, crashes, losses, interruptions: The four counters.
         done, total, note: The last progress of its last run, or None and "".
-        reason: Why it is where it is: the last failure, or the dead letter's reason.
+        reason: Why the job is in this state: the last failure, or the dead letter's reason.
         started_at, ended_at, last_progress: Seconds since 1970 in UTC.
     """
 
@@ -60,14 +61,14 @@ class JobStatus:
 
 class Client:
     """
-    Sends jobs; thread-safe, and safe to fork: each process connects for itself, on first use.
+    A sender of jobs, thread-safe and safe to fork: each process opens its own connection on first use.
 
     Args:
-        broker: URL of the broker; by default what environment and `steadyworker.toml` say.
-        ledger: URL of the ledger, likewise; only `status`, `cancel` and `send(again=True)` ask it.
+        broker: URL of the broker; by default the setting of the environment or of `steadyworker.toml`.
+        ledger: URL of the ledger, with the same default; only `status`, `cancel` and `send(again=True)` use it.
 
     Raises:
-        ConfigError: A setting that makes no sense.
+        ConfigError: A setting is not valid.
     """
 
     def __init__(self, broker: str | None = None, *, ledger: str | None = None) -> None:
@@ -75,7 +76,7 @@ class Client:
 
     @classmethod
     def configured(cls, options: Options) -> Self:
-        """A client of settings that were loaded already, as a command has them."""
+        """Return a Client with settings that are already loaded, as a command has them."""
         client = cls.__new__(cls)
         client._begin(options)  # noqa: SLF001 - this is a constructor
         return client
@@ -118,23 +119,24 @@ class Client:
         again: bool = False,
     ) -> str:
         """
-        Send one job; returns its key once the broker has confirmed the message.
+        Send one job, and return its key once the broker has confirmed the message.
 
         Args:
-            to: A Worker class, whose payload type is checked here, or the name of a queue.
-            payload: The job's payload; `bytes` are sent as they are.
-            key: What this piece of work is called; a fresh one when none is given.
-                A key that is no plain name is replaced by `h-` and its SHA-256, which is what is returned.
-            delay: Seconds, at least, until the job may start.
-            headers: The sender's own, passed on to the handler; those beginning with `sw-` are SteadyWorker's.
-            again: Run it even if the ledger has seen this key: one round further than the last.
+            to: A Worker class or the name of a queue; for a Worker class the payload's type is checked here.
+            payload: The job's payload; for a queue's name, or a payload type of `bytes`, bytes are sent unchanged.
+            key: The name of this piece of work; generated if it is not given.
+                A key that is not a plain name is replaced by `h-` and its SHA-256, and that key is returned.
+            delay: The least number of seconds, or a timedelta, until the job may start.
+            headers: Your own headers for the handler; names that begin with `sw-` are reserved for SteadyWorker.
+            again: Run the job even if the ledger has a record of this key: as the round after its last one.
 
         Raises:
-            SendError: Not confirmed: it may or may not have arrived; send again with the same key.
-            BadPayload: The payload is not what the Worker declares, or too large.
-            ConfigError: The Worker, the queue's name, or a setting makes no sense.
-            LedgerUnavailable: `again` was asked for, and the ledger did not answer; nothing was sent.
-            ValueError, TypeError: A key, header or delay that cannot be.
+            SendError: The broker did not confirm the message, which may or may not have arrived.
+                Send it again with the same key.
+            BadPayload: The payload is not of the Worker's payload type, or is too large.
+            ConfigError: The Worker, the queue's name, or a setting is not valid.
+            LedgerUnavailable: `again` was given, and the ledger did not respond; nothing was sent.
+            ValueError, TypeError: A key, a header or the delay is not valid.
         """
         return self._send(to, payload, key, delay, headers, again)
 
@@ -171,9 +173,9 @@ class Client:
         again: bool = False,
     ) -> str:
         """
-        `send`, awaited; it happens in a thread, so that the event loop is never blocked.
+        Send one job as `send` does, in a thread, so that the event loop is never blocked.
 
-        A task that is cancelled while it waits may or may not have sent: send again with the same key.
+        If the task is cancelled while it waits, the message may or may not be sent: send it again with the same key.
         """
         return await asyncio.to_thread(self._send, to, payload, key, delay, headers, again)
 
@@ -194,7 +196,7 @@ class Client:
         if largest is not None and len(outgoing.body) > largest:
             raise BadPayload(
                 f"Expected a payload of at most {largest} bytes for this broker, got {len(outgoing.body)}: "
-                "store the data elsewhere and send where it is."
+                "store the data elsewhere and send a reference to it."
             )
         name = outgoing.headers[KEY]
         try:
@@ -209,9 +211,13 @@ class Client:
 
     def status(self, worker: type[Worker[Any, Any]] | str, key: str) -> JobStatus | None:
         """
-        The job of this key (its last round), or None when the ledger knows none: not delivered yet, or long ended.
+        Return the state of this key's job (its last round), or None if the ledger has no record of it.
 
-        Raises BrokerUnavailable (it names the ledger's namespace) and LedgerUnavailable.
+        There is no record before the job's first delivery, and none long after its end.
+
+        Raises:
+            BrokerUnavailable: The broker, whose identity is the ledger's namespace, did not respond.
+            LedgerUnavailable: The ledger did not respond.
         """
         links, line = self._connected(), line_of(worker, self._options)
         job = links.last_job(line, normal_key(key))
@@ -237,12 +243,16 @@ class Client:
 
     def cancel(self, worker: type[Worker[Any, Any]] | str, key: str, reason: str) -> JobState | None:
         """
-        Cancel the job of this key (its last round), and answer the state that it was in; None when it was not known.
+        Cancel the job of this key (its last round), and return its state, or None if the ledger had no record of it.
 
-        A run under way hears of it within 15 s; a job that waits, or has not come yet, is not run when it comes.
-        Either becomes a dead letter, "cancelled: …"; a job that has ended stays what it is.
+        A run under way receives the cancel within 15 s.
+        A job that waits, or that the broker has not delivered yet, is not run when it is delivered.
+        In both cases the message becomes a dead letter, "cancelled: …".
+        A job that has ended does not change.
 
-        Raises BrokerUnavailable (it names the ledger's namespace) and LedgerUnavailable.
+        Raises:
+            BrokerUnavailable: The broker, whose identity is the ledger's namespace, did not respond.
+            LedgerUnavailable: The ledger did not respond.
         """
         links, line = self._connected(), line_of(worker, self._options)
         ledger, job = links.ledger(), links.last_job(line, normal_key(key))
@@ -251,7 +261,7 @@ class Client:
         return row.job_state if row is not None else None
 
     def close(self) -> None:
-        """Close this process's connections; safe twice, and from any thread."""
+        """Close this process's connections; safe to call twice, and from any thread."""
         self._closed = True
         links = self._links.pop(os.getpid(), None)
         if links is not None:
@@ -268,8 +278,9 @@ class Client:
     def _connected(self) -> Connections:
         if self._closed:
             raise RuntimeError("Expected an open Client, got one that is closed: make a new one.")
-        # A forked child finds its parent's links under the parent's pid: never used, and never collected (that would
-        # close what the parent still uses).  `setdefault` is atomic: there is no lock that a fork could leave locked.
+        # A forked child has its parent's connections under the parent's pid.
+        # It never uses them and never collects them: that would close what the parent still uses.
+        # `setdefault` is atomic, so there is no lock that a fork could leave locked.
         links = self._links.get(os.getpid())
         return links if links is not None else self._links.setdefault(os.getpid(), Connections(self._options))
 
@@ -278,7 +289,7 @@ def message(
     line: Line, payload: object, *, key: str | None, delay: float | timedelta, headers: Mapping[str, str]
 ) -> OutgoingMessage:
     """
-    The message that `Client.send` publishes, checked, under a fresh key when none is given.
+    Return the checked message that `Client.send` publishes, with a generated key if none is given.
 
     Raises BadPayload, ConfigError, ValueError and TypeError as `Client.send` does.
     """
@@ -300,7 +311,7 @@ def _key(key: str | None, headers: Mapping[str, str], key_header: str | None) ->
     if chosen is None:
         return uuid.uuid4().hex
     if not chosen:
-        raise ValueError("Expected a key that is not empty: leave it out for a fresh one.")
+        raise ValueError("Expected a key that is not empty: leave it out to have one generated.")
     return normal_key(chosen)
 
 

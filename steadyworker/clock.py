@@ -1,69 +1,68 @@
 """
-The only module that reads a clock, and which clock is for what.
+The only module that reads a clock, and the use of each clock.
 
-| clock | for |
+| clock | use |
 |---|---|
 | `monotonic` | waits, `time_limit`, `stall_limit`: a suspended laptop is not the job's fault |
-| `boottime` | trust and lease arithmetic: runs on through a suspend, as the rest of the world does |
-| `wall` | to tell people, and to keep old rows by; never to decide who runs a job |
+| `boottime` | trust and leases: it goes on during a suspend, as other hosts do |
+| `wall` | times for people, and the age of old rows; never decides which process runs a job |
 """
 
 from __future__ import annotations
 
 import time
 from dataclasses import dataclass, fields
+from functools import partial
 from typing import Protocol
 
 
 class Clock(Protocol):
-    """Three readings in seconds."""
+    """Three clocks, each read in seconds."""
 
     def monotonic(self) -> float:
-        """Seconds that stand still while the machine sleeps."""
+        """Return seconds that stand still while the machine sleeps."""
         ...
 
     def boottime(self) -> float:
-        """Seconds since boot, sleep included."""
+        """Return seconds since boot, sleep included."""
         ...
 
     def wall(self) -> float:
-        """Seconds since 1970 in UTC; may jump."""
+        """Return seconds since 1970 in UTC; this clock may jump."""
         ...
-
-
-class SystemClock:
-    """The clocks of this machine."""
-
-    def monotonic(self) -> float:
-        """CLOCK_MONOTONIC."""
-        return time.monotonic()
-
-    def boottime(self) -> float:
-        """CLOCK_BOOTTIME; where there is none (macOS, for development) the monotonic clock, which counts sleep there."""
-        return time.clock_gettime(_BOOTTIME) if _BOOTTIME is not None else time.monotonic()
-
-    def wall(self) -> float:
-        """CLOCK_REALTIME."""
-        return time.time()
 
 
 _BOOTTIME: int | None = getattr(time, "CLOCK_BOOTTIME", None)
 
 
+class SystemClock:
+    """
+    The clocks of this machine: CLOCK_MONOTONIC, CLOCK_BOOTTIME and CLOCK_REALTIME.
+
+    Without CLOCK_BOOTTIME (macOS, for development) `boottime` is the monotonic clock, which counts sleep there.
+    The readings are the C functions themselves: a worker process reads a clock dozens of times for each job.
+    """
+
+    monotonic = staticmethod(time.monotonic)
+    boottime = staticmethod(time.monotonic if _BOOTTIME is None else partial(time.clock_gettime, _BOOTTIME))
+    wall = staticmethod(time.time)
+
+
 @dataclass(frozen=True, slots=True)
 class Times:
     """
-    The clocks of the ledger, in seconds: one value given at assembly, and no option of `run`.
+    The durations of the ledger's rules, in seconds; fixed when the worker process is assembled, not an option of `run`.
 
     Attributes:
-        lease: How long a claim lasts.
-        renew: How often it is renewed.
-        call_timeout: How long one ledger call may take.
-        trust_for: How long after the *start* of the last renewal that landed a run may commit.
-        margin: How long after its end a lease may be taken over.
-        defer_delay: The delay of a copy that follows another's run.
-        adopt_window: How long after a reconnect a run adrift offers its credit, so that its own job can come home.
-        cancel_grace: How long a run that was cancelled may take to end by itself.
+        lease: The duration of a claim.
+        renew: The time between two renewals of a lease.
+        call_timeout: The limit for one ledger call.
+        trust_for: The time for which a run may commit, from the *start* of the last renewal that succeeded.
+        margin: The time after the end of a lease before another worker process may take the job over.
+        defer_delay: The delay of a deferred delivery, whose job another run has.
+        adopt_window: The time after a reconnect in which a run without a valid delivery still counts in the prefetch.
+            Its own message can then be delivered again, even with one slot.
+        cancel_grace: The time in which a cancelled run may end by itself.
     """
 
     lease: float = 60.0
@@ -77,9 +76,9 @@ class Times:
 
     def __post_init__(self) -> None:
         if not self.renew < self.trust_for < self.lease:
-            msg = f"Expected renew < trust < lease, got {self.renew}, {self.trust_for}, {self.lease}: a lease must outlive its trust."
+            msg = f"Expected renew < trust_for < lease, got {self.renew}, {self.trust_for}, {self.lease}: shorten renew or trust_for, or lengthen lease."
             raise ValueError(msg)
 
     def scaled(self, by: float) -> Times:
-        """The same proportions, `by` times faster; for tests."""
+        """Return the same durations, `by` times shorter; for tests."""
         return Times(**{each.name: getattr(self, each.name) / by for each in fields(self)})

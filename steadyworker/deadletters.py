@@ -1,26 +1,27 @@
 """
-Dead letters: what is in a dead-letter queue, why, and the two ways out of it.
+Dead letters: the content of a dead-letter queue, the reason for each letter, and the two ways out of the queue.
 
-A dead letter is the job's body and headers, with why in the headers: reason, error, counters, first failure, worker.
-Copies of one job (a confirm that was lost) are one `DeadLetter`, and whatever is done to it is done to all of them.
-A broker adds letters of its own (expired, too often delivered): these are shown with what is known of them.
+A dead letter is the job's body and headers.
+Its headers also carry the cause: reason, error, counters, first failure, worker.
+Several copies of one job (made when a confirm was lost) are one `DeadLetter`, and each action applies to all of them.
+A broker adds letters of its own (expired, too often delivered); these have fewer facts.
 
-| way out | order | a crash between the steps |
+| way out | order | after a crash between the steps |
 |---|---|---|
-| replay | publish to the work queue, confirmed → remove every copy | replay again: same key and round, runs once |
-| drop | remove every copy → forget the ledger's row | drop again |
+| replay | publish to the work queue, confirmed → remove every copy | replay again: same key and round, so the job runs once |
+| drop | remove every copy → delete the ledger's row | drop again |
 """
 
 from __future__ import annotations
 
 import difflib
 import hashlib
-import re
 import uuid
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
+from typing import TypeVar
 
 from steadyworker.adapter import DeadLetters, Delivery, OutgoingMessage, Target
 from steadyworker.delivery import (
@@ -37,34 +38,38 @@ from steadyworker.delivery import (
     ROUND,
     UID,
     WORKER,
+    Headers,
+    key_of,
+    moment_of,
+    number_of,
 )
 from steadyworker.errors import SteadyWorkerError
 from steadyworker.ledger.base import JobId, Ledger, State
 from steadyworker.names import normal_key
 
 KEY_CONFLICT = "key-conflict"
-"""The reason of a letter whose key belongs to a job with another body."""
+"""The reason of a letter with the key of a job that has another body."""
 
 _BAD_HEADER = "bad-header"
 _STRIPPED = frozenset((*OWN_HEADERS, *DEAD_HEADERS))
 
-_DIGITS = re.compile("[0-9]{1,7}")
-_MAX_INSTANT = 1e11
+Value = TypeVar("Value")
 
 
 @dataclass(frozen=True, slots=True)
 class DeadLetter:
     """
-    One job in a dead-letter queue, with all that its letters say of it.
+    One job in a dead-letter queue, with all the facts that its letters carry.
 
     Attributes:
-        key: The job's key; a letter that has none is shown as `unkeyed-`, its body's digest and a number.
+        key: The job's key; a letter without one gets `unkeyed-`, its body's digest and a number.
         round: How often this job had been replayed or sent again before.
-        reason: Why it is here; empty when the broker put it here and gave none.
-        ours: SteadyWorker decided it; else the broker did, and only `body` and `headers` are sure.
-        size: The body's length in bytes; `body` is shorter when the adapter left it out.
-        copies: How many letters of this job are in the queue.
-        first_failed_at, sent_at: wall clock, for people.
+        reason: Why it is a dead letter; empty if the broker put it here and gave no reason.
+        ours: True if SteadyWorker made it a dead letter.
+            Otherwise the broker did, and only `body` and `headers` are certain.
+        size: The body's length in bytes; `body` is shorter if the adapter left it out.
+        copies: The number of letters of this job in the queue.
+        first_failed_at, sent_at: Wall-clock times, for people.
     """
 
     key: str
@@ -89,13 +94,13 @@ class DeadLetter:
 
     @property
     def whole(self) -> bool:
-        """The body is all there."""
+        """True if `body` is complete."""
         return self.size == len(self.body)
 
 
 @dataclass(frozen=True, slots=True)
 class Replayed:
-    """A dead letter that went back to its work queue, and the key and round of the job that it is now."""
+    """A dead letter that went back to its work queue, with the key and the round that its job now has."""
 
     letter: DeadLetter
     key: str
@@ -108,12 +113,13 @@ class DeadLetterQueue:
 
     Args:
         open_letters: `Adapter.dead_letters` of the work queue that the letters came from.
-        ledger: Asked for checkpoints and for the state of jobs that the broker gave up.
-        namespace: The ledger's, for this broker.
+        ledger: The ledger, which has the checkpoints and the state of jobs that the broker gave up.
+        namespace: The ledger's namespace for this broker.
         queue: The work queue's name.
-        key_header: The header that the Worker takes its key from, if it names one.
+        key_header: The header that holds the Worker's key, if the Worker names one.
 
-    Every method may raise BrokerUnavailable, and all but `letters` LedgerUnavailable.
+    `letters`, `replay` and `drop` may raise BrokerUnavailable.
+    All methods but `letters` may raise LedgerUnavailable.
     """
 
     def __init__(
@@ -132,12 +138,16 @@ class DeadLetterQueue:
         self._key_header = key_header
 
     def letters(self, keys: Sequence[str] | None = None) -> list[DeadLetter]:
-        """Every dead letter, oldest first, or those of these keys; raises SteadyWorkerError for a key that has none."""
+        """
+        Return all dead letters, or those of these keys, oldest first.
+
+        Raises SteadyWorkerError for a key that has no dead letter.
+        """
         with self._open_letters() as held:
             return [letter for letter, _ in self._chosen(held, keys)]
 
     def checkpoint(self, letter: DeadLetter) -> bytes | None:
-        """The position that the job had reached, as JSON text, or None when the ledger has none (any more)."""
+        """Return the job's last checkpoint as JSON text, or None if the ledger has none, or has it no longer."""
         return row.checkpoint if (row := self._ledger.read(self._id(letter))) else None
 
     def replay(
@@ -148,23 +158,25 @@ class DeadLetterQueue:
         each: Callable[[Replayed], None] = lambda _: None,
     ) -> list[Replayed]:
         """
-        Put dead letters (all, or those of these keys) back into the work queue, one round further, counters at zero.
+        Put dead letters (all, or those of these keys) back into the work queue, in the next round, counters at zero.
 
-        The new round begins at the checkpoint of the old one, unless `from_start` forgets it first.
-        `each` is told of every letter once it is published, confirmed and removed.
-        A crash between publish and removal leaves the letter here: to replay it again publishes the same key and round,
-        which is answered from the record, so that the job still runs once.
-        Three kinds of letter are treated apart:
+        The new round starts from the checkpoint of the old one, unless `from_start` deletes it first.
+        `each` is called with every letter once it is published, confirmed and removed.
+        A crash between publish and removal leaves the letter here.
+        Replay it again: the second message has the same key and round, so the job still runs once.
+        Three kinds of letter are special:
 
-        - one that the *broker* put here while the ledger calls its job unfinished, done or unknown goes back as it was,
-          in the same round, so that a run that is still under way adopts it;
-        - a key conflict gets a key of its own, made of the old one and its body: it is another piece of work, and must
-          not begin at a stranger's checkpoint;
-        - one without any key gets a fresh key (only here may that crash make two jobs of one letter).
+        - A letter that the *broker* put here, while its job in the ledger is unfinished, done or absent.
+          It goes back unchanged, in the same round, so that a run that is still under way adopts it.
+        - A key conflict.
+          It gets a key of its own, made of the old key and its body.
+          It is another piece of work, and must not start from another job's checkpoint.
+        - A letter without a key.
+          It gets a generated key; only here can that crash make two jobs of one letter.
 
         Raises:
-            SteadyWorkerError: A key has no dead letter, or a body is not whole; nothing was replayed.
-            PublishFailed: The work queue did not confirm; this letter and those after it stay.
+            SteadyWorkerError: A key has no dead letter, or a body is not complete; nothing was replayed.
+            PublishFailed: The broker did not confirm the message; this letter and those after it stay.
         """
         replayed: list[Replayed] = []
         with self._open_letters() as held:
@@ -176,7 +188,7 @@ class DeadLetterQueue:
                     raise SteadyWorkerError(f"Expected the whole body of {letter.key}, got {got}: {remedy}")
             for letter, deliveries in chosen:
                 message, result = self._again(letter)
-                if from_start and result.round > letter.round:  # else the row is another job's, or its run may go on
+                if from_start and result.round > letter.round:  # else its run may go on, or the row is another job's
                     self._ledger.clear_checkpoint(self._id(letter))
                 held.publish(message)
                 for delivery in deliveries:
@@ -189,13 +201,13 @@ class DeadLetterQueue:
         self, keys: Sequence[str] | None = None, *, each: Callable[[DeadLetter], None] = lambda _: None
     ) -> list[DeadLetter]:
         """
-        Remove dead letters (all, or those of these keys) for good, and the ledger's record of them.
+        Remove dead letters (all, or those of these keys) for good, with the ledger's record of them.
 
-        `each` is told of every letter once it is removed; afterwards its key is free again.
+        `each` is called with every letter once it is removed; afterwards its key is free again.
 
         Raises:
             SteadyWorkerError: A key has no dead letter; nothing was dropped.
-            Unsettled: A removal whose fate is unknown; this letter and those after it may still be here.
+            Unsettled: The result of a removal is unknown; this letter and those after it may still be here.
         """
         with self._open_letters() as held:
             chosen = self._chosen(held, keys)
@@ -215,7 +227,7 @@ class DeadLetterQueue:
         for key, asked in wanted.items():
             if key not in known:
                 near = difflib.get_close_matches(key, known, n=1)
-                hint = f"did you mean {near[0]}?" if near else "`steadyworker dead list` shows the keys that are."
+                hint = f"did you mean {near[0]}?" if near else "`steadyworker dead list` shows the keys."
                 raise SteadyWorkerError(f"Expected the key of a dead letter of {self._queue}, got {asked!r}: {hint}")
         return [(letter, deliveries) for letter, deliveries in every if letter.key in wanted]
 
@@ -227,11 +239,12 @@ class DeadLetterQueue:
             return
         row = self._ledger.read(self._id(letter))
         if row is not None and row.state is State.DEAD:
-            self._ledger.clear_checkpoint(row.id)  # else the row is kept for the round after it, and there is none
+            # `forget` keeps a row with a checkpoint for the next round, and a dropped job has none.
+            self._ledger.clear_checkpoint(row.id)
             self._ledger.forget(row.id)
 
     def _again(self, letter: DeadLetter) -> tuple[OutgoingMessage, Replayed]:
-        """The message that a replay publishes, and what is said of it."""
+        """Return the message that a replay publishes, and its description for the caller."""
         if not letter.keyed:
             return self._fresh(letter, uuid.uuid4().hex, 0)
         if letter.reason == KEY_CONFLICT:
@@ -256,7 +269,7 @@ class DeadLetterQueue:
 
 
 def _folded(held: Iterable[Delivery], queue: str, key_header: str | None) -> list[tuple[DeadLetter, list[Delivery]]]:
-    """One letter per job, in the order in which their first copies came, with the deliveries that are its copies."""
+    """Return one letter per job with the deliveries that are its copies, in the order of the first copies."""
     folded: dict[tuple[str, int, str], tuple[DeadLetter, list[Delivery]]] = {}
     unkeyed: Counter[str] = Counter()
     for delivery in held:
@@ -266,17 +279,17 @@ def _folded(held: Iterable[Delivery], queue: str, key_header: str | None) -> lis
             letter = replace(letter, key=f"{letter.key}-{unkeyed[letter.key]}")
         identity = (letter.key, letter.round, _digest(letter.body))
         first, deliveries = folded.get(identity, (letter, []))
-        told = letter if letter.ours and not first.ours else first  # ours says more than the broker's own copy
+        told = letter if letter.ours and not first.ours else first  # it has more facts than the broker's
         folded[identity] = (replace(told, copies=len(deliveries) + 1), [*deliveries, delivery])
     return list(folded.values())
 
 
 def _letter(delivery: Delivery, queue: str, key_header: str | None) -> DeadLetter:
     headers = delivery.headers
-    key = (headers.get(key_header) if key_header else None) or headers.get(KEY) or delivery.message_id
+    key = key_of(delivery, key_header)
     return DeadLetter(
         key=normal_key(key) if key else f"unkeyed-{_digest(delivery.body)}",
-        round=_number(headers.get(ROUND)),
+        round=_readable(number_of, headers, ROUND, 0),
         queue=queue,
         body=delivery.body,
         size=delivery.size,
@@ -284,10 +297,10 @@ def _letter(delivery: Delivery, queue: str, key_header: str | None) -> DeadLette
         reason=headers.get(REASON, ""),
         error_class=headers.get(ERROR_CLASS, ""),
         error=headers.get(ERROR_TEXT, ""),
-        attempts=_number(headers.get(ATTEMPTS)),
-        crashes=_number(headers.get(CRASHES)),
-        losses=_number(headers.get(LOSSES)),
-        first_failed_at=_instant(headers.get(FIRST_FAILED_AT)),
+        attempts=_readable(number_of, headers, ATTEMPTS, 0),
+        crashes=_readable(number_of, headers, CRASHES, 0),
+        losses=_readable(number_of, headers, LOSSES, 0),
+        first_failed_at=_readable(moment_of, headers, FIRST_FAILED_AT, None),
         sent_at=delivery.sent_at,
         worker=headers.get(WORKER, ""),
         uid=headers.get(UID, ""),
@@ -297,7 +310,11 @@ def _letter(delivery: Delivery, queue: str, key_header: str | None) -> DeadLette
 
 
 def _is_ours(headers: Mapping[str, str]) -> bool:
-    """Whether SteadyWorker decided it; a retry copy that the broker gave up has a reason too, but no dead header."""
+    """
+    Return whether SteadyWorker, not the broker, made the message with these headers a dead letter.
+
+    A retry copy that the broker gave up has a reason too, but none of the headers of a dead letter.
+    """
     decided = headers.get(REASON, "").startswith((KEY_CONFLICT, _BAD_HEADER))
     return decided or not headers.keys().isdisjoint(DEAD_HEADERS)
 
@@ -306,14 +323,9 @@ def _digest(body: bytes) -> str:
     return hashlib.sha256(body).hexdigest()[:12]
 
 
-def _number(text: str | None) -> int:
-    """A counter from a header; anyone may have written it, so what is not a sane number counts as none."""
-    return int(text) if text is not None and _DIGITS.fullmatch(text) else 0
-
-
-def _instant(text: str | None) -> float | None:
+def _readable(read: Callable[[Headers, str], Value], headers: Headers, name: str, otherwise: Value) -> Value:
+    """Return a header's value, or `otherwise` if it is invalid: any sender may have written it."""
     try:
-        instant = float(text or "")
+        return read(headers, name)
     except ValueError:
-        return None
-    return instant if 0 <= instant < _MAX_INSTANT else None
+        return otherwise

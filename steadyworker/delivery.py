@@ -1,4 +1,4 @@
-"""What a broker hands over, and what is handed to a broker; nothing of any client library's."""
+"""The messages that a broker delivers and receives, free of any client library's types."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ Headers = Mapping[str, str]
 
 
 class Redelivered(Enum):
-    """Whether the broker says that it handed this message over before."""
+    """The broker's mark that it delivered this message before."""
 
     YES = "yes"
     NO = "no"
@@ -20,13 +20,13 @@ class Redelivered(Enum):
 @dataclass(frozen=True, slots=True)
 class Delivery:
     """
-    One hand-over of a message by a broker.
+    One delivery of a message by a broker.
 
-    Valid only in the epoch (the connection, the channel, the consumer) that made it.
-    `id` tells one delivery of an epoch from another; it is the broker's own (a tag, a receipt handle).
-    `message_id` is the broker's stable id of the message, the same in each redelivery, or None where it has none.
-    `size` is the body's length in bytes, by default that of `body`; a body over the limit is handed over whole, for its
-    dead letter is all that is left of it.
+    It is valid only in the epoch (the life of the connection, channel or consumer) that it came in.
+    `id` identifies a delivery within its epoch; it is the broker's own (a tag, a receipt handle).
+    `message_id` is the broker's stable id of the message, the same in each redelivery, or None if the broker gives none.
+    `size` is the body's length in bytes, by default that of `body`.
+    A body over the limit is delivered whole, because its dead letter is the only copy that remains.
     """
 
     epoch: int
@@ -45,7 +45,7 @@ class Delivery:
 
 
 class Target(Enum):
-    """Where a copy goes."""
+    """The destination of a message: the work queue, the work queue after a delay, or the dead-letter queue."""
 
     WORK = "work"
     LATER = "later"
@@ -57,9 +57,9 @@ class OutgoingMessage:
     """
     A message to publish: to the work queue, to the work queue after `delay` seconds, or to the dead-letter queue.
 
-    `message_id` becomes the broker's stable id of the message, where the broker lets a sender set one.
-    `first` says that a sender publishes it: it is held to the size limits.
-    A copy of a message that the broker has taken before is never refused.
+    `message_id` becomes the broker's stable id of the message, if the broker lets a sender set one.
+    `first` marks a sender's new message, for which the size limits hold.
+    A copy of a message that the broker accepted before is never refused.
     """
 
     to: Target
@@ -71,20 +71,20 @@ class OutgoingMessage:
 
 
 class Settle(Enum):
-    """The two things that can be said of a delivery."""
+    """The two ways to settle a delivery: acknowledge it, or release it to the queue."""
 
     ACK = "ack"
     RELEASE = "release"
 
 
 class Settled(Enum):
-    """How much is known of a settlement: `known` was confirmed by the broker, `written` was handed to the network."""
+    """The certainty of a settlement: the broker confirmed it (`CONFIRMED`), or it was only sent (`SENT`)."""
 
     SENT = "sent"
     CONFIRMED = "confirmed"
 
 
-# The headers that SteadyWorker reads and writes; everything else in a message is the user's and is passed through.
+# The headers that SteadyWorker reads and writes; all other headers are the user's and are passed through.
 KEY = "sw-job-key"
 ROUND = "sw-round"
 HOP = "sw-hop"
@@ -95,9 +95,41 @@ FIRST_FAILED_AT = "sw-first-failed-at"
 REASON = "sw-reason"
 OWN_HEADERS = (KEY, ROUND, HOP, ATTEMPTS, CRASHES, LOSSES, FIRST_FAILED_AT, REASON)
 
-# What a dead letter carries beside them, for people; a replay leaves them out.
+# The additional headers of a dead letter, for people; a replay leaves them out.
 ERROR_CLASS = "sw-error-class"
 ERROR_TEXT = "sw-error"
 WORKER = "sw-worker"
 UID = "sw-uid"
 DEAD_HEADERS = (ERROR_CLASS, ERROR_TEXT, WORKER, UID)
+
+_LARGEST_NUMBER = 1_000_000
+_DIGITS = 7
+_LATEST = 1e11  # the year 5138: a larger number cannot be a time
+
+
+def key_of(delivery: Delivery, key_header: str | None) -> str | None:
+    """Return the key as its sender gave it: from `key_header`, else from `sw-job-key`, else the broker's stable message id."""
+    headers = delivery.headers
+    return (headers.get(key_header) if key_header else None) or headers.get(KEY) or delivery.message_id
+
+
+def number_of(headers: Headers, name: str) -> int:
+    """Return a counter from a header, 0 without one; raise ValueError for anything but 0 to 1,000,000."""
+    text = headers.get(name, "0")
+    if not (text.isascii() and text.isdigit() and len(text) <= _DIGITS and int(text) <= _LARGEST_NUMBER):
+        raise ValueError(f"{name}: expected a whole number from 0 to {_LARGEST_NUMBER}, got {text[:40]!r}")
+    return int(text)
+
+
+def moment_of(headers: Headers, name: str) -> float | None:
+    """Return seconds since 1970 from a header, None without one; raise ValueError for anything else."""
+    text = headers.get(name)
+    if text is None:
+        return None
+    try:
+        moment = float(text)
+    except ValueError:
+        moment = -1.0
+    if not 0 <= moment < _LATEST:
+        raise ValueError(f"{name}: expected seconds since 1970, got {text[:40]!r}")
+    return moment

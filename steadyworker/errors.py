@@ -1,5 +1,5 @@
 """
-Every exception that SteadyWorker raises or understands.
+Every exception that SteadyWorker raises or handles.
 
 ::
 
@@ -7,23 +7,23 @@ Every exception that SteadyWorker raises or understands.
     ├── Interrupt                    raised *by* Job calls: the run must end (shutdown, cancelled, time-limit, fenced)
     └── Exception
         └── SteadyWorkerError
-            ├── ConfigError          a setting, a check or a refused login: exit 78, carries its findings
-            ├── SendError            a message may or may not have arrived: send again with the same key
-            ├── BadPayload           a payload that does not decode: becomes the dead letter's reason
-            ├── ExportError          an export that cannot be made
-            │   └── TargetExists     the file that is there is another job's
-            ├── Outcomes a handler raises
-            │   ├── Retry            counts an attempt, comes again
-            │   ├── Reject           dead letter, now
-            │   └── Snooze           later, counts nothing
+            ├── ConfigError          a wrong setting, a failed check or a refused login: exit code 78, with findings
+            ├── SendError            the message may or may not have arrived: send again with the same key
+            ├── BadPayload           the payload does not decode: becomes the dead letter's reason
+            ├── ExportError          the export is not possible
+            │   └── TargetExists     another job's file has this path
+            ├── Outcomes that a handler raises
+            │   ├── Retry            counts an attempt; the job comes again
+            │   ├── Reject           the job becomes a dead letter at once
+            │   └── Snooze           counts nothing; the job comes again later
             ├── Adapter errors
-            │   ├── BrokerUnavailable  not reached: tried again for ever
-            │   ├── PublishFailed      not confirmed, may or may not be there: publish again
-            │   │   └── TargetMissing  the queue that it names is not there, or is full
-            │   ├── StaleDelivery      a delivery of an old epoch: cannot be settled
-            │   └── Unsettled          a settlement whose fate is unknown: that epoch is over
+            │   ├── BrokerUnavailable  the broker is not reachable: the adapter keeps trying
+            │   ├── PublishFailed      not confirmed, may or may not have arrived: publish again
+            │   │   └── TargetMissing  the queue does not exist, or is full
+            │   ├── StaleDelivery      the delivery is of an earlier epoch and cannot be settled
+            │   └── Unsettled          the settlement's result is unknown: its epoch ends
             └── Ledger errors
-                └── LedgerUnavailable  no answer: nothing is claimed, nothing is committed until it answers
+                └── LedgerUnavailable  no response: until there is one, no job is claimed and nothing is committed
 """
 
 from __future__ import annotations
@@ -37,12 +37,12 @@ InterruptReason = Literal["shutdown", "cancelled", "time-limit", "fenced"]
 
 
 class SteadyWorkerError(Exception):
-    """The root of all that SteadyWorker raises on purpose."""
+    """The base class of all errors that SteadyWorker raises on purpose."""
 
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One result of a check: what is wrong, and the remedy."""
+    """One result of a check: the problem and its remedy."""
 
     level: Literal["error", "warning"]
     what: str
@@ -53,7 +53,7 @@ class Finding:
 
 
 class ConfigError(SteadyWorkerError):
-    """A setting or a check that no retry can heal; the process ends with exit code 78 (EX_CONFIG)."""
+    """A wrong setting or failed check that no retry can repair; the process ends with exit code 78 (EX_CONFIG)."""
 
     def __init__(self, message: str, findings: Sequence[Finding] = ()) -> None:
         super().__init__(message)
@@ -61,33 +61,34 @@ class ConfigError(SteadyWorkerError):
 
 
 class SendError(SteadyWorkerError):
-    """A message was not confirmed: it may or may not have arrived; send again with the same key."""
+    """A message that was not confirmed: it may or may not have arrived; send it again with the same key."""
 
 
 class BadPayload(SteadyWorkerError):
-    """A payload that does not decode to what the Worker declares; its text names the field."""
+    """A payload that does not decode to the Worker's payload type; the text names the field."""
 
 
 class ExportError(SteadyWorkerError):
-    """An export that cannot be made as it is asked for."""
+    """An export that is not possible as requested."""
 
 
 class TargetExists(ExportError):
-    """The target is there already, and another job made it."""
+    """A target file that exists already and was made by another job."""
 
 
 class Retry(SteadyWorkerError):
     """
-    Raised by a handler: this attempt failed, try again.
+    A handler's request to count this attempt as failed and to try the job again.
 
     Args:
         reason: Why, for the log and the dead letter.
         delay: Seconds (or a timedelta) until the next attempt, instead of the policy's wait.
-        fresh: Forget the checkpoint, and how far an export got: the next attempt starts from the beginning.
+        fresh: Forget the checkpoint and the state of exports: the next attempt starts from the beginning.
             A file that was exported stays.
 
     Raises:
-        ValueError: A delay that is no finite time from 0 up; TypeError for what is no number at all.
+        ValueError: The delay is not a finite time of 0 seconds or more.
+        TypeError: The delay is neither a number nor a timedelta.
     """
 
     def __init__(self, reason: str = "", *, delay: float | timedelta | None = None, fresh: bool = False) -> None:
@@ -98,7 +99,7 @@ class Retry(SteadyWorkerError):
 
 
 class Reject(SteadyWorkerError):
-    """Raised by a handler: this job can never succeed; a dead letter with this reason, now."""
+    """A handler's verdict that the job can never succeed: it becomes a dead letter with this reason at once."""
 
     def __init__(self, reason: str) -> None:
         super().__init__(reason)
@@ -107,10 +108,11 @@ class Reject(SteadyWorkerError):
 
 class Snooze(SteadyWorkerError):
     """
-    Raised by a handler: not yet; the job comes again after `delay` seconds and no counter moves.
+    A handler's request to put the job off: it comes again after `delay` seconds, and no counter changes.
 
     Raises:
-        ValueError: A delay that is no finite time from 0 up; TypeError for what is no number at all.
+        ValueError: The delay is not a finite time of 0 seconds or more.
+        TypeError: The delay is neither a number nor a timedelta.
     """
 
     def __init__(self, delay: float | timedelta) -> None:
@@ -120,9 +122,9 @@ class Snooze(SteadyWorkerError):
 
 class Interrupt(BaseException):
     """
-    Raised by Job calls in the handler's own thread when the run must end.
+    An order to the handler to end its run, raised by Job calls in the handler's own thread.
 
-    Derives from BaseException because a handler's `except Exception` must not swallow a shutdown.
+    It derives from BaseException because a handler's `except Exception` must not swallow a shutdown.
     `reason` is `shutdown`, `cancelled`, `time-limit` or `fenced`.
     """
 
@@ -132,39 +134,39 @@ class Interrupt(BaseException):
 
 
 class BrokerUnavailable(SteadyWorkerError):
-    """The broker could not be reached or went away; the adapter tries again."""
+    """A broker that could not be reached, or whose connection was lost; the adapter tries again."""
 
 
 class PublishFailed(SteadyWorkerError):
-    """A copy was not confirmed: it may or may not be in the queue; publish it again."""
+    """A message that the broker did not confirm: it may or may not be in the queue; publish it again."""
 
 
 class TargetMissing(PublishFailed):
-    """The queue that a copy was published to is missing, or full; the original stays un-acknowledged."""
+    """A missing or full queue that a message was published to; the original stays un-acknowledged."""
 
 
 class StaleDelivery(SteadyWorkerError):
-    """A delivery of an earlier epoch was to be settled; the broker gave its message to someone else already."""
+    """An attempt to settle a delivery of an earlier epoch, whose message the broker delivers again."""
 
 
 class Unsettled(SteadyWorkerError):
-    """A settlement whose fate is unknown: its epoch ends, and the message either is gone or comes again."""
+    """A settlement with an unknown result: its epoch ends, and the message either is gone or is delivered again."""
 
 
 class LedgerUnavailable(SteadyWorkerError):
-    """The ledger did not answer; a write that was under way may or may not have landed."""
+    """A ledger that did not respond; a write that was under way may or may not be done."""
 
 
 def seconds(value: float | timedelta | None) -> float | None:
-    """Turn what the edge accepts (seconds, or a timedelta) into seconds."""
+    """Convert seconds or a timedelta, as public calls accept them, to seconds."""
     return value.total_seconds() if isinstance(value, timedelta) else value
 
 
 def _wait(delay: float | timedelta) -> float:
-    """A delay that a handler asks for: judged where it is raised, for nobody can wait for less than nothing, or for ever."""
+    """Return a handler's delay in seconds; checked where it is raised, so that the error shows the handler's own line."""
     number = seconds(delay)
     if isinstance(number, bool) or not isinstance(number, int | float):
         raise TypeError(f"Expected a delay in seconds or a timedelta, got {delay!r}.")
     if not 0 <= number < float("inf"):
-        raise ValueError(f"Expected a delay from 0 seconds up, and not for ever, got {delay!r}.")
+        raise ValueError(f"Expected a finite delay of 0 seconds or more, got {delay!r}.")
     return float(number)

@@ -1,8 +1,8 @@
 """
-What happened, as frozen records for listeners; a listener observes and can change nothing.
+The events that a worker process sends to listeners, as frozen records; a listener observes and can change nothing.
 
 A listener that raises is logged once and otherwise ignored: it never fails a job.
-The names below are frozen like an API: the log's `event` field carries them in snake case.
+The names below are as stable as an API: the log's `event` field has them in snake case.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from msgspec import Struct
 
 
 class Event(Struct, frozen=True, kw_only=True):
-    """The base of all: which job, where, and when (wall clock, seconds in UTC)."""
+    """The base of all events: the job, its queue, its run, and the time (wall clock, seconds in UTC)."""
 
     key: str
     queue: str
@@ -22,14 +22,14 @@ class Event(Struct, frozen=True, kw_only=True):
 
 
 class JobStarted(Event, frozen=True, kw_only=True):
-    """A run began."""
+    """The start of a run."""
 
     attempt: int
     why: str
 
 
 class JobEnded(Event, frozen=True, kw_only=True):
-    """A run ended; its outcome is not yet in the ledger."""
+    """The end of a run; its outcome is not yet in the ledger."""
 
     outcome: str
     reason: str
@@ -37,7 +37,7 @@ class JobEnded(Event, frozen=True, kw_only=True):
 
 
 class JobSettled(Event, frozen=True, kw_only=True):
-    """A message is settled: the one canonical record of it."""
+    """The settlement of a message: the one canonical record of it."""
 
     settlement: str
     outcome: str
@@ -51,41 +51,41 @@ class JobSettled(Event, frozen=True, kw_only=True):
 
 
 class DeliveryLost(Event, frozen=True, kw_only=True):
-    """The run's delivery is no longer valid; the run goes on."""
+    """The loss of a run's delivery, which is no longer valid; the run goes on."""
 
     cause: str
 
 
 class Adopted(Event, frozen=True, kw_only=True):
-    """A redelivery was bound to the run that is under way."""
+    """The binding of a redelivery to the run of its job that is already under way."""
 
 
 class DeliveryDeferred(Event, frozen=True, kw_only=True):
-    """A delivery was passed on, unrun: someone else runs its job."""
+    """A delivery that was published again with a delay and not run, because another run has its job."""
 
     delay: float
 
 
 class DuplicateAcked(Event, frozen=True, kw_only=True):
-    """A delivery was answered from the record, unrun."""
+    """A delivery that was acknowledged and not run, because the ledger shows that its job needs no run."""
 
     state: str
 
 
 class TakenOver(Event, frozen=True, kw_only=True):
-    """A run whose owner is gone was taken over."""
+    """The take-over of a job whose owner is gone."""
 
     losses: int
 
 
 class Fenced(Event, frozen=True, kw_only=True):
-    """The ledger refused a write: the run was dropped."""
+    """A write that the ledger refused; the run was dropped."""
 
     write: str
 
 
 class Checkpointed(Event, frozen=True, kw_only=True):
-    """A checkpoint is durable."""
+    """A checkpoint that is now durable."""
 
     size: int
 

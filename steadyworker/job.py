@@ -1,13 +1,14 @@
 """
-What a handler is given: one job, and all that it may ask of the worker process.
+The job that a handler receives, with the calls that it may make to its worker process.
 
-Every method is thread-safe, and each may raise Interrupt: that is how the plainest handler hears that its run must end.
+Every method is thread-safe.
+Every call of the table may raise Interrupt: so even the simplest handler ends when its run must end.
 
 | call | raises Interrupt |
 |---|---|
-| `check()` | from draining on |
-| `progress()`, `checkpoint()` (after the save), `export()` | from cancelling on |
-| any that the ledger refuses | at once: this run is no longer the one (`fenced`) |
+| `check()` | from the draining stage on |
+| `progress()`, `checkpoint()` (after the save), `export()` | from the interrupting stage on |
+| any call that the ledger refuses | at once: another run has the job (`fenced`) |
 """
 
 from __future__ import annotations
@@ -20,14 +21,14 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, Generic
 
-from msgspec import Struct
 from structlog.stdlib import BoundLogger
 from typing_extensions import TypeVar
 
 from steadyworker.clock import Clock
 from steadyworker.errors import BadPayload, ExportError
 from steadyworker.exports.base import Export
-from steadyworker.link import Link
+from steadyworker.link import Link, Task
+from steadyworker.names import file_name
 from steadyworker.payload import Decode, plain_encode
 from steadyworker.telemetry.logs import get_logger
 
@@ -38,33 +39,6 @@ _NOTE = 500
 _CHECKPOINT_BYTES = 64 << 10  # a checkpoint is a position, not a result
 
 
-class JobFacts(Struct, frozen=True, kw_only=True):
-    """
-    What is known of a job when its run begins.
-
-    `last_checkpoint` is JSON text; `deadline` is monotonic time, or None without a time limit.
-    """
-
-    key: str
-    queue: str
-    name: str
-    uid: str
-    fence: int
-    attempt: int
-    body: bytes
-    headers: Mapping[str, str]
-    sent_at: float | None
-    last_checkpoint: bytes | None
-    export_state: bytes | None
-    deadline: float | None
-
-    def context(self) -> dict[str, object]:
-        """What every log line of the job carries."""
-        facts: dict[str, object] = {"queue": self.queue, "key": self.key, "attempt": self.attempt, "fence": self.fence}
-        trace = self.headers.get("traceparent", "").split("-")
-        return facts | ({"trace_id": trace[1]} if len(trace) > 1 else {})
-
-
 class Job(Generic[P, C]):
     """
     One job, as its handler sees it.
@@ -73,69 +47,80 @@ class Job(Generic[P, C]):
         payload: The message's body, decoded to the Worker's payload type.
     """
 
-    def __init__(self, payload: P, facts: JobFacts, *, link: Link, clock: Clock, decode_checkpoint: Decode) -> None:
+    def __init__(
+        self, payload: P, task: Task, *, link: Link, clock: Clock, began: float, decode_checkpoint: Decode
+    ) -> None:
         self.payload = payload
-        self._facts = facts
+        self._deadline = None if task.time_limit is None else began + task.time_limit
+        self._task = task
         self._link = link
         self._clock = clock
         self._decode_checkpoint = decode_checkpoint
-        self._checkpoint = facts.last_checkpoint
-        self._services = _JobServices(facts, link)
+        self._checkpoint = task.last_checkpoint
+        self._services = _JobServices(task, link)
         self._exporting: set[Path] = set()
         self._changes = threading.Lock()
 
     @property
     def body(self) -> bytes:
-        """The message's body, as it came."""
-        return self._facts.body
+        """The message's body, as it was delivered."""
+        return self._task.body
 
     @property
     def headers(self) -> Mapping[str, str]:
-        """The message's headers, ours among them (`sw-…`)."""
-        return self._facts.headers
+        """The message's headers, with those of SteadyWorker (`sw-…`)."""
+        return self._task.headers
 
     @property
     def queue(self) -> str:
         """The queue that the message came from."""
-        return self._facts.queue
+        return self._task.queue
 
     @property
     def key(self) -> str:
         """The job's key, the same in every run: an idempotency key for your own effects."""
-        return self._facts.key
+        return self._task.key
 
     @property
     def name(self) -> str:
         """The key made safe for a file name; `.r1` after a replay."""
-        return self._facts.name
+        return file_name(self._task.key, self._task.round)
 
     @property
     def attempt(self) -> int:
-        """Which attempt this is, from 1; runs that a deploy or a lost host ended are not counted."""
-        return self._facts.attempt
+        """The number of this attempt, from 1; runs that a deploy or a lost host ended are not counted."""
+        return self._task.attempt
 
     @property
     def fence(self) -> int:
-        """This run's number: greater than that of every run before it, never reused; a guard for your own writes."""
-        return self._facts.fence
+        """
+        This run's fencing token, a guard for your own writes.
+
+        It is greater than that of every run before it, and never reused.
+        """
+        return self._task.fence
 
     @property
     def sent_at(self) -> float | None:
-        """When the message was sent (seconds since 1970, by the sender's or the broker's clock), if anybody said so."""
-        return self._facts.sent_at
+        """
+        The time when the message was sent, or None if the message does not have it.
+
+        In seconds since 1970, by the sender's or the broker's clock.
+        """
+        return self._task.sent_at
 
     @property
     def time_left(self) -> float | None:
         """Seconds until the time limit, or None without one."""
-        return None if self._facts.deadline is None else max(0.0, self._facts.deadline - self._clock.monotonic())
+        return None if self._deadline is None else max(0.0, self._deadline - self._clock.monotonic())
 
     @property
     def last_checkpoint(self) -> C | None:
         """
-        The last position that was saved, by this run or one before it; None at the very beginning.
+        The last position that this run or an earlier one saved, or None if there is no checkpoint yet.
 
         Raises:
-            ValueError: It does not decode to the Worker's checkpoint type, which has changed since.
+            ValueError: It does not decode to the Worker's checkpoint type, which has changed since the save.
         """
         if self._checkpoint is None:
             return None
@@ -143,32 +128,35 @@ class Job(Generic[P, C]):
             value: C = self._decode_checkpoint(self._checkpoint)
         except BadPayload as error:
             raise ValueError(
-                f"Expected a last checkpoint of the Worker's checkpoint type, got another ({error}): "
-                "let the new type decode the old one, or replay the job with --from-start."
+                f"Expected the last checkpoint to be of the Worker's checkpoint type, got another type ({error}): "
+                "make the new type decode the old one, or replay the job with --from-start."
             ) from None
         return value
 
     @cached_property
     def log(self) -> BoundLogger:
         """A structlog logger that carries queue, key, attempt, fence and trace id."""
-        return get_logger("steadyworker.job").bind(**self._facts.context())
+        return get_logger("steadyworker.job").bind(**self._task.context())
 
     def progress(self, done: float | None = None, total: float | None = None, note: str = "") -> None:
         """
-        Say how far the job is, or without arguments that it moves: feeds `jobs` and the stall watchdog.
+        Report how far the job is, or, without arguments, only that it moves.
 
-        Cheap: call it for every row if you like; at most five a second leave the process.
+        `steadyworker jobs` shows it, and the stall limit counts from it.
+        It is cheap enough for every row: at most five calls a second are passed on.
         """
         self._link.check(hard=True)
         self._services.progress(done, total, note)
 
     def checkpoint(self, value: C) -> None:
         """
-        Save a position that the next run of this job may start from; durable before it returns.
+        Save a position that the next run of this job can start from.
+
+        The position is durable when the call returns.
 
         Raises:
-            ValueError: It is no JSON, not of the checkpoint type, or over 64 KiB: a position, not a result.
-            Interrupt: After the save, when the run must end now; at once when another run has the job.
+            ValueError: It is not JSON, not of the checkpoint type, or over 64 KiB: save a position, not a result.
+            Interrupt: The run must end now (raised after the save), or another run has the job (raised at once).
         """
         try:
             text = plain_encode(value)
@@ -187,7 +175,7 @@ class Job(Generic[P, C]):
         self._link.check(hard=True)
 
     def check(self) -> None:
-        """Raise Interrupt when the worker process is on its way out, or this run must end; otherwise do nothing."""
+        """Raise Interrupt when the worker process is stopping or this run must end; otherwise do nothing."""
         self._link.check(hard=False)
 
     def export(
@@ -200,18 +188,18 @@ class Job(Generic[P, C]):
         by: Sequence[str] = (),
     ) -> Any:
         """
-        Make one file, whole or not at all, and answer its Manifest when it is committed.
+        Make one file, whole or not at all, and return its Manifest when the file is committed.
 
         Args:
-            export: `RowExport`, `SparkExport`, or anything with their `write`.
-            to: A local path; relative ones are of the working directory.
-            format: `Csv()`, `JsonLines()` or `Parquet()`; by default what the file's name says.
-            totals: What is summed while it is written: column to "sum".
+            export: `RowExport`, `SparkExport`, or any object with the same `write` method.
+            to: A local path; a relative path starts at the working directory.
+            format: `Csv()`, `JsonLines()` or `Parquet()`; by default chosen by the file's name.
+            totals: The columns to sum while the file is written, as a mapping of column to "sum".
             by: The columns that totals are grouped by.
 
         Raises:
-            ExportError: It cannot be made as it is asked for, or another thread of this run is making it.
-            TargetExists: Another job's file is there; unless you catch it the job becomes a dead letter.
+            ExportError: The export is not possible as requested, or another thread of this run is making it.
+            TargetExists: Another job's file has this path; unless you catch this, the job becomes a dead letter.
         """
         target = os.fspath(to)
         if "://" in target:
@@ -228,12 +216,16 @@ class Job(Generic[P, C]):
 
     @contextmanager
     def _alone(self, target: Path) -> Iterator[None]:
-        """A second thread of this run would remove what the first one writes, and publish half of it."""
+        """
+        Raise ExportError if this run is already exporting to the target.
+
+        A second thread would remove what the first one writes, and publish half of the file.
+        """
         with self._changes:
             if target in self._exporting:
                 raise ExportError(
                     f"Expected one export at a time to {target}, got a second one of the same run: wait for the first. "
-                    "A thread that nobody waits for any longer (asyncio.wait_for, a future's timeout) goes on."
+                    "A thread goes on after its caller has stopped waiting (asyncio.wait_for, a future's timeout)."
                 )
             self._exporting.add(target)
         try:
@@ -244,24 +236,24 @@ class Job(Generic[P, C]):
 
 
 class _JobServices:
-    """What an export may ask of its job: `exports.base.Services` over the link."""
+    """The calls that an export may make to its job: `exports.base.Services` over the link."""
 
-    def __init__(self, facts: JobFacts, link: Link) -> None:
-        self._facts = facts
+    def __init__(self, task: Task, link: Link) -> None:
+        self._task = task
         self._link = link
-        self._export_state = facts.export_state
+        self._export_state = task.export_state
 
     @property
     def uid(self) -> str:
-        return self._facts.uid
+        return self._task.uid
 
     @property
     def fence(self) -> int:
-        return self._facts.fence
+        return self._task.fence
 
     @property
     def key(self) -> str:
-        return self._facts.key
+        return self._task.key
 
     def progress(self, done: float | None, total: float | None, note: str = "") -> None:
         self._link.progressed(done, total, note[:_NOTE])
@@ -275,7 +267,7 @@ class _JobServices:
 
     def save_export_state(self, value: bytes | None) -> None:
         if value is not None and len(value) > _CHECKPOINT_BYTES:
-            raise ValueError(f"Expected a handle of at most {_CHECKPOINT_BYTES} bytes, got {len(value)}.")
+            raise ValueError(f"Expected an export's state of at most {_CHECKPOINT_BYTES} bytes, got {len(value)}.")
         self._link.ask("export_state", value)
         self._export_state = value
 

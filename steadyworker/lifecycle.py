@@ -1,17 +1,19 @@
 """
-The stages of a worker process and the legal ways between them; the stop signals, the one stop budget, and the exit codes.
+The stages of a worker process and the legal ways between them, the stop signals, the stop budget, and the exit codes.
 
 ::
 
-    running ⇄ quiet ──→ draining ──→ cancelling ──→ stopped
-       └────────────────────↑  ↑─────────┘ (a second signal skips ahead)
+    running ⇄ quiet ──→ draining ──→ interrupting ──→ stopped
+       └──────────────────↑
 
-Stages only go forward, but for `quiet`, which is left again; `advance` to a stage that lies behind is ignored, so that
-signals, budgets and failures may ask in any order and any number of times.
+Stages only go forward; the one exception is `quiet`, which can be left for `running`.
+A stage may be skipped: a second stop signal leads to `interrupting` at once.
+`advance` ignores a request for an earlier stage.
+So signals, budgets and failures may ask in any order and any number of times.
 
 The stop budget::
 
-    stop_within: │←── draining ──→│ 13 s before the end: cancelling │ 3 s before the end: kill │ the end: gone
+    stop_within: │←── draining ──→│ 13 s before the end: interrupting │ 3 s before the end: kill │ the end: stopped
 """
 
 from __future__ import annotations
@@ -32,11 +34,11 @@ EX_TERMINATED = 143
 INTERRUPT_BEFORE_END = 13.0
 KILL_BEFORE_END = 3.0
 CLOSE_BEFORE_END = 1.5
-"""Then nothing is waited for any longer: connections and the ledger are closed."""
+"""Seconds before the budget's end: from then on nothing waits, and connections and the ledger are closed."""
 
 
 class Stage(IntEnum):
-    """How far a worker process is on its way out."""
+    """The stage of a worker process, from running to stopped."""
 
     RUNNING = 0
     QUIET = 1
@@ -55,28 +57,32 @@ _LEGAL: dict[Stage, frozenset[Stage]] = {
 
 
 def advance(now: Stage, to: Stage) -> Stage:
-    """The stage after asking for `to`: itself when the way is legal, else the stage that we are in."""
+    """Return the stage after a request for `to`: `to` if the way is legal, else `now`."""
     return to if to in _LEGAL[now] else now
 
 
 @dataclass(frozen=True, slots=True)
 class Budget:
-    """When each stage of a stop begins, by the monotonic clock; it begins with the first stop signal and holds everything."""
+    """
+    The time for a whole stop, by the monotonic clock, and the start of each stage in it.
+
+    It begins with the first stop signal.
+    """
 
     began: float
     within: float
 
     @property
     def end(self) -> float:
-        """When everything must be gone."""
+        """The time when everything must have ended."""
         return self.began + self.within
 
     def left(self, now: float) -> float:
-        """Seconds until then."""
+        """Return the seconds until the end."""
         return max(0.0, self.end - now)
 
     def stage(self, now: float) -> tuple[Stage, bool]:
-        """The stage that the budget has reached, and whether what still runs is to be killed."""
+        """Return the stage that the budget has reached, and whether runs that still go on must be killed."""
         left = self.left(now)
         if left <= KILL_BEFORE_END:
             return Stage.INTERRUPTING, True

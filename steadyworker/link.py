@@ -1,8 +1,9 @@
 """
-The link between one run and its worker process, seen from where the handler runs.
+The link between one run and its worker process, on the handler's side.
 
-Questions go up and wait for their answers; the word that the run must end comes down.
-A process slot puts frames of a socket on both ends, a thread slot plain calls: neither `Job` nor an export can tell.
+Requests go up and wait for their replies; the order to end the run comes down.
+In a process slot both go as frames over a socket, in a thread slot as plain calls.
+`Job` and exports work the same with either.
 """
 
 from __future__ import annotations
@@ -14,31 +15,68 @@ from dataclasses import dataclass
 from queue import SimpleQueue
 from typing import Any, NoReturn, Protocol
 
+from msgspec import Struct
+
 from steadyworker.clock import Clock
 from steadyworker.errors import Interrupt, InterruptReason, SteadyWorkerError
 
 CANCEL = "cancel"
-"""What is asked to end a call to a service early: its data is the id of that call, and nobody answers it."""
+"""The request that ends a call to a service early: its data is the id of that call, and it has no reply."""
 
 SERVICE_ERROR = "service-error"
-"""The one event of a call that no service took: its text says why."""
+"""The only event of a call that no service accepted: its text is the reason."""
+
+
+class Task(Struct, frozen=True, kw_only=True):
+    """
+    The input of one run: all that its job is told at the start.
+
+    `last_checkpoint` is the JSON text of the user's checkpoint.
+    `time_limit` and `stall_limit` are seconds, or None; the slot enforces both.
+    At the time limit it kills the run; 10 s before, it raises Interrupt in the handler.
+    """
+
+    key: str
+    round: int = 0
+    queue: str
+    uid: str
+    fence: int
+    attempt: int
+    body: bytes
+    headers: Mapping[str, str] = {}
+    last_checkpoint: bytes | None = None
+    export_state: bytes | None = None
+    sent_at: float | None = None
+    time_limit: float | None = None
+    stall_limit: float | None = None
+
+    def context(self) -> dict[str, object]:
+        """Return the fields that every log line of the job has."""
+        fields: dict[str, object] = {
+            "queue": self.queue,
+            "key": self.key,
+            "attempt": self.attempt,
+            "fence": self.fence,
+        }
+        trace = self.headers.get("traceparent", "").split("-")
+        return fields | ({"trace_id": trace[1]} if len(trace) > 1 else {})
 
 
 class Upstream(Protocol):
     """The way up to the worker process; both calls are thread-safe and return at once."""
 
     def progressed(self, done: float | None, total: float | None, note: str) -> None:
-        """The job moved."""
+        """Send progress."""
         ...
 
     def asked(self, id: int, what: str, data: Any) -> None:
-        """The job asks; `Link.answer` is called with the same id."""
+        """Send a request; `Link.answer` is called later with the same id."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """One answer to a question; a call to a service gets several, the last with `end`."""
+    """One reply to a request; a call to a service gets several, the last with `end`."""
 
     data: Any
     refused: InterruptReason | None = None
@@ -47,11 +85,14 @@ class Answer:
 
 class Link:
     """
-    One run's link: made anew for each run, thread-safe.
+    The link of one run, thread-safe; each run gets a new one.
 
-    `raised` is the reason of the first Interrupt that it raised, or None: such a run is not Done, whatever it returns.
-    `heard` says whether the handler was told since it has to end now: what it does then is its clean-up.
-    `exports` holds the manifests of what the run has exported.
+    Attributes:
+        raised: The reason of the first Interrupt that was raised in this run, or None.
+            A run with a reason is not Done, even if its handler returns.
+        heard: True once the handler was interrupted after the order to end at once.
+            It is then in its clean-up.
+        exports: The manifests of the files that the run has exported.
     """
 
     def __init__(self, upstream: Upstream, clock: Clock, progress_every: float = 0.2) -> None:
@@ -73,7 +114,7 @@ class Link:
     # --- Called by the handler, in any of its threads ---
 
     def progressed(self, done: float | None, total: float | None, note: str) -> None:
-        """Pass progress up, every `progress_every` seconds at most; the first and the last always pass."""
+        """Send progress, at most once in `progress_every` seconds; the first and the last are always sent."""
         now = self._clock.monotonic()
         if now - self._sent_at < self._progress_every:
             self._unsent = (done, total, note)
@@ -82,18 +123,18 @@ class Link:
         self._upstream.progressed(done, total, note)
 
     def flush(self) -> None:
-        """Pass up the progress that was held back."""
+        """Send the progress that was held back."""
         unsent, self._unsent = self._unsent, None
         if unsent is not None:
             self._upstream.progressed(*unsent)
 
     def ask(self, what: str, data: Any = None) -> Any:
-        """Ask, and wait for the one answer; raises Interrupt when it is a refusal."""
+        """Send a request, wait for its one reply and return its data; raise Interrupt if the request is refused."""
         self.flush()
         id, answers = self._open(what, data)
         try:
             answer = answers.get()
-            while answer is None:  # the word to end came: what was asked is finished all the same
+            while answer is None:  # the run must end, but this request is finished first
                 answer = answers.get()
         finally:
             self._waiting.pop(id, None)
@@ -101,9 +142,10 @@ class Link:
 
     def call(self, service: str, request: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
         """
-        Ask a service, and yield its events to the last.
+        Call a service, and yield its events up to the last.
 
-        Hears at once that the run must end; closing the iterator early cancels the call.
+        Raises Interrupt as soon as the run must end.
+        Closing the iterator early cancels the call.
         """
         id, answers = self._open(service, dict(request))
         end = False
@@ -122,18 +164,22 @@ class Link:
                 self._upstream.asked(next(self._ids), CANCEL, id)
 
     def check(self, *, hard: bool) -> None:
-        """Raise Interrupt when the run must end: from draining on, or with `hard` from cancelling on."""
+        """Raise Interrupt if the run must end: from the draining stage on, or with `hard` from interrupting on."""
         reason = self._hard if hard else self._hard or self._soft
         if reason is not None:
             self.interrupt_now(reason)
 
     def interrupt_now(self, reason: InterruptReason) -> NoReturn:
-        """Raise Interrupt here, and remember that it was."""
+        """Raise Interrupt here, and record it."""
         self.was_raised(reason)
         raise Interrupt(reason)
 
     def was_raised(self, reason: InterruptReason) -> None:
-        """The handler was told to end, by Interrupt or by a cancelled task: what it returns counts no more."""
+        """
+        Record that the handler was interrupted, by Interrupt or by a cancelled task.
+
+        Its return value no longer makes the run Done.
+        """
         self.raised = self.raised or reason
         self.heard = self._hard is not None
 
@@ -141,17 +187,17 @@ class Link:
 
     @property
     def hard(self) -> InterruptReason | None:
-        """Why every Job call raises, or None while none does."""
+        """The reason for which every Job call raises Interrupt, or None while none does."""
         return self._hard
 
     def answer(self, id: int, answer: Answer) -> None:
-        """An answer came; ignored when nobody waits for it."""
+        """Pass a reply to the request that waits for it; ignore it if no request waits."""
         waiting = self._waiting.get(id)
         if waiting is not None:
             waiting.put(answer)
 
     def interrupt(self, reason: InterruptReason, *, hard: bool) -> None:
-        """Tell the run to end; the first reason of each kind stays."""
+        """Order the run to end; of each kind (soft, hard) the first reason stays."""
         with self._lock:
             self._soft = self._soft or reason
             if not hard or self._hard is not None:
@@ -164,7 +210,11 @@ class Link:
             on_hard()
 
     def when_hard(self, action: Callable[[], None] | None) -> None:
-        """Set what is called, from any thread, when the run must end now; at once when that has been said already."""
+        """
+        Set the action that is called, from any thread, at the order to end at once.
+
+        If that order came before, the action is called now.
+        """
         with self._lock:
             self._on_hard = action
             told = self._hard is not None

@@ -1,7 +1,7 @@
 """
-What a name may look like, checked before any broker or file system sees it.
+The rules for names, checked before a name reaches a broker or a file system.
 
-`NameRule` is a value; each adapter's `topology.py` holds the rules of its broker.
+`NameRule` is a value; each adapter's `topology.py` has the rules of its broker.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import hashlib
 import re
 from dataclasses import dataclass
 
-_KEY = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:-]{0,199}")
+PLAIN_KEY = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:-]{0,199}")
 _UNSAFE = re.compile(r"[^A-Za-z0-9._-]")
 _NAME_BYTES = 100
 _NAME_HEAD = 60
@@ -18,7 +18,7 @@ _NAME_HEAD = 60
 
 @dataclass(frozen=True, slots=True)
 class NameRule:
-    """What names of one kind may look like: an anchored pattern, a length in bytes, prefixes that are taken."""
+    """A rule for names of one kind: a pattern for the whole name, a length in bytes, and reserved prefixes."""
 
     kind: str
     pattern: str = r"[A-Za-z0-9][A-Za-z0-9._-]*"
@@ -26,7 +26,7 @@ class NameRule:
     reserved_prefixes: tuple[str, ...] = ()
 
     def problem(self, name: str) -> str | None:
-        """What is wrong with the name, as a sentence; None when nothing is."""
+        """Return the problem with the name as a sentence, or None for a valid name."""
         if len(name.encode()) > self.max_bytes:
             return f"Expected a {self.kind} of at most {self.max_bytes} bytes, got {len(name.encode())}: shorten it."
         if not re.fullmatch(self.pattern, name):
@@ -42,17 +42,23 @@ NAMESPACE = NameRule("namespace", pattern=r"[A-Za-z0-9][A-Za-z0-9._:/@+-]*")
 
 
 def normal_key(key: str) -> str:
-    """The key as the ledger keeps it: itself when it is plain, else `h-` and its SHA-256 (contract §4, Keys)."""
-    if _KEY.fullmatch(key):
+    """
+    Return the key as the ledger stores it: unchanged if it is plain, else `h-` and its SHA-256.
+
+    A plain key has at most 200 characters, begins with an ASCII letter or digit, and has only these and `._:-`.
+    """
+    if PLAIN_KEY.fullmatch(key):
         return key
     return "h-" + hashlib.sha256(key.encode("utf-8", "surrogatepass")).hexdigest()
 
 
 def file_name(key: str, round_: int = 0) -> str:
     """
-    The key made safe for a file name.
+    Return the key in a form that is safe as a file name.
 
-    At most 100 bytes without `:` as it is, else 60 characters, `-`, and 12 hex digits of its SHA-256; `.r1` after a replay.
+    A key of at most 100 bytes stays unchanged if it begins with an ASCII letter or digit, and has only these and `._-`.
+    Any other key becomes its first 60 characters, with `_` for unsafe ones, then `-` and 12 hex digits of its SHA-256.
+    A round above 0 is appended: `.r1` after the first replay.
     """
     safe = key
     if _UNSAFE.search(key) or len(key.encode()) > _NAME_BYTES or not key[:1].isalnum():

@@ -1,7 +1,8 @@
 """
-How a run ends (Outcome) and what follows for its message (Settlement): two closed sets of frozen values.
+The end of a run (Outcome) and the action on its message (Settlement): two closed sets of frozen values.
 
-`retry.decide` is the only way from the first to the second, and `settle.py` the only place that carries the second out.
+Only `retry.decide` turns an Outcome into a Settlement.
+Only `steadyworker/runner/settler.py` carries a Settlement out.
 """
 
 from __future__ import annotations
@@ -12,12 +13,12 @@ from enum import StrEnum
 
 @dataclass(frozen=True, slots=True)
 class Done:
-    """The handler returned."""
+    """The handler's normal return."""
 
 
 @dataclass(frozen=True, slots=True)
 class Failed:
-    """The job's own fault: an exception, the time limit, a stall; counts an attempt."""
+    """A failure of the job itself: an exception, the time limit, a stall; counts an attempt."""
 
     reason: str
     error_class: str = ""
@@ -27,7 +28,7 @@ class Failed:
 
 @dataclass(frozen=True, slots=True)
 class Rejected:
-    """The job can never succeed: a dead letter, now."""
+    """A job that can never succeed: it becomes a dead letter at once."""
 
     reason: str
     error_class: str = ""
@@ -35,19 +36,23 @@ class Rejected:
 
 @dataclass(frozen=True, slots=True)
 class Snoozed:
-    """Not yet; counts nothing."""
+    """A job that the handler put off for `delay` seconds; counts nothing."""
 
     delay: float
 
 
 @dataclass(frozen=True, slots=True)
 class Interrupted:
-    """Ended by us (a deploy, a shutdown, a ledger outage); free."""
+    """A run that the worker process ended (a deploy, a shutdown, a ledger outage); costs no attempt."""
 
 
 @dataclass(frozen=True, slots=True)
 class Crashed:
-    """The job's process died while its worker process lived; `cause` is a signal's name, an exit code, a limit."""
+    """
+    The death of the job's process while its worker process lived.
+
+    `cause` is the name of a signal, an exit code, or a limit.
+    """
 
     cause: str
 
@@ -57,51 +62,51 @@ Outcome = Done | Failed | Rejected | Snoozed | Interrupted | Crashed
 
 @dataclass(frozen=True, slots=True)
 class Ack:
-    """The message is finished with."""
+    """Acknowledge the message: its job has ended."""
 
 
 @dataclass(frozen=True, slots=True)
 class Later:
-    """A copy comes after `delay` seconds, one hop further."""
+    """Publish a copy with the next hop, delivered after `delay` seconds, and acknowledge the message."""
 
     delay: float
 
 
 @dataclass(frozen=True, slots=True)
 class DeadLetter:
-    """A copy goes to the dead-letter queue, with why."""
+    """Publish a copy to the dead-letter queue, with the reason, and acknowledge the message."""
 
     reason: str
 
 
 @dataclass(frozen=True, slots=True)
 class Release:
-    """The message goes back to the broker as it is; the checkpoint stays in the ledger."""
+    """Return the message to the broker unchanged; the checkpoint stays in the ledger."""
 
 
 Settlement = Ack | Later | DeadLetter | Release
 
 
 SNOOZED = "snoozed for "
-"""How the reason of a snoozed job begins."""
+"""The beginning of a snoozed job's reason."""
 
 CANCELLED = "cancelled: "
-"""How the reason of a cancelled job begins."""
+"""The beginning of a cancelled job's reason."""
 
 
 class JobState(StrEnum):
     """
-    Where a job is in its life, as users see it.
+    A job's state, as users see it.
 
     | state | meaning |
     |---|---|
-    | `running` | a worker process runs it |
-    | `interrupted` | a deploy ended its run, or it is cancelled before it came; it waits for its message |
-    | `retrying` | a run failed; the job comes again after a delay |
-    | `scheduled` | a handler raised `Snooze`; the job comes again after that delay |
+    | `running` | a worker process runs the job |
+    | `interrupted` | the worker process ended the run, or the job was cancelled before its first delivery; it waits for its next delivery |
+    | `retrying` | a run failed or crashed; the job comes again after a delay |
+    | `scheduled` | the handler raised `Snooze`; the job comes again after that delay |
     | `done` | the handler returned |
-    | `cancelled` | `Client.cancel` ended it; its message is in the dead-letter queue |
-    | `dead` | it failed for good; its message is in the dead-letter queue |
+    | `cancelled` | `Client.cancel` ended the job; its message is in the dead-letter queue |
+    | `dead` | the job failed for good; its message is in the dead-letter queue |
     """
 
     RUNNING = "running"
@@ -116,9 +121,14 @@ class JobState(StrEnum):
 @dataclass(frozen=True, slots=True)
 class Counters:
     """
-    The four counters of a job, never mixed, and when it first failed (wall clock, for people).
+    The four counters of a job, which are never mixed, and the time of its first failure (wall clock, for people).
 
-    attempts: the job's fault. crashes: its process died, its worker lived. losses: both vanished. interruptions: ours.
+    | counter | counts |
+    |---|---|
+    | `attempts` | failures of the job itself |
+    | `crashes` | deaths of the job's process while its worker process lived |
+    | `losses` | runs whose process and worker process vanished together |
+    | `interruptions` | runs that the worker process ended |
     """
 
     attempts: int = 0

@@ -1,18 +1,18 @@
 """
-From a message's body to the declared type, and back: limits first, then strict JSON, then the type.
+The conversion between a message's body and the declared type: limits first, then strict JSON, then the type.
 
-| limit | why |
+| limit | reason |
 |---|---|
-| bytes, before anything is parsed | a parser's memory is a multiple of its input |
-| depth, before anything is parsed | recursion |
-| UTF-8, no byte-order mark, no lone surrogate | what cannot be written again cannot be trusted |
-| no NaN, Infinity, or number that becomes one | JSON has none; each reader makes something else of them |
-| no duplicate key | two readers, two values |
+| bytes, before the body is parsed | a parser's memory is a multiple of its input |
+| depth, before the body is parsed | parsers recurse |
+| UTF-8, no byte-order mark, no lone surrogate | text that cannot be written again cannot be trusted |
+| no NaN, no Infinity, no number that becomes one | JSON has none, and parsers treat them differently |
+| no duplicate key | two parsers may take two different values |
 | integers of at most 64 digits | converting text to a huge integer takes quadratic time |
 
-Types are msgspec's (dataclass, Struct, TypedDict, tagged unions …), a pydantic model by its own `model_validate_json`,
-and `bytes` for the raw body.
-Every failure is a BadPayload whose text begins with the field: `$.merchant: expected str, got int`.
+A type is one that msgspec decodes (dataclass, Struct, TypedDict, tagged unions …), or `bytes` for the raw body.
+A pydantic model is decoded by its own `model_validate_json`.
+Every failure is a BadPayload; its text begins with the field: `$.merchant: expected str, got int`.
 Decoding runs in the slot, because a user's types may run code.
 """
 
@@ -45,12 +45,13 @@ Decode = Callable[[bytes], Any]
 
 def decoder(type_: Any, max_bytes: int = MAX_BYTES) -> Decode:
     """
-    A function from a body to a value of this type, to be made once and used for each message.
+    Return a function that decodes a body to a value of this type; make it once, and use it for each message.
 
-    It raises BadPayload for a body that breaks a limit or is no such value, in time and memory bounded by `max_bytes`.
+    It raises BadPayload for a body that breaks a limit or is not such a value.
+    Its time and memory are bounded by `max_bytes`.
 
     Raises:
-        ConfigError: The type is none that JSON can be decoded to.
+        ConfigError: JSON cannot be decoded to this type.
     """
     if type_ is bytes:
         return lambda body: _sized(body, max_bytes)
@@ -64,12 +65,16 @@ def decoder(type_: Any, max_bytes: int = MAX_BYTES) -> Decode:
 
 
 def plain_decoder(type_: Any) -> Decode:
-    """As `decoder`, for JSON that we wrote ourselves: no limits, and `bytes` are base64 text as anywhere."""
+    """
+    Return a decoder for JSON that SteadyWorker itself wrote.
+
+    It has no limits, and `bytes` are base64 text, as msgspec writes them.
+    """
     return _model_decoder(type_) if hasattr(type_, "model_validate_json") else _typed_decoder(type_)
 
 
 def plain_encode(value: Any) -> bytes:
-    """The value as JSON; raises BadPayload when it cannot be written as such."""
+    """Return the value as JSON; raise BadPayload if JSON cannot express it."""
     try:
         return value.model_dump_json().encode() if hasattr(value, "model_dump_json") else msgspec.json.encode(value)
     except (TypeError, ValueError, OverflowError, RecursionError) as error:
@@ -78,14 +83,14 @@ def plain_encode(value: Any) -> bytes:
 
 def encode(value: Any, type_: Any, max_bytes: int = MAX_BYTES) -> bytes:
     """
-    The body for a value that is to be sent to a Worker with this payload type.
+    Return the body of a message that sends this value to a Worker with this payload type.
 
     `value` may be of that type, or plain JSON data (a mapping for a dataclass).
     Fields that the type does not have are refused.
 
     Raises:
         BadPayload: The value does not decode to the type, has unknown fields, or is too large.
-        ConfigError: The type is none that JSON can be decoded to.
+        ConfigError: JSON cannot be decoded to this type.
     """
     if type_ is bytes:
         if not isinstance(value, bytes):
@@ -112,13 +117,13 @@ def _sized(body: bytes, max_bytes: int) -> bytes:
 
 @dataclass(frozen=True, slots=True)
 class _Flaw:
-    """Stands where a value cannot be accepted, so that the path to it can be told."""
+    """A placeholder for a value that is not accepted, so that the error can name the path to it."""
 
     what: str
 
 
 def _parse(body: bytes) -> None:  # noqa: C901 - a hook for each kind of flaw
-    """Refuse what strict JSON does not allow but common parsers do."""
+    """Raise BadPayload for what common parsers accept but strict JSON forbids."""
     _check_depth(body)
     flaws: list[_Flaw] = []
 
@@ -170,7 +175,7 @@ def _check_depth(body: bytes) -> None:
 
 
 def _tell_flaw(value: Any, path: str) -> None:
-    """Raise for the first flaw or lone surrogate below `value`; the depth is bounded already."""
+    """Raise BadPayload for the first flaw or lone surrogate in `value`; its depth is already checked."""
     if isinstance(value, _Flaw):
         raise BadPayload(f"{path}: {value.what}")
     if isinstance(value, str):
@@ -217,7 +222,7 @@ _MISSING = re.compile(r"Object missing required field `([^`]*)`")
 
 
 def _field_first(text: str) -> str:
-    """Turn msgspec's "Expected `str`, got `int` - at `$.merchant`" into "$.merchant: expected str, got int"."""
+    """Rewrite msgspec's "Expected `str`, got `int` - at `$.merchant`" as "$.merchant: expected str, got int"."""
     what, _, where = text.partition(" - at `")
     path = where.rstrip("`") or "$"
     if missing := _MISSING.fullmatch(what):
@@ -236,7 +241,7 @@ def _model_decoder(model: Any) -> Decode:
 
 
 def _model_reason(error: Any) -> str:
-    """The first of a pydantic ValidationError's errors, without the input: it may hold what must not be logged."""
+    """Return the first of a pydantic ValidationError's errors without the input, which may contain secrets."""
     if not hasattr(error, "errors"):
         return f"$: {error}"[:_REASON]
     first = error.errors(include_url=False, include_input=False, include_context=False)[0]
@@ -245,7 +250,11 @@ def _model_reason(error: Any) -> str:
 
 
 def _unknown_model_field(body: bytes, model: Any) -> str | None:
-    """The first member that the pydantic model has no field or alias for; deeper ones are its own `extra` policy."""
+    """
+    Return the path of the first member for which the pydantic model has no field or alias, or None.
+
+    Deeper members are left to the model's own `extra` policy.
+    """
     names = set(model.model_fields)
     names |= {field.alias for field in model.model_fields.values() if field.alias}
     sent = msgspec.json.decode(body)
@@ -253,7 +262,7 @@ def _unknown_model_field(body: bytes, model: Any) -> str | None:
 
 
 def _unknown(value: Any, kind: msgspec.inspect.Type, path: str) -> str | None:  # noqa: PLR0911 - one per kind
-    """The path of the first field that the type does not have, or None; the value is known to fit the type."""
+    """Return the path of the first field that the type does not have, or None; the value fits the type otherwise."""
     info = msgspec.inspect
     if isinstance(kind, info.Metadata):
         return _unknown(value, kind.type, path)
@@ -281,7 +290,7 @@ def _unknown(value: Any, kind: msgspec.inspect.Type, path: str) -> str | None:  
 
 
 def _may_be(value: Any, kind: msgspec.inspect.Type) -> bool:
-    """Whether a union's member is the one that this value stands for, as far as its tag says."""
+    """Return whether this value can be of that member of a union, judged by its tag."""
     info = msgspec.inspect
     if isinstance(kind, info.StructType) and kind.tag_field is not None and isinstance(value, dict):
         return bool(value.get(kind.tag_field) == kind.tag)

@@ -1,7 +1,7 @@
 """
-When a job is tried again, and the one pure function that turns an Outcome into a Settlement.
+The retry policy, and the one pure function that turns an Outcome into a Settlement.
 
-The waits are tenacity's strategies, as they are: `wait_exponential(...)`, `wait_fixed(2) + wait_random(0, 1)`, a user's own.
+The waits are tenacity's strategies, unchanged: `wait_exponential(...)`, `wait_fixed(2) + wait_random(0, 1)`, or your own.
 """
 
 from __future__ import annotations
@@ -35,17 +35,18 @@ Wait = Callable[[RetryCallState], float]
 @dataclass(frozen=True, slots=True)
 class RetryPolicy:
     """
-    How often, and after how long, a job is tried again.
+    The rule for how often, and after how long, a job is tried again.
 
     Args:
-        max_attempts: Attempts that may fail before the job is a dead letter ("exhausted").
-        wait: Any of tenacity's wait strategies, or a callable like them; seconds.
-        dont_retry_on: Exception types that are a dead letter at once; judged where the handler runs.
-        max_crashes: Crashes after which the job is a dead letter ("crash-loop").
-        max_losses: Vanished owners in a row, without a new checkpoint, after which it is one ("owner lost").
+        max_attempts: Failed attempts after which the job becomes a dead letter ("exhausted").
+        wait: Any of tenacity's wait strategies, or a callable like them; it returns seconds.
+        dont_retry_on: Exception types that make the job a dead letter at once; matched where the handler runs.
+        max_crashes: Crashes after which the job becomes a dead letter ("crash-loop").
+        max_losses: Lost owners after which the job becomes a dead letter ("owner lost").
+            The count starts at 1 again when the lost run had saved a checkpoint.
 
     Raises:
-        ConfigError: A number below 1, or a `wait` that does not answer seconds.
+        ConfigError: A number is below 1, or `wait` does not return seconds.
     """
 
     max_attempts: int = 5
@@ -57,29 +58,34 @@ class RetryPolicy:
     def __post_init__(self) -> None:
         for name in ("max_attempts", "max_crashes", "max_losses"):
             if getattr(self, name) < 1:
-                msg = f"Expected {name} of at least 1, got {getattr(self, name)}: 1 means that nothing is tried again."
+                msg = f"Expected {name} of at least 1, got {getattr(self, name)}: set 1 to have no retry."
                 raise ConfigError(msg)
         try:
             self.delay(1)
         except ConfigError:
             raise
         except Exception as error:
-            msg = f"Expected wait to answer seconds for attempt 1, but it raised {error!r}: use one of tenacity's wait strategies."
+            msg = f"Expected wait to return seconds for attempt 1, but it raised {error!r}: use one of tenacity's wait strategies."
             raise ConfigError(msg) from error
 
     def delay(self, attempt: int) -> float:
-        """Draw the wait after this attempt (from 1), in seconds."""
-        state = RetryCallState(Retrying(), None, (), {})
-        state.attempt_number = attempt
-        drawn: Any = self.wait(state)
+        """Return the wait in seconds after this attempt (from 1), drawn from the strategy."""
+        drawn = draw(self.wait, attempt)
         if not isinstance(drawn, (int, float)) or not 0 <= drawn < float("inf"):
-            msg = f"Expected wait to answer seconds from 0 up, got {drawn!r}: use one of tenacity's wait strategies."
+            msg = f"Expected wait to return 0 seconds or more, got {drawn!r}: use one of tenacity's wait strategies."
             raise ConfigError(msg)
         return float(drawn)
 
 
+def draw(wait: Callable[[RetryCallState], Any], attempt: int) -> Any:
+    """Return what one of tenacity's wait strategies draws for this attempt (from 1): seconds, unless it is a user's."""
+    state = RetryCallState(Retrying(), None, (), {})
+    state.attempt_number = attempt
+    return wait(state)
+
+
 def count(outcome: Outcome, counters: Counters, now: float) -> Counters:
-    """The counters after this outcome; `now` is wall clock, for the first failure."""
+    """Return the counters after this outcome; `now` is wall-clock time, for the first failure."""
     match outcome:
         case Failed():
             counters = replace(counters, attempts=counters.attempts + 1)
@@ -93,7 +99,12 @@ def count(outcome: Outcome, counters: Counters, now: float) -> Counters:
 
 
 def drawn_delay(outcome: Outcome, counters: Counters, policy: RetryPolicy) -> float:
-    """The wait that the policy draws for this outcome; a crash waits as attempt number `crashes`; `counters` include the outcome."""
+    """
+    Return the wait in seconds that the policy draws for this outcome.
+
+    `counters` include the outcome.
+    A crash waits as long as attempt number `crashes`.
+    """
     match outcome:
         case Failed():
             return policy.delay(counters.attempts)
@@ -105,9 +116,21 @@ def drawn_delay(outcome: Outcome, counters: Counters, policy: RetryPolicy) -> fl
 
 def decide(outcome: Outcome, counters: Counters, policy: RetryPolicy, delay: float) -> Settlement:  # noqa: PLR0911 - one return per line of the table
     """
-    What follows from an outcome, for counters that include it and a delay that was drawn for it (contract §3).
+    Return the settlement for an outcome.
 
-    Pure: the same four values always give the same settlement.
+    `counters` include the outcome, and `delay` was drawn for it by `drawn_delay`.
+    The function is pure: the same four values always give the same settlement.
+
+    | outcome | settlement |
+    |---|---|
+    | `Done` | `Ack` |
+    | `Snoozed` | `Later`, after the handler's delay |
+    | `Rejected` | `DeadLetter`, with its reason |
+    | `Interrupted` | `Release` |
+    | `Failed` | `Later`, after the handler's delay if it gave one, else after `delay` |
+    | `Failed`, at `max_attempts` | `DeadLetter` ("exhausted") |
+    | `Crashed` | `Later`, after `delay` |
+    | `Crashed`, at `max_crashes` | `DeadLetter` ("crash-loop") |
     """
     match outcome:
         case Done():

@@ -1,7 +1,8 @@
 """
-A Worker's attributes, checked: `spec_of` turns them into one value, the `WorkerSpec`; nothing else reads them.
+A Worker's attributes, checked: only `spec_of` reads them, and returns them as one value, the `WorkerSpec`.
 
-A rule turns what was written into what is used, or raises ValueError; `Check` puts the attribute's name before it.
+A rule converts a written value to the one that is used, or raises ValueError.
+`Check` adds the attribute's name to that error.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ class WorkerSpec:
     """
     A Worker's attributes, checked, with times in seconds and `memory_limit` in bytes.
 
-    `target` is what a child imports: "module:Class".
+    `target` is the name that a child process imports: "module:Class".
     """
 
     target: str
@@ -53,7 +54,7 @@ class WorkerSpec:
 
     @property
     def queue_spec(self) -> QueueSpec:
-        """What an adapter is told of this Worker."""
+        """The attributes that an adapter receives."""
         return QueueSpec(
             queue=self.queue,
             dead_letter_queue=self.dead_letter_queue,
@@ -69,7 +70,7 @@ def spec_of(cls: type[Worker[Any, Any]], overrides: Mapping[str, object] = _NOTH
     Read and check a Worker's attributes; `overrides` (a configuration file's `[workers.NAME]`) outrank them.
 
     Raises:
-        ConfigError: Names the attribute, what was expected, what was got, and the remedy.
+        ConfigError: An attribute is missing, unknown or not valid; the text names it.
     """
     if not is_worker(cls):
         raise ConfigError(f"Expected a Worker class, got {cls!r}: pass the class itself, not an instance or a name.")
@@ -91,7 +92,7 @@ def spec_of(cls: type[Worker[Any, Any]], overrides: Mapping[str, object] = _NOTH
     queue = check("queue", given("queue"), queue_name)
     concurrency = check("concurrency", given("concurrency"), at_least_one)
     isolation = check("isolation", given("isolation"), one_of("process", "thread"))
-    payload.decoder(payload_type(cls))  # raises for a type that nothing can be decoded to
+    payload.decoder(payload_type(cls))  # raises ConfigError for a type that JSON cannot be decoded to
     return WorkerSpec(
         target=_target(cls, isolation),
         cls=cls,
@@ -110,21 +111,25 @@ def spec_of(cls: type[Worker[Any, Any]], overrides: Mapping[str, object] = _NOTH
 
 
 def payload_type(cls: type[Worker[Any, Any]]) -> Any:
-    """The payload's declared type: Any for a bare `Worker`."""
+    """Return the payload's declared type: Any for a bare `Worker`."""
     return _arguments(cls)[0]
 
 
 def checkpoint_type(cls: type[Worker[Any, Any]]) -> Any:
-    """The checkpoint's declared type: Any when none is declared."""
+    """Return the checkpoint's declared type, or Any if none is declared."""
     return _arguments(cls)[1]
 
 
 def _arguments(cls: type[Any]) -> tuple[Any, Any]:
-    """What P and C stand for in this class, through bases that are generic themselves; Any where nothing is said."""
+    """
+    Return the types that P and C have in this class, or Any for one that is not declared.
+
+    Bases that are generic themselves are resolved.
+    """
     bound: Mapping[Any, Any] = {}
     for ancestor in _lineage(cls):
         origin = get_origin(ancestor)
-        if origin is None:  # a plain base says nothing of its parameters
+        if origin is None:  # a plain base has no type arguments
             bound = {}
             continue
         bound = {
@@ -136,7 +141,7 @@ def _arguments(cls: type[Any]) -> tuple[Any, Any]:
 
 
 def _lineage(cls: type[Any]) -> list[Any]:
-    """The bases from `cls` to Worker, nearest first, as they are written: `Worker[Request, int]`."""
+    """Return the bases from `cls` to Worker, nearest first, as they are written: `Worker[Request, int]`."""
     found: list[Any] = []
     while cls is not Worker:
         written = cls.__dict__.get("__orig_bases__", cls.__bases__)
@@ -147,12 +152,12 @@ def _lineage(cls: type[Any]) -> list[Any]:
 
 
 def _target(cls: type[Any], isolation: str) -> str:
-    """How a child finds the class; a thread needs no way to it."""
+    """Return the name by which a child process imports the class; raise ConfigError if a child cannot import it."""
     if isolation == "process" and cls.__module__ == "__main__":
         raise ConfigError(
             f"{cls.__qualname__} is defined in __main__, which a child process cannot import. "
-            "In a notebook use steadyworker.testing.run_one(Worker, payload) to try it; "
-            "to run it put it into a module and start `steadyworker run module:Class`."
+            "To try it in a notebook, use steadyworker.testing.run_one(Worker, payload). "
+            "To run it, put it into a module and start `steadyworker run module:Class`."
         )
     if isolation == "process" and "<locals>" in cls.__qualname__:
         raise ConfigError(
@@ -166,13 +171,13 @@ def _target(cls: type[Any], isolation: str) -> str:
 
 
 class Check:
-    """Applies a rule to one attribute, and names both when it does not hold."""
+    """The check of one Worker's attributes by rules; its errors name the Worker and the attribute."""
 
     def __init__(self, owner: str) -> None:
         self._owner = owner
 
     def __call__(self, name: str, value: Any, rule: Callable[[Any], Any]) -> Any:
-        """Apply the rule; raises ConfigError that names attribute, expectation and value."""
+        """Apply the rule; raise ConfigError with the attribute, the expectation and the value."""
         try:
             return rule(value)
         except (ValueError, TypeError) as error:
@@ -180,7 +185,7 @@ class Check:
 
 
 def duration(value: Any) -> float | None:
-    """Seconds above 0 from seconds or a timedelta; None is no limit."""
+    """Return seconds above 0 from seconds or a timedelta; None means no limit."""
     number = seconds(value)
     if number is None:
         return None
@@ -190,28 +195,28 @@ def duration(value: Any) -> float | None:
 
 
 def at_least_one(value: Any) -> int:
-    """A count."""
+    """Return a count of at least 1."""
     if isinstance(value, bool) or not isinstance(value, int) or value < 1:
         raise ValueError("Expected a whole number of at least 1.")
     return value
 
 
 def text(value: Any) -> str:
-    """A text that is not empty."""
+    """Return a text that is not empty."""
     if not isinstance(value, str) or not value:
         raise ValueError("Expected a text that is not empty.")
     return value
 
 
 def queue_name(value: Any) -> str:
-    """A name that every broker takes."""
+    """Return a name that every broker accepts."""
     if problem := QUEUE_NAME.problem(text(value)):
         raise ValueError(problem)
     return str(value)
 
 
 def one_of(*choices: str) -> Callable[[Any], Any]:
-    """One of a few words."""
+    """Return a rule that accepts one of these words."""
 
     def rule(value: Any) -> Any:
         if value not in choices:
@@ -222,12 +227,12 @@ def one_of(*choices: str) -> Callable[[Any], Any]:
 
 
 def optional(rule: Callable[[Any], Any]) -> Callable[[Any], Any]:
-    """The rule, or None."""
+    """Return a rule that also accepts None."""
     return lambda value: None if value is None else rule(value)
 
 
 def policy(ours: RetryPolicy, value: Any) -> RetryPolicy:
-    """A RetryPolicy, or a table of a configuration file: its numbers over our policy."""
+    """Return a RetryPolicy unchanged, or the class's policy with the numbers of a configuration file's table."""
     if isinstance(value, RetryPolicy):
         return value
     if not isinstance(value, Mapping) or not set(value) <= {"max_attempts", "max_crashes", "max_losses"}:
@@ -241,7 +246,11 @@ def policy(ours: RetryPolicy, value: Any) -> RetryPolicy:
 
 
 def memory(value: Any, concurrency: int) -> int | None:
-    """Bytes from a number or a size; `auto` is our share of the cgroup's limit, and None without one."""
+    """
+    Return bytes from a number or a size.
+
+    `auto` is one slot's share of 80 % of the cgroup's limit, or None without a limit.
+    """
     if value is None:
         return None
     if value == "auto":

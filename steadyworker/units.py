@@ -1,4 +1,4 @@
-"""Sizes and durations as people write them: `2 GiB`, `1h 30m`."""
+"""Sizes and durations in the form that people write: `2 GiB`, `1h 30m`."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _DURATION = re.compile(r"(\d+(?:\.\d+)?)\s*(ms|sec|s|min|m|h|d)\s*", re.IGNORECA
 
 
 def parse_size(text: str) -> int:
-    """Bytes from `2 GiB`, `512MB`, `1.5g` or plain digits; raises ValueError for anything else."""
+    """Return the bytes of `2 GiB`, `512MB`, `1.5g` or plain digits; raise ValueError for anything else."""
     match = _SIZE.fullmatch(text)
     if match is None:
         raise ValueError(f"Expected a size such as '2 GiB' or '512 MB', got {text!r}.")
@@ -24,7 +24,7 @@ def parse_size(text: str) -> int:
 
 
 def size_text(size: int) -> str:
-    """Bytes for people: `2.1 GiB`."""
+    """Return a number of bytes as text for people: `2.1 GiB`."""
     value = float(size)
     for unit in ("bytes", "KiB", "MiB"):
         if value < 1024:  # noqa: PLR2004 - the next unit begins there
@@ -35,9 +35,9 @@ def size_text(size: int) -> str:
 
 def parse_seconds(value: Any) -> float:
     """
-    Seconds from a number, a timedelta, or a text like `28`, `90s`, `1h 30m`.
+    Return the seconds of a number, a timedelta, or a text like `28`, `90s`, `1h 30m`.
 
-    Raises ValueError for anything else, negative and infinite numbers too.
+    Raises ValueError for anything else, including negative and infinite numbers.
     """
     if isinstance(value, timedelta):
         value = value.total_seconds()

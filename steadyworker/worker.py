@@ -1,7 +1,7 @@
 """
-What a user subclasses, and how it is found by its name.
+The class that users subclass, and the function that imports it by its name.
 
-`Worker` is thin: attributes that say what the job is, and three methods.
+`Worker` is thin: attributes that describe the job, and three methods.
 `spec.py` reads and checks the attributes.
 """
 
@@ -29,25 +29,26 @@ class Worker(Generic[P, C]):
     One kind of job: subclass it, name its queue, write `handle`.
 
     The type arguments are the payload's type and, optionally, the checkpoint's.
-    One instance is made per slot, without arguments, where the handler runs, and is reused for its jobs.
-    A subclass without a `queue` is abstract: a shop's own base.
+    Each slot makes one instance, without arguments, where the handler runs, and reuses it for all its jobs.
+    A subclass without a `queue` is abstract: a common base for your own Workers.
 
     Attributes:
         queue: The queue whose messages are this Worker's jobs.
-        time_limit: Seconds (or a timedelta) that one run may take; required, None is a limit said out loud.
-        concurrency: Slots: jobs at a time in one worker process.
-        retry: When a job is tried again.
-        stall_limit: Seconds without progress or checkpoint after which the run is ended; off by default.
-        memory_limit: Of one slot's processes: bytes, "2 GiB", None for none, or "auto": 80 % of the cgroup's limit,
-            shared by the slots.
+        time_limit: Seconds (or a timedelta) that one run may take.
+            Required; None means no limit.
+        concurrency: The number of slots, and so of jobs that one worker process runs at a time.
+        retry: The policy for retries.
+        stall_limit: Seconds without progress or checkpoint after which the slot ends the run; off by default.
+        memory_limit: Memory of one slot's processes: bytes, a size like "2 GiB", or None for no limit.
+            "auto" divides 80 % of the cgroup's limit among the slots.
         isolation: "process" (a child process per slot), or "thread" for light jobs: a thread cannot be killed.
-        jobs_per_child: Replace a slot's child after so many jobs.
-        key_header: The header that names the job, when a sender sets one of its own.
-        unkeyed: What happens to a message without any key: "generate" gives it one, "reject" makes it a dead letter.
-        dead_letter_queue: `<queue>.dead` by default.
+        jobs_per_child: The number of jobs after which a slot replaces its child process.
+        key_header: The header that holds the job's key, if the sender sets a header of its own.
+        unkeyed: The action on a message without a key: "generate" gives it one, "reject" makes it a dead letter.
+        dead_letter_queue: The queue for dead letters, `<queue>.dead` by default.
 
     Raises:
-        TypeError: When the class is made: it has a `queue` but no `time_limit`.
+        TypeError: A subclass is defined with a `queue` but without a `time_limit`.
     """
 
     queue: ClassVar[str]
@@ -67,29 +68,39 @@ class Worker(Generic[P, C]):
         if hasattr(cls, "queue") and not hasattr(cls, "time_limit"):
             raise TypeError(
                 f"{cls.__qualname__} has a queue but no time_limit: set `time_limit = <seconds>`, "
-                "or `time_limit = None` to say that it may take for ever."
+                "or `time_limit = None` for no limit."
             )
 
     def setup(self) -> object:
-        """Prepare what jobs share (pools, clients): once per slot, where the handler runs; may be async."""
+        """
+        Prepare what the slot's jobs share, such as pools and clients.
+
+        Called once per slot, where the handler runs; may be async.
+        """
         return None
 
     def handle(self, job: Job[P, C]) -> object:
-        """Do one job: return, or raise; may be async; what it returns is ignored."""
+        """
+        Do one job: return when it is done, or raise.
+
+        May be async; the return value is ignored.
+        """
         raise NotImplementedError(f"{type(self).__qualname__}.handle")
 
     def teardown(self) -> object:
-        """Undo `setup` when the slot ends in good order; may be async."""
+        """Undo `setup` when the slot ends without a failure; may be async."""
         return None
 
 
 def load_worker(target: str) -> type[Worker[Any, Any]]:
     """
-    Import "module:Class"; modules are looked for in the working directory too, as `python -m` does.
+    Import "module:Class" and return the Worker class.
+
+    The working directory is searched too, as with `python -m`.
 
     Raises:
-        ConfigError: What is wrong with the target, and what the module has instead.
-        Exception: Whatever the module itself raises when it is imported, as it is.
+        ConfigError: The target is wrong; the text lists what the module has instead.
+        Exception: The module itself raised it while it was imported.
     """
     module_name, colon, name = target.partition(":")
     if not (module_name and colon and name):
@@ -104,7 +115,7 @@ def load_worker(target: str) -> type[Worker[Any, Any]]:
             raise  # the module is there; something that it imports is not
         raise ConfigError(
             f"There is no module {error.name!r} (for {target!r}) in {here} or on the Python path: "
-            "run from the folder that holds it, or install it."
+            "run from the folder that contains it, or install it."
         ) from None
     found: Any = module
     for part in name.split("."):
@@ -121,5 +132,5 @@ def load_worker(target: str) -> type[Worker[Any, Any]]:
 
 
 def is_worker(value: object) -> bool:
-    """Whether it is a Worker class."""
+    """Return whether the value is `Worker` or a subclass of it."""
     return isinstance(value, type) and issubclass(value, Worker)

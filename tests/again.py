@@ -10,6 +10,7 @@ Many that fail at once are no accident, and are not tried again.
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -23,6 +24,7 @@ FEW = 12
 FAILED, NOTHING_TO_DO = 1, 5
 """Two of pytest's exit codes."""
 
+BYTE_CODE = Path(".pytest_cache/bytecode")
 LAST_FAILED = Path(".pytest_cache/v/cache/lastfailed")
 
 
@@ -51,7 +53,19 @@ def main(arguments: list[str]) -> int:
 
 
 def _pytest(*arguments: str) -> int:
-    return subprocess.run([sys.executable, "-m", "pytest", *arguments], check=False).returncode
+    command = [sys.executable, "-m", "pytest", *arguments]
+    return subprocess.run(command, env={**os.environ, **_byte_code()}, check=False).returncode
+
+
+def _byte_code() -> dict[str, str]:
+    """
+    Return the settings that keep byte code, in the cache folder, where the environment forbids it beside the source.
+
+    Else each of some hundred worker processes compiles all that it imports, and each xdist worker every test.
+    """
+    if not os.environ.get("PYTHONDONTWRITEBYTECODE"):
+        return {}
+    return {"PYTHONDONTWRITEBYTECODE": "", "PYTHONPYCACHEPREFIX": str(BYTE_CODE.absolute())}
 
 
 if __name__ == "__main__":

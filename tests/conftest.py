@@ -15,7 +15,10 @@ from typing import Protocol, TypeVar
 import pytest
 from hypothesis import settings
 
-pytest_plugins = ["tests.brokers.fixtures"]
+pytest_plugins = ["tests.brokers.fixtures", "tests.minutes", "tests.scheduling"]
+
+WHOLE = {"fleet", "house", "shell", "stage", "wheel"}
+"""The fixtures by which tests start worker processes and commands: they mark a test, and `make test-fast` leaves it out."""
 
 Value = TypeVar("Value")
 
@@ -29,6 +32,15 @@ def pytest_configure() -> None:
     settings.register_profile("ci", derandomize=True, deadline=None)
     settings.register_profile("here", deadline=None)
     settings.load_profile("ci" if os.environ.get("CI") else "here")
+
+
+@pytest.hookimpl(tryfirst=True)  # before `-m` is judged
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        if WHOLE & set(getattr(item, "fixturenames", ())):
+            item.add_marker("processes")
+        if item.get_closest_marker("timeout"):
+            item.add_marker("long")
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:

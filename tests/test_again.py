@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+
+pytestmark = pytest.mark.long
 
 ROOT = Path(__file__).parents[1]
 RUNS = """
@@ -31,11 +34,16 @@ def test_bad(number):
 """
 
 
-def _again(folder: Path, *, passes: set[int], bad: int = 0) -> tuple[int, str]:
+PLUGINS = {"PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1", "PYTEST_PLUGINS": "xdist.plugin"}
+"""Nothing else is needed, and fifteen runs of pytest start sooner."""
+
+
+def _again(folder: Path, *, passes: set[int], bad: int = 0, workers: int = 0) -> tuple[int, str]:
     folder.joinpath("test_here.py").write_text(RUNS.format(others=3, passes=passes or "()", bad=bad))
     done = subprocess.run(
-        [sys.executable, ROOT / "tests/again.py", "-n", "2", "-p", "no:randomly"],
+        [sys.executable, ROOT / "tests/again.py", "-n", str(workers)],
         cwd=folder,
+        env={**os.environ, **PLUGINS},
         capture_output=True,
         text=True,
         check=False,
@@ -54,7 +62,8 @@ def test_a_green_run_is_run_once(tmp_path: Path) -> None:
 
 
 def test_what_failed_once_and_then_passes_three_times_is_named(tmp_path: Path) -> None:
-    code, said = _again(tmp_path, passes={2, 3, 4})
+    """With xdist, as `make test` runs it."""
+    code, said = _again(tmp_path, passes={2, 3, 4}, workers=2)
     assert (code, _runs(tmp_path, "one"), _runs(tmp_path, "other")) == (0, 4, 3), said
     assert "UNSTEADY test_here.py::test_one: failed once, then passed 3 times" in said
 

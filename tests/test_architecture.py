@@ -88,7 +88,7 @@ WINGS: dict[str, Wing] = {
 # What runs inside a child speaks frames, and knows neither broker nor ledger.
 STRANGERS: dict[str, tuple[str, ...]] = {"slots/child.py": ("adapter.py", "delivery.py", "backends/", "ledger/")}
 
-ADAPTERS_MAY_IMPORT = {"adapter.py", "errors.py", "names.py"}
+ADAPTERS_MAY_IMPORT = {"adapter.py", "errors.py", "names.py", "system/mounts.py"}
 ADAPTER_FILES = {"__init__.py", "adapter.py", "connection.py", "topology.py", "errors.py"}
 OPTIONAL_LIBRARIES = {
     *("duckdb", "pika", "prometheus_client", "psycopg", "pyarrow", "py4j", "pydantic", "pyspark", "rocketmq", "stomp")
@@ -103,6 +103,9 @@ LATE: dict[str, tuple[str, ...]] = {
 }
 BROKERS = re.compile("rabbit|amqp|pika|stomp|activemq|artemis|rocketmq", re.IGNORECASE)
 LONGEST_FILE = 450
+MOST_TOP_FILES = 20
+MOST_FLOORS = 12
+"""As many rooms, one upon the other, as a reader can keep in mind."""
 CLOCKS = {
     *(f"time.{name}{ns}" for name in ("time", "monotonic", "perf_counter", "clock_gettime") for ns in ("", "_ns")),
     *(f"datetime.datetime.{name}" for name in ("now", "utcnow", "today")),
@@ -383,6 +386,34 @@ def nothing_executes_data(house: House) -> Iterator[str]:
                 yield file.at(call, f"calls {file.uses(call.func)}()")
 
 
+def rooms_stand_on_few_floors(house: House) -> Iterator[str]:
+    """A room is a folder of `steadyworker/`, or a file beside the folders; rooms import one another in no circle."""
+    rooms: dict[str, set[str]] = {}
+    for file in house.core.values():
+        if not file.is_face:
+            known = {first_level(target) for _, target in house.arrows(file)}
+            rooms.setdefault(first_level(file.name), set()).update(known - {first_level(file.name)})
+    floors: dict[str, int] = {}
+    try:
+        for name in TopologicalSorter(rooms).static_order():
+            floors[name] = 1 + max((floors[below] for below in rooms.get(name, ())), default=0)
+    except CycleError as error:
+        yield "circle of rooms: " + " -> ".join(reversed(error.args[1]))
+    if floors and (highest := max(floors.values())) > MOST_FLOORS:
+        top = [name for name, floor in floors.items() if floor == highest]
+        yield f"{top} stand on floor {highest}; {MOST_FLOORS} are enough"
+
+
+def first_level(name: str) -> str:
+    return name.removeprefix("steadyworker/").split("/")[0]
+
+
+def the_top_folder_is_short(house: House) -> Iterator[str]:
+    top = sorted(name for name in house.core if name.count("/") == 1)
+    if len(top) > MOST_TOP_FILES:
+        yield f"steadyworker/ has {len(top)} files beside its folders, more than {MOST_TOP_FILES}: {top}"
+
+
 def files_are_short(house: House) -> Iterator[str]:
     for file in house.all.values():
         if (lines := len(file.text.splitlines())) > LONGEST_FILE:
@@ -414,6 +445,12 @@ RULES: dict[Rule, dict[str, str]] = {
     nothing_is_global: {"steadyworker/config/resolve.py": "import os\ndef f(home=os.environ['HOME']): ..."},
     only_the_clock_reads_clocks: {"steadyworker/job.py": "from time import monotonic as now\nnow()"},
     nothing_executes_data: {"steadyworker/payload.py": "import pickle"},
+    rooms_stand_on_few_floors: {
+        "steadyworker/slots/base.py": "from steadyworker.job import Job",
+        "steadyworker/slots/other.py": "",
+        "steadyworker/job.py": "from steadyworker.slots.other import X",
+    },
+    the_top_folder_is_short: {f"steadyworker/file_{number}.py": "" for number in range(MOST_TOP_FILES + 1)},
     files_are_short: {"steadyworker/job.py": "\n" * (LONGEST_FILE + 1)},
 }
 

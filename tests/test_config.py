@@ -121,7 +121,9 @@ def test_a_file_may_hold_the_value_and_is_read_again(tmp_path: Path) -> None:
 def test_what_a_file_holds_is_in_no_error(tmp_path: Path) -> None:
     (tmp_path / "secret").write_text("canary")
     message = refused(tmp_path, max_jobs_file=str(tmp_path / "secret"))
-    assert message.startswith("Expected a whole number of at least 1 for --max-jobs-file, got what that file holds.")
+    assert message.startswith(
+        "Expected a whole number of at least 1 for --max-jobs-file, got the content of that file."
+    )
 
 
 def test_a_value_and_a_file_for_it_are_one_too_many(tmp_path: Path) -> None:

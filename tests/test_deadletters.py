@@ -17,13 +17,19 @@ from steadyworker.ledger.base import Claimed, JobId, Moving, Row, State, Verdict
 from steadyworker.ledger.memory import MemoryLedger
 from steadyworker.ledger.rules import AckDuplicate, Claim, HeldBy, answer
 from steadyworker.outcome import Counters
-from steadyworker.runner.settlement_plan import Origin, message_for
+from steadyworker.runner.envelope import Envelope
+from steadyworker.runner.planning import message_for
 from steadyworker.testing.broker import MemoryBroker
 from steadyworker.testing.clock import FakeClock
 from steadyworker.testing.queues import Message
 
 SPEC = QueueSpec("exports", "exports.dead")
 BODY = b'{"merchant": "m-17"}'
+
+
+def enveloped(id: JobId, body: bytes, headers: dict[str, str] | None = None) -> Envelope:
+    """A delivery of this job, as the runner has read it."""
+    return Envelope(Delivery(1, "d-1", "exports", body, headers or {}), id, 0, b"", Counters())
 
 
 class Bench:
@@ -64,9 +70,9 @@ class Bench:
         counters = Counters(attempts=5, crashes=1, losses=2, first_failed_at=1_700_000_000.5)
         verdict = Verdict(Moving.DEAD, "exhausted", counters, error_class="ValueError", error_text="no such merchant")
         assert self.ledger.moving(row.token, verdict)
-        origin = Origin(row.id, 4, body, {"tenant": "north"})
+        envelope = enveloped(row.id, body, {"tenant": "north"})
         for _ in range(copies):
-            self.adapter.publish(message_for(origin, verdict, row.uid, "host-1"))
+            self.adapter.publish(message_for(envelope, 4, verdict, row.uid, "host-1"))
         assert self.ledger.moved(row.token)
 
     @property
@@ -107,10 +113,10 @@ class Reader:
             seen = replace(delivery, body=b"", size=5 << 20) if self.wrapped.leave_out else delivery
             yield replace(seen, message_id=None) if self.wrapped.keyless else seen
 
-    def publish(self, copy: OutgoingMessage) -> None:
+    def publish(self, message: OutgoingMessage) -> None:
         if self.wrapped.fail_at == "publish":
             raise PublishFailed("no confirm")
-        self.held.publish(copy)
+        self.held.publish(message)
 
     def drop(self, delivery: Delivery) -> None:
         if self.wrapped.fail_at == "drop":
@@ -144,7 +150,7 @@ def test_copies_of_one_job_are_one_letter(bench: Bench) -> None:
 
 
 def test_equal_bodies_without_a_key_are_two_letters(bench: Bench) -> None:
-    """Equal bodies are two jobs (contract §4), so that to replay one of them is not to lose the other."""
+    """Equal bodies are two jobs, so that to replay one of them is not to lose the other."""
     for _ in range(2):
         bench.adapter.publish(OutgoingMessage(Target.DEAD, b"same", {}))
     queue = bench.over(Wrapped(bench, keyless=True).letters)
@@ -219,7 +225,7 @@ def test_a_dead_second_round_becomes_a_third(bench: Bench) -> None:
     row = bench.run("k-1", round_=1)
     verdict = Verdict(Moving.DEAD, "exhausted", Counters(attempts=5))
     assert bench.ledger.moving(row.token, verdict)
-    bench.adapter.publish(message_for(Origin(row.id, 0, BODY), verdict, row.uid, "host-1"))
+    bench.adapter.publish(message_for(enveloped(row.id, BODY), 0, verdict, row.uid, "host-1"))
     assert bench.ledger.moved(row.token)
     (replayed,) = bench.queue.replay()
     assert replayed.round == 2
@@ -228,8 +234,8 @@ def test_a_dead_second_round_becomes_a_third(bench: Bench) -> None:
 def test_a_conflict_becomes_a_job_with_a_key_of_its_own(bench: Bench) -> None:
     """It must not begin at the checkpoint of the stranger whose key it has."""
     bench.run("k-1")
-    other = Origin(bench.job("k-1"), 0, b'{"merchant": "m-18"}')
-    bench.adapter.publish(other.dead(Counters(), "key-conflict", {}))
+    other = enveloped(bench.job("k-1"), b'{"merchant": "m-18"}')
+    bench.adapter.publish(message_for(other, 0, Verdict(Moving.DEAD, "key-conflict", Counters()), "", ""))
     (replayed,) = bench.queue.replay()
     assert replayed.key.startswith("k-1.")
     assert replayed.round == 0
@@ -242,8 +248,8 @@ def test_replaying_a_conflict_from_the_start_leaves_the_other_jobs_checkpoint(be
     row = bench.run("k-1")
     assert bench.ledger.checkpoint(row.token, b"9")
     assert bench.ledger.interrupted(row.token, Counters(interruptions=1))
-    other = Origin(bench.job("k-1"), 0, b'{"merchant": "m-18"}')
-    bench.adapter.publish(other.dead(Counters(), "key-conflict", {}))
+    other = enveloped(bench.job("k-1"), b'{"merchant": "m-18"}')
+    bench.adapter.publish(message_for(other, 0, Verdict(Moving.DEAD, "key-conflict", Counters()), "", ""))
     bench.queue.replay(from_start=True)
     assert bench.row("k-1").checkpoint == b"9"
 
@@ -251,8 +257,8 @@ def test_replaying_a_conflict_from_the_start_leaves_the_other_jobs_checkpoint(be
 def test_dropping_a_conflict_leaves_the_other_job_alone(bench: Bench) -> None:
     bench.die("k-1")
     bench.queue.replay(["k-1"])
-    other = Origin(bench.job("k-1"), 0, b'{"merchant": "m-18"}')
-    bench.adapter.publish(other.dead(Counters(), "key-conflict", {}))
+    other = enveloped(bench.job("k-1"), b'{"merchant": "m-18"}')
+    bench.adapter.publish(message_for(other, 0, Verdict(Moving.DEAD, "key-conflict", Counters()), "", ""))
     bench.queue.drop()
     assert bench.row("k-1").state is State.DEAD
 
@@ -294,8 +300,9 @@ class TestWhatTheBrokerPutThere:
         assert replayed.round == 1
 
     def test_a_retry_copy_that_it_gave_up_is_not_ours(self, bench: Bench) -> None:
-        copy = Origin(bench.job("k-1"), 0, BODY).later(Counters(attempts=1), 5.0, "ValueError")
-        bench.adapter.publish(replace(copy, to=Target.DEAD))
+        again = Verdict(Moving.RETRY, "ValueError", Counters(attempts=1), 5.0)
+        message = message_for(enveloped(bench.job("k-1"), BODY), 0, again, "", "")
+        bench.adapter.publish(replace(message, to=Target.DEAD))
         (letter,) = bench.queue.letters()
         assert not letter.ours
         bench.queue.replay()

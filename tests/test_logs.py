@@ -55,7 +55,7 @@ def settled(settlement: str) -> JobSettled:
         crashes=0,
         losses=0,
         interruptions=0,
-        settled="known",
+        settled="confirmed",
         seconds=1.5,
     )
 

@@ -30,7 +30,7 @@ def test_a_delivery_answered_from_the_record_is_counted_and_names_the_run_that_d
     metrics(DuplicateAcked(**about(42), state="done"))
     content_type, body = metrics.page(OPEN_METRICS)
     assert content_type.startswith(OPEN_METRICS)
-    line = 'steadyworker_deliveries_unrun_total{action="answer",queue="exports",state="done"} 2.0 # {fence="42"} 1.0'
+    line = 'steadyworker_deliveries_unrun_total{action="duplicate_acked",queue="exports",state="done"} 2.0 # {fence="42"} 1.0'
     assert line in body.decode()
 
 
@@ -44,8 +44,8 @@ def test_what_starts_nothing_is_told_apart_and_all_else_is_not_counted(metrics: 
         metrics(event)
     counted = [line for line in metrics.page("")[1].decode().splitlines() if "_total{" in line]
     assert counted == [
-        'steadyworker_deliveries_unrun_total{action="follow",queue="exports",state=""} 1.0',
-        'steadyworker_deliveries_unrun_total{action="adopt",queue="exports",state=""} 1.0',
+        'steadyworker_deliveries_unrun_total{action="delivery_deferred",queue="exports",state=""} 1.0',
+        'steadyworker_deliveries_unrun_total{action="adopted",queue="exports",state=""} 1.0',
     ]
 
 

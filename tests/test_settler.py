@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
 
-from steadyworker.adapter import Adapter, SettlesAsync
+from steadyworker.adapter import Adapter
 from steadyworker.delivery import (
     ATTEMPTS,
     CRASHES,
@@ -31,8 +32,9 @@ from steadyworker.delivery import (
 from steadyworker.errors import LedgerUnavailable, PublishFailed, StaleDelivery, TargetMissing, Unsettled
 from steadyworker.ledger.base import JobId, Ledger, Moving, Token, Verdict
 from steadyworker.outcome import Counters
-from steadyworker.runner import settlement_plan
-from steadyworker.runner.settlement_plan import Origin, SettlementPlan, Step
+from steadyworker.runner import planning
+from steadyworker.runner.envelope import Envelope
+from steadyworker.runner.settlement_plan import SettlementPlan, Step
 from steadyworker.runner.settler import Refused, Settler
 
 ID = JobId("n", "q", "k", 2)
@@ -60,74 +62,76 @@ class Table:
 
         return call
 
+    @staticmethod
+    def called() -> None:
+        raise AssertionError("this adapter settles synchronously")
+
     def advance(self, plan: SettlementPlan) -> None:
-        Settler(cast(Ledger, self), cast(Adapter, self)).advance(plan)
+        synchronous = SimpleNamespace(publish=self.publish, settle=self.settle)
+        Settler(cast(Ledger, self), cast(Adapter, synchronous), lambda _work: None, lambda _result: None).advance(
+            plan, self.called
+        )
 
 
 def table(**answers: Any) -> Table:
     return Table(answers={"settle": Settled.CONFIRMED, **answers})
 
 
-def hand_overs() -> dict[str, tuple[SettlementPlan, list[str]]]:
-    """Every kind of hand-over, and all that it asks for, in order."""
+def plans() -> dict[str, tuple[SettlementPlan, list[str]]]:
+    """Every kind of plan, and all the calls that it makes, in order."""
     return {
-        "done": (settlement_plan.done(TOKEN, DELIVERY), ["done", "settle", "settled"]),
-        "interrupted": (settlement_plan.interrupted(TOKEN, DELIVERY, Counters()), ["interrupted", "settle"]),
+        "done": (planning.done(TOKEN, DELIVERY), ["done", "settle"]),
+        "interrupted": (planning.interrupted(TOKEN, DELIVERY, Counters()), ["interrupted", "settle"]),
         "retry": (
-            settlement_plan.moving(TOKEN, DELIVERY, LATER, COPY),
-            ["moving", "publish", "moved", "settle", "settled"],
+            planning.moving(TOKEN, DELIVERY, LATER, COPY),
+            ["moving", "publish", "moved", "settle"],
         ),
         "dead letter": (
-            settlement_plan.moving(TOKEN, DELIVERY, DYING, COPY),
-            ["moving", "publish", "moved", "settle", "settled"],
+            planning.moving(TOKEN, DELIVERY, DYING, COPY),
+            ["moving", "publish", "moved", "settle"],
         ),
-        "finish": (settlement_plan.finish(TOKEN, DELIVERY, COPY), ["publish", "moved", "settle", "settled"]),
-        "pass on": (settlement_plan.pass_on(DELIVERY, COPY), ["publish", "settle"]),
-        "answer": (settlement_plan.answer(DELIVERY), ["settle"]),
+        "finish": (planning.finish(TOKEN, DELIVERY, COPY), ["publish", "moved", "settle"]),
+        "pass on": (planning.pass_on(DELIVERY, COPY), ["publish", "settle"]),
+        "answer": (planning.settle_only(DELIVERY), ["settle"]),
     }
 
 
-KINDS = list(hand_overs())
+KINDS = list(plans())
 
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_the_order_is_always_the_same(kind: str) -> None:
-    plan, order = hand_overs()[kind]
+    plan, order = plans()[kind]
     asked = table()
 
     asked.advance(plan)
 
     assert asked.calls == order
-    assert plan.step is None
+    assert plan.at == len(plan.steps)
     assert plan.settled_with is DELIVERY
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_run_adrift_settles_nothing_and_writes_everything(kind: str) -> None:
-    plan, order = hand_overs()[kind]
+def test_a_detached_run_settles_nothing_and_writes_everything(kind: str) -> None:
+    plan, order = plans()[kind]
     plan.delivery = None
     asked = table()
 
     asked.advance(plan)
 
-    assert asked.calls == [call for call in order if call not in {"settle", "settled"}]
+    assert asked.calls == [call for call in order if call != "settle"]
     assert plan.settled_with is None
 
 
-@pytest.mark.parametrize(("kind", "call"), [(kind, call) for kind in KINDS for call in hand_overs()[kind][1]])
+@pytest.mark.parametrize(("kind", "call"), [(kind, call) for kind in KINDS for call in plans()[kind][1]])
 @pytest.mark.parametrize("trouble", [LedgerUnavailable("away"), PublishFailed("no confirm"), TargetMissing("gone")])
 def test_it_goes_on_where_it_stopped(kind: str, call: str, trouble: Exception) -> None:
     """Nothing after the step that failed is done, and nothing before it is done again."""
-    plan, order = hand_overs()[kind]
+    plan, order = plans()[kind]
     asked = table(**{call: trouble})
-    quiet = call == "settled" and isinstance(trouble, LedgerUnavailable)
-    if call in {"settle", "settled"} and not quiet:
-        return  # neither can raise this
+    if call == "settle":
+        return  # it cannot raise this
 
-    if quiet:
-        asked.advance(plan)
-        assert asked.calls == order
-        return
     with pytest.raises(type(trouble)):
         asked.advance(plan)
     assert asked.calls == order[: order.index(call) + 1]
@@ -139,7 +143,7 @@ def test_it_goes_on_where_it_stopped(kind: str, call: str, trouble: Exception) -
 
 def test_a_copy_that_an_adapter_cannot_say_is_tried_again_later() -> None:
     """A defect of one message or of one adapter must not end the process, and then the next one."""
-    plan, order = hand_overs()["retry"]
+    plan, order = plans()["retry"]
     with pytest.raises(PublishFailed, match=r"got ValueError: 255 bytes") as caught:
         table(publish=ValueError("255 bytes")).advance(plan)
     assert isinstance(caught.value.__cause__, ValueError)
@@ -167,22 +171,22 @@ def test_a_delivery_that_is_lost_at_that_moment_is_settled_as_what_it_was() -> N
     """The adapter knows that it is stale, and answers; it would never answer for None."""
     given: list[Delivery | None] = []
 
-    class Soon:
+    class Soon(Table):
         def settle_async(self, delivery: Delivery, _how: Settle, on_settled: Callable[[object], None]) -> None:
             given.append(delivery)
             on_settled(StaleDelivery("over"))
 
     plan = Leaving((Step.SETTLE,), DELIVERY)
     answered: list[bool] = []
-    settler = Settler(cast(Ledger, table()), cast(Adapter, table()), cast(SettlesAsync, Soon()))
+    settler = Settler(cast(Ledger, table()), cast(Adapter, Soon()), lambda _work: None, lambda _result: None)
     assert not settler.advance(plan, lambda: answered.append(True))
-    assert (given, answered, plan.step) == ([DELIVERY], [True], None)
+    assert (given, answered, plan.at) == ([DELIVERY], [True], 1)
 
 
-@pytest.mark.parametrize(("kind", "call"), [(kind, call) for kind in KINDS for call in hand_overs()[kind][1]])
+@pytest.mark.parametrize(("kind", "call"), [(kind, call) for kind in KINDS for call in plans()[kind][1]])
 def test_what_the_ledger_refuses_is_never_settled(kind: str, call: str) -> None:
-    plan, order = hand_overs()[kind]
-    if call in {"publish", "settle", "settled"}:
+    plan, order = plans()[kind]
+    if call in {"publish", "settle"}:
         return  # nobody refuses these
 
     asked = table(**{call: False})
@@ -197,19 +201,19 @@ def test_what_the_ledger_refuses_is_never_settled(kind: str, call: str) -> None:
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_failed_settlement_never_fails_a_job(kind: str, error: Exception) -> None:
     """The ledger answers the redelivery; until then it keeps the row for longer."""
-    plan, order = hand_overs()[kind]
+    plan, order = plans()[kind]
     asked = table(settle=error)
 
     asked.advance(plan)
 
-    assert asked.calls == [call for call in order if call != "settled"]
+    assert asked.calls == order
     assert plan.settled is None
     assert plan.settled_with is DELIVERY
 
 
 def test_an_adopted_redelivery_is_what_is_settled() -> None:
-    """It may come while the hand-over waits for its publish."""
-    plan = settlement_plan.moving(TOKEN, None, LATER, COPY)
+    """It may come while the plan waits to publish."""
+    plan = planning.moving(TOKEN, None, LATER, COPY)
     with pytest.raises(PublishFailed):
         table(publish=PublishFailed("no confirm")).advance(plan)
 
@@ -218,35 +222,33 @@ def test_an_adopted_redelivery_is_what_is_settled() -> None:
     asked = table()
     asked.advance(plan)
 
-    assert asked.calls == ["publish", "moved", "settle", "settled"]
+    assert asked.calls == ["publish", "moved", "settle"]
     assert plan.settled_with is home
 
 
 def test_only_an_interrupted_run_gives_its_message_back() -> None:
-    ways = {kind: plan.how for kind, (plan, _) in hand_overs().items()}
+    ways = {kind: plan.how for kind, (plan, _) in plans().items()}
 
     assert {kind for kind, how in ways.items() if how is Settle.RELEASE} == {"interrupted"}
 
 
-def test_recorded_says_whether_the_ledger_has_its_first_word() -> None:
-    plan = settlement_plan.moving(TOKEN, DELIVERY, LATER, COPY)
-    assert not plan.recorded
-
+def test_a_plan_that_was_stopped_knows_its_next_step() -> None:
+    plan = planning.moving(TOKEN, DELIVERY, LATER, COPY)
     with pytest.raises(PublishFailed):
         table(publish=PublishFailed("no confirm")).advance(plan)
 
-    assert plan.recorded
-    assert plan.step is Step.PUBLISH
+    assert plan.steps[plan.at] is Step.PUBLISH
 
 
 COUNTERS = Counters(attempts=2, crashes=1, losses=3, interruptions=9, first_failed_at=1_700_000_000.5)
-ORIGIN = Origin(ID, 4, b"body", {"tenant": "t-1", KEY: "K!", HOP: "4", REASON: "before", ERROR_CLASS: "Old"})
+HEADERS = {"tenant": "t-1", KEY: "K!", HOP: "4", REASON: "before", ERROR_CLASS: "Old"}
+ENVELOPE = Envelope(Delivery(1, "d-1", "q", b"body", HEADERS), ID, 4, b"", Counters())
 
 
 def test_a_retry_copy_is_one_hop_further_and_carries_the_counters() -> None:
     verdict = Verdict(Moving.RETRY, "odd\n  amount", COUNTERS, 40.0)
 
-    message = settlement_plan.message_for(ORIGIN, verdict, "uid", "host")
+    message = planning.message_for(ENVELOPE, 4, verdict, "uid", "host")
 
     assert (message.to, message.body, message.delay) == (Target.LATER, b"body", 40.0)
     expected = {
@@ -267,7 +269,7 @@ def test_a_retry_copy_is_one_hop_further_and_carries_the_counters() -> None:
 def test_a_dead_letter_keeps_the_hop_and_says_why() -> None:
     verdict = Verdict(Moving.DEAD, "exhausted", COUNTERS, error_class="ValueError", error_text="odd\namount " * 500)
 
-    message = settlement_plan.message_for(ORIGIN, verdict, "uid", "host")
+    message = planning.message_for(ENVELOPE, 4, verdict, "uid", "host")
 
     assert (message.to, message.delay) == (Target.DEAD, 0.0)
     assert message.headers[HOP] == "4"

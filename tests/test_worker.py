@@ -144,7 +144,7 @@ def test_a_worker_of_main_is_refused_with_what_to_do(tmp_path: Path) -> None:
     script = tmp_path / "script.py"
     script.write_text(
         "from steadyworker import Worker\n"
-        "from steadyworker.worker import spec_of\n"
+        "from steadyworker.spec import spec_of\n"
         "class Mine(Worker[bytes]):\n"
         "    queue = 'mine'\n"
         "    time_limit = 1\n"
@@ -153,7 +153,7 @@ def test_a_worker_of_main_is_refused_with_what_to_do(tmp_path: Path) -> None:
         encoding="utf-8",
     )
     said = subprocess.run([sys.executable, script], capture_output=True, text=True, check=False).stderr
-    assert "use steadyworker.testing.run_one(Worker, payload) to try it" in said
+    assert "use steadyworker.testing.run_one(Worker, payload)" in said
     assert "start `steadyworker run module:Class`" in said
 
 

@@ -41,15 +41,15 @@ from steadyworker_rabbitmq.url import BrokerUrl, parse_url
 
 class RabbitmqAdapter:
     """
-    One queue of one virtual host, consumed by one worker process; touches nothing until it is used.
+    One queue of one virtual host, consumed by one worker process; it connects when it is first used.
 
     Args:
-        url: Where the broker is (`url.py`).
+        url: The broker's URL (`url.py`).
         spec: The queue, and its dead-letter queue.
-        settings: The operator's.
+        settings: The operator's settings.
 
     Raises:
-        ConfigError: A URL or a name that RabbitMQ does not take.
+        ConfigError: The URL or a name is invalid for RabbitMQ.
     """
 
     def __init__(self, url: str, spec: QueueSpec, settings: Settings) -> None:
@@ -65,21 +65,19 @@ class RabbitmqAdapter:
         )
 
     def _url(self) -> BrokerUrl:
-        """Where the broker is now: passwords are rotated."""
+        """Return the URL as it is now: passwords are rotated."""
         return self._first if self._settings.fresh_url is None else parse_url(self._settings.fresh_url())
 
     @property
     def capabilities(self) -> Capabilities:
         """
-        Delays by levels, and consumers that are counted.
+        The abilities of this broker: delays by levels, and a consumer count.
 
-        What the broker does to long deliveries is its queue's, and known when it was asked: `findings` speaks of that.
+        Delivery timeout and delivery limit depend on the queue and are not here; `findings` reports them.
         """
         return Capabilities(
             delays=Delays.LEVELS,
-            longest_delay=self._topology.longest,
             levels=self._topology.levels,
-            counts_deliveries=True,
             counts_consumers=True,
             forgets_consumers_within=3.0 * self._first.heartbeat,
             max_body=self._settings.max_body,
@@ -87,36 +85,40 @@ class RabbitmqAdapter:
 
     @property
     def last_turn(self) -> float | None:
-        """When the I/O thread last turned."""
+        """The time (monotonic) of the I/O thread's last turn; None before `start`."""
         return self._io.last_turn if self._consumer.started else None
 
     def start(self, sink: Sink) -> None:
-        """Begin to consume."""
+        """Start to consume."""
         self._consumer.start(sink)
 
     def prefetch(self, count: int) -> None:
-        """At most so many un-settled deliveries."""
+        """Set the prefetch: at most `count` unsettled deliveries."""
         self._consumer.prefetch(count)
 
     def publish(self, message: OutgoingMessage) -> None:
-        """Return when the broker has confirmed it; raises PublishFailed, TargetMissing or ValueError."""
+        """Return when the broker has confirmed the message; raises PublishFailed, TargetMissing or ValueError."""
         self._publisher.publish(message)
 
     def settle(self, delivery: Delivery, how: Settle) -> Settled:
-        """Return when the broker has read it; raises StaleDelivery or Unsettled."""
+        """Return when the broker has read the settlement; raises StaleDelivery or Unsettled."""
         return self._consumer.settle(delivery, how)
 
     def settle_async(self, delivery: Delivery, how: Settle, on_settled: OnSettled) -> None:
-        """As `settle`, but returns at once (`SettlesSoon`)."""
+        """Settle as `settle` does, but return at once (`SettlesAsync`)."""
         self._consumer.settle_async(delivery, how, on_settled)
 
     def identity(self) -> str:
-        """The name of the cluster, and the virtual host."""
-        with self._visit("asks who this is") as connection, translated(str(self._first)):
+        """Return the name of the cluster, and the virtual host."""
+        with self._visit("reads the broker's identity") as connection, translated(str(self._first)):
             return Broker(connection, None).identity
 
     def consumers(self) -> int:
-        """How many consumers the queue has; one with a window of 0 is none, and a queue that is not there has none."""
+        """
+        Return how many consumers the queue has; 0 if the queue does not exist.
+
+        An adapter with a prefetch of 0 is not a consumer.
+        """
         queue = self._spec.queue
         if self._consumer.started:
             question: Callable[[Future[int]], None] = partial(count_consumers, self._consumer.link, queue)
@@ -132,7 +134,7 @@ class RabbitmqAdapter:
             return count
 
     def findings(self, spec: QueueSpec) -> Sequence[Finding]:
-        """What is wrong between this broker and the queues."""
+        """Return what is wrong between this broker and the queues."""
         topology = Topology(spec, self._settings)
         try:
             where_ = self._url()
@@ -140,13 +142,11 @@ class RabbitmqAdapter:
             with visit(where_, purpose) as connection, translated(str(where_)):
                 return find(connection, topology, where_.management)
         except Refused as error:
-            return [
-                Finding("error", f"{error}", "correct --broker; until then a worker process ends with exit code 78.")
-            ]
+            return [Finding("error", f"{error}", "correct --broker; until then `run` exits with code 78.")]
 
     @contextmanager
     def dead_letters(self) -> Iterator[RabbitmqDeadLetters]:
-        """The dead letters, on a connection of their own."""
+        """Open the dead letters, on a connection of their own."""
         patient = replace(self._url(), heartbeat=PATIENCE)
         with visit(patient, f"{self._settings.consumer} reads {self._topology.dead}") as connection:
             with translated(str(patient)):
@@ -155,11 +155,11 @@ class RabbitmqAdapter:
             try:
                 yield letters
             finally:
-                with suppress(AMQPError):  # the end of the connection gives them back as well
+                with suppress(AMQPError):  # the end of the connection releases them as well
                     letters.give_back()
 
     def stop(self, within: float) -> None:
-        """Give everything back and close."""
+        """Release every delivery and close."""
         self._io.stop(within)
 
     def _visit(self, purpose: str) -> AbstractContextManager[BlockingConnection]:
@@ -167,10 +167,10 @@ class RabbitmqAdapter:
 
 
 def count_consumers(link: ManagedConnection, queue: str, answer: Future[int]) -> None:
-    """Answer how many consumers a queue has, over a channel of its own; in the I/O thread."""
+    """Set `answer` to the number of consumers of a queue, over a channel of its own; in the I/O thread."""
     if (connection := link.connection) is None:
         raise BrokerUnavailable(
-            f"Expected RabbitMQ at {link.place} that answers, got no connection; it is tried again."
+            f"Expected a connection to RabbitMQ at {link.place}, got none: wait, the adapter is reconnecting."
         )
 
     def closed(_: Channel, reason: Exception) -> None:

@@ -1,7 +1,7 @@
 """
-When to connect again: soon after a cut, and ever more rarely, at random moments, while the broker refuses.
+The back-off of reconnects: soon after a cut, then ever more rarely, at random moments, while the broker refuses.
 
-| try | seconds after the one before |
+| try | seconds after the try before |
 |---|---|
 | 1, after a cut | 0 to 0.5 |
 | 2, once refused | 0 to 10 |
@@ -9,12 +9,12 @@ When to connect again: soon after a cut, and ever more rarely, at random moments
 | 4 | 20 to 40 |
 | 5 and later | 30 to 60 |
 
-Each wait begins where the one before could end, so that no round of a fleet falls upon the round before it.
-However long the broker was away, of 200 workers that lost it at the same moment 11 % try in the busiest second after its
-return, on average, and under 20 % in the busiest of any one outage (2 of 2600 simulated ones had as many or more, 0.5 s to
-10 min long).
-Full jitter over 5 s, doubling, cannot do that: a fifth for each second is all of it, and the third tries come on top (29 %).
-The price is a mean of 8 s, where it was 6, after a restart of the broker, which takes 7.
+Each wait begins where the wait before could end, so that the tries of a fleet's next round never overlap with the last.
+In simulations, 200 workers lost the broker at the same moment, for 0.5 s to 10 min.
+In the busiest second after its return, 11 % of them tried to connect, on average.
+In 2 of 2600 simulated outages it was 20 % or more.
+Full jitter over 5 s, doubling, cannot reach that: a fifth tries in each second, and the third tries come on top (29 %).
+The price: after a restart of the broker, which takes 7 s, a worker waits 8 s on average instead of 6.
 """
 
 from __future__ import annotations
@@ -22,23 +22,23 @@ from __future__ import annotations
 from tenacity import RetryCallState, Retrying, wait_chain, wait_random
 
 FIRST = 0.5
-"""Seconds within which a lost connection is tried again for the first time."""
+"""Seconds within which the first try after a lost connection happens."""
 
 REFUSED = 10.0
-"""Seconds over which a fleet spreads its second try; the limit of each later one is twice as long."""
+"""Seconds over which a fleet spreads its second try; the limit doubles with each later try."""
 
 LONGEST = 60.0
-"""Seconds between two tries at most."""
+"""The longest time between two tries, in seconds."""
 
 USEFUL_AFTER = 5.0
-"""Seconds after which a connection counts as one that works, even if it carried nothing."""
+"""Seconds after which a connection counts as useful, even if nothing was settled on it."""
 
 
 class Backoff:
     """
-    Draws the waits of one client, so that a fleet which lost its broker does not come back as one.
+    The waits of one client, drawn at random so that a fleet does not reconnect at one moment.
 
-    A connection that was of no use is waited for like a refused one: a broker that dies at each connect is left in peace.
+    A connection that was not useful counts as a refused try: so a broker that dies at each connect gets rest.
     """
 
     def __init__(self) -> None:
@@ -51,11 +51,11 @@ class Backoff:
         self._tries = 0
 
     def cut(self, *, useful: bool) -> float:
-        """Seconds to wait after a connection, or a channel, was lost."""
+        """Return the seconds to wait after a connection, or a channel, was lost."""
         return self._drawn(1 if useful else self._tries + 1)
 
     def refused(self) -> float:
-        """Seconds to wait after a try that failed."""
+        """Return the seconds to wait after a failed try."""
         return self._drawn(max(2, self._tries + 1))
 
     def _drawn(self, tries: int) -> float:

@@ -1,5 +1,5 @@
 """
-One AMQP connection after another, on the I/O thread's loop.
+Connections of the I/O thread's loop, opened one after another; and short visits on connections of their own.
 
 ::
 
@@ -9,7 +9,7 @@ One AMQP connection after another, on the I/O thread's loop.
       └───────────────────┴──── down(cause) ──────────┘
 
 Hosts are tried in a random order, each once: pika's own list gives up at the first name that does not resolve.
-When to open again is for who uses the connection to say.
+The user of a connection decides when to open it again.
 """
 
 from __future__ import annotations
@@ -28,19 +28,19 @@ from steadyworker_rabbitmq.iothread import IoThread, Timer
 from steadyworker_rabbitmq.url import Address, BrokerUrl
 
 ANSWER_WITHIN = 30.0
-"""Seconds in which the broker answers an RPC; pika itself would wait for ever (its issue 652)."""
+"""Seconds in which the broker must reply to an RPC; pika itself would wait without limit (its issue 652)."""
 
 
 class ManagedConnection:
     """
-    The connection for one purpose; every method is for the I/O thread.
+    The connection for one purpose; only the I/O thread may call its methods.
 
     Args:
-        io: The thread.
-        url: Returns the URL as it is now: asked before each connect, for passwords are rotated.
-        purpose: What it is for, as the broker's list of connections shows it.
+        io: The I/O thread.
+        url: Returns the URL as it is now; called before each connect, as passwords are rotated.
+        purpose: Its purpose, shown in the broker's list of connections.
         up: Called when it is open.
-        down: Called once for each `open`, with the cause: nobody answered, or it was lost.
+        down: Called once for each `open`, with the cause: no host accepted it, or it was lost.
     """
 
     def __init__(
@@ -66,16 +66,16 @@ class ManagedConnection:
 
     @property
     def connection(self) -> SelectConnection | None:
-        """The connection, while it is open and nobody closes it."""
+        """The connection while it is open, else None."""
         return self._connection if self._connection is not None and self._connection.is_open else None
 
     @property
     def is_closed(self) -> bool:
-        """Whether there is no connection, not even one that is opening or closing."""
+        """True if there is no connection, not even one that is opening or closing."""
         return self._connection is None
 
     def open(self) -> None:
-        """Begin to connect; nothing when that has begun."""
+        """Start to connect; a second call does nothing."""
         if self._connection is not None:
             return
         if self._io.stopping:
@@ -91,13 +91,13 @@ class ManagedConnection:
         self._try_next()
 
     def abort(self, error: Exception) -> None:
-        """End it without asking the broker; `down` is told the first error of these."""
+        """End the connection without the broker's reply; `down` receives the error of the first call."""
         if self._connection is not None and self._cause is None:
             self._cause = error
             pika_internals.abort(self._connection, error)
 
     def close(self, within: float) -> None:
-        """End it in good order, or abort it after so many seconds."""
+        """Close the connection, or abort it after so many seconds."""
         self._left = []
         closing = Silent("closed by us")
         if self._connection is None:
@@ -109,7 +109,7 @@ class ManagedConnection:
         self._connection.close()
 
     def _try_next(self) -> None:
-        assert self.url is not None, "what is opened has an address"
+        assert self.url is not None, "`open` has set the URL"
         self.place = self._left.pop()
         self._cause = None
         try:
@@ -138,7 +138,7 @@ class ManagedConnection:
         if self._left:
             self._try_next()
             return
-        # Only when no host is left that waiting could heal, no waiting heals it.
+        # It is Refused only if every host refused: otherwise waiting may help.
         self._tell(next((each for each in self._errors if not isinstance(each, Refused)), self._errors[-1]))
 
     def _closed(self, _: SelectConnection, error: Exception) -> None:
@@ -154,7 +154,11 @@ class ManagedConnection:
 
 
 class Owed:
-    """What the broker owes us on one channel: each answer in time, or the connection ends; for the I/O thread."""
+    """
+    The replies that the broker owes us on one channel; for the I/O thread.
+
+    If one is late, the connection is aborted.
+    """
 
     def __init__(self, io: IoThread, link: ManagedConnection) -> None:
         self._io = io
@@ -162,8 +166,8 @@ class Owed:
         self._timers: set[Timer] = set()
 
     def expect(self, what: str) -> Callable[[], None]:
-        """Abort the connection unless what is returned is called in time."""
-        silent = Silent(f"no answer to {what} within {ANSWER_WITHIN:g} s")
+        """Return a function to call when the reply is there; abort the connection if that is not called in time."""
+        silent = Silent(f"no reply to {what} within {ANSWER_WITHIN:g} s")
         timer = self._io.after(ANSWER_WITHIN, lambda: self._link.abort(silent))
         self._timers.add(timer)
 
@@ -174,37 +178,40 @@ class Owed:
         return answered
 
     def forgive(self) -> None:
-        """The channel is no more: nothing will be answered, and nothing need be."""
+        """Cancel all timers: the channel is closed, so that no reply will come."""
         while self._timers:
             self._timers.pop().cancel()
 
 
-# --- For a moment --------------------------------------------------------------------------------------------------------
+# --- Visits --------------------------------------------------------------------------------------------------------------
 
 BLOCKED_FOR = 10.0
-"""Seconds: on a visit nothing is published but the question whether we may, and an alarm (memory, disk) is answer enough."""
+"""Seconds that a visit waits during an alarm (memory, disk): all that it publishes is the probe of the permission."""
 
 _HASTY = 10
-"""The heartbeat, in seconds, of a visit: it waits for nothing but answers, and misses a broker that gives none within 30 s."""
+"""The longest heartbeat of a visit, in seconds, so that it notices within 30 s that the broker stopped replying."""
 
 
 def hasty(url: BrokerUrl) -> BrokerUrl:
-    """The same broker, for a visit that is not to last."""
+    """Return the same URL with a short heartbeat, for a visit."""
     return replace(url, heartbeat=min(url.heartbeat, _HASTY))
 
 
 @contextmanager
 def visit(url: BrokerUrl, purpose: str) -> Iterator[BlockingConnection]:
     """
-    A connection for a moment, to the first of the hosts that answers; blocks its caller.
+    Open a blocking connection for a short visit, to the first host that accepts it.
 
-    Raises BrokerUnavailable when none does, `Refused` where waiting does not help; errors inside are the caller's to translate.
+    The caller translates errors that are raised inside.
+
+    Raises:
+        BrokerUnavailable: No host accepted it; `Refused` if waiting does not help.
     """
     connection = _connected(url, purpose)
     try:
         yield connection
     finally:
-        with suppress(Exception):  # nobody is left to be told
+        with suppress(Exception):  # the visit is over, whatever happens to its connection
             connection.close()
 
 

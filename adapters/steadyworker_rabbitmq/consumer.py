@@ -1,13 +1,13 @@
 """
-The consuming connection: one epoch after another, for as long as the adapter lives; it never publishes.
+The consuming connection: one epoch after another until the adapter stops; it never publishes.
 
 ::
 
-    connect ──→ queues ready? ──→ channel ──→ the queue is there ──→ Connected … Lost
+    connect ──→ queues ready? ──→ channel ──→ the queue exists ──→ Connected … Lost
        ↑            │                │                │                       │
-       └── wait ←───┴────────────────┴──── Gone ←─────┘        wait, channel ←┘
+       └── wait ←───┴── Unreachable ─┴────────────────┘        wait, channel ←┘
 
-What waits is drawn by `backoff.py`; a connection that still stands is used again, with a new channel.
+`backoff.py` draws the waits; a connection that is still open is used again, with a new channel.
 """
 
 from __future__ import annotations
@@ -33,14 +33,16 @@ from steadyworker_rabbitmq.url import BrokerUrl
 
 class Consumer:
     """
-    Consumes one queue; `start`, `credits` and `settle` are for other threads, the rest is the I/O thread's.
+    The consumer of one queue; `start`, `prefetch`, `settle` and `settle_async` are for other threads.
+
+    Everything else is for the I/O thread.
 
     Args:
         io: The I/O thread.
         url: Returns the URL as it is now.
-        preparation: The queues.
+        preparation: Creates or checks the queues.
         spec: The queue to consume.
-        settings: The operator's.
+        settings: The operator's settings.
     """
 
     def __init__(
@@ -66,7 +68,7 @@ class Consumer:
     # --- for other threads -----------------------------------------------------------------------------------------
 
     def start(self, sink: Sink) -> None:
-        """Begin to connect; nothing when it began, or was stopped, before."""
+        """Start to connect; does nothing after an earlier `start` or `stop`."""
         if self._sink is None and not self._io.stopping:
             self._sink = sink
             self._io.members.append(self)
@@ -74,26 +76,27 @@ class Consumer:
 
     @property
     def started(self) -> bool:
-        """Whether `start` was called."""
+        """True once `start` was called."""
         return self._sink is not None
 
     def tell(self, signal: Signal) -> None:
-        """Hand a signal to the sink, where there is one; in the I/O thread."""
+        """Send a signal to the sink, if there is one; in the I/O thread."""
         if self._sink is not None and not self._io.stopping:
             self._sink(signal)
 
     def prefetch(self, count: int) -> None:
-        """Set the window; deliveries see it at once."""
+        """Set the prefetch; it applies to the next delivery."""
         self._window = count
         if self.started:
             with suppress(BrokerUnavailable):  # stopped
                 self._io.call(self._adjust)
 
     def settle(self, delivery: Delivery, how: Settle) -> Settled:
-        """Return when the broker has read it; raises StaleDelivery or Unsettled."""
+        """Return when the broker has read the settlement; raises StaleDelivery or Unsettled."""
         if self._io.is_current:
             raise RuntimeError(
-                "Expected settle on another thread than the sink's: the I/O thread would wait for itself."
+                "Expected settle on another thread, got the I/O thread, which would wait for itself: "
+                "call it outside the sink."
             )
         answer: SimpleQueue[Settled | StaleDelivery | Unsettled] = SimpleQueue()
         self.settle_async(delivery, how, answer.put)
@@ -103,7 +106,7 @@ class Consumer:
         raise settled
 
     def settle_async(self, delivery: Delivery, how: Settle, on_settled: OnSettled) -> None:
-        """Begin to settle; `on_settled` is called once, in the I/O thread or in this one."""
+        """Start to settle; `on_settled` is called once, in the I/O thread or in this one."""
         if not self.started:
             on_settled(stale(delivery))
             return
@@ -116,16 +119,16 @@ class Consumer:
 
     @property
     def link(self) -> ManagedConnection:
-        """The connection, for a look at the queue: it is never blocked, for it never publishes."""
+        """The connection, for queries about the queue: it never publishes, so the broker never blocks it."""
         return self._link
 
     @property
     def is_closed(self) -> bool:
-        """Whether nothing is connected."""
+        """True if nothing is connected."""
         return self._link.is_closed
 
     def close(self, within: float) -> None:
-        """Give everything back and close."""
+        """Release every delivery and close."""
         if self._timer is not None:
             self._timer.cancel()
         if self._epoch is not None:
@@ -134,7 +137,7 @@ class Consumer:
         self._link.close(within)
 
     def fail(self, error: Exception) -> None:
-        """End the connection for an error that nobody foresaw."""
+        """End the connection because of an unexpected error."""
         if self._link.is_closed:
             self._again(self._backoff.refused())
         else:
@@ -173,20 +176,24 @@ class Consumer:
         self._go()
 
     def _down(self, error: BrokerUnavailable) -> None:
-        """The connection could not be had, or was lost; the end of an epoch was told when its channel ended."""
+        """
+        Handle a connection that failed or was lost.
+
+        If it had an epoch, the end of its channel has already sent `Lost`, so no second signal is sent.
+        """
         if not self._told:
             self._gone(error)
         self._told = False
 
     def _gone(self, error: SteadyWorkerError) -> None:
-        """Say it once for each cause, not for each try, and try again."""
+        """Send Unreachable once for each cause, not for each try, and try again later."""
         if str(error) != self._said:
             self._said = str(error)
             self.tell(Unreachable(self._said, final=isinstance(error, Refused | ConfigError) and self._epochs == 0))
         self._again(self._backoff.refused())
 
     def _prepare(self) -> None:
-        """Making queues blocks: it has a thread and a connection of its own."""
+        """Prepare the queues, on a thread and a connection of their own, because that blocks."""
         if (prepared := self._preparation.known) is not None:
             self._open_channel(prepared)
             return
@@ -203,7 +210,7 @@ class Consumer:
             self._open_channel(prepared)
 
     def _open_channel(self, prepared: Prepared) -> None:
-        if (connection := self._link.connection) is None:  # lost while the queues were made
+        if (connection := self._link.connection) is None:  # lost while the queues were prepared
             self._again(self._backoff.cut(useful=False))
             return
         answered = self._owed.expect("channel.open")
@@ -216,7 +223,7 @@ class Consumer:
         self._channel.add_on_close_callback(self._channel_closed)
 
     def _look(self, channel: Channel, prepared: Prepared) -> None:
-        """Whether the queue is there; needs no permission."""
+        """Check that the queue exists, before the epoch begins; needs no permission."""
         answered = self._owed.expect("queue.declare")
 
         def found(_: object) -> None:
@@ -246,7 +253,7 @@ class Consumer:
         epoch, self._epoch, self._channel = self._epoch, None, None
         self._owed.forgive()
         if is_missing(reason) or (is_unfit(reason) and not is_delivery_timeout(reason)):
-            self._preparation.forget()  # made anew by somebody else, perhaps of another type
+            self._preparation.forget()  # another program may have created it again, with another type
         stands = self._link.connection is not None
         if epoch is None:
             if stands:

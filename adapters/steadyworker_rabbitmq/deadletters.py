@@ -1,4 +1,4 @@
-"""The dead-letter queue, held open on a connection of its own by the thread that reads it."""
+"""A reader of the dead-letter queue, on a connection of its own, for one thread."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ from steadyworker_rabbitmq.errors import is_missing, translated
 from steadyworker_rabbitmq.messages import delivery_of
 
 PATIENCE = 300
-"""The heartbeat of such a connection, in seconds: whoever reads may think about one of them for so long, and longer."""
+"""The heartbeat of such a connection, in seconds: its blocking thread may spend minutes on one dead letter."""
 
 
 class RabbitmqDeadLetters:
     """
-    The dead letters of one queue, taken one at a time and held; for one thread.
+    The dead letters of one queue, fetched one at a time and held; for one thread.
 
     Args:
-        channel: Used for nothing else.
+        channel: A channel that is used for nothing else.
         queue: The dead-letter queue.
-        place: What the broker is called in errors.
-        publish: As the adapter's.
+        place: The broker's name in errors.
+        publish: The adapter's `publish`.
     """
 
     def __init__(
@@ -39,11 +39,11 @@ class RabbitmqDeadLetters:
     def __iter__(self) -> Iterator[Delivery]:
         with translated(self._place):
             try:
-                # What comes while we read is the next reader's.
+                # Dead letters that arrive meanwhile are left to the next reader.
                 there = self._channel.queue_declare(self._queue, passive=True).method.message_count
             except ChannelClosedByBroker as refused:
                 if is_missing(refused):
-                    return  # nobody has made the queue, so nothing is in it
+                    return  # the queue was never created, so nothing is in it
                 raise
         for _ in range(there):
             with translated(self._place):
@@ -54,19 +54,19 @@ class RabbitmqDeadLetters:
             yield delivery_of(0, self._queue, method, properties, body)
 
     def publish(self, message: OutgoingMessage) -> None:
-        """As the adapter's."""
+        """Publish as the adapter does."""
         self._publish(message)
 
     def drop(self, delivery: Delivery) -> None:
-        """Remove this dead letter; the broker has read it when this returns."""
+        """Remove this dead letter; return when the broker has read the ack."""
         tag = int(delivery.id)
         if tag in self._held:
             self._held.remove(tag)
             with translated(self._place, Unsettled):
                 self._channel.basic_ack(tag)
-                self._channel.basic_qos(prefetch_count=1)  # the barrier: an ack has no answer
+                self._channel.basic_qos(prefetch_count=1)  # the barrier: the broker does not reply to an ack
 
     def give_back(self) -> None:
-        """What was not dropped is the next reader's."""
+        """Release every dead letter that was not dropped, for the next reader."""
         if self._held:
             self._channel.basic_nack(multiple=True, requeue=True)

@@ -1,4 +1,4 @@
-"""From the plan to the broker: makes what is missing, or looks whether it is there, and says what it found."""
+"""Preparation of the queues: creates the missing ones, or checks that they exist, and records what it found."""
 
 from __future__ import annotations
 
@@ -13,48 +13,40 @@ from steadyworker_rabbitmq.checks import limits
 from steadyworker_rabbitmq.checks.findings import broker_finding, missing_finding, permission_finding, retry_finding
 from steadyworker_rabbitmq.checks.management import Management
 from steadyworker_rabbitmq.checks.probe import PRECONDITION, REFUSED, Broker
-from steadyworker_rabbitmq.checks.queue_state import QueueState, QueueType, as_wanted
+from steadyworker_rabbitmq.checks.queue_state import QueueState, as_wanted
 from steadyworker_rabbitmq.connection import hasty, visit
 from steadyworker_rabbitmq.errors import closed_channel, translated
-from steadyworker_rabbitmq.topology import Topology, Version, Wanted
+from steadyworker_rabbitmq.topology import Topology, Wanted
 from steadyworker_rabbitmq.url import BrokerUrl
 
 
 @dataclass(frozen=True, slots=True)
 class Prepared:
     """
-    What was found when the queues were made ready.
+    The facts found while the queues were prepared.
 
     Attributes:
-        identity: Cluster name and virtual host: the same from every client.
-        version: The broker's, as numbers.
-        queue_type: The work queue's; None where it could not be learned.
-        consume_arguments: To be sent with `basic.consume` on the work queue.
+        consume_arguments: Arguments for `basic.consume` on the work queue.
         delivery_timeout: Seconds after which the broker takes a delivery back from a consumer with those arguments; None for never.
-        delivery_limit: Hand-overs of a message after which the broker gives it up; None for no limit, or where nobody could say.
-        longer_timeout: How an operator raises the delivery timeout to what a job needs.
+        longer_timeout: The command that raises the delivery timeout to what a job needs.
     """
 
-    identity: str
-    version: Version
-    queue_type: QueueType | None = None
     consume_arguments: Mapping[str, int] = field(default_factory=dict)
     delivery_timeout: float | None = None
-    delivery_limit: int | None = None
     longer_timeout: str = ""
 
 
 def prepare(connection: pika.BlockingConnection, topology: Topology, management: Management | None = None) -> Prepared:
     """
-    Make the queues ready, as `topology.mode` says; blocks, and uses channels of its own.
+    Prepare the queues as `topology.mode` demands; blocks, and uses channels of its own.
 
-    "declare" makes what is missing and changes nothing that exists; "verify" looks whether all is there; "trust" believes it.
-    `management` is asked for what AMQP cannot say, as long as it answers; nothing depends on it.
+    "declare" creates missing queues and changes none that exist; "verify" checks that all exist; "trust" checks nothing.
+    `management` is queried for what AMQP cannot report, until it fails once; nothing depends on it.
 
     Raises:
-        TargetMissing: A queue is not there, and is not ours to make ("verify").
-        ConfigError: What no waiting heals: a permission, a broker that is too old, a retry queue that would lose copies.
-        BrokerUnavailable: The connection was lost on the way.
+        TargetMissing: A queue does not exist, and the mode is "verify".
+        ConfigError: Waiting cannot help: no permission, a broker too old, or a retry queue that would lose messages.
+        BrokerUnavailable: The connection was lost meanwhile.
     """
     broker = Broker(connection, management)
     if (finding := broker_finding(broker)) is not None:
@@ -68,36 +60,34 @@ def prepare(connection: pika.BlockingConnection, topology: Topology, management:
             raise _fatal(finding)
     timeout = limits.delivery_timeout(broker.version, work, topology.time_limit)
     return Prepared(
-        identity=broker.identity,
-        version=broker.version,
-        queue_type=work.type,
         consume_arguments=limits.consume_arguments(broker.version, work.type, topology.time_limit),
         delivery_timeout=timeout.seconds,
-        delivery_limit=limits.delivery_limit(broker.version, work),
         longer_timeout=limits.longer_timeout(broker.version, broker.vhost, work, topology.time_limit),
     )
 
 
 def _made(broker: Broker, topology: Topology, wanted: Wanted) -> QueueState:
-    """The queue, made where there was none, else as it is."""
+    """Create the queue if it is missing, and return its state."""
     refused = broker.declare(wanted)
     if refused is None and wanted.role != "work":
         return as_wanted(wanted)
-    # Declared or not: the management API may know of policies.
+    # Also for a queue that was just declared: the management API may report policies.
     if (actual := broker.look(wanted, redeclare=True)) is not None:
         return actual
     if refused is None:
-        raise TargetMissing(f"Expected queue {wanted.name!r}, which was just made, but it is gone: see who deletes it.")
+        raise TargetMissing(
+            f"Expected queue {wanted.name!r}, which was just declared, got none: find out which program deletes it."
+        )
     if refused.reply_code == REFUSED:
-        raise _fatal(permission_finding(broker, topology, f"make queue {wanted.name!r}"))
-    text = f"Expected to make queue {wanted.name!r}, got: {closed_channel(refused)}."
+        raise _fatal(permission_finding(broker, topology, f"create queue {wanted.name!r}"))
+    text = f"Expected to create queue {wanted.name!r}, got: {closed_channel(refused)}."
     raise ConfigError(text) if refused.reply_code == PRECONDITION else BrokerUnavailable(text)
 
 
 def _seen(broker: Broker, topology: Topology, wanted: Wanted) -> QueueState:
-    """The queue as it is, as far as it may be looked at."""
+    """Return the queue's state, without creating it; raise TargetMissing if it does not exist."""
     if topology.mode == "trust":
-        # Only to know what a consumer of it may be given.
+        # The type alone, which decides the arguments of a consumer.
         return QueueState(wanted.name, type=broker.queue_type(wanted.name) if wanted.role == "work" else None)
     actual = broker.look(wanted, redeclare=False)
     if actual is None:
@@ -111,12 +101,12 @@ def _fatal(finding: Finding) -> ConfigError:
 
 class Preparation:
     """
-    What is known of the queues, once they are ready; thread-safe.
+    The queues' preparation, done once and remembered; thread-safe.
 
     Args:
         url: Returns the URL as it is now.
         topology: The plan.
-        purpose: What the connection is called in the broker's list.
+        purpose: The connection's name in the broker's list.
     """
 
     def __init__(self, url: Callable[[], BrokerUrl], topology: Topology, purpose: str) -> None:
@@ -128,11 +118,11 @@ class Preparation:
 
     @property
     def known(self) -> Prepared | None:
-        """What is known, without asking."""
+        """The remembered result, or None; never blocks."""
         return self._prepared
 
     def prepared(self) -> Prepared:
-        """Make the queues ready unless they are; blocks; raises what `prepare` raises."""
+        """Prepare the queues unless that is done, and return the result; blocks; raises what `prepare` raises."""
         with self._lock:
             if self._prepared is None:
                 url = hasty(self._url())
@@ -141,5 +131,5 @@ class Preparation:
             return self._prepared
 
     def forget(self) -> None:
-        """One of them is not there: look again before the next use."""
+        """Forget the result, because a queue is missing: the next use prepares the queues again."""
         self._prepared = None

@@ -1,25 +1,30 @@
 """
 One epoch: one channel of the consuming connection, and the deliveries that came over it.
 
-**The window.** AMQP gives a consumer its prefetch when it starts, and for good.
-So when the window changes, the consumer is cancelled, and one with another prefetch takes its place.
-What the old one holds stays valid, on the same channel, and takes its room from the window until it is settled.
-There is never more than one consumer: other clients count them.
+**The prefetch.**
+AMQP fixes a consumer's prefetch when the consumer starts.
+So when our prefetch changes, the consumer is cancelled, and one with another prefetch takes its place.
+Deliveries of the old consumer stay valid, on the same channel, and count towards our prefetch until they are settled.
+There is never more than one consumer, because other clients count consumers.
 
-**The barrier.** An ack has no answer; a `basic.qos` behind it on the same channel has one, and the broker reads them in order.
-One barrier is under way at a time, and vouches for every ack before it.
-The ack itself goes at once; a barrier keeps 20 ms from the one before, so that a stream of short jobs shares them.
+**The barrier.**
+The broker does not reply to an ack.
+It replies to a `basic.qos`, and reads both in order: the reply confirms every ack before it on the same channel.
+At most one barrier waits for its reply.
+The ack itself is sent at once; barriers are at least 20 ms apart, so that short jobs share them.
 
-**The end.** Whatever ends the consumer ends the channel, and with it the epoch.
-A channel whose consumer was cancelled by the broker (4.3 and later do so on a delivery timeout) must not be used again:
-pika does not answer that cancel, and a late ack would wake the consumer that nobody listens to.
+**The end.**
+Whatever ends the consumer ends the channel, and with it the epoch.
+From 4.3 on, the broker cancels a consumer on a delivery timeout; its channel must not be used again.
+pika does not reply to that cancel, and a late ack would revive a consumer that has no callback any more.
 
-**Not before the end.** A delivery timeout could be forestalled, by a new channel shortly before it.
-That is the same redelivery, and no cleaner: another worker may be handed the message first, all that the channel holds goes with it,
-and up to 3.11 nobody tells when it is due.
-Up to 4.2 it counts towards a delivery limit just the same, even as a nack (3.10.8, 4.0.5).
-From 4.3 on the consumer says itself how long it may take; and a channel that is closed would count, where a timeout does not (4.3.6).
-All that it would save is the line that says what to set.
+**No early end.**
+The adapter could open a new channel shortly before a delivery timeout, but the redelivery would be the same or worse.
+Another worker may get the message first, and every other delivery of the channel is lost too.
+Up to 3.11 no API reports the timeout.
+Up to 4.2 such a return counts towards a delivery limit as the timeout does, even by a nack (3.10.8, 4.0.5).
+From 4.3 on the consumer itself sets its timeout; a closed channel would count, and a timeout does not (4.3.6).
+A new channel would only avoid the log line with the setting to change.
 """
 
 from __future__ import annotations
@@ -41,21 +46,21 @@ from steadyworker_rabbitmq.iothread import Timer
 from steadyworker_rabbitmq.messages import delivery_of
 
 _MOST = 65_535
-"""The largest prefetch: a short."""
+"""The largest prefetch: AMQP has two bytes for it."""
 
 _EARLY = 1.0
-"""Seconds by which the broker's clock may be ahead of ours, when it says that a delivery took too long."""
+"""Seconds by which a delivery timeout may seem early by our clock."""
 
 
 _GATHER = 0.02
-"""Seconds between two barriers: nobody waits for one but the record that a settlement is known."""
+"""The least time between two barriers, in seconds; only the record that a settlement is confirmed waits for one."""
 
 OnSettled = Callable[[Settled | StaleDelivery | Unsettled], None]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Settlement:
-    """One settlement on its way; `on_settled` is called once, in the I/O thread."""
+    """One pending settlement; `on_settled` is called once, in the I/O thread."""
 
     delivery: Delivery
     how: Settle
@@ -70,18 +75,18 @@ class _Held:
 
 class Epoch:
     """
-    From Connected to Lost; every method is for the I/O thread.
+    An epoch, from Connected to Lost; only the I/O thread may call its methods.
 
     Args:
-        number: The epoch's.
-        channel: Open, and used for nothing else.
-        owed: What the broker has to answer on it.
+        number: The epoch's number.
+        channel: An open channel that is used for nothing else.
+        owed: The replies that the broker owes us on this channel.
         spec: The queue.
-        prepared: What is known of the queue.
-        settings: The operator's.
-        window: How many deliveries may be un-settled now.
-        sink: Where deliveries and the end are told.
-        after: Does something after so many seconds (`IoThread.after`).
+        prepared: The facts about the queue.
+        settings: The operator's settings.
+        window: Returns the prefetch as it is now.
+        sink: Receives `Delivered` and `Lost`.
+        after: Calls a function after so many seconds (`IoThread.after`).
     """
 
     def __init__(
@@ -120,11 +125,11 @@ class Epoch:
         channel.add_on_cancel_callback(lambda _: self._cancelled_by_broker())
 
     def useful(self, after: float) -> bool:
-        """Whether it settled anything, or lasted that many seconds."""
+        """Return whether it settled anything, or lasted `after` seconds."""
         return self._settled_any or self._settings.clock.monotonic() - self._began >= after
 
     def adjust(self) -> None:
-        """Start, end or replace the consumer, as the window and what is un-settled want it."""
+        """Start, end or replace the consumer, by the prefetch and the unsettled deliveries."""
         if self._over or self._changing:
             return
         own = sum(1 for held in self._held.values() if held.consumer == self._consumer)
@@ -133,15 +138,15 @@ class Epoch:
             if wanted:
                 self._consume(wanted)
         elif wanted < self._prefetch or (wanted > self._prefetch and (own == self._prefetch or not self._held)):
-            # A larger one can wait until this one is full, or nothing is under way: each change costs a round trip or two.
+            # A larger prefetch waits until the consumer's own is full, or nothing is held: each change costs a round trip or two.
             self._cancel()
 
     def settle(self, settlement: Settlement) -> None:
-        """Tell the broker, unless it was told; the answer comes with the next barrier."""
+        """Send the ack or nack, unless it was sent before; the next barrier confirms it."""
         if self._over or not self._channel.is_open:
             settlement.on_settled(stale(settlement.delivery))
             return
-        self._unproven.append(settlement)  # first: whatever breaks now ends the epoch, which answers it
+        self._unproven.append(settlement)  # first: an error from here on ends the epoch, which calls `on_settled`
         if self._held.pop(tag := int(settlement.delivery.id), None) is not None:
             if settlement.how is Settle.ACK:
                 self._channel.basic_ack(tag)
@@ -151,7 +156,7 @@ class Epoch:
         self.adjust()
 
     def leave(self) -> None:
-        """Give everything back, because the connection is about to be closed; nothing is told any more."""
+        """Release every delivery, because the connection is about to close; no signal is sent any more."""
         if not self._over and self._channel.is_open:
             if self._consumer is not None and not self._changing:
                 pika_internals.cancel(self._channel, self._consumer, lambda: None)
@@ -160,7 +165,7 @@ class Epoch:
         self._end()
 
     def closed(self, reason: BaseException, cause: str | None) -> None:
-        """The channel is no more; `cause` where the connection is no more either."""
+        """End the epoch after its channel closed; `cause` is given if the connection is lost as well."""
         if cause is None:
             cause = self._timed_out(closed_channel(reason)) if is_delivery_timeout(reason) else closed_channel(reason)
         self._lose(cause)
@@ -189,7 +194,7 @@ class Epoch:
         )
 
     def _cancel(self) -> None:
-        assert self._consumer is not None, "what is cancelled was started"
+        assert self._consumer is not None, "only a started consumer is cancelled"
         self._changing = True
         answered = self._owed.expect("basic.cancel")
 
@@ -206,7 +211,7 @@ class Epoch:
             return
         tag = method.delivery_tag
         if len(self._held) >= self._window():
-            # It was on its way when the window shrank.
+            # The broker sent it before the prefetch shrank.
             self._channel.basic_nack(tag, requeue=True)
             return
         self._held[tag] = _Held(method.consumer_tag, self._settings.clock.monotonic())
@@ -229,7 +234,7 @@ class Epoch:
 
     def _timed_out(self, said: str) -> str:
         remedy = self._prepared.longer_timeout or "raise the queue's delivery timeout above time_limit"
-        return f"the broker took its deliveries back, for one outlived the delivery timeout ({said}); {remedy}"
+        return f"the broker took its deliveries back, because a job outlived the delivery timeout ({said}); {remedy}"
 
     # --- the barrier -----------------------------------------------------------------------------------------------
 
@@ -273,16 +278,18 @@ class Epoch:
             self._gathering.cancel()
         open_, self._proving, self._unproven = [*self._proving, *self._unproven], [], []
         for settlement in open_:
-            # An ack is out, and nobody will say whether it arrived.
+            # The ack was sent, and it is unknown whether it arrived.
             settlement.on_settled(
                 Unsettled(
-                    f"Expected the broker to confirm a settlement, got: {cause}; what was not settled comes again."
+                    f"Expected the broker to confirm a settlement, got: {cause}; "
+                    "if it did not arrive, the message comes again."
                 )
             )
 
 
 def stale(delivery: Delivery) -> StaleDelivery:
-    """What is raised for a delivery of an epoch that is over."""
+    """Return the error for a delivery of an epoch that is over."""
     return StaleDelivery(
-        f"Expected a delivery of the open channel, got one of epoch {delivery.epoch}, which is over: its message comes again."
+        f"Expected a delivery of the open channel, got one of epoch {delivery.epoch}, which is over: "
+        "wait, its message comes again."
     )

@@ -1,9 +1,9 @@
 """
-From what pika, OpenSSL and the operating system raise to our errors: what was expected, what was got, and what to do.
+Translation of errors of pika, OpenSSL and the operating system into ours: what was expected, what was got, and what to do.
 
-pika wraps its errors in one another, and some are none of its own family (`gaierror`, `SSLError`, `AMQPConnectorStackTimeout`),
-so that all of them are taken apart here and nowhere else; the cause is kept.
-The texts of the broker are those of RabbitMQ 3.10 to 4.3.
+pika wraps its errors in one another, and some are of other families (`gaierror`, `SSLError`, `AMQPConnectorStackTimeout`).
+All of them are unwrapped here and nowhere else; each of our errors keeps its cause.
+The broker's texts are those of RabbitMQ 3.10 to 4.3.
 """
 
 from __future__ import annotations
@@ -20,26 +20,26 @@ from pika.adapters.utils import connection_workflow
 from steadyworker.errors import BrokerUnavailable, ConfigError, SteadyWorkerError
 
 _LISTED = 200
-"""Characters of a broker's text that are repeated."""
+"""The most characters of a broker's text that a message repeats."""
 
 
 class Refused(BrokerUnavailable):
-    """Credentials, virtual host, certificate or protocol were refused: no waiting heals it, a person must."""
+    """Credentials, virtual host, certificate or protocol were refused: waiting cannot help, a person must act."""
 
 
 class Silent(Exception):
-    """The broker owed us an answer for too long."""
+    """A reply from the broker that is overdue."""
 
 
 class Foreign(Exception):
-    """The peer answered, and not in AMQP 0-9-1."""
+    """A reply from the peer that is not AMQP 0-9-1."""
 
 
 def unavailable(error: BaseException, place: str) -> BrokerUnavailable:
     """
-    Our error for whatever ended, or prevented, a connection to `place`.
+    Return our error for whatever ended, or prevented, a connection to `place`.
 
-    `Refused` where only a person can help, else BrokerUnavailable: tried again for ever.
+    It is `Refused` if only a person can help, else BrokerUnavailable, after which the adapter keeps trying.
     """
     if isinstance(error, BrokerUnavailable):
         return error
@@ -48,12 +48,12 @@ def unavailable(error: BaseException, place: str) -> BrokerUnavailable:
     root = _root(error)
     got, remedy, refused = _judged(root)
     kind = Refused if refused else BrokerUnavailable
-    return _caused(kind(f"Expected RabbitMQ at {place} that answers, got: {got}; {remedy}."), error)
+    return _caused(kind(f"Expected a connection to RabbitMQ at {place}, got: {got}; {remedy}."), error)
 
 
 @contextmanager
 def translated(place: str, to: type[SteadyWorkerError] | None = None) -> Iterator[None]:
-    """Raise our error for whatever the client raises inside: what `unavailable` says, or `to` with its text."""
+    """Raise our error for whatever the client raises inside: the one of `unavailable`, or `to` with its text."""
     try:
         yield
     except SteadyWorkerError as error:
@@ -66,7 +66,7 @@ def translated(place: str, to: type[SteadyWorkerError] | None = None) -> Iterato
 
 
 def closed_channel(error: BaseException) -> str:
-    """Why a channel ended, as a part of a sentence, with the remedy where there is one."""
+    """Return why a channel ended, as part of a sentence, with the remedy if there is one."""
     code = getattr(error, "reply_code", 0)
     text = _short(getattr(error, "reply_text", "") or str(error) or type(error).__name__)
     for needle, remedy in _CHANNEL_REMEDIES:
@@ -76,36 +76,36 @@ def closed_channel(error: BaseException) -> str:
 
 
 def is_missing(error: BaseException) -> bool:
-    """Whether a channel was closed because a queue or an exchange is not there."""
+    """Return whether the broker closed a channel because a queue or an exchange does not exist."""
     return getattr(error, "reply_code", 0) == _NOT_FOUND
 
 
 def is_unfit(error: BaseException) -> bool:
-    """Whether a channel was closed because a queue is there and is not what was asked for."""
+    """Return whether the broker closed a channel because a queue differs from what was requested."""
     return getattr(error, "reply_code", 0) == _UNFIT
 
 
 def is_delivery_timeout(error: BaseException) -> bool:
-    """Whether a channel was closed because a delivery was not acknowledged in time (RabbitMQ up to 4.2)."""
+    """Return whether the broker closed a channel because a delivery was not acknowledged in time (RabbitMQ up to 4.2)."""
     return "delivery acknowledgement on channel" in getattr(error, "reply_text", "")
 
 
 _NOT_FOUND, _UNFIT = 404, 406
 _OUR_CERTIFICATE = re.compile(r"\w+_ALERT_(?:\w*CERTIFICATE\w*|UNKNOWN_CA|ACCESS_DENIED|HANDSHAKE_FAILURE)")
-"""Alerts with which a broker refuses a client's certificate; TLS 1.2 says of none at all that the handshake failed."""
+"""TLS alerts that refuse a client's certificate; with TLS 1.2, a missing certificate gives HANDSHAKE_FAILURE."""
 
 _CHANNEL_REMEDIES = (
     ("access to queue", "grant it with rabbitmqctl set_permissions"),
     ("access to exchange", "grant it with rabbitmqctl set_permissions"),
-    ("no queue", "make it, or run once with --topology declare"),
-    ("exclusive use", "another consumer has it alone: end that one, or wait until the broker misses its heartbeats"),
-    ("locked queue", "another connection has it alone: end that one, or wait until the broker misses its heartbeats"),
+    ("no queue", "create it, or run once with --topology declare"),
+    ("exclusive use", "another consumer uses it exclusively: end that consumer, or wait until its heartbeats time out"),
+    ("locked queue", "another connection uses it exclusively: close that one, or wait until its heartbeats time out"),
     ("unknown delivery tag", "this is a defect of the adapter: please report it"),
 )
 
 
 def _root(error: BaseException) -> BaseException:
-    """What is inside pika's wrappings."""
+    """Return the error inside pika's wrappers."""
     while True:
         match error:
             case connection_workflow.AMQPConnectionWorkflowFailed(exceptions=[*_, last]):
@@ -119,21 +119,25 @@ def _root(error: BaseException) -> BaseException:
 
 
 def _judged(error: BaseException) -> tuple[str, str, bool]:  # noqa: C901, PLR0911, PLR0912 - one case per kind of error
-    """What was got, what to do, and whether it was a refusal."""
+    """Return what was got, what to do, and whether it was a refusal."""
     text = repr(error)
     match error:
         case ssl.SSLCertVerificationError(verify_message=message):
             return (
-                f"a certificate that is not to be trusted ({message})",
-                "name its authority with ?cafile=, and the host as the certificate has it",
+                f"an untrusted certificate ({message})",
+                "name the authority that signed it with ?cafile=, and use the host name in the certificate",
                 True,
             )
         case ssl.SSLEOFError() | ssl.SSLZeroReturnError() | ssl.SSLSyscallError():
-            return ("an end in the middle of the TLS handshake", "see the broker's log, and what stands between", False)
+            return (
+                "a connection that closed during the TLS handshake",
+                "see the broker's log, and check proxies and firewalls on the way",
+                False,
+            )
         case ssl.SSLError() | exceptions.IncompatibleProtocolError() if alert := _OUR_CERTIFICATE.search(text):
             return (
-                f"a refusal of our certificate, or of our having none ({alert[0]})",
-                "have ?certfile= and ?keyfile= name one that is signed by an authority which the broker knows (ssl_options.cacertfile)",
+                f"a refusal, because our certificate is missing or untrusted ({alert[0]})",
+                "set ?certfile= and ?keyfile= to one that an authority in the broker's ssl_options.cacertfile has signed",
                 True,
             )
         case ssl.SSLError():
@@ -145,63 +149,71 @@ def _judged(error: BaseException) -> tuple[str, str, bool]:  # noqa: C901, PLR09
         case exceptions.ProbableAuthenticationError() if "403" in text and "EXTERNAL" in text:
             return (
                 f"no login by certificate ({_reply(text)})",
-                "make a user of the name in the certificate (ssl_cert_login_from says which), or correct ?certfile=",
+                "create a user with the name in the certificate (see ssl_cert_login_from), or correct ?certfile=",
                 True,
             )
         case exceptions.ProbableAuthenticationError() if "403" in text:
             return (f"no login ({_reply(text)})", "correct user and password in --broker or its file", True)
         case exceptions.AuthenticationError():
             return (
-                f"no {error.args[0]} among its ways to log in",
-                "enable it in the broker (auth_mechanisms, and rabbitmq_auth_mechanism_ssl), or give the URL a user and a password",
+                f"no login mechanism {error.args[0]}",
+                "enable it in the broker (auth_mechanisms, rabbitmq_auth_mechanism_ssl), or give user and password in the URL",
                 True,
             )
         case exceptions.ProbableAccessDeniedError() if "530" in text and "is reached" not in text:
             return (
-                f"no virtual host ({_reply(text)})",
-                "make it and grant it (rabbitmqctl add_vhost, set_permissions), or correct the path of --broker",
+                f"no access to the virtual host ({_reply(text)})",
+                "create it and grant it (rabbitmqctl add_vhost, set_permissions), or correct the path in --broker",
                 True,
             )
         case exceptions.ProbableAccessDeniedError() if "is reached" in text:
             return (f"too many connections ({_reply(text)})", "raise the limit, or run fewer workers", False)
         case Foreign():
             return (
-                "an answer that is not AMQP 0-9-1",
-                "correct scheme and port: amqp: 5672, amqps: 5671; the management port is not for this",
+                "a reply that is not AMQP 0-9-1",
+                "correct scheme and port: amqp: 5672, amqps: 5671; the management port does not work here",
                 True,
             )
         case exceptions.IncompatibleProtocolError():
             return (
-                "a connection that was closed without a word",
-                "see whether a broker stands behind that port or load balancer, and whether it wants TLS (amqps:)",
+                "a connection that was closed without a reply",
+                "check that the port or load balancer leads to a broker, and whether it requires TLS (amqps:)",
                 False,
             )
         case exceptions.ConnectionClosedByBroker(reply_code=code, reply_text=reply):
             return (f"{_short(reply)} ({code})", "see the broker's log", False)
         case exceptions.AMQPHeartbeatTimeout():
-            return ("no heartbeat", "see whether the broker is frozen, or a firewall forgets idle connections", False)
+            return (
+                "no heartbeat",
+                "check whether the broker is frozen, or a firewall drops idle connections",
+                False,
+            )
         case exceptions.ConnectionBlockedTimeout():
-            return ("an alarm that lasts (memory or disk)", "free memory or disk of the broker", False)
+            return ("an alarm that lasts (memory or disk)", "free memory or disk space on the broker", False)
         case Silent():
-            return (str(error), "see whether the broker is frozen or overloaded", False)
+            return (str(error), "check whether the broker is frozen or overloaded", False)
         case socket.gaierror():
             return (f"no address ({error.strerror})", "correct the host in --broker, or the name service", False)
         case connection_workflow.AMQPConnectorStackTimeout() | TimeoutError():
-            return ("no answer in time", "see whether the broker is up, and what stands between", False)
+            return ("no reply in time", "check that the broker is up, and that no firewall is in between", False)
         case OSError():
-            return (error.strerror or _short(text), "see whether the broker is up, and what stands between", False)
+            return (
+                error.strerror or _short(text),
+                "check that the broker is up, and that no firewall is in between",
+                False,
+            )
         case _:
             return (_short(text), "see the broker's log", False)
 
 
 def _reply(text: str) -> str:
-    """The broker's own words in the repr of an error."""
+    """Return the broker's text out of the repr of an error."""
     found = re.search(r"\(\d{3}\) '?\"?([^'\"]+)", text)
     return _short(found[1] if found else text)
 
 
 def _short(text: str) -> str:
-    """One bounded line."""
+    """Return the text as one line of limited length."""
     line = " ".join(text.split())
     return line if len(line) <= _LISTED else line[: _LISTED - 1] + "…"
 

@@ -1,7 +1,7 @@
 """
-The I/O thread: turns pika's loop, and is the only one that touches pika.
+The I/O thread: it runs pika's loop, and is the only thread that touches pika's asynchronous connections.
 
-Other threads hand it calls; an error in one of them, or in pika, ends the connections and never the thread.
+Other threads give it calls to run; an error in a call, or in pika, ends the connections and never the thread.
 """
 
 from __future__ import annotations
@@ -20,43 +20,43 @@ from steadyworker.errors import BrokerUnavailable
 Answer = TypeVar("Answer")
 
 _TURN_EVERY = 1.0
-"""Seconds between two signs of life of an idle thread: the watchdog wants one every 5 s."""
+"""Seconds between two turns of an idle thread: the watchdog expects one every 5 s."""
 
 
 class Member(Protocol):
-    """A connection that lives on the loop."""
+    """A connection that uses the loop."""
 
     def fail(self, error: Exception) -> None:
-        """End at once, because something broke that nobody foresaw."""
+        """End at once, because of an unexpected error."""
         ...
 
     def close(self, within: float) -> None:
-        """End in good order, or by force once that many seconds have passed."""
+        """Close in good order, or by force after that many seconds."""
         ...
 
     @property
     def is_closed(self) -> bool:
-        """Whether nothing of it is left on the loop."""
+        """True if nothing of it is left on the loop."""
         ...
 
 
 class Timer:
-    """Something that is to be done later; `cancel` may be called at any time, in the I/O thread."""
+    """A delayed call; `cancel` may be called at any time, in the I/O thread."""
 
     def __init__(self, loop: IOLoop, delay: float, action: Callable[[], None]) -> None:
         self._loop = loop
         self._handle = loop.call_later(delay, action)
 
     def cancel(self) -> None:
-        """Do not do it."""
+        """Cancel the call."""
         self._loop.remove_timeout(self._handle)
 
 
 class IoThread:
     """
-    One thread and its loop, started on first use, and never again once it was stopped.
+    One thread and its loop, started on first use; it cannot be started again after `stop`.
 
-    `call`, `ask` and `stop` are for other threads; `after`, `in_background` and `loop` belong to the thread itself.
+    `call`, `ask` and `stop` are for other threads; `after`, `in_background` and `loop` are for the thread itself.
     """
 
     loop: IOLoop
@@ -74,7 +74,7 @@ class IoThread:
         self._over = False
 
     def call(self, action: Callable[[], None]) -> None:
-        """Have the thread do something soon; raises BrokerUnavailable once it was stopped."""
+        """Run a function on the thread soon; raises BrokerUnavailable after `stop`."""
         with self._lock:
             if self._over or (self._stopping and self._thread is None):
                 raise BrokerUnavailable("Expected an open adapter, got one that was stopped: open another.")
@@ -84,43 +84,43 @@ class IoThread:
                 self.loop = IOLoop()
                 self._thread = threading.Thread(target=self._run, name=self._name, daemon=True)
                 self._thread.start()
-        if not awake:  # else a wake-up is on its way already
+        if not awake:  # else a wake-up is pending already
             self.loop.add_callback_threadsafe(self._do_calls)
 
     def ask(self, question: Callable[[Future[Answer]], None], within: float) -> Answer:
-        """The answer that the thread gives to a question; raises what it sets as exception, or TimeoutError."""
+        """Run `question` on the thread and return the result that it sets; raises the exception that it sets, or TimeoutError."""
         answer: Future[Answer] = Future()
         self.call(lambda: _guarded(answer, question))
         return answer.result(within)
 
     def after(self, delay: float, action: Callable[[], None]) -> Timer:
-        """Do something after so many seconds."""
+        """Run a function on the thread after so many seconds."""
         return Timer(self.loop, delay, lambda: self.guard(action))
 
     def in_background(self, work: Callable[[], Answer], then: Callable[[Future[Answer]], None]) -> None:
-        """Do what blocks on a thread of its own, and go on here with what came of it."""
+        """Run blocking work on a new thread, then call `then` with its result on this one."""
         done: Future[Answer] = Future()
 
         def run() -> None:
             try:
                 done.set_result(work())
-            except Exception as error:  # noqa: BLE001 - the future hands it on
+            except Exception as error:  # noqa: BLE001 - the future passes it on
                 done.set_exception(error)
             try:
                 self.call(lambda: then(done))
             except BrokerUnavailable:
-                return  # stopped meanwhile: nobody waits for it
+                return  # stopped meanwhile: the result is not needed
 
-        threading.Thread(target=run, name=f"{self._name}, beside", daemon=True).start()
+        threading.Thread(target=run, name=f"{self._name}, background", daemon=True).start()
 
     @property
     def is_current(self) -> bool:
-        """Whether the caller is this thread."""
+        """True if the caller is this thread."""
         return threading.current_thread() is self._thread
 
     @property
     def stopping(self) -> bool:
-        """Whether a stop was asked for."""
+        """True once `stop` was called."""
         return self._stopping
 
     def stop(self, within: float) -> None:
@@ -141,14 +141,14 @@ class IoThread:
         self.end_if_closed()
 
     def end_if_closed(self) -> None:
-        """Leave the loop once a stop was asked for and every connection is closed."""
+        """Leave the loop once `stop` was called and every connection is closed."""
         if self._stopping and all(member.is_closed for member in self.members):
             self.loop.stop()
 
     def _run(self) -> None:
         while True:
             self._turn()
-            self._do_calls()  # a wake-up may have gone with the error
+            self._do_calls()  # the error may have swallowed a wake-up
             try:
                 self.loop.start()
                 break
@@ -156,7 +156,7 @@ class IoThread:
                 self._fail(error)
         with self._lock:
             self._over = True
-        self._do_calls()  # whoever waits for an answer gets one: everything is closed
+        self._do_calls()  # so that each waiting caller gets an error: every connection is closed
         self.loop.close()
 
     def _turn(self) -> None:
@@ -170,7 +170,7 @@ class IoThread:
             self.guard(self._calls.popleft())
 
     def guard(self, action: Callable[[], None]) -> None:
-        """Do something; an error of it ends the connections."""
+        """Run a function; an error in it ends the connections."""
         try:
             action()
         except Exception as error:  # noqa: BLE001 - an exception would leave pika's loop, and take timers with it
@@ -184,6 +184,6 @@ class IoThread:
 def _guarded(answer: Future[Answer], question: Callable[[Future[Answer]], None]) -> None:
     try:
         question(answer)
-    except Exception as error:  # noqa: BLE001 - the future hands it on
+    except Exception as error:  # noqa: BLE001 - the future passes it on
         if not answer.done():
             answer.set_exception(error)

@@ -1,21 +1,22 @@
 """
-AMQP properties to our headers, and back.
+Conversion between AMQP properties and our headers.
 
-Our headers are text; AMQP's have types, and a message has properties beside them.
-Both survive a message's way through a worker (retry, follow, dead letter, replay):
+Our headers are text; AMQP's have types, and a message has properties as well.
+Both survive when a worker publishes the message again (retry, deferral, dead letter, replay):
 
-- Each header is shown as text: numbers, booleans and lists as JSON, bytes as the UTF-8 that they should be.
-- What text cannot say travels along in one more header, `sw-amqp`, from the delivery to the copy, and never reaches the broker:
-  the exact value of each header that is no text, and the properties in `_KEPT`.
-  A header whose text was changed on the way is published as that text.
-- A text that is no UTF-8 (a name, an id, a property) is shown with its bytes in hexadecimal (`backslashreplace`), and travels on so;
-  a message whose headers cannot be shown at all has nothing but the reason, so that it is a dead letter.
-- What the broker wrote for itself (`x-death` and its like) is shown, and is not published again:
-  4.x believes an `x-delivery-count` of a client's, and what it counts is not what we count.
-- `CC` and `BCC` are not published either, or a retry would go to other queues as well;
-  nor `expiration`, which would drop a copy that waits, nor `user_id`, which names who published first.
+- Each header appears as text: numbers, booleans and lists as JSON, bytes decoded as UTF-8.
+- One more header, `sw-amqp`, carries what text cannot express from the delivery to the copy.
+  It holds the exact value of each header that is not text, and the properties in `_KEPT`; it is never published.
+  A header whose text changed meanwhile is published as that text.
+- A text that is not UTF-8 (a name, an id, a property) appears with those bytes in hexadecimal (`backslashreplace`).
+  It is published in that form.
+- A message whose headers cannot be read at all has the reason as its only header, so that it becomes a dead letter.
+- Headers that the broker adds (`x-death` and similar) appear, but are not published again.
+  4.x trusts an `x-delivery-count` from a client, and its count differs from ours.
+- `CC` and `BCC` are not published again either, because a retry would go to other queues as well.
+  `expiration` would drop a waiting copy, and `user_id` names the first publisher.
 
-Floats have no way back in pika and stay text.
+Floats stay text, because pika cannot encode them.
 """
 
 from __future__ import annotations
@@ -36,12 +37,12 @@ from steadyworker_rabbitmq.pika_internals import UNREADABLE
 
 EXACT = "sw-amqp"
 HEADER_BYTES = 64 << 10
-"""All properties and headers of a new message together; they travel in one frame, and grow on the way."""
+"""The most bytes for all properties and headers of a new message: they share one frame, and grow with each copy."""
 
 _KEPT = ("content_type", "content_encoding", "priority", "correlation_id", "reply_to", "type", "app_id")
 _PERSISTENT = 2
 _OVERHEAD = 64
-"""Bytes of a header frame beside the properties: 7 of the frame, 1 of its end, 12 of the class and the body's size; with room."""
+"""Bytes of a header frame besides the properties, rounded up: 7 of the frame, 1 of its end, 12 of class and body size."""
 
 _SHORT_STRING = 255
 _BROKERS_OWN = ("x-death", "x-first-death-", "x-last-death-", "x-delivery-count", "x-acquired-count", "x-opt-")
@@ -53,7 +54,11 @@ _TABLE, _BYTES, _TIME, _DECIMAL = "table", "bytes", "time", "decimal"
 def delivery_of(
     epoch: int, queue: str, method: Basic.Deliver | Basic.GetOk, properties: BasicProperties, body: bytes
 ) -> Delivery:
-    """What the broker handed over, in our words; whatever it is, it raises nothing: it would come again for ever."""
+    """
+    Convert a message from the broker to a Delivery.
+
+    It never raises, because a message that raised would be redelivered without end.
+    """
     try:
         shown = _shown(properties)
     except (TypeError, ValueError, RecursionError) as error:
@@ -86,7 +91,7 @@ def _shown(properties: BasicProperties) -> dict[str, str]:
 
 
 def _plain(value: Any) -> Any:
-    """The same without bytes; pika answers them in the place of a text that is no UTF-8."""
+    """Return the value with bytes decoded; pika gives bytes in place of a text that is not UTF-8."""
     match value:
         case bytes():
             return value.decode("utf-8", "backslashreplace")
@@ -99,7 +104,7 @@ def _plain(value: Any) -> Any:
 
 
 def properties_of(message: OutgoingMessage, message_id: str, now: float) -> BasicProperties:
-    """The properties that a copy is published with: persistent, sent now."""
+    """Return the AMQP properties to publish a message with: persistent, sent now."""
     exact, kept = _exact(message.headers.get(EXACT))
     headers: dict[str, Any] = {
         name: exact[name] if name in exact and _text(exact[name]) == text else text
@@ -113,9 +118,10 @@ def properties_of(message: OutgoingMessage, message_id: str, now: float) -> Basi
 
 def size_of(properties: BasicProperties) -> int:
     """
-    Bytes of the header frame; it must fit into one frame.
+    Return the size of the header frame in bytes; it must fit into one frame.
 
-    Raises ValueError for what AMQP cannot say: a name of over 255 bytes, a lone surrogate.
+    Raises:
+        ValueError: AMQP cannot encode it: a name of over 255 bytes, or a lone surrogate.
     """
     try:
         return sum(map(len, properties.encode())) + _OVERHEAD
@@ -127,9 +133,11 @@ def size_of(properties: BasicProperties) -> int:
 
 def fitted(properties: BasicProperties, limit: int) -> BasicProperties:
     """
-    The same, with its longest texts cut until it fits into a frame: a copy is never refused for what it grew by.
+    Return the properties with their longest texts cut until they fit into one frame.
 
-    Where names alone are too long, the longest of those headers goes; ours stay, for they say which job it is.
+    So a copy is never refused because its headers grew.
+    If all texts are empty, the header with the longest name is removed.
+    Our own headers stay, except reason and error, because they identify the job.
     """
     headers: dict[str, Any] = dict(properties.headers or {})
     theirs = {name for name in headers if not name.startswith(_OURS) or name in _WORDY}
@@ -145,7 +153,7 @@ def fitted(properties: BasicProperties, limit: int) -> BasicProperties:
 
 
 def fits_id(message_id: str) -> bool:
-    """Whether this can be an AMQP message id."""
+    """Return whether the text fits into an AMQP message id."""
     return len(message_id.encode("utf-8", "surrogatepass")) <= _SHORT_STRING
 
 
@@ -168,7 +176,7 @@ def _text(value: object) -> str:  # noqa: PLR0911 - one case per type
 
 
 def _packed(value: object) -> object:  # noqa: PLR0911 - one case per type
-    """As JSON that says which type it was."""
+    """Return the value as JSON that keeps its type."""
     match value:
         case bytes():
             return {_BYTES: base64.b64encode(value).decode("ascii")}
@@ -203,7 +211,7 @@ def _unpacked(value: Any) -> object:
 
 
 def _exact(text: str | None) -> tuple[Mapping[str, object], Mapping[str, Any]]:
-    """What `delivery_of` wrote; nothing for what somebody else did."""
+    """Return the exact headers and properties that `delivery_of` stored; empty for a `sw-amqp` of another origin."""
     try:
         found = json.loads(text or "{}")
         headers = {name: _unpacked(value) for name, value in found.get("headers", {}).items()}

@@ -1,7 +1,7 @@
 """
-What pika keeps to itself and we cannot do without; all of it, with the reason, so that a new pika is read against this page.
+Every use of pika's private parts, each with its reason: a list to check against each new version of pika.
 
-Everything here is called by the I/O thread, and was read in pika 1.4.1 to 1.4.4.
+The code was written against pika 1.4.1 to 1.4.4; apart from visits, only the I/O thread calls it.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from pika import SelectConnection, frame, spec
 from pika.channel import Channel
 
 UNREADABLE = "sw-hop"
-"""Where a message says that its headers could not be read: a number that is none, so that it is a dead letter, with this reason."""
+"""The header that gets the reason if headers are unreadable: its value is not a number, so the message becomes a dead letter."""
 
 _METHOD_FRAME = b"\x01"
 _HEADER_FRAME = 2
@@ -26,19 +26,19 @@ _FRAME = struct.Struct(">BHL")
 _HEADER = struct.Struct(">HHQ")
 
 
-class Connection(SelectConnection):  # type: ignore[misc]  # pika says nothing of its types
+class Connection(SelectConnection):  # type: ignore[misc]  # pika has no type hints
     """
-    A connection that survives headers which pika cannot read, hears why TLS was refused, and sends at once.
+    A connection that survives unreadable headers, reports why TLS was refused, and sends at once.
 
-    Headers: a time beyond the year 9999, tables nested too deep.
-    pika ends the connection on them, so that the message would come again, and end it again, for ever.
-    Here such a message has a key and a reason, and nothing else of its headers.
+    Headers: pika ends the connection on headers that it cannot read (a time beyond the year 9999, tables nested too deep).
+    The message would come again and end the next connection too, without end.
+    Here such a message gets a key and a reason, and none of its other headers.
 
-    TLS 1.3: a broker judges our certificate when its half of the handshake is over, and our first bytes meet a closed socket.
-    pika reports those; why it was closed was said before, and still waits to be read.
+    TLS 1.3: a broker checks our certificate after our half of the handshake, so our first bytes meet a closed socket.
+    pika reports that failed write; the alert with the true reason arrived before it, and is still unread.
 
-    Sending: pika waits for the loop to say that a socket takes bytes, which it nearly always does.
-    That is one more turn of the loop, and two system calls, between each job and the next.
+    Sending: pika waits until the loop reports that a socket accepts bytes, which it nearly always does.
+    That costs one more turn of the loop, and two system calls, between each job and the next.
     """
 
     def _read_frame(self) -> Any:
@@ -63,7 +63,7 @@ class Connection(SelectConnection):  # type: ignore[misc]  # pika says nothing o
         transport: Any = inner.__self__._transport  # noqa: SLF001
         active = transport._state == transport._STATE_ACTIVE  # noqa: SLF001
         if active and type(transport._sock) is socket.socket and not transport._tx_buffers:  # noqa: SLF001
-            with suppress(OSError):  # whatever is wrong, pika meets it again and knows what to do
+            with suppress(OSError):  # pika gets the same error below, and handles it
                 data = data[transport._sock.send(data) :]  # noqa: SLF001
         if data:
             inner._adapter_emit_data(data)  # noqa: SLF001
@@ -76,7 +76,7 @@ class Connection(SelectConnection):  # type: ignore[misc]  # pika says nothing o
 
 
 def _last_alert(connected: object) -> ssl.SSLError | None:
-    """What a peer that has closed its end of a TLS connection said last, where that was an alert."""
+    """Return the last TLS alert of a peer that closed the connection, or None."""
     if isinstance(connected, ssl.SSLSocket):
         try:
             connected.recv(1)  # it does not block
@@ -89,9 +89,10 @@ def _last_alert(connected: object) -> ssl.SSLError | None:
 
 def abort(connection: SelectConnection, error: Exception) -> None:
     """
-    End a connection without asking the broker, who may not answer; `on_close` or `on_open_error` is called with the error.
+    End a connection without waiting for the broker, which may not reply.
 
-    pika's own `close()` waits for an answer, for ever if need be; its heartbeat checker ends connections as this does.
+    pika then calls `on_close` or `on_open_error` with the error.
+    pika's own `close()` waits for a reply without limit; its heartbeat checker ends connections as this does.
     """
     inner: Any = connection
     inner._terminate_stream(error)  # noqa: SLF001
@@ -99,9 +100,9 @@ def abort(connection: SelectConnection, error: Exception) -> None:
 
 def cancel(channel: Channel, consumer_tag: str, cancelled: Callable[[], None]) -> None:
     """
-    `basic.cancel`, with deliveries on their way still handed to the consumer's callback until `cancelled` is called.
+    Cancel a consumer whose callback still receives deliveries until the broker replies and `cancelled` is called.
 
-    pika's `basic_cancel` rejects them, and a rejected message comes one step nearer to the queue's delivery limit.
+    pika's `basic_cancel` rejects those deliveries, and a rejected message counts towards the queue's delivery limit.
     """
     inner: Any = channel
 
@@ -116,10 +117,11 @@ def cancel(channel: Channel, consumer_tag: str, cancelled: Callable[[], None]) -
 
 def spoke_something_else(connection: SelectConnection) -> bool:
     """
-    Whether the peer of a connection that failed while it opened said something that was not AMQP 0-9-1.
+    Return whether a connection failed to open because the peer sent something that is not AMQP 0-9-1.
 
-    An AMQP broker's first byte is that of a method frame; another version's header is taken from the buffer and counted as bytes.
-    Asked in `on_open_error`: pika forgets both right after it.
+    An AMQP broker's first byte is that of a method frame.
+    pika removes the header of another AMQP version from the buffer, but counts its bytes.
+    Call it in `on_open_error`, because pika clears buffer and count right after that.
     """
     inner: Any = connection
     return bool(inner.bytes_received) and inner.frames_received == 0 and inner._frame_buffer[:1] != _METHOD_FRAME  # noqa: SLF001

@@ -1,7 +1,7 @@
 """
-The publishing connection: opened on first use, confirmed, mandatory, and of no other use.
+The publishing connection: opened on first use, with confirms and mandatory messages; it only publishes.
 
-On an alarm (memory, disk) the broker stops reading every connection that publishes: an ack on this one would wait with it.
+On an alarm (memory, disk) the broker stops reading every connection that publishes: an ack on this one would be stuck.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from pika.channel import Channel
 from pika.frame import Method
 from pika.spec import Basic, BasicProperties
 
-from steadyworker.adapter import Blocked, OutgoingMessage, Settings, Signal, Unblocked
+from steadyworker.adapter import Blocked, OutgoingMessage, Settings, Signal, Unblocked, check_size
 from steadyworker.errors import BrokerUnavailable, ConfigError, PublishFailed, TargetMissing
 from steadyworker_rabbitmq.connection import ANSWER_WITHIN, ManagedConnection, Owed
 from steadyworker_rabbitmq.declare import Preparation
@@ -29,7 +29,7 @@ from steadyworker_rabbitmq.url import BrokerUrl
 
 @dataclass(slots=True, eq=False)
 class _Outgoing:
-    """One copy on its way; `returned` is what the broker said when no queue took it."""
+    """One pending message; `returned` is the broker's text if no queue took it."""
 
     exchange: str
     routing_key: str
@@ -45,15 +45,15 @@ class _Outgoing:
 
 class Publisher:
     """
-    Publishes copies; `publish` is for any thread, the rest is the I/O thread's.
+    The publisher of one queue's messages; `publish` is for any thread, everything else for the I/O thread.
 
     Args:
         io: The I/O thread.
         url: Returns the URL as it is now.
-        preparation: The queues.
-        topology: Which queue a copy goes to.
-        settings: The operator's.
-        tell: Where Blocked and Unblocked are told.
+        preparation: Creates or checks the queues.
+        topology: Decides which queue a message goes to.
+        settings: The operator's settings.
+        tell: Receives Blocked and Unblocked.
     """
 
     def __init__(
@@ -85,19 +85,19 @@ class Publisher:
 
     def publish(self, message: OutgoingMessage) -> None:
         """
-        Return when the broker has confirmed it.
+        Return when the broker has confirmed the message.
 
         Raises:
             TargetMissing: No queue took it, or the queue is full.
-            PublishFailed: Nobody knows, or the broker takes none.
-            ValueError: A new message over the limits, or a header that AMQP cannot say.
+            PublishFailed: The result is unknown, or the broker accepts no messages now.
+            ValueError: A new message is over the limits, or AMQP cannot encode a header.
         """
         message_id = message.message_id if message.message_id and fits_id(message.message_id) else str(uuid.uuid4())
         properties = properties_of(message, message_id, self._settings.clock.wall())
         size = size_of(properties)
         if message.first:
-            _refuse("a body", len(message.body), self._settings.max_body)
-            _refuse("headers", size, HEADER_BYTES)
+            check_size("a body", len(message.body), self._settings.max_body)
+            check_size("headers", size, HEADER_BYTES)
         outgoing = _Outgoing(*self._topology.route(message), properties, message.body)
         try:
             self._preparation.prepared()
@@ -106,8 +106,8 @@ class Publisher:
         except TimeoutError:
             outgoing.confirmed.cancel()
             raise PublishFailed(
-                f"Expected a confirm for {outgoing.routing_key!r} within {ANSWER_WITHIN:g} s, got none: "
-                "it may or may not be there; see whether the broker is overloaded, or has lost the queue's majority."
+                f"Expected a confirm from queue {outgoing.routing_key!r} within {ANSWER_WITHIN:g} s, got none: "
+                "check whether the broker is overloaded, or the queue has lost its majority. The message may have arrived."
             ) from None
         except (BrokerUnavailable, ConfigError) as error:
             raise PublishFailed(str(error)) from error
@@ -116,20 +116,20 @@ class Publisher:
 
     @property
     def is_closed(self) -> bool:
-        """Whether nothing is connected."""
+        """True if nothing is connected."""
         return self._link.is_closed
 
     def close(self, within: float) -> None:
-        """Close; a blocked connection would not hear us, and is aborted."""
+        """Close the connection; a blocked one is aborted, because the broker does not read from it."""
         self._link.close(0 if self._blocked else within)
 
     def fail(self, error: Exception) -> None:
-        """End the connection for an error that nobody foresaw."""
+        """End the connection because of an unexpected error."""
         self._link.abort(error)
 
     def _take(self, outgoing: _Outgoing) -> None:
         if self._blocked is not None:
-            outgoing.fail(_unreachable(f"the broker takes no publishes for now ({self._blocked})"))
+            outgoing.fail(_unreachable(f"the broker accepts no messages for now ({self._blocked})"))
         elif self._channel is not None and self._ready:
             self._write(outgoing)
         else:
@@ -141,9 +141,9 @@ class Publisher:
 
     def _write(self, outgoing: _Outgoing) -> None:
         channel = self._channel
-        assert channel is not None, "what is written has a channel"
+        assert channel is not None, "a channel is open"
         if not outgoing.confirmed.set_running_or_notify_cancel():
-            return  # whoever wanted it gave up
+            return  # the caller gave up
         self._written += 1
         self._in_flight[self._written] = outgoing
         channel.basic_publish(
@@ -186,7 +186,7 @@ class Publisher:
     def _channel_closed(self, _: Channel, reason: Exception) -> None:
         self._channel, self._ready = None, False
         self._owed.forgive()
-        if self._link.connection is not None:  # else the end of the connection says more
+        if self._link.connection is not None:  # else `_down` has the better cause
             self._lose(closed_channel(reason))
 
     def _lose(self, cause: str) -> None:
@@ -194,17 +194,21 @@ class Publisher:
         for outgoing in lost:
             outgoing.fail(_unreachable(cause))
 
-    # --- what the broker says --------------------------------------------------------------------------------------
+    # --- callbacks of the broker -----------------------------------------------------------------------------------
 
     def _alarm(self, reason: str | None) -> None:
         if reason is not None and self._blocked is None:
-            self._tell(Blocked(f"the broker takes no publishes ({reason}): free memory or disk of the broker"))
+            self._tell(Blocked(f"the broker accepts no messages ({reason}): free memory or disk space on the broker"))
         elif reason is None and self._blocked is not None:
             self._tell(Unblocked())
         self._blocked = reason
 
     def _returned(self, _: Channel, method: Basic.Return, properties: BasicProperties, __: bytes) -> None:
-        """No queue took it; a confirm follows. Where two are in flight with one id, both are published again."""
+        """
+        Mark a message that no queue took; its confirm arrives next.
+
+        If two in flight have the same id, both are marked, so both are published again.
+        """
         for outgoing in self._in_flight.values():
             if (outgoing.routing_key, outgoing.properties.message_id) == (method.routing_key, properties.message_id):
                 outgoing.returned = f"{method.reply_text} ({method.reply_code})"
@@ -217,20 +221,18 @@ class Publisher:
         for outgoing in filter(None, (self._in_flight.pop(tag, None) for tag in tags)):
             queue = outgoing.routing_key
             if isinstance(answer, Basic.Nack):
-                outgoing.fail(TargetMissing(f"Expected the queue {queue!r} to take a copy, got a refusal: it is full."))
+                outgoing.fail(
+                    TargetMissing(
+                        f"Expected the queue {queue!r} to accept a message, got a refusal, because it is full: "
+                        "consume its messages, or raise its length limit."
+                    )
+                )
             elif outgoing.returned is not None:
                 self._preparation.forget()
-                outgoing.fail(TargetMissing(f"Expected the queue {queue!r}, got: {outgoing.returned}: make it."))
+                outgoing.fail(TargetMissing(f"Expected the queue {queue!r}, got: {outgoing.returned}: create it."))
             else:
                 outgoing.confirmed.set_result(None)
 
 
 def _unreachable(cause: str) -> PublishFailed:
     return PublishFailed(f"Expected a confirm from the broker, got: {cause}")
-
-
-def _refuse(what: str, got: int, limit: int) -> None:
-    if got > limit:
-        raise ValueError(
-            f"Expected {what} of at most {limit} bytes, got {got}: send a reference to the data, not the data."
-        )

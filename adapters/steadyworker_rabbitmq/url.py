@@ -1,20 +1,20 @@
 """
-Where the broker is, and how it is spoken to: what a URL says.
+The broker's URL: its addresses, login and options.
 
 `amqp[s]://user:password@host1:5672,host2/vhost?option=value&…`; user, password and virtual host are percent-encoded.
 
 | option | |
 |---|---|
-| `heartbeat` | seconds, 60 by default: either side gives the other up after two to three times as long |
-| `connection_name` | what the broker's lists and log call us; by default who we are, and what for |
+| `heartbeat` | seconds, 60 by default: each side drops the connection after two to three times as long without a sign of the other |
+| `connection_name` | our name in the broker's lists and log; by default the consumer's name and purpose |
 | `cafile` | `amqps`: the authority (PEM) that signed the broker's certificate, instead of the system's |
 | `certfile`, `keyfile` | `amqps`: our own certificate; without a user in the URL it is also the login (EXTERNAL) |
-| `server_name` | `amqps`: the name in the broker's certificate, where it is not the host's |
+| `server_name` | `amqps`: the name in the broker's certificate, if it is not the host's name |
 | `management` | the management API: a URL, or `off`; by default port 15672 (15671 with TLS) of the first host |
 
-Who logs in by certificate has no password for the management API: it is not asked then.
+With a login by certificate there is no password for the management API, so the API is not queried.
 A broker's certificate is always verified.
-The other numbers are not for a URL: they are what `ConnectionParameters` needs so that nothing waits for ever.
+The other numbers of `ConnectionParameters` have fixed values, so that every wait has a limit.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from steadyworker.errors import ConfigError
 from steadyworker_rabbitmq.checks.management import Management
 
 HEARTBEAT = 60
-"""Seconds; room for a process that is stopped or swapped out for a while, and still noticed within three minutes."""
+"""Seconds: long enough for a process that is stopped or swapped out for a while; a dead one is noticed within three minutes."""
 
 # RFC 3986, appendix B.  Python's `urlsplit` refuses [::1] behind another host, since its releases of 2025.
 _URL = re.compile(r"([a-z][a-z0-9+.-]*)://([^/?#]*)([^?#]*)(?:\?([^#]*))?(?:#.*)?", re.IGNORECASE | re.DOTALL)
@@ -47,18 +47,18 @@ _OPTIONS = ("heartbeat", "connection_name", "management", *_TLS_OPTIONS)
 _LONGEST_HEARTBEAT = 3600
 _HOW = "write amqp[s]://user:password@host:port/vhost, with user and password percent-encoded"
 
-# Connecting: the socket, then TLS and AMQP together. A slow broker has ten seconds for its half of the handshake itself.
+# Limits for the socket, and for socket, TLS and AMQP together: a slow broker has ten seconds for its half of the handshake.
 _CONNECT_WITHIN = 10.0
 _OPEN_WITHIN = 20.0
-# An alarm may last, and the connection is none the worse for it; but nothing waits for ever.
+# An alarm may last, and does the connection no harm; but every wait has a limit.
 _BLOCKED_FOR = 300.0
-# A peer that is gone without a word is noticed in 30 s when we have something to say to it, in 90 s when we have not.
+# A peer that vanished is noticed in 30 s if we have sent something, else in 90 s.
 _TCP = {"TCP_KEEPIDLE": 60, "TCP_KEEPINTVL": 10, "TCP_KEEPCNT": 3, "TCP_USER_TIMEOUT": 30_000}
 
 
 @dataclass(frozen=True, slots=True)
 class Address:
-    """One host of the broker's."""
+    """The address of one of the broker's hosts."""
 
     host: str
     port: int
@@ -69,7 +69,7 @@ class Address:
 
 @dataclass(frozen=True, slots=True)
 class Tls:
-    """How a TLS connection is verified, by files that are read anew for each connection."""
+    """The TLS files and names of the URL; the files are read again for each connection."""
 
     cafile: str | None = None
     certfile: str | None = None
@@ -77,30 +77,37 @@ class Tls:
     server_name: str | None = None
 
     def context(self) -> ssl.SSLContext:
-        """Verifies certificate and host name; raises ConfigError for a file that cannot be read or is none."""
+        """
+        Return a TLS context that verifies certificate and host name.
+
+        Raises:
+            ConfigError: A file does not exist, cannot be read, or is not PEM.
+        """
         for path in filter(None, (self.cafile, self.certfile, self.keyfile)):
             if not os.access(path, os.R_OK) or not Path(path).is_file():
                 raise ConfigError(
-                    f"Expected a file at {path} that this user may read, got none: correct the broker's URL."
+                    f"Expected a file at {path} that this user may read, got none: "
+                    "correct the broker's URL, or the file's permissions."
                 )
         try:
             context = ssl.create_default_context(cafile=self.cafile)
-            # Python's own least, which Debian's Python leaves to OpenSSL's configuration.
+            # Python's own minimum; Debian's Python leaves it to OpenSSL's configuration.
             context.minimum_version = max(context.minimum_version, ssl.TLSVersion.TLSv1_2)
             if self.certfile is not None:
-                # An empty password: a key that has one is refused instead of asked for on a terminal.
+                # With an empty password, a key that has one is refused; without, OpenSSL would prompt on a terminal.
                 context.load_cert_chain(self.certfile, self.keyfile, password="")
         except ssl.SSLError as error:
             got = error.reason or "no PEM"
             raise ConfigError(
-                f"Expected PEM files in cafile, certfile and keyfile, and a key without a password, got: {got}."
+                f"Expected PEM files in cafile, certfile and keyfile, and a key without a password, got: {got}: "
+                "correct the files."
             ) from error
         return context
 
 
 @dataclass(frozen=True, slots=True)
 class BrokerUrl:
-    """The broker, its hosts in any order; the password is in no text of it."""
+    """The parsed URL, with hosts in any order; its text and repr never show the password."""
 
     addresses: tuple[Address, ...]
     vhost: str = "/"
@@ -113,9 +120,10 @@ class BrokerUrl:
 
     def parameters(self, address: Address, purpose: str) -> ConnectionParameters:
         """
-        One attempt at one host, with a limit for everything that could wait.
+        Return the parameters for one try at one host, with a limit for every wait.
 
-        Raises ConfigError for TLS files that cannot be read.
+        Raises:
+            ConfigError: A TLS file cannot be read.
         """
         credentials = ExternalCredentials() if self.user is None else PlainCredentials(self.user, self.password)
         tls = self.tls and SSLOptions(self.tls.context(), self.tls.server_name or address.host)
@@ -136,7 +144,7 @@ class BrokerUrl:
 
     @property
     def management(self) -> Management | None:
-        """The management API, unless it is off; whether it is there is another question."""
+        """The management API, or None if it is off; it may still be unreachable."""
         if self.management_url == "off" or self.user is None:
             return None
         scheme, port = ("https", 15671) if self.tls else ("http", 15672)
@@ -151,21 +159,22 @@ class BrokerUrl:
 
 def parse_url(url: str) -> BrokerUrl:
     """
-    What a URL says.
+    Parse a broker's URL.
 
     Raises:
-        ConfigError: What the URL should have and has not, in words that repeat no password.
+        ConfigError: The URL is invalid; the message never repeats a password.
     """
     match = _URL.fullmatch(url)
     if match is None:
-        raise ConfigError(f"Expected a broker's URL, got one that is none: {_HOW}.")  # and no word of it
+        raise ConfigError(f"Expected a broker's URL, got something else: {_HOW}.")  # not shown: it may hold a password
     parts = SplitResult(match[1].lower(), match[2], match[3], match[4] or "", "")
     userinfo, at, hosts = parts.netloc.rpartition("@")
     user, colon, password = userinfo.partition(":")
-    # An '@' behind the host is a password that was not encoded: what follows may be repeated only after this.
+    # An '@' behind the host is part of a password that was not encoded: no message before this may repeat the URL.
     if "@" in url.removeprefix(f"{parts.scheme}://{parts.netloc}") or "#" in url:
         raise ConfigError(
-            f"Expected '@', '/', '?' and '#' to be encoded in the broker's URL: {_HOW} (%40 %2F %3F %23)."
+            "Expected '@', '/', '?' and '#' to be percent-encoded in the broker's URL, got one that is not: "
+            f"{_HOW} (%40 %2F %3F %23)."
         )
     if parts.path.count("/") > 1:
         raise ConfigError(f"Expected one virtual host in the broker's URL, got {parts.path!r}: {_HOW} ('/' as %2F).")
@@ -183,7 +192,7 @@ def parse_url(url: str) -> BrokerUrl:
         management_url=_management(options.get("management")),
     )
     if tls is not None:
-        tls.context()  # files that are not there are said now, not at the first connect
+        tls.context()  # so that a missing file is reported now, not at the first connect
     return found
 
 
@@ -191,7 +200,9 @@ def _options(parts: SplitResult) -> Mapping[str, str]:
     try:
         pairs = parse_qsl(parts.query, keep_blank_values=True, strict_parsing=bool(parts.query))
     except ValueError:
-        raise ConfigError("Expected name=value&… after the '?' of the broker's URL, got something else.") from None
+        raise ConfigError(
+            "Expected name=value&… after the '?' of the broker's URL, got something else: correct the options."
+        ) from None
     options = dict(pairs)
     for name, value in options.items():
         if name not in _OPTIONS:
@@ -199,13 +210,15 @@ def _options(parts: SplitResult) -> Mapping[str, str]:
             remedy = f"did you mean {near[0]}?" if near else "leave it out."
             raise ConfigError(f"Expected the options {', '.join(_OPTIONS)} in the broker's URL, got {name!r}: {remedy}")
         if name in _TLS_OPTIONS and parts.scheme != "amqps":
-            raise ConfigError(f"Expected {name} in a URL that speaks TLS, got {parts.scheme}: write amqps://…")
+            raise ConfigError(f"Expected {name} in a TLS URL only, got {parts.scheme}: write amqps://…")
         if not value:
             raise ConfigError(f"Expected a value for {name} in the broker's URL, got none: give one, or leave it out.")
     if len(pairs) != len(options):
         raise ConfigError("Expected each option of the broker's URL once, got one twice: leave one out.")
     if ("keyfile" in options) and "certfile" not in options:
-        raise ConfigError("Expected certfile beside keyfile in the broker's URL, got none: name it.")
+        raise ConfigError(
+            "Expected certfile together with keyfile in the broker's URL, got keyfile alone: add certfile."
+        )
     return options
 
 
@@ -213,9 +226,9 @@ def _address(text: str, default_port: int) -> Address:
     host, bracket, rest = text[1:].partition("]") if text.startswith("[") else (text.partition(":")[0], "", "")
     port = rest if bracket else text.removeprefix(host)
     if not host or (port and not (port.startswith(":") and port[1:].isdecimal() and 0 < int(port[1:]) < 1 << 16)):
-        # What is behind the colon is not repeated: where the host was forgotten, it is a password.
+        # The text behind the colon is not repeated: without a host it is a password.
         raise ConfigError(
-            f"Expected host or host:port in the broker's URL, got {host!r} with a port that is none from 1 to 65535: {_HOW}."
+            f"Expected host or host:port in the broker's URL, got {host!r} with a port that is not from 1 to 65535: {_HOW}."
             if host
             else f"Expected host or host:port in the broker's URL, got none: {_HOW}."
         )
@@ -227,17 +240,18 @@ def _heartbeat(text: str) -> int:
         return int(text)
     raise ConfigError(
         f"Expected heartbeat from 1 to {_LONGEST_HEARTBEAT} whole seconds, got {text!r}: "
-        "without one a broker that is gone is never missed."
+        "set a heartbeat, because without one a vanished broker is never noticed."
     )
 
 
 def _management(text: str | None) -> str | None:
     if text is None or text == "off":
         return text
-    with suppress(ValueError):  # a bracket that is not closed, a port that is none
+    with suppress(ValueError):  # an unclosed bracket, or an invalid port
         parts = urlsplit(text)
         if parts.scheme in ("http", "https") and parts.hostname and "@" not in parts.netloc and parts.port != 0:
             return text
     raise ConfigError(
-        "Expected http[s]://host:port, without a user, or off for management in the broker's URL, got something else."
+        "Expected http[s]://host:port without a user, or off, for management in the broker's URL, got something else: "
+        "correct it."
     )

@@ -19,8 +19,10 @@ from steadyworker.adapter import (
     Settled,
     Sink,
     Target,
+    check_size,
 )
 from steadyworker.errors import BrokerUnavailable, Unsettled
+from steadyworker.system.mounts import mounted
 from steadyworker_sqlite.connection import Connection, delivery_of, numbers_of
 from steadyworker_sqlite.errors import Unusable, translated
 from steadyworker_sqlite.presence import Presence, is_gone
@@ -37,8 +39,8 @@ class SqliteAdapter:
     Args:
         path: The broker file.
         spec: The queue, and its dead-letter queue.
-        settings: The operator's; `topology` other than "declare" makes neither file nor queues.
-        silence: Seconds after which a consumer that is frozen loses its messages.
+        settings: The operator's settings; with a `topology` other than "declare", neither file nor queues are created.
+        silence: Seconds after which a frozen consumer loses its messages.
     """
 
     def __init__(self, path: Path, spec: QueueSpec, settings: Settings, silence: float = SILENCE) -> None:
@@ -52,48 +54,52 @@ class SqliteAdapter:
 
     @property
     def capabilities(self) -> Capabilities:
-        """Everything, on one host; bodies up to the operator's limit."""
+        """The abilities of this broker: everything, on one host; bodies up to the operator's limit."""
         return Capabilities(counts_consumers=True, max_body=self._settings.max_body, one_host=True)
 
     @property
     def last_turn(self) -> float | None:
-        """When the I/O thread last turned."""
+        """The time (monotonic) of the I/O thread's last turn; None before `start`."""
         return self._connection.last_turn
 
     def start(self, sink: Sink) -> None:
-        """Begin to consume."""
+        """Start to consume."""
         self._connection.start(sink)
 
     def prefetch(self, count: int) -> None:
-        """At most so many un-settled deliveries."""
+        """Set the prefetch: at most `count` unsettled deliveries."""
         self._connection.prefetch(count)
 
     def publish(self, message: OutgoingMessage) -> None:
         """
-        Return when the copy is on disk.
+        Return when the message is on disk.
 
-        Raises PublishFailed, TargetMissing, and ValueError for a new message (`OutgoingMessage.first`) over the limits.
-        A copy of a message that is in already is always taken: headers that grew on the way must not hold it up.
+        A copy of an earlier message is accepted at any size: headers that grew must not block a retry.
+
+        Raises:
+            TargetMissing: The queue was never declared.
+            PublishFailed: The file failed, so the message may or may not be there.
+            ValueError: A new message (`OutgoingMessage.first`) is over the limits.
         """
         headers = json.dumps(dict(message.headers))
         if message.first:
-            _refuse("a body", len(message.body), self._settings.max_body)
-            _refuse("headers", len(headers), HEADER_BYTES)
+            check_size("a body", len(message.body), self._settings.max_body)
+            check_size("headers", len(headers), HEADER_BYTES)
         queue = self._spec.dead_letter_queue if message.to is Target.DEAD else self._spec.queue
         delay = max(0.0, message.delay) if message.to is Target.LATER else 0.0
         self._publisher.publish(Entry(queue, message.message_id or str(uuid.uuid4()), headers, message.body, delay))
 
     def settle(self, delivery: Delivery, how: Settle) -> Settled:
-        """Return when it is committed: an ack is on disk, a release is there for every process."""
+        """Return when the settlement is committed: an ack is on disk, a release is visible to every process."""
         self._connection.settle(delivery, how)
         return Settled.CONFIRMED
 
     def identity(self) -> str:
-        """The random id that the file was given when it was made."""
+        """Return the random id of the file, generated when it was created."""
         return self._publisher.ask(Store.identity)
 
     def consumers(self) -> int:
-        """How many consumers of the queue live."""
+        """Return how many live consumers the queue has."""
         silent_since = self._settings.clock.boottime() - self._silence
         alive = self._publisher.ask(
             lambda store: [p for p in store.peers() if not is_gone(store.folder, p.presence, silent_since)]
@@ -101,11 +107,11 @@ class SqliteAdapter:
         return sum(1 for peer in alive if peer.queue == self._spec.queue and not peer.reads)
 
     def findings(self, spec: QueueSpec) -> Sequence[Finding]:
-        """What is wrong with the file's place, the file, and its queues."""
-        wrong = place_findings(self.path, _mounts())
+        """Return what is wrong with the file's location, the file, and its queues."""
+        wrong = place_findings(self.path, mounted())
         if wrong or (self._declares and not self.path.exists()):
             return wrong
-        remedy = "Name another path, or run once with --topology declare, which makes the file and its queues."
+        remedy = "Name another path, or run once with --topology declare, which creates the file and its queues."
         if not self.path.exists():
             return [Finding("error", f"Expected a broker file at {self.path}, got none.", remedy)]
         try:
@@ -121,13 +127,13 @@ class SqliteAdapter:
 
     @contextmanager
     def dead_letters(self) -> Iterator[SqliteDeadLetters]:
-        """The dead letters, held by a presence of their own: a reader that is killed gives them back too."""
+        """Open the dead letters, held by a presence of their own: if the reader is killed, they are released too."""
         queue = self._spec.dead_letter_queue
         with ExitStack() as stack:
             store = Store(self.path, self._settings.clock, create=self._declares)
             stack.callback(store.close)
             with translated(self.path):
-                presence = Presence(store.folder, stamp=None)  # whoever reads may take all day over one of them
+                presence = Presence(store.folder, stamp=None)  # reading one dead letter may take hours
             stack.callback(presence.close)
             evict_the_gone(store, presence, float("-inf"))
             with store.transaction(durable=False):
@@ -135,12 +141,12 @@ class SqliteAdapter:
             try:
                 yield SqliteDeadLetters(self, store, queue, reader)
             finally:
-                # Nobody is left to be told, and a lock that is free says as much.
+                # If it fails, the free lock has the same effect: the next process releases the dead letters.
                 with suppress(BrokerUnavailable), store.transaction(durable=False):
                     store.evict((reader,))
 
     def stop(self, within: float) -> None:
-        """Give everything back and close."""
+        """Release every delivery and close."""
         self._connection.stop(within)
         self._publisher.close()
 
@@ -155,7 +161,7 @@ class SqliteDeadLetters:
         self._reader = reader
 
     def __iter__(self) -> Iterator[Delivery]:
-        newest = self._store.last(self._queue)  # what comes while we read is the next reader's
+        newest = self._store.last(self._queue)  # later ones are left to the next reader
         while True:
             with self._store.transaction(durable=False):
                 taken = self._store.take(self._reader, self._queue, limit=1, upto=newest)
@@ -164,26 +170,12 @@ class SqliteDeadLetters:
             yield delivery_of(0, taken[0])
 
     def publish(self, message: OutgoingMessage) -> None:
-        """As the adapter's."""
+        """Publish as the adapter does."""
         self._adapter.publish(message)
 
     def drop(self, delivery: Delivery) -> None:
-        """Remove this dead letter, on disk."""
+        """Remove this dead letter; return when that is on disk."""
         seq, count = numbers_of(delivery)
         with translated(self._adapter.path, Unsettled), self._store.transaction(durable=True):
             self._store.assert_registered(self._reader)
             self._store.settle(self._reader, seq, count, remove=True)
-
-
-def _refuse(what: str, got: int, limit: int) -> None:
-    if got > limit:
-        raise ValueError(
-            f"Expected {what} of at most {limit} bytes, got {got}: send a reference to the data, not the data."
-        )
-
-
-def _mounts() -> str:
-    try:
-        return Path("/proc/self/mountinfo").read_text(encoding="utf-8", errors="surrogateescape")
-    except FileNotFoundError:
-        return ""

@@ -1,8 +1,8 @@
 """
-The I/O thread: the one that consumes, and the only one that touches the connection that does.
+The I/O thread, which consumes; no other thread touches the consuming connection.
 
-It holds one `Session` after another, opening the next for as long as that takes.
-Settlements that wait at the same time are committed together, with what is taken in the same turn.
+It has one `Session` after another, and tries without limit to open the next.
+Settlements that wait at the same time are committed together, with the messages taken in the same turn.
 """
 
 from __future__ import annotations
@@ -44,13 +44,13 @@ from steadyworker_sqlite.store import Taken
 
 class Connection:
     """
-    The I/O thread and what other threads ask of it; thread-safe.
+    The I/O thread and its interface for other threads; thread-safe.
 
     Args:
         path: The broker file.
         spec: The queue to consume.
-        settings: The operator's.
-        silence: See SILENCE.
+        settings: The operator's settings.
+        silence: Seconds after which a frozen consumer loses its messages (`SILENCE`).
     """
 
     def __init__(self, path: Path, spec: QueueSpec, settings: Settings, silence: float) -> None:
@@ -68,7 +68,7 @@ class Connection:
         self._thread: threading.Thread | None = None
 
     def start(self, sink: Sink) -> None:
-        """Start the thread; nothing when it was started, or stopped, before."""
+        """Start the thread; does nothing after an earlier `start` or `stop`."""
         with self._lock:
             if self._thread is None and not self._stopping.is_set():
                 name = f"sqlite-broker {self._spec.queue}"
@@ -76,17 +76,18 @@ class Connection:
                 self._thread.start()
 
     def prefetch(self, count: int) -> None:
-        """Hold at most so many messages."""
+        """Set the prefetch: hold at most `count` messages."""
         with self._lock:
             self._window = count
             if self._session is not None:
                 self._session.wake()
 
     def settle(self, delivery: Delivery, how: Settle) -> None:
-        """Return when it is committed; raises StaleDelivery or Unsettled."""
+        """Return when the settlement is committed; raises StaleDelivery or Unsettled."""
         if threading.current_thread() is self._thread:
             raise RuntimeError(
-                "Expected settle on another thread than the sink's: the I/O thread would wait for itself."
+                "Expected settle on another thread, got the I/O thread, which would wait for itself: "
+                "call it outside the sink."
             )
         settlement = Settlement(*numbers_of(delivery), how)
         with self._lock:
@@ -97,7 +98,7 @@ class Connection:
         settlement.wait()
 
     def stop(self, within: float) -> None:
-        """Give everything back and end the thread within that many seconds, or at least free our lock by then."""
+        """Release every delivery and end the thread within that many seconds; if it is late, free its lock."""
         self._stopping.set()
         with self._lock:
             if self._session is not None:
@@ -147,14 +148,14 @@ class Connection:
             self._end(session.abandon)
             sink(Lost(epoch, str(error)))
         else:
-            # Nobody is left to be told, and a lock that is free says as much as leaving does.
+            # If it fails, the free lock has the same effect: another process releases our deliveries.
             with suppress(BrokerUnavailable):
                 self._end(session.leave)
         finally:
-            self._end(session.abandon)  # an error that is nobody's ends the thread; no settlement shall wait for it
+            self._end(session.abandon)  # an unexpected error ends the thread; no settlement may wait for it
 
     def _turned(self) -> None:
-        """The thread lives: the watchdog's evidence."""
+        """Record a turn of the thread, as evidence for the watchdog."""
         self.last_turn = self._settings.clock.monotonic()
 
     def _end(self, how: Callable[[], None]) -> None:
@@ -179,7 +180,7 @@ class Connection:
                 taken = session.turn(settlements, window)
             except Exception as error:
                 with self._lock:
-                    self._session = None  # before anyone hears of it: this epoch is over
+                    self._session = None  # first: this epoch is over
                 answer: Exception = _stale(epoch, None) if isinstance(error, Evicted) else Unsettled(str(error))
                 for settlement in settlements:
                     settlement.answer(answer)
@@ -193,7 +194,7 @@ class Connection:
 
 
 def delivery_of(epoch: int, taken: Taken) -> Delivery:
-    """What the store took, in our words; its id names this one hand-over, so that settling it twice is harmless."""
+    """Convert a taken message to a Delivery; its id names this one delivery, so that settling it twice is harmless."""
     first = Redelivered.NO if taken.certain else Redelivered.UNKNOWN
     return Delivery(
         epoch=epoch,
@@ -208,11 +209,11 @@ def delivery_of(epoch: int, taken: Taken) -> Delivery:
 
 
 def numbers_of(delivery: Delivery) -> tuple[int, int]:
-    """The message and the hand-over that a delivery's id names."""
+    """Return the sequence number and the delivery count in a delivery's id."""
     seq, _, count = delivery.id.partition(".")
     return int(seq), int(count)
 
 
 def _stale(epoch: int, now: int | None) -> StaleDelivery:
     present = f"of epoch {now}" if now else "of a connection that is open"
-    return StaleDelivery(f"Expected a delivery {present}, got one of epoch {epoch}: its message comes again.")
+    return StaleDelivery(f"Expected a delivery {present}, got one of epoch {epoch}: wait, its message comes again.")

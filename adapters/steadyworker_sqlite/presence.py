@@ -1,11 +1,11 @@
 """
-How the processes that share a broker file know of one another, without a server: three small things in a folder beside it.
+Presence files: with them the processes that share a broker file detect and wake each other, without a server.
 
-| file | is |
+| in the folder next to the broker file | meaning |
 |---|---|
-| `<name>.lock` | locked (`flock`) for as long as its process lives: the kernel frees it, whatever killed that process |
-| its content | the *stamp*: when its owner's I/O thread last turned, by CLOCK_BOOTTIME; a frozen process holds its lock, but goes stale |
-| `<name>.bell` | a FIFO: who has published writes one byte, and a consumer that waits wakes at once; no polling, no idle cost |
+| `<name>.lock` | locked (`flock`) while its process lives: the kernel frees it, whatever killed that process |
+| content of `<name>.lock` | the time, by CLOCK_BOOTTIME, when the I/O thread last turned: it shows that a process is frozen, though it holds its lock |
+| `<name>.bell` | a FIFO: a publisher writes one byte, which wakes a waiting consumer at once; no polling, no idle cost |
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ _STAMP_BYTES = 32
 
 class Presence:
     """
-    One consumer's presence in the folder: alive from the moment this is made until `close`, or until the process is dead.
+    One consumer's presence in the folder: alive until `close`, or until the process is dead.
 
     Args:
-        folder: The folder beside the broker file; made when it is missing.
-        stamp: Seconds by CLOCK_BOOTTIME, or None for one that never stamps and is never judged by silence.
+        folder: The folder next to the broker file; created if it is missing.
+        stamp: The time by CLOCK_BOOTTIME; None for a presence that never writes a time, and is never taken for frozen.
 
     Raises:
         OSError: The folder cannot be written.
@@ -44,7 +44,7 @@ class Presence:
             if stamp is not None:
                 self.stamp(stamp)
             os.mkfifo(self._bell, 0o666)
-            # Opened for writing too, so that it never reads "end of file" when a ringer closes it.
+            # Opened for writing too, so that it never reads "end of file" when a writer closes it.
             self._bell_fd = os.open(self._bell, os.O_RDWR | os.O_NONBLOCK | os.O_CLOEXEC)
         except OSError:
             self.close()
@@ -53,13 +53,13 @@ class Presence:
         self._poll.register(self._bell_fd, select.POLLIN)
 
     def stamp(self, now: float) -> None:
-        """Say that the I/O thread turns."""
+        """Record the time of the I/O thread's turn."""
         os.pwrite(self._lock_fd, f"{now:.3f}".encode().ljust(_STAMP_BYTES), 0)
 
     def wait(self, seconds: float) -> None:
-        """Wait until the bell rings, or that long; one answer to all the rings since the last wait."""
+        """Wait for the bell, at most that many seconds; all rings since the last wait count as one."""
         if self._poll.poll(max(0.0, seconds) * 1000):
-            with suppress(BlockingIOError):  # another thread's wait has heard it
+            with suppress(BlockingIOError):  # another thread's wait has read it
                 os.read(self._bell_fd, 4096)
 
     def ring(self) -> None:
@@ -68,7 +68,7 @@ class Presence:
             os.write(self._bell_fd, b"!")
 
     def close(self) -> None:
-        """Be gone; safe twice."""
+        """End the presence and remove its files; may be called twice."""
         fds, self._lock_fd, self._bell_fd = (self._lock_fd, self._bell_fd), -1, -1
         for fd in fds:
             if fd >= 0:
@@ -79,18 +79,20 @@ class Presence:
 
 def is_gone(folder: Path, name: str, silent_since: float) -> bool:
     """
-    Whether the presence of that name is over: its lock is free, or its stamp is older than `silent_since` (CLOCK_BOOTTIME).
+    Return whether this presence is over: its lock is free, or its time is older than `silent_since` (CLOCK_BOOTTIME).
 
-    No answer counts as alive: what cannot be proven is not said.
+    If neither can be read, it counts as alive.
     """
     try:
         fd = os.open(folder / f"{name}.lock", os.O_RDONLY | os.O_CLOEXEC)
     except FileNotFoundError:
-        return True  # it left in good order, or somebody who had proof removed it
+        return True  # it ended in good order, or a process that found its lock free removed it
     except OSError:
         return False
     try:
-        fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)  # shared, so that two who ask at once do not see one another
+        fcntl.flock(
+            fd, fcntl.LOCK_SH | fcntl.LOCK_NB
+        )  # shared, so that two processes that look at once do not see each other's lock
     except OSError:
         stamp = os.pread(fd, _STAMP_BYTES, 0).strip()
         return bool(stamp) and float(stamp) < silent_since
@@ -101,14 +103,14 @@ def is_gone(folder: Path, name: str, silent_since: float) -> bool:
 
 
 def remove(folder: Path, name: str) -> None:
-    """Remove what a gone presence left behind; one that was only frozen keeps its lock, on a file that nobody sees."""
+    """Remove the files of a presence that is over; one that was only frozen keeps its lock, on an unlinked file."""
     with suppress(OSError):
         (folder / f"{name}.bell").unlink(missing_ok=True)
         (folder / f"{name}.lock").unlink(missing_ok=True)
 
 
 def ring(folder: Path, name: str) -> None:
-    """Ring somebody's bell; nobody there is nobody to wake."""
+    """Ring the bell of a presence; does nothing if it is over."""
     with suppress(OSError):
         fd = os.open(folder / f"{name}.bell", os.O_WRONLY | os.O_NONBLOCK | os.O_CLOEXEC)
         try:

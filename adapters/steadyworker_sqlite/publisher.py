@@ -1,4 +1,4 @@
-"""The connection that publishes: whoever comes first commits for all who wait, so that one fsync confirms many."""
+"""The publishing connection: the first waiting thread commits for all that wait, so that one fsync confirms many messages."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ class _Waiting:
 
 class Publisher:
     """
-    Publishes into one broker file, opened on first use and opened anew after an error; thread-safe.
+    The publisher into one broker file, opened on first use, and opened again after an error; thread-safe.
 
     Args:
         path: The broker file.
-        clock: The clock of due times.
-        declare: Make the file and the queues that are not there.
+        clock: The clock for due times.
+        declare: Whether to create the file and the queues if they are missing.
     """
 
     def __init__(self, path: Path, clock: Clock, *, declare: bool) -> None:
@@ -50,12 +50,12 @@ class Publisher:
         with self._adding:
             self._waiting.append(waiting)
         with self._using:
-            if not waiting.confirmed.done():  # else who was here before us has committed it
+            if not waiting.confirmed.done():  # else another thread has committed it
                 self._commit()
         waiting.confirmed.result()
 
     def ask(self, question: Callable[[Store], Answer]) -> Answer:
-        """The answer of the broker file to a question; raises BrokerUnavailable."""
+        """Run a query on the broker file and return its result; raises BrokerUnavailable."""
         with self._using:
             try:
                 store = self._open()
@@ -66,7 +66,7 @@ class Publisher:
                 raise
 
     def close(self) -> None:
-        """Close the connection; what is published from now on fails."""
+        """Close the connection; every later `publish` fails."""
         with self._using:
             self._closed = True
             self._drop()
@@ -96,7 +96,7 @@ class Publisher:
             ring(store.folder, bell)
 
     def _known(self, store: Store, batch: list[_Waiting]) -> list[_Waiting]:
-        """Those whose queue is there or may be made; the others are refused."""
+        """Return the messages for queues that exist or may be created; refuse the others."""
         wanted: list[_Waiting] = []
         for waiting in batch:
             queue = waiting.entry.queue

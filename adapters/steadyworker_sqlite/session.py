@@ -1,7 +1,7 @@
 """
-One epoch: a connection to the broker file, a presence beside it, and a row in its table of consumers.
+One epoch: a connection to the broker file, a presence next to it, and a row in its table of consumers.
 
-It ends when the file fails or is replaced, or when another process evicted us.
+It ends when the file fails or is replaced, or when another process has evicted us.
 """
 
 from __future__ import annotations
@@ -18,18 +18,22 @@ from steadyworker_sqlite.presence import Presence, is_gone, remove, ring
 from steadyworker_sqlite.store import Store, Taken
 
 SILENCE = 30.0
-"""Seconds after which a consumer whose I/O thread does not turn loses its messages, though its process lives."""
+"""Seconds after which a live process loses its messages because its I/O thread does not turn."""
 
 _STAMPS = 10
-"""So many stamps fit into the silence: one every 3 s."""
+"""The number of times that the I/O thread records its turn within the silence: every 3 s."""
 
 LOOK = 0.5
-"""Seconds between two looks of an idle consumer for consumers that died; news of messages comes at once, by its bell."""
+"""Seconds between two checks of an idle consumer for dead consumers; a new message wakes it at once, by its bell."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Settlement:
-    """One `settle` call that waits for the I/O thread; every job waits here, and a Future takes ten times as long as a queue."""
+    """
+    One `settle` call that waits for the I/O thread.
+
+    It uses a queue, because every job waits here, and a Future takes ten times as long.
+    """
 
     seq: int
     count: int
@@ -37,11 +41,11 @@ class Settlement:
     _answer: SimpleQueue[Settled | Exception] = field(default_factory=SimpleQueue)
 
     def answer(self, answer: Settled | Exception) -> None:
-        """Let the call return this, or raise it."""
+        """End the wait: the call returns this result, or raises it."""
         self._answer.put(answer)
 
     def wait(self) -> Settled:
-        """The answer, when it comes; raises it when it is an error."""
+        """Wait for the result and return it; raise it if it is an error."""
         answer = self._answer.get()
         if isinstance(answer, Exception):
             raise answer
@@ -50,9 +54,10 @@ class Settlement:
 
 class Session:
     """
-    One epoch, from registering in the broker file to leaving it; used by the I/O thread alone, but for `wake` and `vanish`.
+    One epoch, from the registration in the broker file to its end.
 
-    Every method but those two raises BrokerUnavailable when the session is over.
+    Only the I/O thread may use it; `wake` and `vanish` are for other threads.
+    Every other method raises BrokerUnavailable when the session is over.
     """
 
     def __init__(self, path: Path, spec: QueueSpec, settings: Settings, silence: float) -> None:
@@ -78,9 +83,9 @@ class Session:
 
     def turn(self, settlements: Sequence[Settlement], window: int) -> list[Taken]:
         """
-        Settle, and take what the window has room for, in one transaction: the ack of one job brings the next.
+        Settle, and take as many messages as the prefetch permits, in one transaction: the ack of one job brings the next.
 
-        Nothing is written when there is nothing to do.
+        If there is nothing to do, nothing is written.
         """
         settled = {(each.seq, each.count) for each in settlements}
         room = max(0, window - len(self._held - settled))
@@ -100,7 +105,7 @@ class Session:
         return taken
 
     def wait(self, window: int) -> None:
-        """Wait until there may be something to do: the bell, a message that comes due, the time to look after things."""
+        """Wait until the bell rings, a message comes due, or the next check is due."""
         with translated(self._store.path):
             self._presence.wait(self._idle_for(window - len(self._held)))
 
@@ -109,7 +114,7 @@ class Session:
         self._presence.ring()
 
     def leave(self) -> None:
-        """End in good order: what is held is another's at once."""
+        """End in good order: messages that we hold are available to other consumers at once."""
         try:
             with self._store.transaction(durable=False):
                 self._store.evict((self._id,))
@@ -118,11 +123,11 @@ class Session:
             self.abandon()
 
     def abandon(self) -> None:
-        """End it as it is: its lock is free, and whoever looks next gives back what it held."""
+        """End without writing: the lock becomes free, so the next process that checks releases our messages."""
         self._open.close()
 
     def vanish(self) -> None:
-        """Free the lock from another thread, because the I/O thread does not come back in time."""
+        """Free the lock from another thread, because the I/O thread is late."""
         self._presence.close()
 
     def _idle_for(self, room: int) -> float:
@@ -132,10 +137,10 @@ class Session:
         return LOOK if due is None else min(due, LOOK)
 
     def _tend(self, room: int) -> None:
-        """Stamp, see that the file and we are still there, and evict the dead, each at its time."""
+        """Record the turn, check the file and our registration, and evict dead consumers, each when it is due."""
         now = self._clock.boottime()
         if now - self._turned > self._silence / 2:
-            # We were late ourselves (a suspended machine): others may have been too, and have yet to stamp.
+            # We were late ourselves (a suspended machine): others may have been too, and must first record a turn.
             self._awake_since = now
         self._turned = now
         if now - self._stamped >= self._silence / _STAMPS:
@@ -158,7 +163,7 @@ class Session:
 
 
 def evict_the_gone(store: Store, presence: Presence, silent_since: float) -> None:
-    """Give back what consumers hold that are dead, or whose stamp is older than `silent_since`, and wake the others."""
+    """Release the messages of consumers that are dead, or silent since before `silent_since`, and wake the others."""
     peers = [peer for peer in store.peers() if peer.presence != presence.name]
     gone = [peer for peer in peers if is_gone(store.folder, peer.presence, silent_since)]
     if gone:
@@ -170,7 +175,7 @@ def evict_the_gone(store: Store, presence: Presence, silent_since: float) -> Non
 
 
 def ring_others(store: Store, presence: Presence) -> None:
-    """Wake every other consumer: a message may have come back."""
+    """Wake every other consumer, because messages may have been released."""
     for peer in store.peers():
         if peer.presence != presence.name:
             ring(store.folder, peer.presence)

@@ -1,9 +1,10 @@
 """
-The broker file: its tables, and every statement that is ever run on it.
+The broker file: its tables, and every SQL statement that is run on it.
 
-A message is written once and never again: who holds it is a row beside it (`deliveries`), so that taking a message with a
-body of a megabyte writes one small page.  Times in `due` are CLOCK_BOOTTIME, which no one sets; the wall clock beside
-them is only for the next boot, when the first to open the file translates one into the other.
+A message is written once and never changed.
+Its consumer is in a row of another table (`deliveries`), so that taking a message of a megabyte writes one small page.
+Times in `due` are CLOCK_BOOTTIME, which cannot be set.
+`due_wall` has the wall clock, for the next boot: the first process that opens the file then converts one into the other.
 """
 
 from __future__ import annotations
@@ -40,7 +41,7 @@ CREATE TABLE messages (
 CREATE INDEX messages_due ON messages (queue, due, seq);
 CREATE TABLE deliveries (
     seq INTEGER PRIMARY KEY,
-    consumer INTEGER, -- who holds the message; NULL when it was given back
+    consumer INTEGER, -- the consumer that holds the message; NULL after a release
     count INTEGER NOT NULL
 ) STRICT;
 CREATE INDEX deliveries_held ON deliveries (consumer) WHERE consumer IS NOT NULL;
@@ -72,7 +73,7 @@ class Entry:
 
 @dataclass(frozen=True, slots=True)
 class Taken:
-    """A message that was taken: `count` is how often it was handed over, this time included."""
+    """A taken message; `count` is the number of its deliveries, including this one."""
 
     seq: int
     count: int
@@ -86,7 +87,7 @@ class Taken:
 
 @dataclass(frozen=True, slots=True)
 class Peer:
-    """Who else is registered in the file."""
+    """A consumer or reader that is registered in the file."""
 
     id: int
     queue: str
@@ -98,8 +99,8 @@ class Store:
     """
     One connection to the broker file.
 
-    Not thread-safe: its owner sees to it that one thread at a time uses it.
-    Every method raises `BrokerUnavailable` (or its kinds in `errors.py`) and nothing of SQLite's.
+    It is not thread-safe: its owner ensures that one thread at a time uses it.
+    Every method raises `BrokerUnavailable` (or a subclass in `errors.py`), and none of SQLite's errors.
     """
 
     def __init__(self, path: Path, clock: Clock, *, create: bool) -> None:
@@ -112,7 +113,7 @@ class Store:
             if create:
                 path.parent.mkdir(parents=True, exist_ok=True)
             elif not path.exists():
-                raise FileNotFoundError(None, "no such file: start a worker, or send to it, to make it")
+                raise FileNotFoundError(None, "no such file: start a worker, or send a message, to create it")
             self._db = sqlite3.connect(path, timeout=BUSY_SECONDS, isolation_level=None, check_same_thread=False)
         try:
             self._open()
@@ -123,18 +124,21 @@ class Store:
 
     def close(self) -> None:
         """Close the connection."""
-        with suppress(sqlite3.Error):  # on the way out; what was committed is committed
+        with suppress(sqlite3.Error):  # it has no effect on what was committed
             self._db.close()
 
     @contextmanager
     def transaction(self, *, durable: bool) -> Iterator[None]:
         """
-        All or nothing; when `durable`, on disk before this ends, else safe from the death of any process.
+        Run the block as one transaction, all or nothing.
 
-        Raises Replaced, after the commit, when the file at the path is no longer the one that was written.
+        If `durable`, it is on disk when the block ends; else it survives the death of any process.
+
+        Raises:
+            Replaced: After the commit: the file at the path is no longer the one that was written.
         """
         with translated(self.path):
-            if durable is not self._durable:  # it takes effect with the next transaction: one connection can have both
+            if durable is not self._durable:  # it applies from the next transaction on, so one connection can use both
                 self._db.execute(f"PRAGMA synchronous = {'FULL' if durable else 'NORMAL'}")
                 self._durable = durable
             self._db.execute("BEGIN IMMEDIATE")
@@ -148,26 +152,26 @@ class Store:
         self.check_place()
 
     def check_place(self) -> None:
-        """Raise Replaced when another file, or none, stands at the path."""
+        """Raise Replaced if there is another file at the path, or none."""
         if _inode(self.path) != self._inode:
             raise Replaced(
-                f"Expected the broker file {self.path} to stay in its place, but it was removed or replaced: put it back."
+                f"Expected the broker file {self.path} to stay in place, but it was removed or replaced: restore it."
             )
 
     def identity(self) -> str:
-        """The random id that the file was given when it was made."""
+        """Return the random id of the file, generated when it was created."""
         with translated(self.path):
             return str(self._meta("id"))
 
     def has_queue(self, name: str) -> bool:
-        """Whether the queue was declared."""
+        """Return whether the queue was declared."""
         if name not in self._queues:
             with translated(self.path):
                 self._queues.update(row[0] for row in self._db.execute("SELECT name FROM queues"))
         return name in self._queues
 
     def declare(self, names: Iterable[str]) -> None:
-        """Make queues that are not there; within a transaction."""
+        """Create missing queues; within a transaction."""
         self._db.executemany("INSERT OR IGNORE INTO queues VALUES (?)", ((name,) for name in names))
 
     def put(self, entries: Iterable[Entry]) -> None:
@@ -179,7 +183,7 @@ class Store:
         )
 
     def register(self, queue: str, presence: str, name: str, *, reads: bool) -> int:
-        """Make a consumer known, and answer its id; within a transaction."""
+        """Register a consumer and return its id; within a transaction."""
         cursor = self._db.execute(
             "INSERT INTO consumers (queue, presence, name, reads) VALUES (?, ?, ?, ?)", (queue, presence, name, reads)
         )
@@ -187,39 +191,40 @@ class Store:
         return cursor.lastrowid
 
     def peers(self) -> Sequence[Peer]:
-        """Every consumer that is registered, dead ones too until somebody evicts them."""
+        """Return every registered consumer, including dead ones that are not yet evicted."""
         with translated(self.path):
             rows = self._db.execute("SELECT id, queue, presence, reads FROM consumers").fetchall()
         return [Peer(id_, queue, presence, bool(reads)) for id_, queue, presence, reads in rows]
 
     def evict(self, consumers: Iterable[int]) -> None:
-        """Forget consumers, and give back what they held; within a transaction."""
+        """Remove consumers, and release their messages; within a transaction."""
         ids = [(id_,) for id_ in consumers]
         self._db.executemany("UPDATE deliveries SET consumer = NULL WHERE consumer = ?", ids)
         self._db.executemany("DELETE FROM consumers WHERE id = ?", ids)
 
     def assert_registered(self, consumer: int) -> None:
-        """Raise Evicted when somebody evicted this consumer."""
+        """Raise Evicted if another process evicted this consumer."""
         with translated(self.path):
             if self._db.execute("SELECT 1 FROM consumers WHERE id = ?", (consumer,)).fetchone() is None:
                 raise Evicted(
-                    "Expected this consumer to be registered, but it was silent too long: another has its messages."
+                    "Expected this consumer to be registered, but another process evicted it, because it was silent "
+                    "too long: find out what froze this process. Its messages come again."
                 )
 
     def due_in(self, queue: str) -> float | None:
-        """Seconds until the first message that nobody holds is due, 0 or less when one is; None when there is none."""
+        """Return the seconds until the first free message is due, 0 or less if one is due now; None without one."""
         with translated(self.path):
             row = self._db.execute(f"SELECT m.due {_READY} ORDER BY m.due LIMIT 1", {"queue": queue}).fetchone()
         return None if row is None else float(row[0]) - self._clock.boottime()
 
     def last(self, queue: str) -> int:
-        """The number of the newest message in a queue, 0 when there is none."""
+        """Return the number of the newest message in a queue; 0 if it is empty."""
         with translated(self.path):
             row = self._db.execute("SELECT coalesce(max(seq), 0) FROM messages WHERE queue = ?", (queue,)).fetchone()
         return int(row[0])
 
     def take(self, consumer: int, queue: str, limit: int, upto: int = _NO_LIMIT) -> list[Taken]:
-        """Hold messages that are due and nobody holds, first due first, none newer than `upto`; within a transaction."""
+        """Take free messages that are due, ordered by due time, none newer than `upto`; within a transaction."""
         taken = [
             Taken(seq, count + 1, queue, id_, json.loads(headers), body, sent_at, certain=seq > self._uncertain)
             for seq, count, id_, headers, body, sent_at in self._db.execute(
@@ -236,7 +241,7 @@ class Store:
         return taken
 
     def settle(self, consumer: int, seq: int, count: int, *, remove: bool) -> None:
-        """Remove or give back what this hand-over holds; nothing when that was done before; within a transaction."""
+        """Remove or release the message of this delivery; a second call does nothing; within a transaction."""
         held = (seq, consumer, count)
         if not remove:
             self._db.execute("UPDATE deliveries SET consumer = NULL WHERE seq = ? AND consumer = ? AND count = ?", held)
@@ -249,7 +254,7 @@ class Store:
             if (tables, application, version) == (0, 0, 0):
                 self._create()
             elif application != APPLICATION_ID:
-                # Looked at before anything is written: what is another's stays as it is, to the byte.
+                # Checked before anything is written, so that another program's file stays unchanged, to the byte.
                 raise Unusable(
                     f"Expected a broker file at {self.path}, got another program's database: name another path."
                 )
@@ -264,7 +269,7 @@ class Store:
             self._uncertain = int(str(self._meta("uncertain")))
 
     def _look(self) -> tuple[int, int, int]:
-        """How many tables, whose file, which schema: in one statement, so that they belong together."""
+        """Return the number of tables, the application id and the schema version, read consistently in one statement."""
         tables, application, version = self._db.execute(
             "SELECT (SELECT count(*) FROM sqlite_schema), application_id, user_version"
             " FROM pragma_application_id, pragma_user_version"
@@ -274,7 +279,8 @@ class Store:
     def _create(self) -> None:
         if self._db.execute("PRAGMA journal_mode = WAL").fetchone()[0] != "wal":
             raise Unusable(
-                f"Expected a file system that can share a write-ahead log, at {self.path}: name a local path."
+                f"Expected a file system that supports a shared write-ahead log, got one that does not, at {self.path}: "
+                "name a local path."
             )
         self._db.execute("PRAGMA synchronous = FULL")
         self._db.execute("BEGIN IMMEDIATE")
@@ -289,9 +295,10 @@ class Store:
 
     def _translate_times(self) -> None:
         """
-        Another boot wrote this file: its boot times mean nothing now, and its last hand-overs may not have reached the disk.
+        Convert the due times that an earlier boot wrote, because its boot times mean nothing now.
 
-        What was in the file by then is marked as uncertain: whether it was ever handed over is no longer known.
+        The last deliveries of that boot may not have reached the disk.
+        So all messages in the file are marked as uncertain: their count of deliveries may be too low.
         """
         self._db.execute("BEGIN IMMEDIATE")
         if self._meta("boot") != boot_id():
@@ -308,7 +315,7 @@ class Store:
 
 
 def boot_id() -> str:
-    """What the kernel calls this boot; the same word on every boot where it has no name for one (macOS, for development)."""
+    """Return the kernel's id of this boot; "unknown" if the kernel has none (macOS, for development)."""
     try:
         return Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
     except FileNotFoundError:

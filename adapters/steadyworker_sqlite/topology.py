@@ -1,4 +1,4 @@
-"""What a URL and a queue may be called here, and what is checked before the first message."""
+"""Rules for URLs and queue names of the embedded broker, and checks of the file's location."""
 
 from __future__ import annotations
 
@@ -9,28 +9,25 @@ from pathlib import Path
 from steadyworker.adapter import Finding, QueueSpec
 from steadyworker.errors import ConfigError
 from steadyworker.names import NameRule
+from steadyworker.system.mounts import network_file_system
 
 QUEUE = NameRule("queue name of the embedded broker", pattern=r"[A-Za-z0-9][A-Za-z0-9._:/-]*", max_bytes=200)
 
 HEADER_BYTES = 64 << 10
-"""All headers of a message together, as they are stored (JSON)."""
-
-_NETWORK_FILE_SYSTEMS = frozenset(
-    {"nfs", "nfs4", "cifs", "smb3", "smbfs", "9p", "afs", "ceph", "fuse.sshfs", "fuse.glusterfs"}
-)
+"""The most bytes for all headers of a message, as they are stored (JSON)."""
 
 
 def path_of(url: str) -> Path:
     """
-    The file that a URL names: `sqlite:relative/or/absolute`, `sqlite:~/path`, `sqlite:///absolute`.
+    Return the file of a URL: `sqlite:relative/or/absolute`, `sqlite:~/path`, `sqlite:///absolute`.
 
     Raises:
-        ConfigError: No path, a host, an option, or SQLite's own in-memory names.
+        ConfigError: The URL has no path, a host, an option, or SQLite's name for an in-memory database.
     """
     rest = url.partition(":")[2]
     how = "write sqlite:PATH, for instance sqlite:/var/lib/steadyworker/broker.db"
     if rest.startswith("//") and not rest.startswith("///"):
-        raise ConfigError(f"Expected no host in the broker's URL, got {url!r}: it is a file of this host; {how}.")
+        raise ConfigError(f"Expected no host in the broker's URL, got {url!r}: it is a file on this host; {how}.")
     path = rest.removeprefix("//")
     if not path or path == ":memory:":
         raise ConfigError(f"Expected the path of a file in the broker's URL, got {url!r}: {how}.")
@@ -40,7 +37,7 @@ def path_of(url: str) -> Path:
 
 
 def check_names(spec: QueueSpec) -> None:
-    """Refuse, with ConfigError, names that this broker does not take, and a queue that is its own dead-letter queue."""
+    """Raise ConfigError for an invalid queue name, and for a queue that is its own dead-letter queue."""
     for name in (spec.queue, spec.dead_letter_queue):
         problem = QUEUE.problem(name)
         if problem is not None:
@@ -52,30 +49,17 @@ def check_names(spec: QueueSpec) -> None:
 
 
 def place_findings(path: Path, mounts: str) -> Sequence[Finding]:
-    """What is wrong with the file's place; `mounts` is the text of /proc/self/mountinfo, or nothing where there is none."""
+    """Return what is wrong with the file's location; `mounts` is the text of /proc/self/mountinfo, or empty."""
     folder = next(folder for folder in path.parents if folder.exists())
     found: list[Finding] = []
-    kind = file_system(folder, mounts)
-    if kind in _NETWORK_FILE_SYSTEMS:
+    if (kind := network_file_system(folder.resolve(), mounts)) is not None:
         what = f"Expected the broker file {path} on a disk of this host, got a network file system ({kind})."
-        found.append(Finding("error", what, "Name a local path, or use a broker that has a server."))
+        found.append(Finding("error", what, "Name a local path, or use a broker with a server."))
     if path.exists() and not path.is_file():
         found.append(Finding("error", f"Expected a file at {path}, got something else.", "Name another path."))
-    # The folder too: the write-ahead log and the consumers' locks stand beside the file.
+    # The folder too: it holds the write-ahead log and the consumers' locks.
     for place in (folder, path):
         if place.exists() and not os.access(place, os.W_OK):
             what = f"Expected {place} to be writable by user {os.getuid()}, but it is not."
             found.append(Finding("error", what, "Give this user write permission on it, or name another path."))
     return found
-
-
-def file_system(folder: Path, mounts: str) -> str | None:
-    """The type of the file system that a folder is on, by the longest mount point above it; None where it is not known."""
-    best: tuple[int, str] | None = None
-    here = folder.resolve()
-    for line in mounts.splitlines():
-        mounted, _, rest = line.partition(" - ")
-        point = Path(mounted.split()[4].replace("\\040", " "))
-        if here.is_relative_to(point) and (best is None or len(point.parts) >= best[0]):
-            best = len(point.parts), rest.split()[0]
-    return best[1] if best else None

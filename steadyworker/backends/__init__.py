@@ -1,9 +1,9 @@
 """
-From a URL to what it names: the adapter of a broker, and the ledger.
+The brokers and ledgers that URLs name: this package finds and opens them.
 
 | file | subject |
 |---|---|
-| `registry.py` | which adapter handles a URL's scheme (entry-point group `steadyworker.adapters`) |
-| `opening.py` | open an adapter, a ledger, and find their namespace |
-| `connections.py` | connections of a process that sends and does not run jobs |
+| `registry.py` | find the adapter for a URL's scheme (entry-point group `steadyworker.adapters`) |
+| `opening.py` | open an adapter and a ledger, and find the namespace of a queue's jobs |
+| `connections.py` | the connections of a process that sends jobs and runs none |
 """

@@ -1,4 +1,4 @@
-"""What a Client or a command opens: a queue's adapter, the ledger, and the namespace that joins them."""
+"""The connections of a Client or a command: a queue's adapter, the ledger, and the namespace of the queue's jobs."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ _CLOSE_WITHIN = 5.0
 @dataclass(frozen=True, slots=True)
 class Line:
     """
-    Where jobs are sent to, and what type of payload they carry there.
+    The queue that jobs are sent to, with its payload type.
 
-    `opened_as` is what an adapter is opened for: the Worker's spec, or a queue's name.
+    An adapter is opened for `opened_as`: the Worker's spec, or a queue's name.
     """
 
     opened_as: WorkerSpec | str
@@ -35,24 +35,25 @@ class Line:
 
 def line_of(to: type[Worker[Any, Any]] | str, options: Options) -> Line:
     """
-    A Worker, or a queue's name, as a sender sees it; what the configuration file says of the Worker is heard.
+    Return the line of a Worker or of a queue's name; the configuration file's settings for the Worker apply.
 
-    Raises ConfigError for a Worker or a name that cannot be.
+    Raises ConfigError for a Worker or a name that is not valid.
     """
     if isinstance(to, str):
         if problem := QUEUE_NAME.problem(to):
             raise ConfigError(problem)
         return Line(to, to, None, Any)
-    # Who only sends may have the class anywhere, also where a child process could not import it.
+    # A sender may define the class anywhere, even where a child process could not import it.
     spec = spec_of(to, {**options.workers.get(to.__name__, {}), "isolation": "thread"})
     return Line(spec, spec.queue, spec.key_header, payload_type(to))
 
 
 class Connections:
     """
-    What one process has open, each thing from its first use on; thread-safe.
+    The connections of one process, each opened at its first use; thread-safe.
 
-    Raises ConfigError for a URL that names nothing; each method may raise BrokerUnavailable or LedgerUnavailable.
+    Raises ConfigError for a URL that names no broker or ledger.
+    Each method may raise BrokerUnavailable or LedgerUnavailable.
     """
 
     def __init__(self, options: Options) -> None:
@@ -63,21 +64,21 @@ class Connections:
         self._ledger: Ledger | None = None
 
     def adapter(self, line: Line) -> Adapter:
-        """The adapter of this queue, not started."""
+        """Return the adapter of this queue, not started."""
         with self._lock:
             if line.queue not in self._adapters:
                 self._adapters[line.queue] = open_adapter_for(line.opened_as, self._options)
             return self._adapters[line.queue]
 
     def ledger(self) -> Ledger:
-        """The ledger."""
+        """Return the ledger."""
         with self._lock:
             if self._ledger is None:
                 self._ledger = open_ledger(self._options)
             return self._ledger
 
     def namespace(self, line: Line) -> str:
-        """The namespace of this queue's jobs; asks the broker who it is, once."""
+        """Return the namespace of this queue's jobs; the first call asks the broker for its identity."""
         with self._lock:
             if line.queue not in self._namespaces:
                 adapter, ledger = self.adapter(line), self.ledger()
@@ -85,15 +86,15 @@ class Connections:
             return self._namespaces[line.queue]
 
     def last_round(self, line: Line, key: str) -> int | None:
-        """The last round of this key that the ledger knows."""
+        """Return the last round of this key in the ledger, or None if the ledger has none."""
         return self.ledger().last_round(self.namespace(line), line.queue, key)
 
     def last_job(self, line: Line, key: str) -> JobId:
-        """The job that this key stands for now: its last round."""
+        """Return the id of this key's current job: its last round."""
         return JobId(self.namespace(line), line.queue, key, self.last_round(line, key) or 0)
 
     def close(self) -> None:
-        """Close what is open; safe twice."""
+        """Close all that is open; safe to call twice."""
         with self._lock:
             for adapter in self._adapters.values():
                 adapter.stop(_CLOSE_WITHIN)

@@ -1,7 +1,8 @@
 """
-Opens what settings name: the ledger, a queue's adapter, and the namespace that joins the two.
+The opening of the ledger and of a queue's adapter as the settings name them, and the namespace of the queue's jobs.
 
-A worker process, a Client and the command line all open them here; nothing is connected before it is asked something.
+A worker process, a Client and the command line all use these functions.
+Adapter and ledger connect only when they are first used.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ def open_ledger(options: Options, clock: Clock | None = None, times: Times | Non
     """
     Open the ledger that `--ledger` names: `sqlite:PATH`, with `?synchronous=full` on request, `postgresql://…`, or `memory:` for tests.
 
-    Raises ConfigError for a URL that names no ledger, a place where one cannot be, or an extra that is not installed.
+    Raises ConfigError for a URL that names no ledger, a place where no ledger can be, or an extra that is not installed.
     """
     clock, times = clock or SystemClock(), times or Times()
     scheme, _, rest = options.ledger.partition(":")
@@ -36,7 +37,7 @@ def open_ledger(options: Options, clock: Clock | None = None, times: Times | Non
     if scheme in ("postgresql", "postgres"):
         return _postgres_ledger(options, clock, times, worker)
     if scheme != "sqlite":
-        msg = f"Expected a ledger of {_LEDGERS}, got one of {scheme!r}: set --ledger."
+        msg = f"Expected a ledger URL of {_LEDGERS}, got the scheme {scheme!r}: set --ledger."
         raise ConfigError(msg)
     place, _, query = rest.partition("?")
     wanted = parse_qs(query, keep_blank_values=True)
@@ -64,12 +65,12 @@ def _postgres_ledger(options: Options, clock: Clock, times: Times, worker: str) 
 
 
 def sqlite_path(place: str) -> Path:
-    """The path in a `sqlite:` URL: `sqlite:a/b`, `sqlite:/a/b` and `sqlite:///a/b` are what they look like."""
+    """Return the path of a `sqlite:` URL: relative for `sqlite:a/b`, absolute for `sqlite:/a/b` and `sqlite:///a/b`."""
     return Path(place.removeprefix("//")).expanduser()
 
 
 def owners_directory(options: Options) -> Path:
-    """Where the owner locks are: beside a ledger in a file, else in the state directory."""
+    """Return the folder of the owner locks: beside a ledger that is a file, else in the state directory."""
     scheme, _, rest = options.ledger.partition(":")
     if scheme != "sqlite":
         return options.state_dir / "owners"
@@ -78,7 +79,7 @@ def owners_directory(options: Options) -> Path:
 
 
 def open_adapter_for(spec: WorkerSpec | str, options: Options) -> Adapter:
-    """The adapter that `--broker` names, for a Worker or for a queue by its name."""
+    """Open the adapter that `--broker` names, for a Worker or for a queue by its name."""
     wanted = QueueSpec(spec, f"{spec}.dead") if isinstance(spec, str) else spec.queue_spec
     settings = Settings(
         topology=options.topology,
@@ -91,9 +92,10 @@ def open_adapter_for(spec: WorkerSpec | str, options: Options) -> Adapter:
 
 def namespace_of(adapter: Adapter, options: Options, ledger: Ledger, queue_name: str) -> str:
     """
-    The namespace of a queue's jobs: the one that was set, bound to the first broker that it meets, or the broker's identity.
+    Return the namespace of a queue's jobs: the one that was set, or the broker's identity.
 
-    Raises ConfigError when the namespace is bound to another broker, BrokerUnavailable when the broker does not answer.
+    The ledger binds namespace and queue to the first broker that they are used with.
+    Raises ConfigError if they are bound to another broker, and BrokerUnavailable if the broker does not respond.
     """
     identity = adapter.identity()
     namespace = options.namespace or identity
@@ -101,7 +103,7 @@ def namespace_of(adapter: Adapter, options: Options, ledger: Ledger, queue_name:
     if bound != identity:
         msg = (
             f"Expected namespace {namespace!r} and queue {queue_name!r} on the broker {bound!r} that they were first used with, "
-            f"got {identity!r}: set another --namespace, or point --broker back."
+            f"got {identity!r}: set another --namespace, or set --broker to that broker."
         )
         raise ConfigError(msg)
     return namespace

@@ -1,8 +1,8 @@
 """
-From a broker's URL to its adapter: the entry-point group `steadyworker.adapters`, by URL scheme.
+The adapter for a broker's URL, found by the URL's scheme in the entry-point group `steadyworker.adapters`.
 
-A `+` of the scheme is a `.` in the entry point's name: `stomp+ssl:` is `stomp.ssl`.
-An adapter whose client library is missing says so itself when it is opened, with the extra to install.
+A `+` in the scheme is a `.` in the entry point's name: `stomp+ssl:` is `stomp.ssl`.
+If an adapter's client library is missing, opening the adapter raises an error that names the extra to install.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ GROUP = "steadyworker.adapters"
 
 def adapters() -> dict[str, EntryPoint]:
     """
-    The installed adapters by URL scheme; none is imported.
+    Return the installed adapters by URL scheme, and import none of them.
 
     Raises:
-        ConfigError: Two distributions claim one scheme.
+        ConfigError: Two distributions have an adapter for the same scheme.
     """
     found: dict[str, EntryPoint] = {}
     for entry in entry_points(group=GROUP):
@@ -40,16 +40,16 @@ def open_adapter(url: str, spec: QueueSpec, settings: Settings) -> Adapter:
     Open the adapter that the URL's scheme names, for one queue; connects nothing.
 
     Raises:
-        ConfigError: No scheme, none that is installed, a broken adapter, or what the adapter says of the URL.
+        ConfigError: The URL has no scheme or one without an adapter, the adapter is broken, or it refuses the URL.
     """
     known = adapters()
     scheme, colon, _ = url.partition(":")
     entry = known.get(scheme.lower())
     if not colon or entry is None:
-        # The scheme alone is shown: the rest of a URL may be a password.
+        # Only the scheme is shown: the rest of a URL may contain a password.
         got = f"{scheme!r}" if colon else "a text without a scheme"
         near = difflib.get_close_matches(scheme.lower(), known, n=1) if colon else []
-        remedy = f"did you mean {near[0]}:?" if near else "correct --broker, or install the adapter."
+        remedy = f"did you mean {near[0]}:?" if near else "correct --broker, or install an adapter for it."
         raise ConfigError(f"Expected --broker with one of the schemes {', '.join(sorted(known))}, got {got}: {remedy}")
     return _opener(entry)(url, spec, settings)
 

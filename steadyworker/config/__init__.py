@@ -1,7 +1,7 @@
 """
-Settings: which options exist (`options`), and which value counts (`resolve`).
+Settings: the table of options (`options`), and the rule for which value of an option applies (`resolve`).
 
-`load` returns all of them, checked, as one frozen `Options`.
+`load` returns all settings, checked, as one frozen `Options`.
 """
 
 from steadyworker.config.options import OPTIONS, Kind, Option

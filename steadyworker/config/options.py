@@ -1,7 +1,7 @@
 """
-The table of settings: what each is called, what it may be, what it is when nobody says.
+The table of settings: the name of each, the values that it accepts, and its default.
 
-One source for the command line's flags, the environment, the configuration file, `check` and the help texts.
+It is the one source for the command line's flags, the environment, the configuration file, `check` and the help texts.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _PORTS = 1 << 16
 
 @dataclass(frozen=True, slots=True)
 class Kind:
-    """What a value looks like: how the help names it, what an error says was expected, and how it is read."""
+    """A kind of value: its name in the help, the text for an error's "Expected …", and the function that reads it."""
 
     metavar: str
     expected: str
@@ -33,7 +33,7 @@ class Kind:
 
 @dataclass(frozen=True, slots=True)
 class Option:
-    """One setting; `default` is None where it depends on the state directory, or where not set means off."""
+    """One setting; `default` is None if it depends on the state directory, or if an unset option is off."""
 
     name: str
     kind: Kind
@@ -42,12 +42,12 @@ class Option:
 
     @property
     def flag(self) -> str:
-        """`--stop-within`."""
+        """The command line's flag, like `--stop-within`."""
         return "--" + self.name.replace("_", "-")
 
     @property
     def variable(self) -> str:
-        """`STEADYWORKER_STOP_WITHIN`."""
+        """The environment variable, like `STEADYWORKER_STOP_WITHIN`."""
         return PREFIX + self.name.upper()
 
 
@@ -85,7 +85,7 @@ def _ladder(value: Any) -> tuple[float, ...]:
 
 
 def _pairs(value: Any) -> dict[str, str]:
-    """A table of a file, or `name=value,name=value`."""
+    """Return the pairs of a file's table, or of a text `name=value,name=value`."""
     if isinstance(value, str):
         pairs = [pair.partition("=") for pair in value.split(",") if pair.strip()]
         if not all(equals for _, equals, _ in pairs):
@@ -134,65 +134,68 @@ OPTIONS: tuple[Option, ...] = (
         "broker",
         _URL,
         None,
-        "Where the queues are: sqlite:PATH, or amqp[s]://USER:PASSWORD@HOST/VHOST for RabbitMQ [default: in the state directory].",
+        "The broker with the queues: sqlite:PATH, or amqp[s]://USER:PASSWORD@HOST/VHOST for RabbitMQ [default: a file in the state directory].",
     ),
     Option(
         "ledger",
         _URL,
         None,
-        "Where jobs are recorded: sqlite:PATH reaches one host, postgresql://… a fleet [default: in the state directory].",
+        "The ledger, the record of jobs: sqlite:PATH for one host, postgresql://… for several [default: a file in the state directory].",
     ),
     Option(
         "namespace",
         _NAME,
         None,
-        "Tells the jobs of one broker from another's in the ledger [default: the broker's identity].",
+        "Name that separates this broker's jobs from another broker's in the ledger [default: the broker's identity].",
     ),
     Option(
         "state_dir",
         _FOLDER,
         None,
-        "Default files and locks [default: $STATE_DIRECTORY, else $XDG_STATE_HOME/steadyworker].",
+        "Folder for the default files and locks [default: $STATE_DIRECTORY, else $XDG_STATE_HOME/steadyworker].",
     ),
     Option(
-        "stop_within", _BUDGET, 28.0, "The whole budget of a stop; keep it below the platform's (Kubernetes: 30 s)."
+        "stop_within", _BUDGET, 28.0, "Time for a whole stop; keep it below the platform's limit (Kubernetes: 30 s)."
     ),
-    Option("max_jobs", _COUNT, None, "End in good order after so many jobs."),
+    Option("max_jobs", _COUNT, None, "Stop gracefully after this many jobs."),
     Option(
         "max_rss",
         _SIZE,
         None,
-        "End in good order, with exit code 75, when the worker process itself has grown to this.",
+        "Stop gracefully, with exit code 75, when the worker process itself uses this much memory.",
     ),
-    Option("idle_exit", _SECONDS, None, "End in good order after so long without a job."),
+    Option("idle_exit", _SECONDS, None, "Stop gracefully after this time without a job."),
     Option(
-        "give_up_after", _SECONDS, None, "End with exit code 69 when the broker is away for so long [default: never]."
+        "give_up_after",
+        _SECONDS,
+        None,
+        "Stop with exit code 69 after this time without a connection to the broker [default: never].",
     ),
     Option(
         "ledger_reach",
         _choice("host"),
         None,
-        "Say that all consumers of these queues are on this host and share this ledger.",
+        "Confirm that all consumers of these queues are on this host and share this ledger.",
     ),
     Option(
         "on_ledger_loss",
         _choice("stop", "finish"),
         None,
-        "What a run does when its lease ends unrenewed [default: stop where postgresql://… holds it, else finish].",
+        "End a run whose lease ends without a renewal, or let it finish [default: stop with a postgresql:// ledger, else finish].",
     ),
     Option(
         "topology",
         _choice("declare", "verify", "trust"),
         "declare",
-        "Create queues that are missing, only look at them, or not even look.",
+        "Create missing queues (declare), only check that they exist (verify), or do not check (trust).",
     ),
     Option(
         "delays",
         _LADDER,
         tuple(map(float, DELAYS)),
-        "The ladder of delays: the broker has a retry queue for each level, where it needs one.",
+        "Delay levels; a broker that needs it has a retry queue for each.",
     ),
-    Option("health", _ADDRESS, None, "Answer /livez and /readyz there; a bare port is on 127.0.0.1."),
+    Option("health", _ADDRESS, None, "Serve /livez and /readyz at this address; a bare port is on 127.0.0.1."),
     Option(
         "log_format", _choice("auto", "json", "pretty"), "auto", "auto: pretty on a terminal, JSON lines elsewhere."
     ),
@@ -201,14 +204,16 @@ OPTIONS: tuple[Option, ...] = (
         "spark_master",
         _NAME,
         "local[*,4]",
-        "Spark's master for heavy exports, or a Spark Connect server (sc://host:15002); with another than local[…] the executors share the exports' file system.",
+        "Spark's master for heavy exports, or a Spark Connect server (sc://host:15002); unless it is local[…], the executors must share the exports' file system.",
     ),
-    Option("spark_conf", _PAIRS, {}, "Spark's own settings, on top of ours, like spark.driver.memory=2g."),
+    Option(
+        "spark_conf", _PAIRS, {}, "Spark's own settings, over SteadyWorker's defaults, like spark.driver.memory=2g."
+    ),
     Option(
         "spark_stuck_after",
         _SECONDS,
         60.0,
-        "Begin an export of Spark's again when nothing of it has moved for so long, or for five times its slowest task.",
+        "Restart a Spark export after this time without progress, or after five times its slowest task, if that is longer.",
     ),
-    Option("concurrency", _COUNT, None, "Slots, in place of the Worker's own number; with one target."),
+    Option("concurrency", _COUNT, None, "Number of slots, instead of the Worker's own; for a single target only."),
 )

@@ -1,9 +1,9 @@
 """
-Settings: one rule, `--x-y` = `STEADYWORKER_X_Y` = `x_y` in `steadyworker.toml`, in this order, then the default.
+The value of each setting: first `--x-y`, then `STEADYWORKER_X_Y`, then `x_y` in `steadyworker.toml`, then the default.
 
-Each may be given as a file that holds the value: `--x-y-file`, `STEADYWORKER_X_Y_FILE`, `x_y_file` (for secrets).
+Each can be given as a file that contains the value: `--x-y-file`, `STEADYWORKER_X_Y_FILE`, `x_y_file` (for secrets).
 An empty environment variable counts as not given.
-All that is wrong is said at once, in one ConfigError.
+One ConfigError reports all problems at once.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ FILE_NAME = "steadyworker.toml"
 _VALUE_BYTES = 64 << 10
 _LOCAL_LEDGERS = ("sqlite", "memory")
 _WORKER_DURATIONS = ("time_limit", "stall_limit")
-# What Kubernetes sets in every container beside a Service named steadyworker, or steadyworker-something.
+# The variables that Kubernetes sets in every container beside a Service named steadyworker, or steadyworker-something.
 _SERVICE_LINK = re.compile(
     r"(\w+_)?(SERVICE_HOST|SERVICE_PORT(_\w+)?|PORT(_\d+_(TCP|UDP|SCTP)(_(PROTO|PORT|ADDR))?)?)", re.ASCII
 )
@@ -39,12 +39,12 @@ _SERVICE_LINK = re.compile(
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Options:
     """
-    Where and how a process runs, checked; times in seconds, sizes in bytes.
+    All settings of a process, checked; times in seconds, sizes in bytes.
 
     Attributes:
-        workers: Per Worker's name, what the file's `[workers.NAME]` sets; `spec_of` checks it.
-        origins: Per setting, who said it: a flag, a variable, the file's path, or `default`.
-        files: Per setting whose value is held by a file, that file.
+        workers: For each Worker's name the attributes that the file's `[workers.NAME]` sets; `spec_of` checks them.
+        origins: For each setting its source: a flag, a variable, the configuration file's path, or `default`.
+        files: For each setting that was given as a file, that file.
     """
 
     broker: str
@@ -73,19 +73,19 @@ class Options:
 
     @property
     def ledger_is_local(self) -> bool:
-        """Whether the ledger reaches this host only."""
+        """True if the ledger is for this host only."""
         return self.ledger.partition(":")[0] in _LOCAL_LEDGERS
 
     @property
     def stops_on_ledger_loss(self) -> bool:
-        """Whether a run whose lease ran out unrenewed is ended: by default where another host may take it over."""
+        """True if a run ends when its lease ends without a renewal: the default where another host may take it over."""
         return self.on_ledger_loss == "stop" if self.on_ledger_loss is not None else not self.ledger_is_local
 
     def fresh(self, name: Literal["broker", "ledger"]) -> str:
         """
-        The URL as its file holds it now, so that a rotated password is heard at the next connect.
+        Return the URL; if it was given as a file, read that file again, so that the next connect uses a rotated password.
 
-        Raises ConfigError when the file cannot be read any longer.
+        Raises ConfigError if the file can no longer be read.
         """
         if name not in self.files:
             return self.broker if name == "broker" else self.ledger
@@ -94,16 +94,17 @@ class Options:
 
 def load(arguments: Mapping[str, object], environ: Mapping[str, str], cwd: Path, config: Path | None = None) -> Options:
     """
-    Resolve every setting.
+    Return the value of every setting, checked.
 
     Args:
-        arguments: What the command line or the caller says, by option name; None is not given.
+        arguments: The values of the command line or the caller, by option name; None means not given.
         environ: The environment.
-        cwd: Where `steadyworker.toml` is looked for, unless `config` or STEADYWORKER_CONFIG names a file.
-        config: A configuration file that must be there.
+        cwd: The folder of `steadyworker.toml`, unless `config` or STEADYWORKER_CONFIG names a file.
+        config: A configuration file that must exist.
 
     Raises:
-        ConfigError: Every wrong value and unknown key, each with what was expected, what was got and the remedy.
+        ConfigError: There are wrong values or unknown keys.
+            The text lists all of them, each with what was expected, what was got, and the remedy.
     """
     path = _file(environ, cwd, config)
     table = _toml(path) if path is not None else {}
@@ -122,7 +123,7 @@ def load(arguments: Mapping[str, object], environ: Mapping[str, str], cwd: Path,
         raise ConfigError("\n".join(map(str, reading.problems)), reading.problems)
     if values["state_dir"] is None:
         values["state_dir"], reading.origins["state_dir"] = _state_dir(environ)
-    # Children and Spark's processes may stand in other folders.
+    # Children and Spark's processes may have other working directories.
     values["state_dir"] = cwd / values["state_dir"]
     for name in ("broker", "ledger"):
         values[name] = values[name] or f"sqlite:{values['state_dir'] / name}.db"
@@ -131,7 +132,7 @@ def load(arguments: Mapping[str, object], environ: Mapping[str, str], cwd: Path,
 
 @dataclass(frozen=True, slots=True)
 class _Layer:
-    """One place that settings come from: its values, how it spells a name, and what a relative file is relative to."""
+    """One source of settings: its values, the spelling of its names, and the base of its relative paths."""
 
     values: Mapping[str, object]
     spelled: Callable[[str], str]
@@ -140,7 +141,7 @@ class _Layer:
 
 @dataclass(frozen=True, slots=True)
 class _Reading:
-    """What was found so far."""
+    """The problems, origins and files that were found so far."""
 
     problems: list[Finding]
     origins: dict[str, str]
@@ -150,11 +151,11 @@ class _Reading:
         known = [name for option in OPTIONS for name in (option.name, f"{option.name}_file")]
         for name in layer.values:
             if name not in known:
-                remedy = _near(name, known, layer.spelled) or "take it out; `steadyworker run --help` lists them all."
+                remedy = _near(name, known, layer.spelled) or "remove it; `steadyworker run --help` lists them all."
                 self.problems.append(Finding("error", f"There is no setting {layer.spelled(name)}.", remedy))
 
     def value(self, option: Option, layers: Iterable[_Layer]) -> Any:
-        """The setting from the first layer that has it; a problem is noted, and the default stands in."""
+        """Return the setting from the first layer that has it; record a problem and return the default instead."""
         for layer in layers:
             given = [name for name in (option.name, f"{option.name}_file") if name in layer.values]
             if not given:
@@ -162,31 +163,31 @@ class _Reading:
             origin = self.origins[option.name] = layer.spelled(given[0])
             if len(given) > 1:
                 both = f"{origin} and {layer.spelled(given[1])}"
-                self.problems.append(Finding("error", f"Expected one of {both}, got both.", "take one out."))
+                self.problems.append(Finding("error", f"Expected one of {both}, got both.", "remove one of them."))
                 return option.default
             raw = layer.values[given[0]]
             shown = redact(repr(raw))
             try:
                 if given[0] != option.name:
                     self.files[option.name] = layer.base / Path(msgspec.convert(raw, str)).expanduser()
-                    raw, shown = _held(self.files[option.name], origin), "what that file holds"
+                    raw, shown = _held(self.files[option.name], origin), "the content of that file"
                 return option.kind.read(raw)
             except ConfigError as error:
                 self.problems.extend(error.findings)
             except (ValueError, TypeError, OverflowError):
                 what = f"Expected {option.kind.expected} for {origin}, got {shown}."
-                remedy = _near(str(raw), option.kind.choices, str) or "correct it, or take it out for the default."
+                remedy = _near(str(raw), option.kind.choices, str) or "correct it, or remove it to use the default."
                 self.problems.append(Finding("error", what, remedy))
             return option.default
         self.origins[option.name] = "default"
         return option.default
 
     def workers(self, tables: object, path: Path | None) -> dict[str, dict[str, object]]:
-        """`[workers.NAME]`, each duration that is a text in seconds."""
+        """Return the tables `[workers.NAME]`, with durations that are texts converted to seconds."""
         found: dict[str, dict[str, object]] = {}
         if not isinstance(tables, dict) or not all(isinstance(table, dict) for table in tables.values()):
             what = f"Expected tables [workers.NAME] in {path}, got {tables!r}."
-            self.problems.append(Finding("error", what, "write [workers.NAME], then one attribute a line."))
+            self.problems.append(Finding("error", what, "write [workers.NAME], then one attribute on each line."))
             return found
         for name, table in tables.items():
             found[name] = dict(table)
@@ -215,7 +216,7 @@ def _near(name: str, known: Iterable[str], spelled: Callable[[str], str]) -> str
 
 
 def _variables(environ: Mapping[str, str]) -> dict[str, object]:
-    """Our variables by option name, without those of tests, of the file's own name, and of Kubernetes."""
+    """Return SteadyWorker's variables by option name, except those of tests, of Kubernetes, and STEADYWORKER_CONFIG."""
     links = "KUBERNETES_SERVICE_HOST" in environ
     found: dict[str, object] = {}
     for variable, value in environ.items():
@@ -228,7 +229,7 @@ def _variables(environ: Mapping[str, str]) -> dict[str, object]:
 
 
 def _file(environ: Mapping[str, str], cwd: Path, config: Path | None) -> Path | None:
-    """The configuration file, or None; one that was named must be there."""
+    """Return the configuration file's path, or None if neither an option nor `cwd` has one."""
     if named := config or environ.get(_variable("config")):
         return cwd / named
     path = cwd / FILE_NAME
@@ -248,19 +249,24 @@ def _toml(path: Path) -> dict[str, Any]:
 
 
 def _held(path: Path, origin: str) -> str:
-    """The value that a file holds, without its last line end."""
+    """Return the content of a file without trailing line ends."""
     try:
         with path.open(encoding="utf-8") as file:
             text = file.read(_VALUE_BYTES)
     except (OSError, UnicodeDecodeError) as error:
-        what = f"Expected {origin} to name a file that holds the value, but {path} cannot be read: {error}."
+        what = f"Expected {origin} to name a file that contains the value, but {path} cannot be read: {error}."
         finding = Finding("error", what, "correct the path, or let this user read the file.")
         raise ConfigError(str(finding), [finding]) from error
     return text.rstrip("\r\n")
 
 
 def _state_dir(environ: Mapping[str, str]) -> tuple[Path, str]:
-    """The state directory and who says so: systemd gives a list; an XDG path that is not absolute counts as none."""
+    """
+    Return the state directory and its source.
+
+    systemd sets a list, of which the first counts.
+    An XDG path that is not absolute is ignored.
+    """
     if given := environ.get("STATE_DIRECTORY", "").split(":")[0]:
         return Path(given), "$STATE_DIRECTORY"
     base = Path(environ.get("XDG_STATE_HOME", ""))

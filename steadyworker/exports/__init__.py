@@ -1,21 +1,21 @@
 """
-Exports: one whole file, or none, with a manifest that says what it is.
+Exports: one whole file, or none, with a manifest that describes it.
 
 `job.export(RowExport(...), to)` streams rows in the job's own process.
-`job.export(SparkExport(...), to)` hands a query to Spark.
-Either way the file is written to a *stage* beside its target and published by `commit.py`, which draws the protocol.
+`job.export(SparkExport(...), to)` runs a query in Spark.
+Both write the file to a *stage*, a private folder next to the target; `commit.py` then publishes it and draws the protocol.
 
-| file | what it holds |
+| file | content |
 |---|---|
-| `base.py` | the two Protocols: `Export`, and what it may ask of its job (`Services`) |
-| `stage.py` | where a file is made; names; reaping |
-| `commit.py` | stage → leave → link → manifest; rolling forward what a dead run left |
-| `manifest.py` | what a file is |
-| `values.py`, `patterns.py` | how a value becomes text |
-| `formats.py`, `jsonl.py`, `cells.py`, `parquet.py`, `packed.py` | how rows become bytes |
-| `totals.py`, `hashed.py` | what is counted, summed and hashed in the same pass |
-| `rows.py`, `sources.py` | `RowExport`, and how rows are taken out of what a user gives |
-| `verifying.py`, `readers.py` | reads a file back, with another reader, against its manifest |
+| `base.py` | two Protocols: `Export`, and the calls that it may make to its job (`Services`) |
+| `stage.py` | the stage of a file, names, removal of old stages |
+| `commit.py` | stage → permission → link → manifest; publishing what a dead run had completed |
+| `manifest.py` | the description of a file |
+| `values.py`, `patterns.py` | values to text |
+| `formats.py`, `jsonl.py`, `cells.py`, `parquet.py`, `packed.py` | rows to bytes |
+| `totals.py`, `hashed.py` | counts, sums and hashes, made in the same pass |
+| `rows.py`, `sources.py` | `RowExport`, and the kinds of row sources that it accepts |
+| `verifying.py`, `readers.py` | the check of a file against its manifest, with another reader |
 | `spark/` | `SparkExport` and the Spark host |
 """
 
@@ -47,7 +47,7 @@ _HOMES = {
 
 
 def __getattr__(name: str) -> Any:
-    """Import late: every job's process imports `exports.base`, and only those that export pay for the rest."""
+    """Import a name on first use: every job's process imports `exports.base`, and only exports need the rest."""
     if name not in _HOMES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     return getattr(import_module(f"{__name__}.{_HOMES[name]}"), name)

@@ -1,8 +1,9 @@
 """
-What `Job.export` knows of exports, and what an export may ask of its job: two small Protocols.
+Two small Protocols between a job and its exports: `Export` and `Services`.
 
-The export runs in the job's own process (the child).  It plans, stages, joins, hashes, asks leave and links;
-whatever needs the ledger or the Spark host it asks for through `Services`, which `job.py` implements over the pipe.
+The export runs in the job's own process (the child).
+It plans, stages, joins, hashes, requests permission to commit, and links.
+For the ledger and the Spark host it calls `Services`, which `job.py` implements over the pipe.
 """
 
 from __future__ import annotations
@@ -13,11 +14,11 @@ from typing import Any, Protocol
 
 
 class Services(Protocol):
-    """What an export may ask of the job that makes it; any of these raises Interrupt when the run must end."""
+    """The calls that an export may make to its job; each of them raises Interrupt if the run must end."""
 
     @property
     def uid(self) -> str:
-        """The job's uid: in the stage, the manifest and the ledger."""
+        """The job's uid, used in the stage, the manifest and the ledger."""
         ...
 
     @property
@@ -31,41 +32,50 @@ class Services(Protocol):
         ...
 
     def progress(self, done: float | None, total: float | None, note: str = "") -> None:
-        """Evidence of progress; never called by a clock."""
+        """Report progress; call it for real progress only, never by a timer."""
         ...
 
     def check(self) -> None:
-        """Raise Interrupt when the run must end."""
+        """Raise Interrupt if the run must end."""
         ...
 
     def export_state(self) -> bytes | None:
-        """What an earlier run of this job stored with `save_export_state`."""
+        """Return what an earlier run of this job stored with `save_export_state`."""
         ...
 
     def save_export_state(self, value: bytes | None) -> None:
-        """Store external work or a position, durable before this returns (at most 64 KiB)."""
+        """Store a reference to external work, or a position (at most 64 KiB); return when it is durable."""
         ...
 
     def may_commit(self) -> None:
-        """Ask leave to commit: returns when the ledger says that this run is still the one; raises Interrupt("fenced") when it is not."""
+        """
+        Return if the ledger confirms that this run still owns the job, so that the export may be published.
+
+        Raises:
+            Interrupt: With the reason "fenced": another run owns the job now.
+        """
         ...
 
     def ended(self, uids: Sequence[str]) -> frozenset[str]:
-        """Which of these jobs the ledger says are done or dead, so that their stages may be reaped."""
+        """Return those of these jobs that are done or dead in the ledger, so that their stages may be removed."""
         ...
 
     def call(self, service: str, request: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
         """
-        Ask a service of the worker process; yields its events up to and with the one that has `"end": True`.
+        Call a service of the worker process; yield its events, up to and including the one with `"end": True`.
 
-        Closing the iterator early cancels the call.
+        To close the iterator early cancels the call.
         """
         ...
 
 
 class Export(Protocol):
-    """Something that can be exported into one file: `SparkExport`, `RowExport`, or a user's own."""
+    """An export into one file: `SparkExport`, `RowExport`, or a user's own class."""
 
     def write(self, services: Services, to: Path, *, format: Any, totals: Mapping[str, str], by: Sequence[str]) -> Any:
-        """Make the file, whole or not at all, and answer its manifest; a file that this job made before is answered from its manifest."""
+        """
+        Make the file, whole or not at all, and return its manifest.
+
+        If this job has made the file before, return that file's manifest.
+        """
         ...

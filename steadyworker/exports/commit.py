@@ -1,23 +1,23 @@
 """
-The commit protocol: one whole file, or none, whatever dies and whoever runs the job a second time.
+The commit protocol: one whole file, or none, whichever process dies and whichever worker runs the job again.
 
 ::
 
-    step                                            a run killed after it: what the next run does
+    step                                            if the run is killed after it, the next run
     ──────────────────────────────────────────────  ─────────────────────────────────────────────────────
-    write the stage's data, fsync                   computes again (RowExport: goes on at its position)
-    write the stage's manifest, rename, fsync       rolls forward: asks leave and links, computes nothing
-    ask leave                                       the same
-    link data to the target                         finds by inode whose it is, links the manifest
-    link manifest, fsync the folder, save handle    answers from the manifest
+    write the stage's data, fsync                   computes again (RowExport: continues at its position)
+    write the stage's manifest, rename, fsync       requests permission and links, computes nothing
+    request permission to commit                    does the same
+    link data to the target                         finds by inode that it is ours, links the manifest
+    link manifest, fsync the folder, save handle    returns the manifest
 
-- `link` never clobbers: of two runs one publishes, and the other finds that it is there.
-  Which one does not matter: the loser looks whose file it is, and answers with that file's manifest.
-- *Leave* is the ledger's word that this run's fence still holds.
+- `link` never overwrites: of two runs one publishes, and the other finds the file in place.
+  Which one does not matter: the loser checks that the file is of this job, and returns its manifest.
+- Permission to commit is the ledger's confirmation that this run's fence still holds.
   A run that has lost its fence stops there, and the target is untouched.
-- A run that is frozen between leave and link may still win the link.
+- A run that is frozen between permission and link may still win the link.
   Its file is whole and of the same job: it *is* the export.
-- A `link` that a network file system reports as "exists" although it was ours is found by its inode, like any other.
+- A network file system may report "exists" for a `link` that succeeded; the inode shows that the file is ours.
 """
 
 from __future__ import annotations
@@ -52,20 +52,21 @@ def publish(
     services: Services, to: str | os.PathLike[str], write: Callable[[Target, StagingDir], Manifest]
 ) -> Manifest:
     """
-    Make the file at `to`, or answer with the one that an earlier run of this job made.
+    Make the file at `to` and return its manifest; if an earlier run of this job has made it, return that manifest.
 
-    Missing parent folders are created.  Stages that jobs left in the folder are removed first, if they are settled.
+    Missing parent folders are created.
+    Stages of settled jobs in the folder are removed first.
 
     Args:
-        services: The job's.
+        services: The job's services.
         to: A local path.
-        write: Writes `stage.data`, fsyncs it and answers its manifest;
-            called only when there is no file and no complete stage.
+        write: Writes `stage.data`, fsyncs it and returns its manifest;
+            called only if there is no file and no complete stage.
 
     Raises:
-        TargetExists: Something that this job did not make is at the target.
-        ExportError: `to` cannot be an export's target, its file system has no hard links, or the disk is full.
-        Interrupt: From `services`; nothing was published.
+        TargetExists: The target has a file that this job did not make.
+        ExportError: `to` is invalid as a target, its file system has no hard links, or the disk is full.
+        Interrupt: Raised by `services`; nothing was published.
     """
     target = Target.of(to)
     try:
@@ -87,32 +88,32 @@ def publish(
         drop_incomplete(target, services.uid, services.fence)
     except OSError as error:
         if error.errno in _FULL:
-            services.save_export_state(None)  # to resume would need the room twice: leave nothing unfinished
+            services.save_export_state(None)  # to resume would need the space twice, so nothing unfinished may stay
             drop_incomplete(target, services.uid, services.fence + 1)
             raise ExportError(
-                f"Expected room for the export under {target.folder}, got {error.strerror!r}: free some; "
-                "what was written was removed, and the next run starts from the first row."
+                f"Expected room for the export under {target.folder}, got {error.strerror!r}: free disk space. "
+                "The unfinished file was removed, and the next run starts from the first row."
             ) from error
         if not stage.path.exists():
-            services.may_commit()  # a later run removed it: this one has lost its fence, and hears it here
+            services.may_commit()  # a later run removed it: this one has lost its fence, so this raises Interrupt
         raise
     return commit(target, services, stage)
 
 
 def look(target: Target, services: Services) -> Manifest | None:
     """
-    Bring to its end what earlier runs of this job left, and answer the published file's manifest.
+    Finish what earlier runs of this job left, and return the published file's manifest.
 
-    None means that there was nothing to publish.
+    Return None if there was nothing to publish.
 
     Raises:
-        TargetExists: Something that this job did not make is at the target.
+        TargetExists: The target has a file that this job did not make.
     """
     if os.path.lexists(target.path):
         return _finish(target, services)
     if os.path.lexists(target.manifest) and _uid_at(target.manifest) != services.uid:
         raise TargetExists(
-            f"target exists: {target.manifest} is there, but not its file. Remove it, or export to another name."
+            f"target exists: {target.manifest} exists without its file. Remove it, or export to another name."
         )
     for stage in stages(target, services.uid):
         if stage.read() is not None:
@@ -122,10 +123,10 @@ def look(target: Target, services: Services) -> Manifest | None:
 
 def commit(target: Target, services: Services, stage: StagingDir) -> Manifest:
     """
-    Publish a complete stage and answer the manifest of the file that is at the target then.
+    Publish a complete stage and return the manifest of the file that is at the target then.
 
     Raises:
-        Interrupt: Leave was refused; the target is untouched.
+        Interrupt: The ledger refused the permission; the target is untouched.
         TargetExists: Another job's file was there first.
         ExportError: The file system has no hard links.
     """
@@ -133,9 +134,9 @@ def commit(target: Target, services: Services, stage: StagingDir) -> Manifest:
     try:
         os.link(stage.data, target.path)
     except FileExistsError:
-        pass  # by a run of this job, or by another's: `_finish` tells
+        pass  # of a run of this job, or of another job: `_finish` finds out
     except FileNotFoundError:
-        services.may_commit()  # the stage was reaped, the job is settled: this run was frozen, and hears it here
+        services.may_commit()  # the stage was removed after the job was settled: this run was frozen, so this raises
         raise
     except OSError as error:
         if error.errno not in _NO_LINKS:
@@ -145,13 +146,13 @@ def commit(target: Target, services: Services, stage: StagingDir) -> Manifest:
             f"export to another folder. The finished file is at {stage.data}."
         ) from error
     manifest = _finish(target, services)
-    # Here, and not whenever the file is found to be there: the handle may hold the position of the job's next file by then.
+    # Only here: if the file is found later, the handle may already hold the position of the job's next file.
     services.save_export_state(msgspec.json.encode({"committed": target.path.name, "sha256": manifest.sha256}))
     return manifest
 
 
 def _finish(target: Target, services: Services) -> Manifest:
-    """What is at the target: ours without its manifest (link it), ours (answer), or another's (refuse)."""
+    """Return the manifest of our file at the target, linking it if it is missing; raise TargetExists for any other file."""
     if target.path.is_symlink() or not target.path.is_file():
         raise TargetExists(f"target exists: {target.path} is not a regular file. Remove it, or export to another name.")
     for stage in stages(target, services.uid):
@@ -171,14 +172,14 @@ def _finish(target: Target, services: Services) -> Manifest:
     size = target.path.stat().st_size
     if size != manifest.bytes:
         raise TargetExists(
-            f"target exists: {target.path} was changed after this job made it: it has {size} bytes, "
-            f"its manifest says {manifest.bytes}. Move both away."
+            f"target exists: {target.path} was changed after this job made it: expected {manifest.bytes} bytes, as in its "
+            f"manifest, got {size}. Move both away."
         )
     return manifest
 
 
 def _link_manifest(stage: StagingDir, target: Target, uid: str) -> None:
-    """Link the manifest beside the target; one that this same job left is replaced, if someone removed its file."""
+    """Link the manifest next to the target; replace one that this job left there, if its file was removed."""
     try:
         os.link(stage.manifest, target.manifest)
     except FileExistsError:
@@ -195,7 +196,7 @@ def _link_manifest(stage: StagingDir, target: Target, uid: str) -> None:
 
 
 def _uid_at(path: Path) -> str | None:
-    """The uid in this manifest; None when there is none that can be read."""
+    """Return the uid in this manifest; None if it is missing or unreadable."""
     try:
         return Manifest.load(path).uid
     except ExportError:

@@ -1,16 +1,16 @@
 r"""
-How rows become bytes: CSV here, JSON Lines in `jsonl.py`, value by value as `values.py` says; Parquet in `parquet.py`.
+File formats: CSV here, JSON Lines in `jsonl.py`, Parquet in `parquet.py`; `values.py` converts each value.
 
 **CSV** is RFC 4180 in UTF-8 with "\n" as line end, also after the last line.
-A value is quoted if, and only if, it is text that is empty, is the null text, or holds the delimiter, a quote, CR or LF.
+Only text is quoted, and only if it is empty, is the null text, or contains the delimiter, a quote, CR or LF.
 A quote inside is doubled.
-NULL is the null text, never quoted: with the default `null=""` it is nothing at all, and empty text is `""`.
-Readers that look at quotes (PostgreSQL's COPY, DuckDB, pyarrow, Spark) so tell the two apart; others read "" for both.
-In a file of one column NULL is written as `""` too, because a blank line is no row for most readers.
+NULL is the null text, never quoted: with the default `null=""` it is an empty field, and empty text is `""`.
+Readers that respect quotes (PostgreSQL's COPY, DuckDB, pyarrow, Spark) can distinguish the two; others read "" for both.
+In a file of one column NULL is written as `""` too, because most readers skip a blank line.
 
 Spark makes the same bytes by expressions, in `spark/lines.py`.
 
-A file whose name ends in `.gz` is the same bytes, packed as `packed.py` says.
+A file with a name that ends in `.gz` has the same bytes, compressed by `packed.py`.
 """
 
 from __future__ import annotations
@@ -41,78 +41,78 @@ _FORMULA = "=+-@\t\r\0"
 
 
 class Writer(Protocol):
-    """Makes one file's bytes."""
+    """A writer of one file's bytes."""
 
     def write(self, rows: Sequence[Row], first: int) -> None:
         """
-        Write these rows, each with one value per column; the first of them has this number.
+        Write these rows, each with one value per column; `first` is the number of the first one.
 
         Raises:
-            ExportError: A value that the format cannot hold; names row (from 0) and column.
+            ExportError: The format cannot hold a value; the message names row (from 0) and column.
         """
         ...
 
     def finish(self) -> None:
-        """Write what follows the last row."""
+        """Write the bytes after the last row."""
         ...
 
     def close(self) -> None:
-        """Release what it holds, finished or not, while `out` is still open."""
+        """Release all resources, finished or not, while `out` is still open."""
         ...
 
 
 class Format(Protocol):
-    """A kind of file: `Csv`, `JsonLines`, `Parquet`."""
+    """A file format: `Csv`, `JsonLines`, `Parquet`."""
 
     name: ClassVar[str]
 
     @property
     def resumable(self) -> bool:
-        """Whether a file can be cut after any row and written on."""
+        """True if a file can be cut after any row and continued from there."""
         ...
 
     @property
     def compression(self) -> str | None:
-        """What all of it is packed with, as `packed` does."""
+        """The compression of the whole file, applied by `packed`; None for no compression."""
         ...
 
     def options(self) -> dict[str, Any]:
-        """Name and options, for the manifest."""
+        """Return name and options, for the manifest."""
         ...
 
     def head(self, columns: Sequence[str]) -> bytes:
-        """What stands before the first row."""
+        """Return the bytes before the first row."""
         ...
 
     def text(self, value: object) -> str:
-        """The text of a value that is not None, as the file has it, without quotes."""
+        """Return the text of a value that is not None, as it is in the file, without quotes."""
         ...
 
     def writer(self, out: Out, columns: Sequence[str], schema: Callable[[], Any]) -> Writer:
-        """A writer of rows, without the head; `schema()` at the first row is the source's Arrow schema, or None."""
+        """Return a writer of rows, without the head; `schema()` at the first row is the source's Arrow schema, or None."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class Csv:
     """
-    CSV (RFC 4180); the module's docstring has the exact rules.
+    The CSV format (RFC 4180); the module's docstring has the exact rules.
 
     Args:
-        delimiter: One of `, ; | TAB ~ ^`, none of which is part of a number or a date.
-        header: Whether the columns' names are the first line; or column to the name that it has there instead.
-        null: The text for NULL; choose none that a number or a date of the data may be, because these are never quoted.
-        bom: Begin with a byte order mark, by which Excel knows UTF-8.
-        guard_formulas: Put `'` before text whose first character is one of `= + - @ TAB CR NUL`, so that no spreadsheet
-            runs it (CWE-1236); never before a number.
-        decimal_comma: Write `1,5` for numbers that have a point; the delimiter has to be another then.
-        dates: How a date looks, in the notation of `patterns.py`,
-        moments: and how a date with a time does.
-        zone: The zone, like "Europe/Berlin", in which moments that have one are told.
-        compression: "gzip", which a name that ends in `.gz` asks for, too.
+        delimiter: One of `, ; | TAB ~ ^`: none of them is part of a number or a date.
+        header: True for a first line with the columns' names; or a mapping from columns to the names for that line.
+        null: The text for NULL; choose one that is no number or date of the data, because those are never quoted.
+        bom: Start the file with a byte order mark, which Excel needs to detect UTF-8.
+        guard_formulas: Put `'` before text that starts with one of `= + - @ TAB CR NUL`; never before a number.
+            So no spreadsheet runs the text as a formula (CWE-1236).
+        decimal_comma: Write `1,5` for `1.5`; the delimiter must not be a comma then.
+        dates: The pattern of a date, in the notation of `patterns.py`.
+        moments: The pattern of a date with a time.
+        zone: The time zone, like "Europe/Berlin", that moments with a zone are converted to.
+        compression: "gzip", also set by a file name that ends in `.gz`.
 
     Raises:
-        ExportError: An option that cannot be, or that would have to be quoted.
+        ExportError: An option is invalid, or its text would need quotes.
     """
 
     name: ClassVar[str] = "csv"
@@ -131,14 +131,14 @@ class Csv:
     def __post_init__(self) -> None:
         if len(self.delimiter) != 1 or self.delimiter not in _DELIMITERS:
             raise ExportError(
-                f"Expected a delimiter out of {', '.join(map(repr, _DELIMITERS))}, got {self.delimiter!r}."
+                f"Expected a delimiter out of {', '.join(map(repr, _DELIMITERS))}, got {self.delimiter!r}: choose one of them."
             )
         if re.search(f'[{re.escape(self.delimiter)}"\r\n]', self.null):
             raise ExportError(
                 f"Expected a null text without delimiter, quote and line end, got {self.null!r}: choose another."
             )
         if self.decimal_comma and self.delimiter == ",":
-            raise ExportError("Expected another delimiter than ',' with decimal_comma: add delimiter=';'.")
+            raise ExportError("Expected a delimiter other than ',' with decimal_comma, got ',': add delimiter=';'.")
         forbidden = self.delimiter + "\"'\r\n"
         check_pattern("dates", self.dates, forbidden, of_dates=True)
         check_pattern("moments", self.moments, forbidden, of_dates=False)
@@ -147,11 +147,11 @@ class Csv:
 
     @property
     def resumable(self) -> bool:
-        """Whether a file can be cut after any row and written on."""
+        """True if a file can be cut after any row and continued from there."""
         return self.compression is None
 
     def options(self) -> dict[str, Any]:
-        """Name and options, for the manifest."""
+        """Return name and options, for the manifest."""
         options = {field.name: getattr(self, field.name) for field in fields(self)}
         return {
             "name": self.name,
@@ -161,31 +161,31 @@ class Csv:
 
     def head(self, columns: Sequence[str]) -> bytes:
         """
-        The byte order mark and the header line, if they are wanted.
+        Return the byte order mark and the header line, each if the options demand it.
 
         Raises:
-            ExportError: `header` names a column that is not there, or makes two of one name.
+            ExportError: `header` names a column that does not exist, or gives two columns the same name.
         """
         renamed = {} if isinstance(self.header, bool) else self.header
         names = [renamed.get(name, name) for name in columns]
         missing = [name for name in renamed if name not in columns]
         if missing or len(set(names)) < len(names):
             raise ExportError(
-                f"Expected in header columns out of {', '.join(columns)} and different names for them, "
+                f"Expected in header columns out of {', '.join(columns)}, with different names for each, "
                 f"got {dict(renamed)!r}: correct it."
             )
         line = self.delimiter.join(map(self._cells()[str], names)) + "\n" if self.header is not False else ""
         return (("\ufeff" if self.bom else "") + line).encode()
 
     def text(self, value: object) -> str:
-        """The text of a value, guarded if it is text."""
+        """Return the text of a value, guarded if it is text."""
         shown = self._texts()[type(value)](value)
         return (
             "'" + shown if self.guard_formulas and isinstance(value, str) and shown[:1] in _FORMULA and shown else shown
         )
 
     def writer(self, out: Out, columns: Sequence[str], schema: Callable[[], Any]) -> Writer:  # noqa: ARG002 - for Parquet
-        """A writer of rows, without the head."""
+        """Return a writer of rows, without the head."""
         cells = self._cells()
         if len(columns) == 1 and not self.null:
             cells[type(None)] = lambda _: '""'
@@ -195,7 +195,7 @@ class Csv:
         )
 
     def _texts(self) -> Cells:
-        """Type to the text of a value, without guard and quotes."""
+        """Return, by type, the function that converts a value to text, without guard and quotes."""
         texts = Cells(TEXTS)
         if self.decimal_comma:
             for kind in (Decimal, float):
@@ -207,7 +207,7 @@ class Csv:
         return texts
 
     def _cells(self) -> Cells:
-        """Type to the cell that a value becomes; numbers and dates never need quotes."""
+        """Return, by type, the function that converts a value to a cell; numbers and dates never need quotes."""
         special = re.compile(f'[{re.escape(self.delimiter)}"\r\n]').search
         formula = _FORMULA if self.guard_formulas else ""
 
@@ -226,7 +226,7 @@ def _with_comma(convert: Callable[[Any], str]) -> Callable[[Any], str]:
 
 @contextmanager
 def packed(out: Out, form: Format) -> Iterator[Out]:
-    """Where the bytes of this format go on their way to `out`; whole when the block ends without an error."""
+    """Yield the output for this format's bytes, which compresses them into `out` if needed; complete after the block."""
     if form.compression is None:
         yield out
         return
@@ -240,10 +240,10 @@ def packed(out: Out, form: Format) -> Iterator[Out]:
 
 def format_of(target: Target, wanted: object | None) -> Format:
     """
-    The format that was asked for, else the one that the file's name says; `.gz` at its end packs either.
+    Return the given format, else the one of the file name's ending; `.gz` at the end adds compression.
 
     Raises:
-        ExportError: No format, and a name that says none; something that is no format; Parquet as `.gz`.
+        ExportError: The name has no known ending and no format is given, `wanted` is not a format, or Parquet as `.gz`.
     """
     zipped = target.path.suffix.lower() == ".gz"
     if wanted is not None and not isinstance(wanted, (Csv, JsonLines, Parquet)):
@@ -252,13 +252,14 @@ def format_of(target: Target, wanted: object | None) -> Format:
     if chosen is None:
         raise ExportError(
             f"Expected a name that ends in .csv, .jsonl or .parquet, got {target.path.name!r}: "
-            "rename it, or give format=Csv()."
+            "rename it, or pass format=Csv()."
         )
     if not zipped:
         return chosen
     if isinstance(chosen, Parquet):
         raise ExportError(
-            f"Expected no .gz at the end of a Parquet file's name, got {target.path.name!r}: it is compressed inside."
+            f"Expected no .gz at the end of a Parquet file's name, got {target.path.name!r}: "
+            "remove it, because Parquet compresses its own data."
         )
     return replace(chosen, compression="gzip")
 

@@ -1,8 +1,8 @@
 """
-What is told about an exported file: `FILE.manifest.json` beside it, made once and never changed.
+The manifest of an exported file: `FILE.manifest.json` next to it, written once and never changed.
 
-A redelivered job is answered from it, `steadyworker verify FILE` re-reads the file against it.
-It never holds a credential: an export puts its query and its parameters there, and no connection.
+A redelivered job returns it instead of making the file again; `steadyworker verify FILE` checks the file against it.
+It never contains a credential: an export stores its query and its parameters there, and no connection.
 """
 
 from __future__ import annotations
@@ -28,10 +28,10 @@ class Total(msgspec.Struct, frozen=True, kw_only=True):
     The totals of one group of rows; an export without `by` has one group, of all rows.
 
     Attributes:
-        by: Column to value, as text in the way that the file has it, without quotes; None is NULL.
-        rows: How many rows the group has.
+        by: Column to value, as text as it is in the file, without quotes; None is NULL.
+        rows: The number of rows in the group.
         sums: Column to its exact sum, as a plain decimal (never with an exponent).
-            NULLs are passed over; the sum of nothing is "0".
+            NULLs are ignored; the sum of no values is "0".
     """
 
     by: dict[str, str | None] = {}
@@ -41,26 +41,26 @@ class Total(msgspec.Struct, frozen=True, kw_only=True):
 
 class Manifest(msgspec.Struct, frozen=True, kw_only=True):
     """
-    What one committed export is.
+    The description of one committed export.
 
     Attributes:
-        schema: Version of this record.
-        uid: The job that made the file: drawn when the ledger first saw it, so that a key used again is told apart.
+        schema: The version of this record.
+        uid: The uid of the job that made the file: generated with the job's row in the ledger, so that a reused key has another.
         key: The job's key.
-        fence: The run that wrote the bytes; a later run of the same job may have linked them.
+        fence: The fence of the run that wrote the bytes; a later run of the same job may have linked them.
         name: The file's name when it was made.
-        query: What was asked: a query, or the description of where rows come from.
+        query: The query, or the description of the rows' source.
         parameters: The query's parameters.
-        snapshot: Which moment of the source was read, where the source can say.
+        snapshot: The moment of the source that was read, if the source reports it.
         columns: The file's columns, in order.
-        rows: Rows, without header.
-        totals: One `Total` per group, sorted by group; empty when no totals were asked for.
-        bytes: Size of the file.
+        rows: The number of rows, without header.
+        totals: One `Total` per group, sorted by group; empty if no totals were requested.
+        bytes: The size of the file.
         sha256: Its SHA-256, in hex digits.
         format: The format's `name` and its options.
         versions: Tool to version.
-        timings: Step to seconds; of the run that wrote the bytes.
-        created_at: When it was made, ISO 8601 in UTC; for people.
+        timings: Step to seconds, for the run that wrote the bytes.
+        created_at: The time of creation, ISO 8601 in UTC; for people.
     """
 
     schema: int = SCHEMA
@@ -87,17 +87,17 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
         Read a manifest.
 
         Raises:
-            ExportError: No such file, not a manifest, or one of a newer schema.
+            ExportError: The file does not exist, is not a manifest, or has a newer schema.
         """
         try:
             manifest = msgspec.json.decode(path.read_bytes(), type=cls)
         except OSError as error:
             raise ExportError(
-                f"Expected a manifest at {path}, got {error.strerror}: was the file made by job.export?"
+                f"Expected a manifest at {path}, got {error.strerror}: check that job.export made this file."
             ) from error
         except msgspec.MsgspecError as error:
             raise ExportError(
-                f"Expected a manifest at {path}, got what is none ({error}): something else wrote it."
+                f"Expected a manifest at {path}, got something else ({error}): move the file away, it is not ours."
             ) from error
         if manifest.schema > SCHEMA:
             raise ExportError(
@@ -106,33 +106,33 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
         return manifest
 
     def dump(self) -> builtins.bytes:
-        """The manifest as indented JSON with a line end: people read it, too."""
+        """Return the manifest as indented JSON with a line end, so that people can read it."""
         return msgspec.json.format(msgspec.json.encode(self), indent=2) + b"\n"
 
 
 def in_order(totals: Iterable[Total]) -> tuple[Total, ...]:
-    """Sort totals by the text of their groups, NULL first: the same rows give the same manifest in whatever order."""
+    """Return the totals sorted by the text of their groups, NULL first, so that the rows' order does not matter."""
     return tuple(sorted(totals, key=lambda total: [(value is not None, value or "") for value in total.by.values()]))
 
 
 def plain(parameters: Mapping[str, Any]) -> dict[str, Any]:
-    """Parameters as a manifest reads them back: what JSON has no notation for is text."""
+    """Return the parameters as JSON values, the way a manifest reads them back; other types become text."""
     told: dict[str, Any] = msgspec.json.decode(msgspec.json.encode(parameters, enc_hook=str))
     return told
 
 
 def timestamp(clock: Clock) -> str:
-    """The wall clock as a manifest records it."""
+    """Return the wall clock's time as a manifest records it."""
     return datetime.fromtimestamp(clock.wall(), UTC).isoformat(timespec="seconds")
 
 
 def versions(*distributions: str) -> dict[str, str]:
-    """Versions of Python, of SteadyWorker and of these distributions, as a manifest records them."""
+    """Return the versions of Python, of SteadyWorker and of these distributions, as a manifest records them."""
     return {"python": platform.python_version()} | {name: _version(name) for name in ("steadyworker", *distributions)}
 
 
 def _version(distribution: str) -> str:
-    """The installed version; "unknown" for a checkout that is run without being installed."""
+    """Return the installed version; "unknown" for a checkout that is not installed."""
     try:
         return importlib.metadata.version(distribution)
     except importlib.metadata.PackageNotFoundError:

@@ -2,10 +2,11 @@
 `RowExport`: rows streamed into a file in the job's own process, resumable at a saved position.
 
 A position is (rows, bytes, their SHA-256, totals so far), kept in the job's handle and never in the user's checkpoint.
-It is saved when the bytes are on the disk; of a job that exports several files it is that of the one it was at.
+It is saved after the bytes are on the disk.
+A job that exports several files has one position, that of its current file.
 `Retry(fresh=True)` clears it.
-The next run copies those bytes from the stage that they are in into its own, hashing them on the way, and goes on at
-that row; if they are gone or differ, it starts from the first one.
+The next run copies those bytes from the earlier stage into its own, hashes them again, and continues at that row.
+If they are missing or differ, it starts from the first row.
 """
 
 from __future__ import annotations
@@ -38,16 +39,16 @@ _HANDLE_BYTES = 60_000  # of the ledger's 64 KiB; totals of more groups than fit
 
 class Position(msgspec.Struct, frozen=True, kw_only=True, tag="rows"):
     """
-    How far a `RowExport` got: in the handle.
+    The saved position of a `RowExport`, stored in the handle.
 
     Attributes:
         target: `Target.digest`: a job may export several files, and has one handle.
-        asked: Hash of what was asked for; a changed request starts from the first row.
-        fence: The run in whose stage the bytes are.
-        rows: Rows in them.
-        bytes: How many of that stage's bytes are meant.
-        sha256: Of those bytes.
-        totals: Of those rows.
+        asked: The hash of the request; a changed request starts from the first row.
+        fence: The fence of the run that wrote the bytes, which names their stage.
+        rows: The number of rows in those bytes.
+        bytes: The number of bytes of that stage that count.
+        sha256: The SHA-256 of those bytes.
+        totals: The totals of those rows.
     """
 
     target: str
@@ -65,19 +66,20 @@ class RowExport:
     An export of rows from any Python source: a cursor, a generator, Arrow batches.
 
     Args:
-        rows: An iterable of rows (a tuple or list of one value per column; or Arrow record batches),
-            or a callable that answers one for the number of the row to start at: `rows(start)`.
-            Only a callable can resume; it has to give the same rows in the same order each time: sort by a unique key.
-            A DB-API cursor that has executed its query is such an iterable, an Arrow reader another.
-        columns: The names of the columns, in order; by default those that the cursor or the reader tells of.
-        description: What the rows are, for the manifest; by default the callable's name.
-        parameters: What they were asked for with, for the manifest: never a credential.
-        expected: How many rows will come, if known: for the progress bar only.
-        save_rows: Save a position after so many rows,
-        save_seconds: or after so many seconds, whichever comes first.
+        rows: An iterable of rows: tuples or lists of one value per column, or Arrow record batches.
+            A DB-API cursor that has executed its query is such an iterable, and so is an Arrow reader.
+            Or a callable that returns such an iterable from a row number on: `rows(start)`.
+            Only with a callable can the export resume.
+            The callable must return the same rows in the same order each time: sort by a unique key.
+        columns: The names of the columns, in order; by default those of the cursor or the reader.
+        description: A description of the rows, for the manifest; by default the callable's name.
+        parameters: The parameters of the rows, for the manifest; they must not contain a credential.
+        expected: The expected number of rows, if known; only for the progress display.
+        save_rows: Save a position after so many rows, or after `save_seconds`, whichever comes first.
+        save_seconds: Save a position after so many seconds.
 
     Raises:
-        ExportError: Two columns of the same name, a name that is no text, or none.
+        ExportError: Two columns have the same name, a name is not text, or there are no columns.
     """
 
     rows: Iterable[Any] | Callable[[int], Iterable[Any]]
@@ -103,17 +105,17 @@ class RowExport:
         by: Sequence[str] = (),
     ) -> Manifest:
         """
-        Make the file, whole or not at all, and answer its manifest.
+        Make the file, whole or not at all, and return its manifest.
 
         Raises:
-            TargetExists: Another job's file is there.
-            ExportError: A value, path, format or total that cannot be.
+            TargetExists: Another job's file is at the target.
+            ExportError: A value, path, format or total is invalid.
             Interrupt: The run must end; the position is saved.
         """
         chosen = format_of(Target.of(to), format)
         sums = partial(Totals, totals=totals, by=by, text=chosen.text)
         if self.columns is not None:
-            sums(self.columns)  # says at once what cannot be summed
+            sums(self.columns)  # fails at once if a column cannot be summed
             chosen.head(self.columns)
         asked = msgspec.json.encode(
             [self.columns, chosen.options(), totals, by, self.description, plain(self.parameters)], order="sorted"
@@ -125,7 +127,7 @@ class RowExport:
         return publish(services, to, lambda target, stage: run(target, stage).write())
 
     def source(self, start: int) -> Iterable[Any]:
-        """The rows from this number on, as the user gives them."""
+        """Return the user's rows, from this number on."""
         return self.rows(start) if callable(self.rows) else self.rows
 
 
@@ -155,7 +157,7 @@ class _Run:
         self._whole = True  # False while a chunk is half written: TERM may raise Interrupt between any two lines
 
     def write(self) -> Manifest:
-        """Write `stage.data`, durable, and answer what it is."""
+        """Write `stage.data`, durably, and return its manifest."""
         began = self._clock.monotonic()
         with self._begin() as out:
             try:
@@ -190,7 +192,7 @@ class _Run:
         return HashedFile(self._stage.data)
 
     def _position(self) -> Position | None:
-        """What an earlier run saved of this very export."""
+        """Return the position that an earlier run saved for this same export, or None."""
         handle = self._services.export_state()
         if not self._resumable or not handle:
             return None

@@ -1,5 +1,5 @@
 """
-Where an export is made before it is published, and what is already there.
+The stage: the private folder where a run makes its export before it is published.
 
 ::
 
@@ -9,8 +9,9 @@ Where an export is made before it is published, and what is already there.
         data                            the file
         manifest.json                   written last: with it the stage is complete
 
-The stage is on the target's file system, so that publishing is one `link`; and it belongs to one run (uid and fence),
-so that two runs of one job never write to the same file.  After the link it shares its bytes with the target.
+The stage is on the target's file system, so that publishing is one `link`.
+It belongs to one run (uid and fence), so that two runs of one job never write to the same file.
+After the link it shares its bytes with the target.
 """
 
 from __future__ import annotations
@@ -37,23 +38,23 @@ _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f]")
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """The file that an export makes: an absolute path with a name that any file system and any log line can hold."""
+    """The file that an export makes: an absolute path with a name that is valid in any file system and log line."""
 
     path: Path
 
     @classmethod
     def of(cls, to: str | os.PathLike[str]) -> Target:
         """
-        Check a path that a user gave; relative ones count from the working directory.
+        Check a user's path and return it as a target; a relative path starts at the working directory.
 
         Raises:
-            ExportError: A URL, no file name, control characters, a name too long or not to be used.
+            ExportError: The path is a URL, has no file name or control characters, or its name is too long or reserved.
         """
         text = os.fspath(to)
         if _SCHEME.match(text):
             raise ExportError(
-                f"Expected a local path to export to, got {text!r}: only a local file can be published "
-                "all or nothing so far. Export to a folder, then upload the finished file."
+                f"Expected a local path to export to, got {text!r}: export to a local folder, then upload the finished "
+                "file. So far, only a local file can be published all or nothing."
             )
         name = Path(text).name
         if not name or text.endswith(("/", "/.", "/..")) or name == "..":
@@ -81,12 +82,12 @@ class Target:
 
     @property
     def manifest(self) -> Path:
-        """Where the manifest goes."""
+        """The path of the manifest."""
         return manifest_path(self.path)
 
     @property
     def digest(self) -> str:
-        """The target's name as its stages' folders carry it."""
+        """The hash of the target's name, which names its folder in each stage."""
         return hashlib.sha256(self.path.name.encode()).hexdigest()[:16]
 
 
@@ -99,7 +100,7 @@ class StagingDir:
 
     @property
     def data(self) -> Path:
-        """The file itself; the run writes it and calls `sync` on it before `complete`."""
+        """The file itself; the run writes and fsyncs it before `complete`."""
         return self.path / "data"
 
     @property
@@ -109,9 +110,9 @@ class StagingDir:
 
     def complete(self, manifest: Manifest) -> None:
         """
-        Write the manifest, durable: from here on any run of this job can publish the stage without computing anything.
+        Write the manifest, durably: from now on any run of this job can publish the stage without computing anything.
 
-        `data` must have been written and fsynced before.
+        Write and fsync `data` before.
         """
         written = self.path / "manifest.json.new"
         with written.open("wb") as file:
@@ -122,7 +123,7 @@ class StagingDir:
         sync_folder(self.path)
 
     def read(self) -> Manifest | None:
-        """The manifest if the stage is complete and its data has the size that the manifest says, else None."""
+        """Return the manifest if the stage is complete and its data has the size in the manifest, else None."""
         try:
             manifest = Manifest.load(self.manifest)
             return manifest if self.data.stat().st_size == manifest.bytes else None
@@ -130,17 +131,17 @@ class StagingDir:
             return None
 
     def remove(self) -> None:
-        """Remove it with all that is in it; a target that was linked from it stays."""
+        """Remove the stage with its content; a target that was linked from it stays."""
         shutil.rmtree(self.path, ignore_errors=True)
 
 
 def stage_of(target: Target, uid: str, fence: int) -> StagingDir:
-    """Where this run's stage for this target is, whether it is there or not."""
+    """Return this run's stage for this target; it may not exist yet."""
     return StagingDir(target.folder / STAGES / uid / str(fence) / target.digest, fence)
 
 
 def new_stage(target: Target, uid: str, fence: int) -> StagingDir:
-    """Make this run's stage, empty and durable; whatever the same run left there before is removed."""
+    """Create this run's stage, empty and durable; an earlier stage of the same run is removed."""
     stage = stage_of(target, uid, fence)
     stage.remove()
     make_folder(stage.path.parent)
@@ -150,14 +151,14 @@ def new_stage(target: Target, uid: str, fence: int) -> StagingDir:
 
 
 def stages(target: Target, uid: str) -> list[StagingDir]:
-    """The stages that runs of this job have left for this target, the newest fence first."""
+    """Return the stages that runs of this job have left for this target, newest fence first."""
     paths = (target.folder / STAGES / uid).glob(f"*/{target.digest}")
     found = [StagingDir(path, int(path.parent.name)) for path in paths if path.parent.name.isdecimal()]
     return sorted(found, key=lambda stage: stage.fence, reverse=True)
 
 
 def drop_incomplete(target: Target, uid: str, before: int) -> None:
-    """Remove what runs before this fence left unfinished; one that is frozen in the middle of it has lost its fence."""
+    """Remove incomplete stages of runs before this fence; a frozen run among them has lost its fence."""
     for stage in stages(target, uid):
         if stage.fence < before and stage.read() is None:
             stage.remove()
@@ -165,13 +166,13 @@ def drop_incomplete(target: Target, uid: str, before: int) -> None:
 
 def reap(folder: Path, settled: Callable[[Sequence[str]], Iterable[str]]) -> tuple[str, ...]:
     """
-    Remove the stages in this folder of jobs that are settled, and answer their uids.
+    Remove the stages of settled jobs in this folder, and return the jobs' uids.
 
     Args:
         folder: A folder that exports were made in.
-        settled: Which of these uids the ledger says are done or dead (`Services.ended`).  Those that it does not know
-            may be another ledger's; they go when no run of theirs has begun for 30 days, for so long a settled job is
-            remembered.
+        settled: Returns those of the given uids that are done or dead in the ledger (`Services.ended`).
+            A uid without a row may belong to another ledger.
+            Its stage is removed when no run of it has begun for 30 days, the longest time that a ledger keeps a settled job.
     """
     try:
         found = {
@@ -191,10 +192,10 @@ def reap(folder: Path, settled: Callable[[Sequence[str]], Iterable[str]]) -> tup
 
 def make_folder(path: Path) -> None:
     """
-    Make a folder and those above it, durable, unless they are there.
+    Create a folder and its parents, durably, if they are missing.
 
     Raises:
-        OSError: It cannot be made, or is a file.
+        OSError: The folder cannot be created, or is a file.
     """
     missing = [folder for folder in (path, *path.parents) if not folder.exists()]
     path.mkdir(parents=True, exist_ok=True)
@@ -203,12 +204,12 @@ def make_folder(path: Path) -> None:
 
 
 def manifest_path(path: Path) -> Path:
-    """Where the manifest of this file is."""
+    """Return the path of this file's manifest."""
     return path.with_name(path.name + SUFFIX)
 
 
 def sync_folder(path: Path) -> None:
-    """Make what was created, linked or renamed in this folder durable."""
+    """Fsync a folder, so that files created, linked or renamed in it are durable."""
     descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
     try:
         os.fsync(descriptor)

@@ -1,11 +1,11 @@
 """
-Reading an exported file back, against its manifest, with another reader than wrote it.
+Verification of an exported file against its manifest, with another reader than the writer's library.
 
 | format | written by | read back by |
 |---|---|---|
-| CSV | `formats.py`, or Spark | pyarrow if it is there, else Python's csv |
+| CSV | `formats.py`, or Spark | pyarrow if installed, else Python's csv |
 | JSON Lines | `jsonl.py`, or Spark | Python's json |
-| Parquet | pyarrow | DuckDB if it is there, else pyarrow, which carries DuckDB's rows, too |
+| Parquet | pyarrow | DuckDB if installed, else pyarrow; DuckDB's rows come through pyarrow, too |
 """
 
 from __future__ import annotations
@@ -30,18 +30,19 @@ _TOLD = 5  # differences, of as many as there are groups
 
 def verify(path: str | os.PathLike[str], *, source: Iterable[Sequence[object]] | None = None) -> Manifest:
     """
-    Re-read a file against its manifest: size, SHA-256, rows, and totals by group.
+    Check a file against its manifest: size, SHA-256, rows, and totals by group.
 
-    Answers the manifest when all of them agree.
+    Return the manifest if all of them agree.
 
     Args:
-        path: The file; its manifest is beside it.
-        source: What the source says itself, to be compared as well: a row for each group, as a cursor gives them, with the
-            values of the group, how many rows it has, and its sums, all in the manifest's order
-            (`SELECT currency, count(*), sum(amount) … GROUP BY currency`); a single row of count and sums without groups.
+        path: The file; its manifest is next to it.
+        source: Counts and sums queried from the source, to be compared as well: one row for each group, as from a cursor.
+            A row has the group's values, its row count and its sums, all in the manifest's order
+            (`SELECT currency, count(*), sum(amount) … GROUP BY currency`).
+            Without groups, it is a single row of count and sums.
 
     Raises:
-        ExportError: No manifest, a file that cannot be read as its format, or all that differs.
+        ExportError: There is no manifest, the file cannot be read in its format, or something differs.
     """
     file = Path(path)
     manifest = Manifest.load(manifest_path(file))
@@ -51,15 +52,19 @@ def verify(path: str | os.PathLike[str], *, source: Iterable[Sequence[object]] |
         if source is not None and not wrong:
             wrong, says = _source_differs(manifest, source), "source"
     except FileNotFoundError as error:
-        raise ExportError(f"Expected {file}, which its manifest tells of, got no such file: was it moved?") from error
+        raise ExportError(
+            f"Expected {file}, which has a manifest, got no such file: move it back next to its manifest."
+        ) from error
     except ExportError:
         raise
     except Exception as error:  # each reader has errors of its own
         kind = manifest.format.get("name")
-        raise ExportError(f"Expected {file} to be {kind} as its manifest says, but: {error!s:.500}") from error
+        raise ExportError(
+            f"Expected {file} to be {kind}, as in its manifest, got: {error!s:.500}: export it again."
+        ) from error
     if wrong:
         more = [f"and {len(wrong) - _TOLD} more"] if len(wrong) > _TOLD else []
-        raise ExportError(f"{file} is not what its {says} says: {'; '.join(wrong[:_TOLD] + more)}. Export it again.")
+        raise ExportError(f"{file} differs from its {says}: {'; '.join(wrong[:_TOLD] + more)}. Export it again.")
     return manifest
 
 
@@ -73,10 +78,12 @@ def _bytes_differ(file: Path, manifest: Manifest) -> list[str]:
 
 
 def _rows_differ(file: Path, manifest: Manifest) -> list[str]:
-    """Count and sum what another reader reads, and compare."""
+    """Return the differences between counts and sums, read with another reader, and the manifest."""
     name = manifest.format.get("name", "none")
     if name not in READERS:
-        raise ExportError(f"Expected a format out of {', '.join(READERS)} in the manifest of {file}, got {name!r}.")
+        raise ExportError(
+            f"Expected a format out of {', '.join(READERS)} in the manifest of {file}, got {name!r}: export it again."
+        )
     by = list(manifest.totals[0].by) if manifest.totals else []
     summed = list(manifest.totals[0].sums) if manifest.totals else []
     nothing = manifest.format.get("null", "")
@@ -96,7 +103,7 @@ def _rows_differ(file: Path, manifest: Manifest) -> list[str]:
 
 
 def _source_differs(manifest: Manifest, source: Iterable[Sequence[object]]) -> list[str]:
-    """Compare what the source says of itself with what the manifest says of the file."""
+    """Return the differences between the source's counts and sums and those of the manifest."""
     by = len(manifest.totals[0].by) if manifest.totals else 0
     names = ["rows", *(manifest.totals[0].sums if manifest.totals else ())]
     nothing = manifest.format.get("null", "")
@@ -106,7 +113,8 @@ def _source_differs(manifest: Manifest, source: Iterable[Sequence[object]]) -> l
             if len(row) != by + len(names):
                 groups = [*manifest.totals[0].by] if by else []
                 raise ExportError(
-                    f"Expected of the source rows of {', '.join([*groups, *names])}, got {len(row)} values: {row!r:.200}"
+                    f"Expected source rows of {', '.join([*groups, *names])}, got {len(row)} values ({row!r:.200}): "
+                    "select exactly these, in this order."
                 )
             numbers = [Decimal(0) if number is None else Decimal(str(number)) for number in row[by:]]
             _add(found, [_shown(cell, nothing) for cell in row[:by]], numbers)
@@ -116,7 +124,7 @@ def _source_differs(manifest: Manifest, source: Iterable[Sequence[object]]) -> l
 
 
 def _told(manifest: Manifest) -> Groups:
-    """The manifest's totals."""
+    """Return the manifest's totals."""
     nothing = manifest.format.get("null", "")
     told: Groups = {}
     for total in manifest.totals:
@@ -126,12 +134,12 @@ def _told(manifest: Manifest) -> Groups:
 
 
 def _shown(cell: object, nothing: str) -> str | None:
-    """A cell's text; NULL and "" are one, because not every reader can tell them apart."""
+    """Return a cell's text; NULL and "" are treated as equal, because not every reader can distinguish them."""
     return None if cell in (None, "", nothing) else text(cell)
 
 
 def _number(cell: Any) -> Decimal:
-    """A cell to sum; text has a comma for a point where the format was asked for that."""
+    """Return a cell as a number to sum; text may have a decimal comma (`decimal_comma`)."""
     return Decimal(cell.replace(",", ".") if isinstance(cell, str) else cell)
 
 

@@ -1,15 +1,128 @@
 """
-The durable record of jobs: who runs a job, until when, how far it got, how it ended.
+The ledger: the durable record of jobs, and the life of a job.
 
+One job is one row, named by (namespace, queue, key, round).
+A replay of a dead letter, or a send with `again=True`, raises the round.
+The row records which worker process runs the job, until when, how far the job got, and how it ended.
+Nothing that happens to a connection is written here.
+That is why nothing that happens to a connection starts a job again.
+
+`base` has the Protocol of all ledgers: `sqlite` serves one host, `postgres` a fleet, `memory` the tests.
+
+States
+------
 ::
 
-    base.py     the Protocol and its values: Row, Token, Claimed, Verdict
-    rules.py    what a worker does with a delivery, as one pure function of the row
-    lease.py    renewals, off the job's path, and how far a run may trust its own
-    owners.py   proof of an owner's death
-    memory.py   the ledger of tests and of the simulation
-    sqlite.py   the ledger of one host; sqlite_file, sqlite_place, sqlite_rows and sqlite_schema are its parts
-    postgres.py the ledger of a fleet; postgres_url, postgres_session, postgres_rows and postgres_schema are its parts
+                ┌──────────── claim ────────────────────────────────────────────┐
+                ↓                                                               │
+    no row → running ──→ interrupted (stopped by its worker process) ───────────┤
+              │    │                                                            │
+              │    └───→ moving (settlement recorded, ──→ moved (retry sent) ───┘
+              │              message not yet confirmed) └→ dead  (dead letter sent)
+              └────────→ done
 
-Nothing that happens to a connection is written here; that is why nothing that happens to one starts a job again.
+A retry that arrives also claims a row that is still `moving`: it proves that its publish succeeded.
+A run whose owner is gone goes from `running` to `running`, with a new owner.
+`Client.cancel` sets a cancel mark; for a job without a row it inserts one: `interrupted`, for any body.
+The owner sees the mark at its next renewal; a job that is claimed with a mark is rejected and does not run.
+
+Decision table
+--------------
+For each delivery the runner reads the row and calls `steadyworker.ledger.rules.answer`.
+The first line that fits decides.
+The hop counts the messages of a job: 0 for the first, one more for each retry.
+
+| row | hop of the delivery | held by | action |
+|---|---|---|---|
+| none | any | - | `Claim`: run the job, with the counters from the message's headers |
+| any state, another body | any | any | `KeyConflict`: dead-letter the delivery, leave the row as it is |
+| done, dead | any | any | `AckDuplicate`: acknowledge the delivery, run nothing |
+| any other state | lower than the row's | any | `AckDuplicate`: a retry has replaced this message |
+| interrupted | same or higher | - | `Claim` |
+| moved | same | - | `AckDuplicate`: the retry has been sent |
+| moved, or moving to a retry | higher, and due in more than 1 s | any | `Defer`, for at most the time that is left |
+| moved, or moving to a retry | higher, and due | any | `Claim`: this message is the retry |
+| running, moving | any that is left | DETACHED | `Adopt`: settle the run with this delivery |
+| running, moving | any that is left | MINE, ALIVE | `Defer`, for 30 s |
+| moving | any that is left | LOST, GONE | `Finish`: complete the settlement, run nothing |
+| running | any that is left | LOST | `Claim`, without counting a loss |
+| running | any that is left | GONE, fewer losses than `max_losses` | `Claim`, and count a loss: the job is taken over |
+| running | any that is left | GONE, `max_losses` reached | `LostTooOften`: record a dead letter, then complete its settlement |
+
+`Defer` publishes a delayed message with the same hop, waits for its confirm, and acknowledges the delivery.
+It writes nothing to the ledger.
+If the broker has no delays, the runner keeps the delivery and decides again after 30 s.
+The losses start again at 1 if the lost run had saved a checkpoint.
+`Claim`, `Finish` and `LostTooOften` are one compare-and-set each, and draw a new fence.
+If the ledger refuses it, the runner reads the row again and decides again.
+A claim waits while an earlier run of the same job is still in a slot of this process.
+While the ledger is unreachable, the runner decides nothing: it holds its deliveries and sets the prefetch to 0.
+
+The holder of a row
+-------------------
+`steadyworker.ledger.rules.HeldBy` is the holder as one worker process sees it:
+
+- MINE: this process owns the row, and the run or settlement under the row's fence has a valid delivery.
+- DETACHED: the same, but that delivery is lost.
+  With adoption switched off this counts as MINE: adoption saves time, and no guarantee depends on it.
+- LOST: this process owns the row, but has no such run.
+- ALIVE: another process owns the row, its lease plus the margin is not over, and nothing proves its death.
+- GONE: another process owned the row and is proven dead or past lease and margin; or the row has no owner.
+
+Clocks and leases
+-----------------
+A claim draws a *fence*: the last fence plus 1, or the wall clock in milliseconds, whichever is greater.
+Every write of a run carries its fence, so the fence, not the clock, decides which run owns the job.
+A claim also begins a lease of 60 s, which the worker process renews every 15 s.
+A lease that ended and was not taken over can still be renewed.
+A run is trusted for 50 s, counted from the *start* of its claim or of its last granted renewal.
+Without trust, its checkpoints, export commits and outcome wait until a renewal is granted.
+When the lease has been over for 30 s (the margin), other processes may take the job over.
+Only the ledger's clock decides that: the server's clock in PostgreSQL, CLOCK_BOOTTIME and the boot's id in SQLite.
+When the ledger refuses a write or a renewal, the runner drops the run and kills its child.
+Its delivery, if still valid, goes through the table again.
+If the lease ends during a ledger outage, the option `on_ledger_loss` decides: kill the run (`stop`), or let it run on (`finish`).
+The default is `finish` for a ledger of one host, and `stop` for all others.
+
+Proof of death
+--------------
+A worker process holds a lock on a file that has its owner id as its name; its slot children share the lock.
+The kernel frees the lock when the last of them is dead.
+A process that can take the lock has proof, and need not wait for the lease (`steadyworker.ledger.owners`).
+
+The order of a settlement
+-------------------------
+::
+
+    record                    publish                    confirm               settle
+    running → done ────────────────────────────────────────────────────────→ acknowledge
+    running → moving ───────→ retry or dead letter, ───→ moving → moved ────→ acknowledge
+                              confirmed by the broker    or dead
+    running → interrupted ─────────────────────────────────────────────────→ release
+
+Each step may be repeated.
+If the owner dies between two steps, the next delivery leads to `Finish`, to `AckDuplicate`, or after `interrupted` to `Claim`.
+
+Retention of rows
+-----------------
+- `running`, `interrupted`, `moving`: always.
+- `moved`: until 14 days after the retry is due.
+- `done`: 24 hours after the broker confirmed the settlement; 14 days where it did not.
+- `dead`: 30 days, or until its dead letter is replayed or dropped.
+
+The first claim of a replay (round + 1) copies the checkpoint from the row of the round before it.
+
+Guarantees
+----------
+Given: the broker keeps each message until it is acknowledged, and a key names one piece of work.
+Given: all consumers of a queue share one ledger, and the ledger keeps what it committed.
+
+1. Every job ends in `done`, or in `dead` with a reason, and never in both.
+2. At most one run of a job at a time can write a checkpoint, commit an export or record an outcome.
+   A second run may compute beside it only while the owner of one is frozen or cut off from the ledger.
+3. A lost connection, a broker's timeout or restart, or a redelivery never starts a job again.
+   A job starts again after a retry, a snooze or an interruption, or when its process, host or ledger is lost.
+   It then goes on from its last checkpoint, unless the handler asked for a fresh start.
+
+A job's own effects happen at least once: its key or its fence can make them safe to repeat.
 """

@@ -1,17 +1,18 @@
 """
-The ledger's Protocol: the durable record of jobs.
+The ledger's Protocol and its values.
 
-Every write of an owner is one compare-and-set on (uid, fence, state), named by a `Token`; it answers True, or False when
-the ledger *refused* it: someone else holds the job now, and the run must be dropped.
-Every call may raise LedgerUnavailable; a write that raised it may or may not have landed.
-Implementations are thread-safe.  Each promise has its test in `steadyworker.testing.conformance.LedgerSuite`.
+Every write of an owner is one compare-and-set on uid, fence, owner and state, with the values of a `Token`.
+It returns True, or False when the ledger *refused* it: the run no longer holds the job, and must be dropped.
+Every call may raise LedgerUnavailable; a write that raised it may or may not be in the ledger.
+Implementations are thread-safe.
+Each promise has its test in `steadyworker.testing.conformance.LedgerSuite`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from enum import StrEnum
-from typing import Protocol
+from typing import Any, Protocol
 
 from msgspec import Struct
 
@@ -20,7 +21,7 @@ from steadyworker.outcome import CANCELLED, SNOOZED, Counters, JobState
 
 
 class State(StrEnum):
-    """Where a job is in its life (contract §4)."""
+    """The state of a row; the picture is in `steadyworker.ledger`."""
 
     RUNNING = "running"
     INTERRUPTED = "interrupted"
@@ -31,14 +32,14 @@ class State(StrEnum):
 
 
 class Moving(StrEnum):
-    """Where a hand-over goes."""
+    """The target of a settlement that publishes a message."""
 
     RETRY = "retry"
     DEAD = "dead"
 
 
 class JobId(Struct, frozen=True):
-    """The primary key of the ledger."""
+    """The primary key of a job's row."""
 
     namespace: str
     queue: str
@@ -47,7 +48,7 @@ class JobId(Struct, frozen=True):
 
 
 class Token(Struct, frozen=True):
-    """A claim that was granted: it names the row and the fence of one run, and every write of that run carries it."""
+    """A granted claim: the row, fence and owner of one run; every write of that run carries it."""
 
     id: JobId
     uid: str
@@ -57,14 +58,14 @@ class Token(Struct, frozen=True):
 
 class Row(Struct, frozen=True):
     """
-    One job, as the ledger read it at one instant, judged by the ledger's own clock.
+    One job as the ledger read it at one instant, with times judged by the ledger's own clock.
 
     Attributes:
-        lease_over: The lease ended more than the margin ago, or nobody holds it.
-        due_in: Seconds until `not_before`, by the ledger's clock; 0 when there is none or it has passed.
-        late_by: Seconds since the lease ended (running, moving) or since the copy was due (moved); 0 while neither; for people.
-        target: Of `moving`, `moved` and `dead`: where the hand-over goes or went.
-        created_at, started_at, first_failed_at, ended_at: wall clock, for people only.
+        lease_over: The lease ended more than the margin ago, its owner is proven dead, or the row has no owner.
+        due_in: Seconds until the retry is due, by the ledger's clock; 0 when there is none or it is due.
+        late_by: Seconds since the lease ended (running, moving) or since the retry was due (moved), else 0; for people.
+        target: The settlement's target, for `moving`, `moved` and `dead`.
+        created_at, started_at, ended_at: Wall clock, for people only.
     """
 
     id: JobId
@@ -95,12 +96,12 @@ class Row(Struct, frozen=True):
 
     @property
     def token(self) -> Token:
-        """What the row's present owner writes with."""
+        """The token with which the row's present owner writes."""
         return Token(self.id, self.uid, self.fence, self.owner or "")
 
     @property
     def job_state(self) -> JobState:
-        """The state as users see it: `moving` and `moved` by what the job waits for, `dead` apart from cancelled."""
+        """The state that users see: `moving` and `moved` become what the job waits for, a cancelled job is not `dead`."""
         match self.state:
             case State.MOVING | State.MOVED if self.target is not Moving.DEAD:
                 return JobState.SCHEDULED if self.reason.startswith(SNOOZED) else JobState.RETRYING
@@ -113,9 +114,10 @@ class Row(Struct, frozen=True):
 
 class Claimed(Struct, frozen=True):
     """
-    What a claim writes, beside drawing a new fence.
+    The values that a claim writes, beside a new fence.
 
-    `seen` is the row that the decision was made on, or None when there was none: a claim is refused when the row has changed since.
+    `seen` is the row that the decision was made on, or None when there was none.
+    The ledger refuses the claim when the row has changed since.
     """
 
     id: JobId
@@ -128,9 +130,9 @@ class Claimed(Struct, frozen=True):
 
 class Verdict(Struct, frozen=True):
     """
-    What a run hands over: where to, why, with which counters, and after how many seconds.
+    The decision on a run that ends in a retry or a dead letter: target, reason, counters, and delay in seconds.
 
-    Without `keep_checkpoint` the export_state is cleared, too: the next run starts from the beginning, its exports as well.
+    Without `keep_checkpoint` the checkpoint and the export_state are cleared: the next run starts from the beginning.
     """
 
     target: Moving
@@ -143,14 +145,14 @@ class Verdict(Struct, frozen=True):
 
 
 class Renewal(Struct, frozen=True):
-    """The answer to one renewal: granted or refused, and the cancel mark, if the row has one."""
+    """The result of one renewal: granted or refused, and the row's cancel mark, if it has one."""
 
     granted: bool
     cancel_reason: str | None = None
 
 
 class Progress(Struct, frozen=True):
-    """The last progress of a run; lossy, never fsynced, for people."""
+    """The last progress of a run, for people; it may be lost, because no write of it waits for the disk."""
 
     done: float | None
     total: float | None
@@ -159,7 +161,7 @@ class Progress(Struct, frozen=True):
 
 
 class OwnerSeen(Struct, frozen=True):
-    """A worker process that the ledger knows: its owner id, its queues, and whether it is provably dead or was seen lately."""
+    """A registered worker process: its owner id, its host, its queues, its last registration, and whether it is proven dead."""
 
     owner: str
     host: str
@@ -173,138 +175,177 @@ class Ledger(Protocol):
 
     @property
     def url(self) -> str:
-        """Which ledger this is, without its password."""
+        """The URL of this ledger, without its password."""
         ...
 
     def ledger_id(self) -> str:
-        """The random id that this ledger was given when it was created."""
+        """Return the random id that this ledger got when it was created."""
         ...
 
     def findings(self) -> Sequence[Finding]:
-        """What is wrong with this ledger's place (a network file system, no room, read-only), each with its remedy."""
+        """Return the faults of this ledger's place (a network file system, no room, read-only), each with its remedy."""
         ...
 
     def bind(self, namespace: str, queue: str, identity: str) -> str:
-        """Bind (namespace, queue) to the first broker that it meets; answers the identity it is bound to, ours or another's."""
+        """Bind (namespace, queue) to this broker unless it is bound already; return the identity that it is bound to."""
         ...
 
     def register(self, owner: str, host: str, queues: Sequence[str]) -> None:
-        """Say that this owner lives and consumes these queues; again at each renewal."""
+        """Record that this owner lives and consumes these queues; called at each renewal."""
         ...
 
     def unregister(self, owner: str) -> None:
-        """The owner ended in good order."""
+        """Remove an owner that ended in good order."""
         ...
 
     def owners(self) -> Sequence[OwnerSeen]:
-        """Every owner that was seen within a day."""
+        """Return every owner that registered within the last day."""
         ...
 
     def read(self, id: JobId) -> Row | None:
-        """The job's row now, or None."""
+        """Return the job's present row, or None."""
         ...
 
     def claim(self, claim: Claimed) -> Row | None:
         """
-        Begin a run: draw a fence, own the row, keep checkpoint and export_state; None when refused.
+        Begin a run: draw a fence, own the row, keep checkpoint and export_state; return None when refused.
 
-        A first claim of a round above 0 copies the checkpoint from the row of the round before it.
-        The new row's fence is greater than every fence that this ledger ever gave, and its lease begins now.
+        The first claim of a round above 0 copies the checkpoint from the row of the round before it.
+        The new fence is greater than every fence that this ledger ever gave, and the lease begins now.
         """
         ...
 
     def take(self, seen: Row, owner: str) -> Row | None:
-        """Take over a hand-over (`moving`): new fence, new owner, everything else as it is; None when refused."""
+        """Take over a settlement (`moving`): new fence, new owner, everything else as it is; return None when refused."""
         ...
 
     def lose(self, seen: Row, owner: str, verdict: Verdict) -> Row | None:
-        """Take over a run that was lost too often: straight to `moving` with that verdict, under a new fence; None when refused."""
+        """Take over a job that was lost too often: to `moving` with this verdict, under a new fence; return None when refused."""
         ...
 
     def renew(self, tokens: Sequence[Token]) -> Sequence[Renewal]:
-        """Renew these leases, all in one transaction; one answer each, in order."""
+        """Renew these leases in one transaction; return one result for each, in order."""
         ...
 
     def checkpoint(self, token: Token, value: bytes | None) -> bool:
-        """Keep the position of a `running` job, durable before this returns; None clears it."""
+        """Store the checkpoint of a `running` job, durably before this returns; None clears it."""
         ...
 
     def export_state(self, token: Token, value: bytes | None) -> bool:
-        """Keep the export_state of external work of a `running` job, durable before this returns."""
+        """Store the state of a `running` job's external work, durably before this returns; None clears it."""
         ...
 
     def may_commit(self, token: Token) -> bool:
         """
-        Renew now and say whether the job is still `running` under this fence.
+        Renew the lease now, and return whether the job is still `running` under this fence.
 
-        Durable (`synchronous=FULL`) before it returns: uid and fence are on disk before an export is linked.
+        The write is on disk (in SQLite: `synchronous=FULL`) before this returns.
+        So uid and fence are on disk before an export is linked.
         """
         ...
 
     def done(self, token: Token) -> bool:
-        """`running` → `done`."""
+        """Change `running` to `done`."""
         ...
 
     def interrupted(self, token: Token, counters: Counters) -> bool:
-        """`running` → `interrupted`: nobody's, checkpoint and export_state kept."""
+        """Change `running` to `interrupted`: no owner, checkpoint and export_state kept."""
         ...
 
     def moving(self, token: Token, verdict: Verdict) -> bool:
-        """`running` → `moving`: the hand-over is decided, nothing is published yet."""
+        """Change `running` to `moving`: the settlement is decided, and nothing is published yet."""
         ...
 
     def moved(self, token: Token) -> bool:
-        """`moving` → `moved` or `dead`, by its target: the copy is confirmed."""
+        """Change `moving` to `moved` or `dead`, by its target: the broker has confirmed the message."""
         ...
 
-    def settled(self, token: Token, known: bool) -> None:  # noqa: FBT001 - the contract's word
+    def settled(self, token: Token, known: bool) -> None:  # noqa: FBT001 - a flag of the Protocol
         """
-        The original is acknowledged: `known` or only `written`; decides how long the row is kept (R9), and nothing else.
+        Record that the original message is acknowledged: confirmed by the broker (`known`), or only sent.
 
-        May be committed with a later call: a process that dies before only leaves a row that is kept longer.
+        This decides how long the row is kept, and nothing else.
+        The write may be committed with a later call.
+        If the process dies before that, the row is only kept longer.
         """
         ...
 
     def cancel(self, id: JobId, reason: str) -> State | None:
         """
-        Leave a cancel mark and answer the job's state before it; a job that has no row gets one (`interrupted`, any body).
+        Set a cancel mark, and return the job's state, or None when it had no row.
 
+        A job without a row gets one: `interrupted`, for any body.
         A job that is `done` or `dead` stays as it is.
         """
         ...
 
     def clear_checkpoint(self, id: JobId) -> None:
-        """Forget the checkpoint of a job that nobody runs (`replay --from-start`)."""
+        """Delete the checkpoint of a job that no process runs (`replay --from-start`)."""
         ...
 
     def progress(self, token: Token, progress: Progress) -> None:
-        """Record progress; lossy."""
+        """Record progress; the write may be lost."""
         ...
 
     def last_round(self, namespace: str, queue: str, key: str) -> int | None:
-        """The highest round of this key, or None when the ledger knows none."""
+        """Return the highest round of this key, or None when the ledger has no row of it."""
         ...
 
     def jobs(self, namespace: str | None = None, queue: str | None = None) -> Iterable[tuple[Row, Progress | None]]:
-        """The rows that are kept, newest first, each with its last beat; for people."""
+        """Return the rows that are kept, newest first, each with its last progress; for people."""
         ...
 
     def ended(self, uids: Sequence[str]) -> frozenset[str]:
-        """Which of these jobs are `done` or `dead`, by uid; their export stages may be reaped."""
+        """Return the uids of those jobs that are `done` or `dead`: their export stages may be removed."""
         ...
 
     def last_progress(self, id: JobId) -> Progress | None:
-        """The last progress of a job."""
+        """Return the last progress of a job, or None."""
         ...
 
     def forget(self, id: JobId) -> None:
-        """A dead letter was replayed or dropped: its row may go."""
+        """
+        Delete the row of a dead letter that was replayed or dropped.
+
+        A row with a checkpoint stays until the next round has a row, which copies the checkpoint.
+        """
         ...
 
     def purge(self) -> int:
-        """Remove what need not be kept any longer (R9); answers how many rows."""
+        """Delete the rows that need not be kept any longer (`steadyworker.ledger.retention`); return how many."""
         ...
 
     def close(self) -> None:
-        """Release files and connections; safe twice."""
+        """Close files and connections; safe twice."""
         ...
+
+
+# --- What the statements of SQL ledgers receive, by name -----------------------------------------------------------------
+
+Values = dict[str, Any]
+
+
+def pk_values(id: JobId) -> Values:
+    """Return the primary key of a job's row."""
+    return {"namespace": id.namespace, "queue": id.queue, "key": id.key, "round": id.round}
+
+
+def mine_values(token: Token) -> Values:
+    """Return what identifies the row of a token; it matches no row once the token's claim has ended."""
+    return pk_values(token.id) | {"uid": token.uid, "fence": token.fence, "owner": token.owner}
+
+
+def seen_values(row: Row) -> Values:
+    """Return what identifies the row that was read; it matches no row once a claim or a change of state came between."""
+    return pk_values(row.id) | {"uid": row.uid, "fence": row.fence, "state": row.state.value}
+
+
+def counters_values(counters: Counters) -> Values:
+    """Return the four counters and the time of the first failure."""
+    return {
+        "attempts": counters.attempts,
+        "crashes": counters.crashes,
+        "losses": counters.losses,
+        "interruptions": counters.interruptions,
+        "first_failed_at": counters.first_failed_at,
+    }

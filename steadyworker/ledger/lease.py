@@ -1,8 +1,9 @@
 """
-Leases, renewed off the job's path, and how far a run may trust its own.
+The renewal of leases, in a thread of its own, and the trust that a run gets from it.
 
-Trust is counted from the *start* of the last renewal that landed: an answer that was slow to come must not stretch a lease.
-One keeper serves every Worker of the process, so that one transaction renews all.
+Trust is counted from the *start* of the last renewal that the ledger granted.
+So a slow reply of the ledger does not make a lease seem longer than it is.
+One keeper serves every Worker of the process, so that one transaction renews all leases.
 """
 
 from __future__ import annotations
@@ -16,33 +17,33 @@ from steadyworker.errors import LedgerUnavailable
 from steadyworker.ledger.base import Ledger, Renewal, Token
 
 _HURRY_WHEN_AWAY = 15
-"""While the ledger is away it is asked this many times as often, because work waits for it; and never more often."""
+"""While the ledger is unreachable, renewals come this many times as often, because work waits for it; and never more often."""
 
 
 class Holder(Protocol):
-    """Whoever holds leases: a runner."""
+    """A holder of leases: a runner."""
 
     def tokens(self) -> Sequence[Token]:
-        """The claims to renew; called from the keeper's thread."""
+        """Return the claims to renew; called from the keeper's thread."""
         ...
 
     def renewed(self, began: float, answers: Sequence[tuple[Token, Renewal]]) -> None:
-        """The ledger answered a renewal that began then (boot time); called from the keeper's thread."""
+        """Take the ledger's replies to a renewal that started at `began` (boot time); called from the keeper's thread."""
         ...
 
     def ledger_lost(self, cause: str) -> None:
-        """The ledger did not answer; called from the keeper's thread."""
+        """Note that the ledger is unreachable; called from the keeper's thread."""
         ...
 
 
 class Keeper:
     """
-    Renews what the holders hold.
+    The renewal of all leases of this process.
 
-    1. `turn` renews once and tells each holder; a ledger that is away is news for them, not an error.
-    2. `run` does so every `times.renew` seconds, and more often while the ledger is away.
+    1. `turn` renews once and reports to each holder; for an unreachable ledger it reports that, and raises nothing.
+    2. `run` does so every `times.renew` seconds, and more often while the ledger is unreachable.
     3. `hurry` makes the next turn come soon; `end` lets `run` return.
-    4. A queue that is `left` is not registered until it is no longer; the next turn comes soon.
+    4. A queue that this owner has `left` is not registered until it consumes the queue again.
     """
 
     def __init__(
@@ -68,7 +69,7 @@ class Keeper:
         self._wake, self._over = threading.Event(), threading.Event()
 
     def turn(self) -> None:
-        """Renew every lease once, say that this owner lives, and tell the holders what the ledger said."""
+        """Renew every lease once, register this owner, and report the result to the holders."""
         held = [(holder, list(holder.tokens())) for holder in self._holders]
         tokens = [token for _, theirs in held for token in theirs]
         began = self._clock.boottime()
@@ -86,21 +87,26 @@ class Keeper:
         self.last_turn = self._clock.monotonic()
 
     def run(self) -> None:
-        """Turn until `end`; the body of the keeper's thread."""
+        """Renew until `end`; the body of the keeper's thread."""
         soon = self._times.renew / _HURRY_WHEN_AWAY
         while not self._over.is_set():
             self.turn()
-            # Renewals may land while the record does not, and then each turn asks for the next one.
+            # Renewals may succeed while other writes fail; then each turn leads to another call of `hurry`.
             self._over.wait(soon)
             self._wake.wait(0 if self.away else self._times.renew - soon)
             self._wake.clear()
 
     def hurry(self) -> None:
-        """Turn soon: someone waits for the ledger."""
+        """Renew soon, because a runner waits for the ledger."""
         self._wake.set()
 
     def left(self, queue: str, *, left: bool) -> None:
-        """Say whether this owner has left one of its queues: nobody is to count on a consumer of it; for one thread."""
+        """
+        Set whether this owner has left one of its queues, so that it is not counted as a consumer there.
+
+        Call it from one thread only.
+        The next turn comes soon.
+        """
         self._left = self._left | {queue} if left else self._left - {queue}
         self.hurry()
 

@@ -1,7 +1,7 @@
 """
 The ledger in this process's memory: for tests, the simulation and the Harness.
 
-It keeps every promise of `Ledger` but durability, and is quick enough for a hundred thousand simulated histories.
+It keeps every promise of `Ledger` except durability, and is fast enough for a hundred thousand simulated histories.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ _ENDED = (State.DONE, State.DEAD)
 
 class MemoryLedger(Ledger):
     """
-    A ledger that dies with its process.
+    A ledger that ends with its process.
 
     Args:
-        clock: Judges leases and delays (boot clock), numbers fences and ages rows (wall clock).
+        clock: The boot clock judges leases and delays; the wall clock numbers fences and ages rows.
         times: Lease and margin.
-        worker: Who claims through this ledger, for people.
-        is_dead: Proof of an owner's death, as the owner locks of a ledger on disk give it; by default there is none.
+        worker: The name of the worker process that claims through this ledger, for people.
+        is_dead: Returns whether an owner is proven dead, as owner locks do for a ledger on disk; by default, never.
     """
 
     def __init__(
@@ -288,7 +288,7 @@ class MemoryLedger(Ledger):
 
     @override
     def close(self) -> None:
-        """Keep everything: the next worker process of a test opens the same object again."""
+        """Do nothing: the next worker process of a test uses the same object again."""
 
     def _row(self, job: MemoryJob) -> Row:
         now = self._clock.boottime()
@@ -296,7 +296,7 @@ class MemoryLedger(Ledger):
         return job.row(now, lease_over=over)
 
     def _own(self, job: MemoryJob, owner: str) -> Row:
-        """Give the job to this owner under a fence that was never given before, and answer its row."""
+        """Give the job to this owner under a fence that was never given before, and return its row."""
         now = self._clock.boottime()
         self._fence = job.fence = max(self._fence + 1, int(self._clock.wall() * 1000))
         job.owner = owner

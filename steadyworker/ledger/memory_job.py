@@ -74,16 +74,16 @@ class MemoryJob:
         self.progress: Progress | None = None
 
     def held_by(self, token: Token, states: Collection[State]) -> bool:
-        """Whether this token still holds the job, in one of these states; else its write is refused."""
+        """Return whether this token still holds the job, in one of these states; if not, its write is refused."""
         named = self.fence == token.fence and self.uid == token.uid and self.owner == token.owner
         return named and self.state in states
 
     def unchanged(self, seen: Row) -> bool:
-        """Whether nobody claimed the job, and nobody changed its state, since the row was seen."""
+        """Return whether the job has had no claim and no change of state since the row was read."""
         return self.fence == seen.fence and self.uid == seen.uid and self.state is seen.state
 
     def plan(self, verdict: Verdict, now: float) -> None:
-        """Decide the hand-over at this instant of the boot clock."""
+        """Record the settlement that this verdict asks for; `now` is the boot clock."""
         self.state = State.MOVING
         self.target = verdict.target
         self.reason = verdict.reason
@@ -96,7 +96,7 @@ class MemoryJob:
             self.checkpoint = self.checkpoint_fence = self.export_state = None
 
     def move(self, now: float, wall: float) -> None:
-        """The hand-over is made: `moved` or `dead`, by its target."""
+        """Change `moving` to `moved` or `dead`, by its target; `now` is the boot clock."""
         if self.target is Moving.DEAD:
             self.end(State.DEAD, wall, retention.DEAD)
         else:
@@ -105,14 +105,14 @@ class MemoryJob:
             self.keep_until = wall + max(0.0, self.due - now) + retention.MOVED
 
     def end(self, state: State, wall: float, keep: float) -> None:
-        """The job has ended at this instant of the wall clock, and is remembered for that long."""
+        """Record that the job ended in this state, and keep the row for `keep` seconds; `wall` is the wall clock."""
         self.state = state
         self.owner = None
         self.ended_at = wall
         self.keep_until = wall + keep
 
     def row(self, now: float, *, lease_over: bool) -> Row:
-        """The row as it stands at this instant of the boot clock."""
+        """Return the row; `now` is the boot clock."""
         late = 0.0
         if self.state in HELD:
             late = now - self.lease_until

@@ -1,13 +1,13 @@
 """
 Owners, and the proof of an owner's death.
 
-A worker process takes an owner id (`host/boot-id/random`).
-For as long as it lives it holds an exclusive `flock` on a file of that name.
+A worker process has an owner id (`host/boot-id/random`).
+As long as it lives, it holds an exclusive `flock` on a file of that name.
 It passes the open descriptor to every slot child: the kernel frees the lock when the last of them is dead.
-So whoever gets that lock has *proof*, and need not wait for a lease to end.
+So a process that can take the lock has *proof*, and need not wait for the lease to end.
 
-No file is no proof: a directory that somebody cleaned must not declare the living dead.
-For the same reason the file of a dead owner stays until no row names it any longer (`sweep`).
+A missing file is not a proof: otherwise, emptying the directory would declare living owners dead.
+The file of a dead owner stays until no row names that owner any longer (`sweep`), because a deleted file proves nothing.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 
 
 def boot_id() -> str:
-    """The id of this boot of this machine: the same in every container on it, another after each restart."""
+    """Return the id of this boot of this machine: the same in every container on it, and new after each restart."""
     if _BOOT_ID.exists():
         return _BOOT_ID.read_text(encoding="ascii").strip()
     # macOS, for development.
@@ -39,18 +39,18 @@ def boot_id() -> str:
 
 
 def new_owner_id() -> str:
-    """A fresh owner id, `host/boot-id/random`; one for each worker process."""
+    """Return a new owner id, `host/boot-id/random`; one for each worker process."""
     return f"{socket.gethostname()}/{boot_id()}/{secrets.token_hex(8)}"
 
 
 class OwnerLock:
     """
-    The lock that says that an owner lives.
+    The lock that shows that an owner lives.
 
-    Held from construction until `release`, or until the last process that has `fd` is dead.
+    It is held from construction until `release`, or until the last process that has `fd` is dead.
 
     Args:
-        directory: Where owners of one ledger keep their locks; made when it is missing.
+        directory: The directory of the owner locks of one ledger; created when it is missing.
         owner: An id from `new_owner_id`.
 
     Raises:
@@ -80,23 +80,23 @@ class OwnerLock:
         return self._fd
 
     def release(self) -> None:
-        """Give the lock up; it stays held while a child has it.  Safe twice."""
+        """Release the lock; it stays held while a child has it; safe twice."""
         if self._fd >= 0:
             os.close(self._fd)  # never LOCK_UN, which would free it for the children as well
             self._fd = -1
 
 
 def lock_path(directory: Path, owner: str) -> Path:
-    """Where an owner's lock lies."""
+    """Return the path of an owner's lock."""
     return directory / quote(owner, safe="")
 
 
 def is_dead(directory: Path, owner: str) -> bool:
     """
-    Whether there is proof that this owner, and every child that it passed its lock to, is dead.
+    Return whether there is proof that this owner, and every child that it passed its lock to, is dead.
 
-    True when its lock file is there and its lock is free.
-    False is no proof of life: an owner of another machine, or one without a file, is judged by its lease alone.
+    True means that its lock file exists and its lock is free.
+    False does not prove that the owner lives: an owner of another machine, or without a file, is judged by its lease alone.
     """
     host, _, rest = owner.partition("/")
     boot = rest.partition("/")[0]
@@ -107,7 +107,7 @@ def is_dead(directory: Path, owner: str) -> bool:
     except OSError:
         return False
     try:
-        # Shared, so that two who ask at once do not take each other for the owner.
+        # Shared, so that two processes that check at once do not take each other for the owner.
         fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
     except OSError:
         return False
@@ -117,18 +117,18 @@ def is_dead(directory: Path, owner: str) -> bool:
 
 
 def sweep(directory: Path, is_needed: Callable[[str], bool]) -> None:
-    """Remove the locks of dead owners, but for those that are still needed as proof, and those that it may not remove."""
+    """Remove the locks of dead owners, except those still needed as proof and those that this process may not remove."""
     try:
         locks = list(directory.iterdir())
     except OSError:
         return
     for lock in locks:
-        with suppress(OSError):  # held, or removed by another
+        with suppress(OSError):  # held, or removed by another process
             _remove_free(lock, is_needed)
 
 
 def _create(path: Path) -> int:
-    """Open and lock the file; again when a sweep removed it between the two."""
+    """Open and lock the file; start again when a sweep removed it between the two."""
     path.parent.mkdir(parents=True, exist_ok=True)
     while True:
         fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)

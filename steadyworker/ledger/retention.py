@@ -1,8 +1,8 @@
 """
-How long a row is remembered after its job's end (contract §4, R9), in seconds of the wall clock.
+The time that a row is kept after its job's end, in seconds of the wall clock.
 
-`running`, `interrupted` and `moving` rows stay.
-For a row that is gone, the counters in its message's headers speak.
+`running`, `interrupted` and `moving` rows are always kept.
+When a row is gone, the counters come from the headers of its message.
 """
 
 from __future__ import annotations
@@ -10,16 +10,16 @@ from __future__ import annotations
 DAY = 86_400.0
 
 MOVED = 14 * DAY
-"""A `moved` row, counted from when its copy is due."""
+"""For a `moved` row, counted from the time at which its retry is due."""
 
 DONE = 14 * DAY
-"""A `done` row whose settlement is not known: its message may come again."""
+"""For a `done` row whose settlement is not confirmed: its message may be delivered again."""
 
 DONE_AND_KNOWN = DAY
-"""A `done` row whose message is known to be gone, counted from that moment."""
+"""For a `done` row whose settlement the broker confirmed, counted from the confirm."""
 
 DEAD = 30 * DAY
-"""A `dead` row, unless its dead letter is replayed or dropped earlier."""
+"""For a `dead` row, unless its dead letter is replayed or dropped earlier."""
 
 OWNERS = DAY
-"""A worker process that was not seen for this long is no longer listed."""
+"""A worker process that did not register for this long is no longer listed."""

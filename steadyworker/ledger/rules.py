@@ -1,8 +1,9 @@
 """
-The decision table: what a worker does with a delivery, as one pure function of the row, the hop, and who runs the job.
+The decision table: what a worker process does with a delivery, as one pure function of the row, the hop and the holder.
 
-`answer` is the whole of contract §4 in the order in which its lines are tried; the first line that fits decides.
-It reads no clock and calls nothing: the ledger judged the clocks when it read the row, and the runner knows what it runs itself.
+`answer` has the lines of the table in `steadyworker.ledger`, in the same order; the first line that fits decides.
+It reads no clock and calls nothing.
+The ledger judged the lease when it read the row, and the caller determines the holder.
 """
 
 from __future__ import annotations
@@ -14,18 +15,18 @@ from steadyworker.ledger.base import Moving, Row, State
 from steadyworker.outcome import Counters
 
 EARLY = 1.0
-"""A copy that comes more than this many seconds before it is due follows (contract §3, Delays)."""
+"""A retry that arrives more than this many seconds before it is due is deferred."""
 
 
 class HeldBy(Enum):
     """
-    Who holds a row that is `running` or `moving`, as seen by one worker process.
+    The holder of a row that is `running` or `moving`, as seen by one worker process.
 
-    MINE: I do, and its run or hand-over is in my table under the row's fence, with a valid delivery to settle.
-    ADRIFT: I do, and its delivery is no longer valid.
-    LOST: I do by name, but no such run is in my table.
-    ALIVE: another does, its lease is not over, and there is no proof of its death.
-    GONE: another did and is provably dead, or its lease is over, or nobody does.
+    MINE: this process owns the row, and its run or settlement under the row's fence has a valid delivery.
+    DETACHED: this process owns the row, but the delivery of its run or settlement is no longer valid.
+    LOST: this process owns the row, but has no run or settlement under the row's fence.
+    ALIVE: another process owns the row, its lease plus the margin is not over, and there is no proof of its death.
+    GONE: another process owned the row and is proven dead or past lease and margin; or the row has no owner.
     """
 
     MINE = "mine"
@@ -37,7 +38,7 @@ class HeldBy(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Claim:
-    """Run it, with these counters; `losses` says that the run before it was lost with its owner."""
+    """Run the job, with these counters; `lost` is true when the run before was lost with its owner."""
 
     counters: Counters
     lost: bool = False
@@ -45,31 +46,35 @@ class Claim:
 
 @dataclass(frozen=True, slots=True)
 class Adopt:
-    """Bind the delivery to my own run, which is adrift."""
+    """Bind the delivery to this process's own run, whose delivery is lost."""
 
 
 @dataclass(frozen=True, slots=True)
 class Defer:
-    """Pass the delivery on, unrun: a copy with the same hop after at most `delay` seconds, confirmed, then ack."""
+    """
+    Replace the delivery by a delayed message with the same hop, confirmed, then acknowledge it; run nothing.
+
+    The message is due after at most `delay` seconds; None is `Times.defer_delay`.
+    """
 
     delay: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class AckDuplicate:
-    """Acknowledge unrun: the record has the answer."""
+    """Acknowledge the delivery and run nothing: the row shows that its work is done or was replaced by a retry."""
 
     state: State
 
 
 @dataclass(frozen=True, slots=True)
 class Finish:
-    """Finish the hand-over that its owner left half-way; run nothing."""
+    """Complete the settlement that its owner left unfinished; run nothing."""
 
 
 @dataclass(frozen=True, slots=True)
 class LostTooOften:
-    """Its owner vanished too often: a dead letter, and then the hand-over is finished."""
+    """Record a dead letter, because the job's owners vanished too often, and complete its settlement."""
 
     counters: Counters
     reason: str
@@ -77,7 +82,7 @@ class LostTooOften:
 
 @dataclass(frozen=True, slots=True)
 class KeyConflict:
-    """The same key with another body: a dead letter of this delivery, the row untouched."""
+    """Dead-letter this delivery, because its key is known with another body; leave the row as it is."""
 
 
 Action = Claim | Adopt | Defer | AckDuplicate | Finish | LostTooOften | KeyConflict
@@ -87,9 +92,10 @@ def answer(  # noqa: PLR0911, C901 - one return per line of the table, in the ta
     row: Row | None, hop: int, body_sha256: bytes, who: HeldBy, carried: Counters, max_losses: int
 ) -> Action:
     """
-    What to do with a delivery of this hop and body; `carried` are the counters in its headers, for a row that is gone.
+    Return what to do with a delivery of this hop and body.
 
-    A delivery with the ledger unreachable never comes here: it is held.
+    `carried` are the counters in the message's headers, used when the row is gone.
+    While the ledger is unreachable this function is not called: the runner holds the delivery.
     """
     if row is None:
         return Claim(carried)

@@ -1,20 +1,22 @@
 """
-Whether all consumers of a queue share our ledger (contract §4, Reach): only among those that do is a job run once.
+The consumer audit: do all consumers of a queue share our ledger?  A job runs once only among those that do.
 
 Worker processes register in the ledger, and a network broker counts the consumers of a queue.
-More consumers than living owners means that somebody takes our messages and asks another ledger, or none.
+If there are more consumers than living owners, a foreign consumer receives messages and asks another ledger, or none.
 
 ::
 
-               a surplus            for longer than is tolerated          and a look later
-    in reach ────────────→ suspect ─────────────────────────────→ not ready ─────────────→ lasting: exit 78
-        ↑                     │                                       │
-        └─────────────────────┴───────────── no surplus ──────────────┘
+               a surplus            it lasts too long              it is still there later
+    shared ──────────────→ suspect ───────────────────→ not ready ─────────────────────────→ lasting: exit 78
+       ↑                      │                             │
+       └──────────────────────┴──────── no surplus ─────────┘
 
-A peer that just died or froze has a consumer until its heartbeats are missed: that long, and a minute, a surplus is nothing.
+A worker process that just died or froze keeps its consumer until its heartbeats are missed.
+A surplus of that duration, and a minute more, is ignored.
 
-Who is not ready has left the queue, and the ledger is told so: peers see the same surplus at the same time, and leave it too.
-Were those still counted as consumers, the foreign one alone would look like one of them, and bring all of them back, for ever.
+A worker process that is not ready has left the queue, and the ledger records that.
+All of them see the same surplus at the same time and leave.
+If the ledger still counted them as consumers, the foreign consumer would look like one of them, and all would return.
 """
 
 from __future__ import annotations
@@ -32,17 +34,17 @@ from steadyworker.telemetry.logs import get_logger
 LOOK_EVERY = 60.0
 _SPARE = 60.0
 _SEEN_WITHIN = 300.0
-"""Seconds of silence after which an owner is not counted on: its broker has long forgotten it."""
+"""Seconds without a sign of life after which an owner is not counted: the broker has forgotten its consumer by then."""
 
 
 def registered_name(namespace: str, queue: str) -> str:
-    """What an owner calls a queue in the ledger: two brokers may each have one of that name."""
+    """Return the name under which owners register a queue in the ledger; two brokers may each have a queue of that name."""
     return f"{namespace}/{queue}"
 
 
 @dataclass(frozen=True, slots=True)
 class AuditResult:
-    """The word on one queue: why it is beyond our ledger's reach, or None; `lasting` when no waiting will heal it."""
+    """The result for one queue: why its consumers do not share our ledger, or None; `lasting` when waiting does not help."""
 
     cause: str | None = None
     lasting: bool = False
@@ -50,15 +52,15 @@ class AuditResult:
 
 class ConsumerAudit:
     """
-    Compares the consumers of one queue with the owners that the ledger knows; used by one thread.
+    Compares the consumers of one queue with the owners in the ledger; used by one thread.
 
     Args:
         name: The queue's `registered_name`.
-        owner: Who we are in the ledger.
-        adapter: Says how many consumers the queue has: at most one for each worker process.
-        ledger: Says which owners live.
-        clock: Says how long a surplus lasts.
-        tell_left: Called with the name, and whether we leave the queue or come back to it: the ledger is to know.
+        owner: The owner id of this worker process.
+        adapter: Counts the consumers of the queue; each worker process is at most one of them.
+        ledger: Lists the owners that live.
+        clock: Measures how long a surplus lasts.
+        tell_left: Called with the name, and with True when this process leaves the queue, False when it returns.
     """
 
     def __init__(
@@ -81,23 +83,23 @@ class ConsumerAudit:
         self._said = AuditResult()
 
     def look(self) -> AuditResult:
-        """Count once; a broker or a ledger that does not answer changes nothing."""
+        """Count once, and return the result; it stays the same when the broker or the ledger does not answer."""
         try:
             consumers = self._adapter.consumers() or 0
             peers = self._peers()
         except (BrokerUnavailable, LedgerUnavailable):
-            self._since = None  # what is counted right after an outage are consumers that nobody has missed yet
+            self._since = None  # right after an outage the broker still counts consumers that are gone
             return self._said
         if self._said.cause is not None:
-            # Our own consumer has left the queue, and a surplus is to be seen without it.
+            # This process has left the queue, so it counts neither as a consumer nor as an owner.
             self._say(replace(self._said, lasting=True) if consumers > peers else AuditResult())
         elif consumers <= (known := peers + 1):
             self._since = None
         elif self._lasts(consumers, known):
             cause = (
-                f"the queue has {consumers} consumers, our ledger knows {known} of them: the others may run the same jobs. "
+                f"the queue has {consumers} consumers, and the ledger knows {known} of them: the others may run the same jobs. "
                 "Give every worker one ledger (--ledger postgresql://…), "
-                "or say that what consumes here is none of ours to know (--ledger-reach host)"
+                "or state that all of them are on this host (--ledger-reach host)"
             )
             self._since = None
             self._say(AuditResult(cause))
@@ -108,7 +110,7 @@ class ConsumerAudit:
         self._tell_left(self._name, said.cause is not None)
 
     def _lasts(self, consumers: int, known: int) -> bool:
-        """Whether this surplus has been there for longer than is tolerated."""
+        """Return whether the surplus lasts longer than is tolerated."""
         now = self._clock.monotonic()
         if self._since is None:
             self._since = now
@@ -118,16 +120,16 @@ class ConsumerAudit:
         return now - self._since > self._tolerated
 
     def _peers(self) -> int:
-        """Other owners that live and consume this queue."""
+        """Return the number of other owners that live and consume this queue."""
         living = (seen for seen in self._ledger.owners() if not seen.dead and seen.seen_ago <= _SEEN_WITHIN)
         return sum(self._name in seen.queues for seen in living if seen.owner != self._owner)
 
 
 class AuditThread:
     """
-    Looks at every queue once a minute, in a thread of its own: brokers and ledgers take their time to answer.
+    Audits every queue once a minute, in a thread of its own, because brokers and ledgers may answer slowly.
 
-    `run` looks until `end`; each word goes to whom the Reach was given for.
+    Each result goes to the callable that was given with the audit.
     """
 
     def __init__(self, audits: Mapping[ConsumerAudit, Callable[[AuditResult], None]]) -> None:
@@ -135,7 +137,7 @@ class AuditThread:
         self._ended = threading.Event()
 
     def run(self) -> None:
-        """Look at once, and then every minute, until `end`."""
+        """Audit at once, and then every minute, until `end`."""
         while self._audits:
             for audit, tell in self._audits.items():
                 tell(audit.look())
@@ -143,5 +145,5 @@ class AuditThread:
                 return
 
     def end(self) -> None:
-        """Let `run` return; a look that is under way is not waited for."""
+        """Make `run` return; an audit that is under way is not waited for."""
         self._ended.set()

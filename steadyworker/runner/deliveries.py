@@ -1,14 +1,14 @@
 """
-The front half of the runner: from a delivery to what the ledger says to do with it.
+The front half of the runner: what happens to a delivery.
 
 ::
 
-    Delivery ── identify ──→ Arrival ── read, answer ──→ claim │ adopt │ follow │ answer │ finish │ dead letter
-                   │                        │
-                   └── no key: stamp        └── ledger away, slot not ready, earlier run not reaped: held
+    Delivery ── identify ──→ Envelope ── decision table ──→ claim │ adopt │ defer │ acknowledge │ finish │ dead letter
+                   │                          │
+                   └── no key: generate one   └── ledger away, slot not warm, earlier run still in a slot: held
 
-A delivery is *valid* until its epoch ends, the broker takes it back, or it is settled.
-A delivery that is held is looked at again, from the top, whenever something that it may wait for has changed.
+A delivery is *valid* until its epoch ends, the broker takes it back, or the runner settles it.
+The runner takes held deliveries through the decision table again whenever something changed that they may wait for.
 """
 
 from __future__ import annotations
@@ -33,91 +33,83 @@ from steadyworker.ledger.rules import (
     answer,
 )
 from steadyworker.lifecycle import Stage
-from steadyworker.runner import report, settlement_plan
+from steadyworker.runner import planning, report
 from steadyworker.runner.envelope import Envelope, Unkeyed, Unreadable, identify, too_large
 from steadyworker.runner.runs import Runs
-from steadyworker.runner.state import Deps, Phase, Timers
+from steadyworker.runner.state import Deps, Phase, RunnerState, Timers
 from steadyworker.telemetry.logs import get_logger
 
 _TRIES = 20
-"""A claim that is refused is decided again; that often in a row means that the delivery had better wait a moment."""
+"""How often the runner decides again, at once, when the ledger refuses a claim; then it holds the delivery for a while."""
 
 
 class Deliveries:
     """
-    What to do with each delivery.
+    The deliveries of one Worker in this process.
 
-    1. `arrived`, `lost`, `connected` keep what is valid.
+    1. `connected`, `arrived`, `lost` and `settled` keep the set of valid deliveries.
     2. `consider` takes a delivery through the decision table, and acts.
-    3. `reconsider` does so again with everything that is held.
+    3. `reconsider` does so with every held delivery.
     """
 
-    def __init__(self, deps: Deps, runs: Runs, timers: Timers) -> None:
-        self.valid: dict[tuple[int, str], Delivery] = {}
-        self.held: list[Delivery] = []
-        self.stage = Stage.RUNNING
-        self.offers_end = 0.0
-        self.shut = False
-        self._epoch = -1
-        self._asks_again = False
+    def __init__(self, deps: Deps, state: RunnerState, runs: Runs, timers: Timers) -> None:
         self._deps = deps
+        self._state = state
         self._runs = runs
         self._timers = timers
+        self._epoch = -1
+        self._asks_again = False
         self._log = get_logger("steadyworker.runner")
 
-    # --- what is valid ---------------------------------------------------------------------------------------------
+    # --- which deliveries are valid --------------------------------------------------------------------------------
 
     def connected(self, epoch: int) -> None:
-        """A new epoch begins: every delivery of an older one is lost."""
-        self._lose([key for key in self.valid if key[0] != epoch], "a new connection replaced the old one")
+        """Begin a new epoch: every delivery of an older one is lost."""
+        self._lose([key for key in self._state.valid if key[0] != epoch], "a new connection replaced the old one")
         self._epoch = epoch
 
     def lost(self, signal: Lost) -> None:
-        """One delivery, or a whole epoch, is no longer valid."""
-        gone = [key for key in self.valid if key[0] == signal.epoch and signal.id in (None, key[1])]
-        self._lose(gone, signal.cause)
+        """Forget one delivery, or every delivery of an epoch."""
+        keys = [key for key in self._state.valid if key[0] == signal.epoch and signal.id in (None, key[1])]
+        self._lose(keys, signal.cause)
 
     def arrived(self, delivery: Delivery) -> None:
-        """A message was handed over."""
+        """Receive a delivery from the broker."""
         if delivery.epoch != self._epoch:
             return
-        self.valid[delivery.epoch, delivery.id] = delivery
+        self._state.valid[delivery.epoch, delivery.id] = delivery
         self.consider(delivery)
 
-    def is_valid(self, delivery: Delivery | None) -> bool:
-        """Whether this delivery can still be settled."""
-        return delivery is not None and self.valid.get((delivery.epoch, delivery.id)) is delivery
-
     def settled(self, delivery: Delivery) -> None:
-        """It is settled, or can no longer be."""
-        if self.is_valid(delivery):
-            del self.valid[delivery.epoch, delivery.id]
+        """Forget a delivery that is settled, or that can no longer be."""
+        if self._state.is_valid(delivery):
+            del self._state.valid[delivery.epoch, delivery.id]
 
     def _lose(self, keys: list[tuple[int, str]], cause: str) -> None:
         for key in keys:
-            self._runs.detached(self.valid.pop(key), cause)
-        self.held = [delivery for delivery in self.held if self.is_valid(delivery)]
-        self.offers_end = self._deps.clock.monotonic() + self._deps.times.adopt_window
-        self._timers.after(self._deps.times.adopt_window, _turn)  # the window shrinks then
+            self._runs.detached(self._state.valid.pop(key), cause)
+        self._state.held = [delivery for delivery in self._state.held if self._state.is_valid(delivery)]
+        self._state.adopt_until = self._deps.clock.monotonic() + self._deps.times.adopt_window
+        self._timers.after(self._deps.times.adopt_window, _turn)
 
     # --- the decision ----------------------------------------------------------------------------------------------
 
     def reconsider(self) -> None:
-        """Look again at everything that is held."""
-        held, self.held = self.held, []
+        """Take every held delivery through the decision table again."""
+        held, self._state.held = self._state.held, []
         for delivery in held:
             self.consider(delivery)
 
     def consider(self, delivery: Delivery) -> None:
-        """Take one delivery through the decision table, from the top, and act."""
-        if not self.is_valid(delivery):
+        """Take one delivery through the decision table, and act."""
+        if not self._state.is_valid(delivery):
             return
-        if self._runs.ledger_away:
+        if self._state.ledger_away:
             self._hold(delivery)
             return
         match identify(delivery, self._deps.namespace, self._deps.spec.key_header):
             case Unreadable(reason=reason):
-                self._dead(delivery, dict(delivery.headers), reason)
+                self._dead_letter(delivery, reason)
             case Unkeyed():
                 self._generate_key(delivery)
             case Envelope() as envelope:
@@ -127,11 +119,10 @@ class Deliveries:
         retry, unseen = self._deps.spec.retry, self._looks_new(envelope)
         for attempt in range(_TRIES):
             try:
-                # Most messages are new: a claim that expects no row is refused where there is one.
+                # Most messages are new, so the first claim expects no row; the ledger refuses it where there is one.
                 row = None if unseen and not attempt else self._deps.ledger.read(envelope.id)
-                action = answer(
-                    row, envelope.origin.hop, envelope.body_sha256, self._who(row), envelope.carried, retry.max_losses
-                )
+                held_by = self._held_by(row)
+                action = answer(row, envelope.hop, envelope.body_sha256, held_by, envelope.carried, retry.max_losses)
                 if self._act(envelope, row, action):
                     return
             except LedgerUnavailable as error:
@@ -141,34 +132,34 @@ class Deliveries:
         self._hold(envelope.delivery, self._deps.times.defer_delay)
 
     def _looks_new(self, envelope: Envelope) -> bool:
-        """Whether nothing speaks of an earlier delivery, and nothing here is in the way of a claim."""
+        """Return whether nothing indicates an earlier delivery, and a claim could begin at once."""
         return (
             envelope.delivery.redelivered is Redelivered.NO
-            and envelope.origin.hop == 0
-            and self.stage is Stage.RUNNING
+            and envelope.hop == 0
+            and self._state.stage is Stage.RUNNING
             and not self._deps.quota.spent
-            and not self._runs.unreaped(envelope.id)
-            and self._runs.free_slot() is not None
+            and not self._state.unreaped(envelope.id)
+            and self._state.free_slot() is not None
         )
 
-    def _who(self, row: Row | None) -> HeldBy:
+    def _held_by(self, row: Row | None) -> HeldBy:
         if row is None or row.owner is None:
             return HeldBy.GONE
         if row.owner != self._deps.owner:
             return HeldBy.GONE if row.lease_over else HeldBy.ALIVE
-        run = self._runs.by_fence.get(row.fence)
+        run = self._state.by_fence.get(row.fence)
         if run is None or run.phase is Phase.DROPPED:
             return HeldBy.LOST
         return HeldBy.DETACHED if run.delivery is None and self._deps.adoption else HeldBy.MINE
 
     def _act(self, envelope: Envelope, row: Row | None, action: Action) -> bool:
-        """Carry the action out; False when the ledger refused, so that it must be decided again."""
+        """Carry the action out; return False when the ledger refused, so that the runner must decide again."""
         match action:
             case Claim():
                 return self._claim(envelope, row, action)
             case Adopt():
                 assert row is not None, "what is adopted has a row"
-                run = self._runs.by_fence[row.fence]
+                run = self._state.by_fence[row.fence]
                 self._runs.adopt(run, envelope.delivery)
                 self._deps.emit(Adopted(**report.about(run.token, self._deps.clock)))
             case Defer(delay=delay):
@@ -176,9 +167,9 @@ class Deliveries:
             case AckDuplicate(state=state):
                 if row is not None:
                     self._deps.emit(DuplicateAcked(**report.about(row.token, self._deps.clock), state=state.value))
-                self._runs.pass_on(settlement_plan.answer(envelope.delivery))
+                self._runs.carry_out(planning.settle_only(envelope.delivery))
             case KeyConflict():
-                self._dead(envelope.delivery, dict(envelope.origin.headers), "key-conflict")
+                self._dead_letter(envelope.delivery, "key-conflict")
             case Finish():
                 assert row is not None, "what is finished has a row"
                 began = self._deps.clock.boottime()
@@ -193,18 +184,18 @@ class Deliveries:
 
     def _claim(self, envelope: Envelope, row: Row | None, claim: Claim) -> bool:
         delivery = envelope.delivery
-        if self.stage is not Stage.RUNNING:
+        if self._state.stage is not Stage.RUNNING:
             self._give_back(delivery)
             return True
-        if self._runs.unreaped(envelope.id):
+        if self._state.unreaped(envelope.id):
             self._hold(delivery)
             return True
-        slot = self._runs.free_slot()
+        slot = self._state.free_slot()
         if slot is None:
-            if self._runs.warming():
+            if self._state.warming():
                 self._hold(delivery)
             else:
-                self.offers_end = 0.0
+                self._state.adopt_until = 0.0
                 self._give_back(delivery)
             return True
         if not self._deps.quota.take():
@@ -214,24 +205,24 @@ class Deliveries:
         claimed = None
         try:
             claimed = self._deps.ledger.claim(
-                Claimed(envelope.id, row, self._deps.owner, envelope.origin.hop, envelope.body_sha256, claim.counters)
+                Claimed(envelope.id, row, self._deps.owner, envelope.hop, envelope.body_sha256, claim.counters)
             )
         finally:
             if claimed is None:
                 self._deps.quota.give_back()
         if claimed is None:
             return False
-        if row is not None and envelope.origin.hop > row.hop + 1:
-            hops = {"hop": envelope.origin.hop, "known": row.hop}
+        if row is not None and envelope.hop > row.hop + 1:
+            hops = {"hop": envelope.hop, "known": row.hop}
             self._log.warning("ledger_lost_history", key=envelope.id.key, queue=envelope.id.queue, **hops)
         self._runs.start(claimed, envelope, slot, began, lost=claim.lost, before=row)
         return True
 
     def _give_back(self, delivery: Delivery) -> None:
-        """Another's turn: the window is shut first, so that the message does not come straight back."""
-        self.shut = True
+        """Release a delivery to another consumer; the prefetch is set to 0 first, so that it does not return at once."""
+        self._state.paused = True
         self._deps.adapter.prefetch(0)
-        self._runs.pass_on(settlement_plan.answer(delivery, Settle.RELEASE))
+        self._runs.carry_out(planning.settle_only(delivery, Settle.RELEASE))
 
     def _finish(self, envelope: Envelope, row: Row | None, began: float) -> bool:
         if row is None:
@@ -240,57 +231,57 @@ class Deliveries:
         return True
 
     def _defer(self, envelope: Envelope, row: Row | None, delay: float) -> None:
+        delivery = envelope.delivery
         if self._deps.adapter.capabilities.delays is Delays.NONE:
-            self._hold(envelope.delivery, self._deps.times.defer_delay)
+            self._hold(delivery, self._deps.times.defer_delay)
             return
         if row is not None:
             self._deps.emit(DeliveryDeferred(**report.about(row.token, self._deps.clock), delay=delay))
-        message = OutgoingMessage(
-            Target.LATER, envelope.delivery.body, {**envelope.delivery.headers, KEY: envelope.id.key}, delay
-        )
-        self._runs.pass_on(settlement_plan.pass_on(envelope.delivery, message))
+        headers = {**delivery.headers, KEY: envelope.id.key}
+        self._runs.carry_out(planning.pass_on(delivery, OutgoingMessage(Target.LATER, delivery.body, headers, delay)))
 
     def _level(self, left: float) -> float:
-        """The longest delay that is over before `left` is: rounded up to a level, a copy that came early would be late in the end."""
+        """
+        Return the longest delay level that ends before `left` does.
+
+        A broker with levels rounds up, so `left` itself could become a much longer delay.
+        """
         return max((level for level in self._deps.adapter.capabilities.levels if level <= left), default=left)
 
     def _generate_key(self, delivery: Delivery) -> None:
         if self._deps.spec.unkeyed == "reject":
-            self._dead(
-                delivery, dict(delivery.headers), "no-key: expected a message id or the header sw-job-key, got neither"
-            )
-            return
-        if (reason := too_large(delivery, self._deps.max_body)) is not None:
-            self._dead(delivery, dict(delivery.headers), reason)
-            return
-        stamped = OutgoingMessage(Target.WORK, delivery.body, {**delivery.headers, KEY: uuid.uuid4().hex})
-        self._runs.pass_on(settlement_plan.pass_on(delivery, stamped))
+            self._dead_letter(delivery, "no-key: expected a message id or the header sw-job-key, got neither")
+        elif (reason := too_large(delivery, self._deps.max_body)) is not None:
+            self._dead_letter(delivery, reason)
+        else:
+            keyed = OutgoingMessage(Target.WORK, delivery.body, {**delivery.headers, KEY: uuid.uuid4().hex})
+            self._runs.carry_out(planning.pass_on(delivery, keyed))
 
-    def _dead(self, delivery: Delivery, headers: dict[str, str], reason: str) -> None:
-        """A dead letter of a delivery that has no row of its own."""
-        headers |= {REASON: settlement_plan.header_text(reason), WORKER: self._deps.worker}
-        self._runs.pass_on(settlement_plan.pass_on(delivery, OutgoingMessage(Target.DEAD, delivery.body, headers)))
+    def _dead_letter(self, delivery: Delivery, reason: str) -> None:
+        """Move a delivery that has no row of its own to the dead-letter queue."""
+        headers = {**delivery.headers, REASON: planning.header_text(reason), WORKER: self._deps.worker}
+        self._runs.carry_out(planning.pass_on(delivery, OutgoingMessage(Target.DEAD, delivery.body, headers)))
 
     def _hold(self, delivery: Delivery, ask_again_in: float | None = None) -> None:
-        """Keep it for later, unless a stop has begun: nothing here will run it any more."""
-        if self.stage >= Stage.DRAINING:
+        """Keep a delivery for later; once a stop has begun, give it back, because no run will begin here any more."""
+        if self._state.stage >= Stage.DRAINING:
             self._give_back(delivery)
             return
-        self.held.append(delivery)
+        self._state.held.append(delivery)
         if ask_again_in is not None and not self._asks_again:
             self._asks_again = True
             self._timers.after(ask_again_in, self._ask_again)
 
     def _ask_again(self) -> None:
         self._asks_again = False
-        self.reconsider()
+        self._state.reconsider()
 
     def release_held(self) -> None:
-        """Give back everything that is held: no slot is left to run it."""
-        held, self.held = self.held, []
+        """Release every held delivery: no slot is left that could run it."""
+        held, self._state.held = self._state.held, []
         for delivery in held:
-            self._runs.pass_on(settlement_plan.answer(delivery, Settle.RELEASE))
+            self._runs.carry_out(planning.settle_only(delivery, Settle.RELEASE))
 
 
 def _turn() -> None:
-    """Nothing but a turn of the runner's loop, which sets the window."""
+    """Do nothing: the turn of the runner's loop itself sets the prefetch."""

@@ -1,26 +1,51 @@
-"""What a run is given, and what follows from its outcome; nothing is done here, only put together."""
+"""
+From an outcome, or from a row's state, to a settlement plan; nothing is carried out here.
+
+Also here: the task that a slot receives, and the messages that a plan publishes.
+"""
 
 from __future__ import annotations
 
-from steadyworker.ledger.base import Moving, Row, Verdict
-from steadyworker.names import file_name
+from steadyworker.delivery import (
+    ATTEMPTS,
+    CRASHES,
+    ERROR_CLASS,
+    ERROR_TEXT,
+    FIRST_FAILED_AT,
+    HOP,
+    KEY,
+    LOSSES,
+    OWN_HEADERS,
+    REASON,
+    ROUND,
+    UID,
+    WORKER,
+    Delivery,
+    OutgoingMessage,
+    Settle,
+    Target,
+)
+from steadyworker.ledger.base import Moving, Row, Token, Verdict
+from steadyworker.link import Task
 from steadyworker.outcome import Ack, Counters, DeadLetter, Failed, Later, Outcome, Release
 from steadyworker.retry import RetryPolicy, count, decide, drawn_delay
-from steadyworker.runner import report, settlement_plan
+from steadyworker.runner import report
 from steadyworker.runner.envelope import Envelope
-from steadyworker.runner.settlement_plan import Origin, SettlementPlan
+from steadyworker.runner.settlement_plan import RecordDone, RecordInterrupted, SettlementPlan, Step
 from steadyworker.runner.state import Deps, Run
-from steadyworker.slots.base import Task
 from steadyworker.spec import WorkerSpec
 from steadyworker.telemetry.logs import get_logger
 
+_ERROR_CHARACTERS = 2000
+_AFTER_RECORD = (Step.PUBLISH, Step.CONFIRM, Step.SETTLE)
+
 
 def task_of(row: Row, envelope: Envelope, spec: WorkerSpec) -> Task:
-    """What a slot is given of a job that was claimed."""
+    """Return what a slot needs to run a claimed job."""
     return Task(
         key=row.id.key,
         queue=row.id.queue,
-        name=file_name(row.id.key, row.id.round),
+        round=row.id.round,
         uid=row.uid,
         fence=row.fence,
         attempt=row.counters.attempts + 1,
@@ -34,39 +59,114 @@ def task_of(row: Row, envelope: Envelope, spec: WorkerSpec) -> Task:
     )
 
 
+# --- Plans ---------------------------------------------------------------------------------------------------------------
+
+
 def plan_for(run: Run, outcome: Outcome, deps: Deps) -> SettlementPlan:
-    """What follows from the outcome of a run, by the policy (`retry.decide`), as a hand-over."""
+    """Return the plan that follows from a run's outcome by the Worker's policy (`retry.decide`)."""
     counters = count(outcome, run.row.counters, deps.clock.wall())
     settlement = decide(outcome, counters, deps.spec.retry, _delay(outcome, counters, deps.spec))
     error_class, error_text = report.error(outcome)
     match settlement:
         case Ack():
-            return settlement_plan.done(run.token, run.delivery)
+            return done(run.token, run.delivery)
         case Release():
-            return settlement_plan.interrupted(run.token, run.delivery, counters)
+            return interrupted(run.token, run.delivery, counters)
         case Later(delay=delay):
             fresh = isinstance(outcome, Failed) and outcome.fresh
             reason = report.reason(outcome)
             verdict = Verdict(Moving.RETRY, reason, counters, delay, error_class, error_text, not fresh)
         case DeadLetter(reason=reason):
             verdict = Verdict(Moving.DEAD, reason, counters, 0.0, error_class, error_text)
-    origin = Origin(run.token.id, run.row.hop, run.envelope.delivery.body, run.envelope.origin.headers)
-    message = settlement_plan.message_for(origin, verdict, run.token.uid, deps.worker)
-    return settlement_plan.moving(run.token, run.delivery, verdict, message)
+    message = message_for(run.envelope, run.row.hop, verdict, run.token.uid, deps.worker)
+    return moving(run.token, run.delivery, verdict, message)
 
 
 def finishing_plan(row: Row, envelope: Envelope, worker: str) -> SettlementPlan:
-    """What is left of a hand-over that its owner left at `moving`, under the fence that was drawn for it."""
+    """Return the rest of a settlement that its owner left at `moving`, under the fence that was drawn for finishing it."""
     target = Moving.DEAD if row.target is None else row.target
     verdict = Verdict(target, row.reason, row.counters, row.due_in, row.error_class, row.error_text)
-    origin = Origin(row.id, row.hop, envelope.delivery.body, envelope.origin.headers)
-    return settlement_plan.finish(
-        row.token, envelope.delivery, settlement_plan.message_for(origin, verdict, row.uid, worker)
-    )
+    return finish(row.token, envelope.delivery, message_for(envelope, row.hop, verdict, row.uid, worker))
+
+
+def done(token: Token, delivery: Delivery | None) -> SettlementPlan:
+    """Return the plan of a job that is done: record it, then acknowledge the delivery."""
+    return SettlementPlan((Step.RECORD, Step.SETTLE), delivery, token, RecordDone())
+
+
+def interrupted(token: Token, delivery: Delivery | None, counters: Counters) -> SettlementPlan:
+    """Return the plan of a run that this worker process ended: record it, then release the delivery."""
+    return SettlementPlan((Step.RECORD, Step.SETTLE), delivery, token, RecordInterrupted(counters), how=Settle.RELEASE)
+
+
+def moving(token: Token, delivery: Delivery | None, verdict: Verdict, message: OutgoingMessage) -> SettlementPlan:
+    """Return the plan of a retry or a dead letter: record it, publish the message, confirm that, acknowledge the delivery."""
+    return SettlementPlan((Step.RECORD, *_AFTER_RECORD), delivery, token, verdict, message)
+
+
+def finish(token: Token, delivery: Delivery, message: OutgoingMessage) -> SettlementPlan:
+    """Return the plan of a settlement that is recorded already: all of its other steps."""
+    return SettlementPlan(_AFTER_RECORD, delivery, token, message=message)
+
+
+def pass_on(delivery: Delivery, message: OutgoingMessage) -> SettlementPlan:
+    """Return the plan that publishes a message in place of a delivery, without a word in the ledger."""
+    return SettlementPlan((Step.PUBLISH, Step.SETTLE), delivery, message=message)
+
+
+def settle_only(delivery: Delivery, how: Settle = Settle.ACK) -> SettlementPlan:
+    """Return the plan that only acknowledges or releases a delivery."""
+    return SettlementPlan((Step.SETTLE,), delivery, how=how)
+
+
+# --- Messages ------------------------------------------------------------------------------------------------------------
+
+
+def message_for(envelope: Envelope, hop: int, verdict: Verdict, uid: str, worker: str) -> OutgoingMessage:
+    """Return the retry, one hop further and after its delay, or the dead letter with its cause."""
+    if verdict.target is Moving.RETRY:
+        headers = _headers(envelope, hop + 1, verdict)
+        return OutgoingMessage(Target.LATER, envelope.delivery.body, headers, verdict.delay)
+    cause = {
+        ERROR_CLASS: verdict.error_class,
+        ERROR_TEXT: header_text(verdict.error_text),
+        WORKER: worker,
+        UID: uid,
+    }
+    headers = _headers(envelope, hop, verdict) | {name: value for name, value in cause.items() if value}
+    return OutgoingMessage(Target.DEAD, envelope.delivery.body, headers)
+
+
+def _headers(envelope: Envelope, hop: int, verdict: Verdict) -> dict[str, str]:
+    """Return the user's headers, and ours as they are now."""
+    counters = verdict.counters
+    theirs = {name: value for name, value in envelope.delivery.headers.items() if name not in OWN_HEADERS}
+    ours = {
+        KEY: envelope.id.key,
+        ROUND: str(envelope.id.round),
+        HOP: str(hop),
+        ATTEMPTS: str(counters.attempts),
+        CRASHES: str(counters.crashes),
+        LOSSES: str(counters.losses),
+        REASON: header_text(verdict.reason),
+    }
+    if counters.first_failed_at is not None:
+        ours[FIRST_FAILED_AT] = f"{counters.first_failed_at:.3f}"
+    return theirs | ours
+
+
+def header_text(text: str) -> str:
+    """Return text that fits a header: one line of at most 2,000 characters."""
+    line = " ".join(text.split())
+    return line if len(line) <= _ERROR_CHARACTERS else line[: _ERROR_CHARACTERS - 1] + "…"
 
 
 def _delay(outcome: Outcome, counters: Counters, spec: WorkerSpec) -> float:
-    """The wait that the Worker's policy draws; one that raises is a user's code, in a thread that serves every job."""
+    """
+    Return the wait that the Worker's policy draws, or that of the default policy when the Worker's raises.
+
+    The policy is a user's code, and this thread serves every job.
+    """
     try:
         return drawn_delay(outcome, counters, spec.retry)
     except Exception:  # noqa: BLE001 - whatever a user's `wait` raises for this attempt

@@ -1,4 +1,4 @@
-"""What is told of a run: who it is, why it began, how it ended; and the one canonical record of its settlement."""
+"""What events and logs say of a run: its job, why it began, how it ended, and how its message was settled."""
 
 from __future__ import annotations
 
@@ -16,24 +16,24 @@ _MANY_INTERRUPTIONS = 10
 
 
 def about(token: Token, clock: Clock) -> dict[str, Any]:
-    """What every event says."""
+    """Return the fields of every event."""
     return {"key": token.id.key, "queue": token.id.queue, "fence": token.fence, "at": clock.wall()}
 
 
 def why(before: Row | None, *, lost: bool) -> str:
-    """Why a run begins, in the contract's words."""
+    """Return why a run begins."""
     if before is None:
         return "new"
     return "taken over" if lost else f"after {before.state.value}"
 
 
 def name(outcome: Outcome) -> str:
-    """The outcome's name: `done`, `failed`, and so on."""
+    """Return the outcome's name: `done`, `failed`, and so on."""
     return type(outcome).__name__.lower()
 
 
 def reason(outcome: Outcome) -> str:
-    """Why it ended so; empty for `Done`."""
+    """Return the reason of an outcome; empty for `Done`."""
     match outcome:
         case Failed(reason=why) | Rejected(reason=why) | Crashed(cause=why):
             return why
@@ -46,7 +46,7 @@ def reason(outcome: Outcome) -> str:
 
 
 def error(outcome: Outcome) -> tuple[str, str]:
-    """The error's class and its text, which `reason` gives in one: `ValueError: no such merchant`."""
+    """Return the error's class and its text; `reason` returns both in one: `ValueError: no such merchant`."""
     if not isinstance(outcome, Failed | Rejected):
         return "", reason(outcome)
     text = outcome.reason.removeprefix(f"{outcome.error_class.rpartition('.')[2]}: ")
@@ -54,7 +54,7 @@ def error(outcome: Outcome) -> tuple[str, str]:
 
 
 def settled(run: Run, plan: SettlementPlan, clock: Clock) -> JobSettled:
-    """The canonical record: one for each message that was settled after a run, or after a hand-over that was finished."""
+    """Return the record of a settlement: one for each message that was settled after a run, or whose settlement was finished."""
     outcome = run.outcome or Interrupted()
     counters, record = run.row.counters, plan.record
     target, because = run.row.target, reason(outcome)
@@ -82,7 +82,7 @@ def settled(run: Run, plan: SettlementPlan, clock: Clock) -> JobSettled:
 
 
 def often_interrupted(token: Token, times: int) -> None:
-    """Warn of a job that is interrupted again and again, and has not saved a checkpoint: it may never get to its end."""
+    """Warn of a job that was interrupted many times without saving a checkpoint: it may never reach its end."""
     if times >= _MANY_INTERRUPTIONS:
         remedy = "save checkpoints more often, or raise --stop-within."
         log = get_logger("steadyworker.runner")

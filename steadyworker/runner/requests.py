@@ -1,8 +1,8 @@
 """
-What jobs ask of their worker process: a checkpoint, a handle, leave to commit, a service.
+The requests of running jobs: save a checkpoint or an export's state, permit a commit, call a service.
 
-A request that writes is answered with the ledger's own word.
-It waits while the ledger is away or the run has no trust; a refusal drops the run.
+The job receives the ledger's own answer to a request that writes.
+Such a request waits while the ledger is away or the run is not trusted; a refusal drops the run.
 """
 
 from __future__ import annotations
@@ -15,21 +15,26 @@ from steadyworker.events import Checkpointed
 from steadyworker.link import CANCEL, SERVICE_ERROR
 from steadyworker.runner import report
 from steadyworker.runner.runs import Runs
-from steadyworker.runner.state import Deps, Phase, Run, ServiceSaid
+from steadyworker.runner.state import Deps, Phase, Run, RunnerState, ServiceSaid
 from steadyworker.slots.base import Asked
 
 
 class Requests:
-    """Answers what jobs ask."""
+    """Serves the requests of running jobs."""
 
-    def __init__(self, deps: Deps, runs: Runs, post: Callable[[ServiceSaid], None]) -> None:
+    def __init__(self, deps: Deps, state: RunnerState, runs: Runs, post: Callable[[ServiceSaid], None]) -> None:
         self._deps = deps
+        self._state = state
         self._runs = runs
         self._post = post
 
     def asked(self, asked: Asked) -> None:
-        """Answer, or let it wait for the ledger: one that is away is asked by the keeper alone, for each call may take long."""
-        run = self._runs.by_fence.get(asked.fence)
+        """
+        Serve a request, or let it wait for the ledger.
+
+        While the ledger is away only the keeper calls it, because each call may take long.
+        """
+        run = self._state.by_fence.get(asked.fence)
         if run is None or run.slot is None:
             return
         if run.phase is Phase.DROPPED:
@@ -38,21 +43,21 @@ class Requests:
             self._call(run, asked)
         elif asked.what == CANCEL:
             self._cancel_call(run, asked)
-        elif self._runs.trusted(run) and not self._runs.ledger_away:
+        elif self._state.trusted(run) and not self._state.ledger_away:
             self._write(run, asked)
         else:
             run.waiting.append(asked)
 
     def go_on(self, run: Run) -> None:
-        """Trust is back: answer what waited, until the ledger goes away again."""
-        if not self._runs.trusted(run):
+        """Serve the requests that waited: the run is trusted again."""
+        if not self._state.trusted(run):
             return
         waiting, run.waiting = run.waiting, []
         for asked in waiting:
             self.asked(asked)
 
     def _write(self, run: Run, asked: Asked) -> None:
-        assert run.slot is not None, "a run that asks is in a slot"
+        assert run.slot is not None, "a run with a request is in a slot"
         ledger = self._deps.ledger
         answer: Any = None
         try:
@@ -66,7 +71,9 @@ class Requests:
                 case "ended":
                     granted, answer = True, sorted(ledger.ended(asked.data))
                 case other:
-                    msg = f"Expected a request that this worker process knows, got {other!r}: a service that was not wired?"
+                    msg = (
+                        f"Expected a request that this worker process knows, got {other!r}: was the service assembled?"
+                    )
                     run.slot.reply(asked.fence, asked.id, {SERVICE_ERROR: msg})
                     return
         except LedgerUnavailable as error:
@@ -87,11 +94,11 @@ class Requests:
         def emit(event: Mapping[str, Any]) -> None:
             self._post(ServiceSaid(asked.fence, asked.id, event))
 
-        assert run.slot is not None, "a run that asks is in a slot"
+        assert run.slot is not None, "a run with a request is in a slot"
         service = self._deps.services[asked.what]
         try:
             run.calls[asked.id] = service.open(asked.data, run.token.uid, run.token.fence, emit)
-        except Exception as error:  # noqa: BLE001 - a service's fault is the job's trouble, not the runner's
+        except Exception as error:  # noqa: BLE001 - a service's fault fails the job's call, not the runner
             text = f"Expected the service {asked.what!r} to take the request, got {type(error).__name__}: {error}"
             run.slot.reply(asked.fence, asked.id, {SERVICE_ERROR: text})
 
@@ -101,8 +108,8 @@ class Requests:
             call.cancel()
 
     def service_said(self, said: ServiceSaid) -> None:
-        """Relay what a service says to the job that called it, if it is still there."""
-        run = self._runs.by_fence.get(said.fence)
+        """Relay an event of a service to the job that called it, if its run is still there."""
+        run = self._state.by_fence.get(said.fence)
         if run is None or run.slot is None or said.id not in run.calls:
             return
         end = bool(said.event.get("end"))

@@ -2,19 +2,20 @@
 The runner: receive → claim → run → decide → settle, for one Worker in one worker process.
 
 It is a step machine.
-Everything that happens is an event in its inbox; `handle` takes one event to the end and never waits for a job or a broker;
-`tick` does what has become due.  In production one thread does both for ever; the simulation calls them in any order it likes.
+Every input is an event in its inbox: `handle` processes one event completely, and never waits for a job or a broker.
+`tick` does what has become due.
+In production one thread calls both in a loop; the simulation calls them in any order.
 
 ::
 
-    adapter's I/O thread ── Connected, Delivered, Lost, Gone ──┐
-    slots ── Ready, Unready, Progressed, Asked, Ended ─────────┤
-    keeper ── Renewed, LedgerLost ─────────────────────────────┼──→ inbox ──→ handle
-    lookout ── Reached ────────────────────────────────────────┤
-    hand-overs ── HandedOver ──────────────────────────────────┤
-    service ── Staged ─────────────────────────────────────────┘
+    adapter's I/O thread ── Connected, Delivered, Lost, Unreachable ──┐
+    slots ── Ready, Unready, Progressed, Asked, Ended ────────────────┤
+    keeper ── Renewed, LedgerLost ────────────────────────────────────┼──→ inbox ──→ handle
+    consumer audit ── AuditResult ────────────────────────────────────┤
+    settler ── PlanResult ────────────────────────────────────────────┤
+    worker process ── Staged, ServiceSaid ────────────────────────────┘
 
-`deliveries.py` is its front half, `runs.py` its back half, `requests.py` what jobs ask for.
+`deliveries.py` is its front half, `runs.py` its back half, `requests.py` serves running jobs; `state.py` is what they share.
 """
 
 from __future__ import annotations
@@ -24,7 +25,6 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 
 from steadyworker.adapter import Blocked, Connected, Delivered, Lost, Signal, Unblocked, Unreachable
-from steadyworker.delivery import Delivery
 from steadyworker.ledger.base import Renewal, Token
 from steadyworker.lifecycle import Stage
 from steadyworker.outcome import Interrupted
@@ -33,44 +33,53 @@ from steadyworker.runner.deliveries import Deliveries
 from steadyworker.runner.requests import Requests
 from steadyworker.runner.runs import Runs
 from steadyworker.runner.slot_health import SlotHealth
-from steadyworker.runner.state import Deps, LedgerLost, Phase, PlanResult, Renewed, ServiceSaid, Staged, Timers
+from steadyworker.runner.state import (
+    Deps,
+    LedgerLost,
+    Phase,
+    PlanResult,
+    Renewed,
+    RunnerState,
+    ServiceSaid,
+    Staged,
+    Timers,
+)
 from steadyworker.slots.base import Asked, Ended, Progressed, Ready, SlotEvent, Unready
 
 RunnerEvent = Signal | SlotEvent | Renewed | LedgerLost | PlanResult | Staged | ServiceSaid | AuditResult
 
 _PROGRESS_EVERY = 1.0
 _LONGEST_WAIT = 5.0
-"""The loop turns at least this often, so that the watchdog has evidence of an idle runner too."""
+"""Seconds within which the loop turns, so that the watchdog has evidence of an idle runner too."""
 
 
 class Runner:
     """
-    Runs one Worker's jobs.
+    Runs the jobs of one Worker.
 
     1. `start` opens slots and adapter; `run` drives the machine until `end`.
-    2. `post` puts an event in the inbox, from any thread.
-    3. `stage` is how a stop is asked for; `finished` says that nothing is left to wait for.
-    4. `not_ready` says what is wrong with it, from any thread.
+    2. `post` puts an event into the inbox, from any thread.
+    3. The event `Staged` stops it; `finished` tells that nothing is left to wait for.
+    4. `not_ready` returns why no message is taken, from any thread.
     """
 
     def __init__(self, deps: Deps) -> None:
         self.deps = deps
         self.timers = Timers(deps.clock)
-        self.runs = Runs(deps, self.timers, self.post, self._again, self._ledger_lost)
-        self.deliveries = Deliveries(deps, self.runs, self.timers)
-        self.requests = Requests(deps, self.runs, self.post)
-        self.stage = Stage.RUNNING
+        self.state = RunnerState(deps)
+        self.runs = Runs(deps, self.state, self.timers, self.post)
+        self.deliveries = Deliveries(deps, self.state, self.runs, self.timers)
+        self.requests = Requests(deps, self.state, self.runs, self.post)
         self.final: str | None = None
         self.killed = False
-        self._ended = False
+        self.audit_result = AuditResult()
+        self.slot_health = SlotHealth(deps.clock)
         self.last_turn = deps.clock.monotonic()
+        self._ended = False
         self._connection = "connecting"
         self._was_connected = False
         self._blocked: str | None = None
-        self.audit_result = AuditResult()
-        self.slot_health = SlotHealth(deps.clock)
-        self._ledger_cause: str | None = None
-        self._window = 0
+        self._prefetch = 0
         self._not_ready: Mapping[str, str] = self._causes()
         self._tokens: tuple[Token, ...] = ()
         self._inbox: queue.SimpleQueue[RunnerEvent] = queue.SimpleQueue()
@@ -95,16 +104,16 @@ class Runner:
             self.tick()
 
     def end(self) -> None:
-        """Let `run` return, whatever is left; from any thread."""
+        """Make `run` return, whatever is left; from any thread."""
         self._ended = True
-        self.post(Staged(self.stage))
+        self.post(Staged(self.state.stage))
 
     def post(self, event: RunnerEvent) -> None:
-        """Put an event in the inbox."""
+        """Put an event into the inbox."""
         self._inbox.put(event)
 
     def drain_inbox(self) -> int:
-        """Handle what is in the inbox now, and answer how much it was; for those who drive by hand."""
+        """Handle the events that are in the inbox now, and return their number; for tests that drive it by hand."""
         handled = 0
         while not self._inbox.empty():
             self.handle(self._inbox.get())
@@ -112,14 +121,14 @@ class Runner:
         return handled
 
     def tick(self) -> None:
-        """Do what has become due."""
+        """Do what has become due, and end the turn."""
         self.timers.fire()
-        self._settle_state()
+        self._end_turn()
 
     def handle(self, event: RunnerEvent) -> None:
-        """Take one event to its end."""
+        """Process one event completely, as a turn of its own."""
         self._take(event)
-        self._settle_state()
+        self._end_turn()
 
     def _take(self, event: RunnerEvent) -> None:  # noqa: C901, PLR0912 - one case per event
         match event:
@@ -131,7 +140,7 @@ class Runner:
                 self.deliveries.arrived(delivery)
             case Lost(id=id_, cause=cause):
                 if id_ is None:
-                    self._connection = cause  # until the next Connected, which a broker may grant and take at once
+                    self._connection = cause  # until the next Connected, which a broker may send and revoke at once
                 self.deliveries.lost(event)
             case Unreachable(cause=cause, final=final):
                 self._connection = cause
@@ -143,98 +152,100 @@ class Runner:
             case AuditResult():
                 self.audit_result = event
             case Ready(slot=number):
-                self._slot_ready(number)
+                self.state.ready_slots.add(number)
+                self.slot_health.ready(number)
+                self.state.reconsider()
             case Unready():
                 self._slot_unready(event)
             case Progressed(fence=fence, done=done, total=total, note=note):
-                if (run := self.runs.by_fence.get(fence)) is not None:
+                if (run := self.state.by_fence.get(fence)) is not None:
                     self.runs.remember(run, done, total, note)
             case Asked():
                 self.requests.asked(event)
             case ServiceSaid():
                 self.requests.service_said(event)
             case Ended(fence=fence, outcome=outcome, killed=killed):
-                self.killed = self.killed or (killed and self.stage >= Stage.DRAINING)
+                self.killed = self.killed or (killed and self.state.stage >= Stage.DRAINING)
                 self.runs.slot_ended(fence, outcome)
-                self.deliveries.reconsider()
+                self.state.reconsider()
             case Renewed():
                 self._renewed(event)
             case LedgerLost(cause=cause):
-                self._ledger_lost(cause)
+                self.runs.ledger_lost(cause)
             case PlanResult():
-                self._plan_returned(event)
+                self.runs.plan_returned(event)
+                if event.error is None and (settled := event.plan.settled_with) is not None:
+                    self.deliveries.settled(settled)
+                self.state.reconsider()
             case Staged(stage=stage, kill=kill):
                 self._staged(stage, kill=kill)
 
-    def _settle_state(self) -> None:
-        """What depends on everything else, once a turn: the window, and for other threads the keeper's tokens and the causes."""
-        self._tokens = tuple(run.token for run in self.runs.by_fence.values() if run.phase is not Phase.DROPPED)
-        if self.deliveries.shut:
-            self._window, self.deliveries.shut = 0, False
-        if (window := self._wanted_window()) != self._window:
-            self._window = window
-            self.deps.adapter.prefetch(window)
+    def _end_turn(self) -> None:
+        """Do once a turn what depends on everything else: held deliveries, the prefetch, what other threads read."""
+        state = self.state
+        while state.recheck:
+            state.recheck = False
+            self.deliveries.reconsider()
+        self._tokens = tuple(run.token for run in state.by_fence.values() if run.phase is not Phase.DROPPED)
+        if state.paused:
+            self._prefetch, state.paused = 0, False
+        if (wanted := self._wanted_prefetch()) != self._prefetch:
+            self._prefetch = wanted
+            self.deps.adapter.prefetch(wanted)
         self._not_ready = self._causes()
         self.last_turn = self.deps.clock.monotonic()
 
-    # --- credits ---------------------------------------------------------------------------------------------------
+    # --- prefetch --------------------------------------------------------------------------------------------------
 
-    def _wanted_window(self) -> int:
-        """Slots that work, less those whose run holds no valid delivery; a run adrift may offer its credit for a while."""
-        if self.stage is not Stage.RUNNING or self.runs.ledger_away or self.deps.quota.spent or self.audit_result.cause:
+    def _wanted_prefetch(self) -> int:
+        """
+        Return how many deliveries may be unsettled.
+
+        One for each slot that works, except slots whose run is detached: it may offer its own for a while.
+        """
+        state = self.state
+        if state.stage is not Stage.RUNNING or state.ledger_away or self.deps.quota.spent or self.audit_result.cause:
             return 0
-        detached = self.runs.slots_detached()
-        offered = detached if self.deps.clock.monotonic() < self.deliveries.offers_end and self.deps.adoption else 0
-        return max(0, len(self.runs.up) - detached + offered)
+        detached = state.slots_detached()
+        offered = detached if self.deps.adoption and self.deps.clock.monotonic() < state.adopt_until else 0
+        return max(0, len(state.ready_slots) - detached + offered)
 
     # --- slots -----------------------------------------------------------------------------------------------------
 
-    def _slot_ready(self, number: int) -> None:
-        self.runs.up.add(number)
-        self.slot_health.ready(number)
-        self.deliveries.reconsider()
-
-    def _slot_unready(self, told: Unready) -> None:
-        """`setup` is not the job's fault: nothing is claimed, and after three failures in a row the process gives up."""
-        self.runs.up.discard(told.slot)
-        rest = self.slot_health.unready(told)
-        if self.runs.up:
-            self.deliveries.reconsider()
+    def _slot_unready(self, event: Unready) -> None:
+        """Start the slot again after a pause; `setup` is not the job's fault, so no job is claimed meanwhile."""
+        self.state.ready_slots.discard(event.slot)
+        pause = self.slot_health.unready(event)
+        if self.state.ready_slots:
+            self.state.reconsider()
         else:
             self.deliveries.release_held()
-        slot = next(each for each in self.deps.slots if each.id == told.slot)
-        if self.stage < Stage.DRAINING:
-            self.timers.after(rest, lambda: slot.start(self.post))
+        slot = next(each for each in self.deps.slots if each.id == event.slot)
+        if self.state.stage < Stage.DRAINING:
+            self.timers.after(pause, lambda: slot.start(self.post))
 
     # --- the ledger ------------------------------------------------------------------------------------------------
 
     def tokens(self) -> Sequence[Token]:
-        """The claims to renew (Holder)."""
+        """Return the claims to renew (Holder)."""
         return self._tokens
 
     def renewed(self, began: float, answers: Sequence[tuple[Token, Renewal]]) -> None:
-        """The ledger answered a renewal (Holder)."""
+        """Receive the ledger's answers to a renewal (Holder)."""
         self.post(Renewed(began, answers))
 
     def ledger_lost(self, cause: str) -> None:
-        """The ledger did not answer (Holder)."""
+        """Receive that the ledger did not answer (Holder)."""
         self.post(LedgerLost(cause))
 
-    def _ledger_lost(self, cause: str) -> None:
-        if not self.runs.ledger_away:
-            self.deps.hurry()
-        self.runs.ledger_away, self._ledger_cause = True, cause
-        if self.deps.stop_on_ledger_loss:
-            self.runs.end_what_has_no_lease()
-
-    def _renewed(self, told: Renewed) -> None:
-        self.runs.ledger_away, self._ledger_cause = False, None
-        for token, renewal in told.answers:
-            run = self.runs.by_fence.get(token.fence)
+    def _renewed(self, event: Renewed) -> None:
+        self.state.ledger_cause = None
+        for token, renewal in event.answers:
+            run = self.state.by_fence.get(token.fence)
             if run is None:
                 continue
             if renewal.granted:
-                run.trusted_until = max(run.trusted_until, told.began + self.deps.times.trust_for)
+                run.trusted_until = max(run.trusted_until, event.began + self.deps.times.trust_for)
                 if renewal.cancel_reason is not None and run.phase is Phase.RUNNING and run.cancel_reason is None:
                     self.runs.cancel(run, renewal.cancel_reason)
             elif run.phase in (Phase.RUNNING, Phase.ENDED) or run.stopped:
@@ -242,75 +253,66 @@ class Runner:
         self._go_on()
 
     def _go_on(self) -> None:
-        """The ledger is back, or trust is: everything that waited for it goes on."""
-        for run in list(self.runs.by_fence.values()):
+        """Continue everything that waited for the ledger, or for a run to be trusted again."""
+        for run in list(self.state.by_fence.values()):
             if run.phase is Phase.ENDED:
-                self.runs.hand(run)
+                self.runs.settle(run)
             elif run.phase is Phase.SETTLING and run.plan is not None and run.stopped:
                 self.runs.retry(run.plan, run)
             self.requests.go_on(run)
-        self.deliveries.reconsider()
-
-    # --- hand-overs ------------------------------------------------------------------------------------------------
-
-    def _plan_returned(self, told: PlanResult) -> None:
-        self.runs.plan_returned(told)
-        if told.error is None and (settled := told.plan.settled_with) is not None:
-            self.deliveries.settled(settled)
-        self.deliveries.reconsider()
-
-    def _again(self, delivery: Delivery) -> None:
-        self.deliveries.consider(delivery)
+        self.state.reconsider()
 
     # --- stopping --------------------------------------------------------------------------------------------------
 
     def _staged(self, stage: Stage, *, kill: bool) -> None:
-        self.stage = self.deliveries.stage = stage
+        self.state.stage = stage
         for slot in self.deps.slots:
             if stage >= Stage.DRAINING:
                 slot.stopping()
-        for run in list(self.runs.by_fence.values()):
+        for run in list(self.state.by_fence.values()):
             if run.slot is None or run.phase is not Phase.RUNNING:
                 continue
             if kill:
                 run.slot.kill(run.token.fence, Interrupted())
             elif stage >= Stage.DRAINING:
                 run.slot.interrupt(run.token.fence, "shutdown", hard=stage >= Stage.INTERRUPTING)
-        self.deliveries.reconsider()
+        self.state.reconsider()
 
     @property
     def finished(self) -> bool:
-        """Nothing is left to wait for: no run, no hand-over, nothing held."""
-        return self.stage >= Stage.DRAINING and not (self.runs.by_fence or self.runs.passing or self.deliveries.held)
+        """True when a stop has begun and nothing is left to wait for."""
+        state = self.state
+        return state.stage >= Stage.DRAINING and not (state.by_fence or state.passing or state.held)
 
     @property
     def idle(self) -> bool:
-        """Nothing is under way here."""
-        return not (self.runs.by_fence or self.runs.passing or self.deliveries.valid)
+        """True when nothing is under way."""
+        return not (self.state.by_fence or self.state.passing or self.state.valid)
 
     @property
     def waiting(self) -> bool:
-        """Messages are taken, and there is none."""
-        return self.idle and self._window > 0
+        """True when messages are taken, and there is none."""
+        return self.idle and self._prefetch > 0
 
     def _write_progress(self) -> None:
-        self.runs.write_progress(list(self.runs.by_fence.values()))
+        self.runs.write_progress(list(self.state.by_fence.values()))
         self.timers.after(_PROGRESS_EVERY, self._write_progress)
 
     # --- for people ------------------------------------------------------------------------------------------------
 
     def not_ready(self) -> Mapping[str, str]:
-        """Why no message is taken, by the name of the part, as of the last turn; empty when all is well; from any thread."""
+        """Return why no message is taken, by part, as of the last turn; empty when all is well; from any thread."""
         return self._not_ready
 
     def _causes(self) -> Mapping[str, str]:
+        state, health = self.state, self.slot_health.causes
         causes = {
-            **{f"{target} queue": why for target, why in self.runs.missing.items()},
             "broker": self._connection or None,
             "broker alarm": self._blocked,
-            "ledger": self._ledger_cause,
+            "ledger": state.ledger_cause,
             "consumers": self.audit_result.cause,
-            "setup": next(iter(self.slot_health.causes.values()), None if self.runs.up else "not over yet"),
-            "stage": None if self.stage is Stage.RUNNING else self.stage.name.lower(),
+            "setup": next(iter(health.values()), None if state.ready_slots else "not over yet"),
+            "stage": None if state.stage is Stage.RUNNING else state.stage.name.lower(),
         }
-        return {part: why for part, why in causes.items() if why is not None}
+        missing = {f"{target} queue": why for target, why in self.runs.missing.items()}
+        return missing | {part: why for part, why in causes.items() if why is not None}

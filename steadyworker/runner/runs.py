@@ -1,13 +1,14 @@
 """
-The back half of the runner: from a claim to the last word on it.
+The back half of the runner: the life of a run, from its claim to its settlement.
 
 ::
 
-    start ──→ asked, progressed … ──→ ended ──→ decide ──→ hand over ──→ settled
-                     │                   │                     │
-                     └── refused: the run is dropped, and its delivery goes back through the table
+    start ──→ requests, progress … ──→ ended ──→ settle ──→ settled
+                      │                  │          │
+                      └──────────────────┴──────────┴── the ledger refuses a write: the run is dropped,
+                                                        and its delivery goes through the decision table again
 
-What a job asks for waits while the ledger is away or the run has no trust; nothing is refused for that.
+A request of the job waits while the ledger is away or the run is not trusted; it is not refused for that.
 """
 
 from __future__ import annotations
@@ -16,102 +17,56 @@ from collections.abc import Callable, Iterable
 
 from tenacity import wait_random_exponential
 
-from steadyworker.delivery import Delivery
+from steadyworker.delivery import Delivery, Settled
 from steadyworker.errors import LedgerUnavailable, PublishFailed
 from steadyworker.events import DeliveryLost, Fenced, JobEnded, JobStarted, TakenOver
-from steadyworker.ledger.base import JobId, Progress, Row
-from steadyworker.outcome import (
-    CANCELLED,
-    Done,
-    Failed,
-    Interrupted,
-    Outcome,
-    Rejected,
-)
-from steadyworker.retry import RetryPolicy
-from steadyworker.runner import report, settlement_plan
+from steadyworker.ledger.base import Progress, Row
+from steadyworker.outcome import CANCELLED, Done, Failed, Interrupted, Outcome, Rejected
+from steadyworker.retry import draw
+from steadyworker.runner import report
 from steadyworker.runner.envelope import Envelope, too_large
 from steadyworker.runner.planning import finishing_plan, plan_for, task_of
-from steadyworker.runner.settlement_plan import SettlementPlan
-from steadyworker.runner.settler import Carrier, Refused
-from steadyworker.runner.state import Deps, Phase, PlanResult, Run, Timers
+from steadyworker.runner.settlement_plan import RecordInterrupted, SettlementPlan, Step
+from steadyworker.runner.settler import Refused, Settler
+from steadyworker.runner.state import Deps, Phase, PlanResult, Run, RunnerState, Timers
 from steadyworker.slots.base import Slot
 
-_BACK_OFF = RetryPolicy(wait=wait_random_exponential(multiplier=0.5, max=30))
-"""The waits between tries of a hand-over that cannot publish: full jitter, at most 30 s."""
+_BACK_OFF = wait_random_exponential(multiplier=0.5, max=30)
+"""The waits between attempts to publish: full jitter, at most 30 s."""
 
 _LIMITS = ("time-limit", "stalled")
-"""What a run that waits for the ledger cannot help: such an end is an interruption, and free."""
+"""A run that waits for the ledger cannot prevent these ends: they count as an interruption, which is free."""
 
 
 class Runs:
     """
     The runs of one Worker in this process.
 
-    1. `start` begins a run, `ended` takes its outcome, `hand` gives it to the ledger and the broker.
-    2. `adrift` and `adopt` change what a run will settle, and nothing else.
-    3. `drop` ends a run that the ledger refused.
-    4. `pass_on` hands over what never was a run.
+    1. `start` begins a run, `ended` receives its outcome, `settle` plans and carries out what follows.
+    2. `detached` and `adopt` change which delivery a run will settle, and nothing else.
+    3. `drop` ends a run whose write the ledger refused.
+    4. `carry_out` takes plans that belong to no run.
     """
 
-    def __init__(
-        self,
-        deps: Deps,
-        timers: Timers,
-        post: Callable[[PlanResult], None],
-        again: Callable[[Delivery], None],
-        ledger_lost: Callable[[str], None],
-    ) -> None:
-        self.by_fence: dict[int, Run] = {}
-        self.passing: list[SettlementPlan] = []
-        self.settled_jobs = 0
-        self.up: set[int] = set()
-        self.ledger_away = False
-        self.ledger_lost = ledger_lost
-        self._failing: dict[SettlementPlan, str] = {}
+    def __init__(self, deps: Deps, state: RunnerState, timers: Timers, post: Callable[[PlanResult], None]) -> None:
         self._deps = deps
+        self._state = state
         self._timers = timers
-        self._again = again
-        self._carrier = Carrier(deps, post)
-
-    # --- what there is ---------------------------------------------------------------------------------------------
-
-    def free_slot(self) -> Slot | None:
-        """A slot that can begin a run now."""
-        busy = self._busy()
-        return next((slot for slot in self._deps.slots if slot.warm and slot.id not in busy), None)
-
-    def warming(self) -> bool:
-        """Whether a slot that nobody has will be warm soon: its child is being replaced."""
-        return bool(self.up - self._busy())
-
-    def _busy(self) -> set[int]:
-        return {run.slot.id for run in self.by_fence.values() if run.slot is not None}
+        self._failing: dict[SettlementPlan, str] = {}
+        self._settler = Settler(deps.ledger, deps.adapter, deps.submit, post)
 
     @property
     def missing(self) -> dict[str, str]:
-        """The targets that a hand-over waits for, each with why."""
+        """The targets that a plan could not publish to, each with its cause."""
         return {plan.message.to.value: why for plan, why in self._failing.items() if plan.message is not None}
-
-    def slots_detached(self) -> int:
-        """How many slots are busy with runs that hold no valid delivery."""
-        return sum(1 for run in self.by_fence.values() if run.slot is not None and run.delivery is None)
-
-    def unreaped(self, id: JobId) -> bool:
-        """Whether an earlier run of this job is still in a slot here."""
-        return any(run.token.id == id and run.slot is not None for run in self.by_fence.values())
-
-    def trusted(self, run: Run) -> bool:
-        """Whether the ledger's last word on this run is young enough to commit on."""
-        return self._deps.clock.boottime() < run.trusted_until
 
     # --- from claim to outcome -------------------------------------------------------------------------------------
 
     def start(self, row: Row, envelope: Envelope, slot: Slot, began: float, *, lost: bool, before: Row | None) -> None:
-        """Begin the run that was claimed; one that was cancelled, or whose body is too large, ends before it begins."""
+        """Begin the run that was claimed; a cancelled job, or one whose body is too large, ends before its handler starts."""
         trusted_until = began + self._deps.times.trust_for
         run = Run(row.token, row, envelope, envelope.delivery, trusted_until, self._deps.clock.monotonic(), slot)
-        self.by_fence[row.fence] = run
+        self._state.by_fence[row.fence] = run
         about = report.about(row.token, self._deps.clock)
         if lost:
             self._deps.emit(TakenOver(**about, losses=row.counters.losses))
@@ -127,17 +82,21 @@ class Runs:
         self._deps.emit(JobStarted(**about, attempt=row.counters.attempts + 1, why=report.why(before, lost=lost)))
 
     def finish(self, row: Row, envelope: Envelope, began: float) -> None:
-        """Finish a hand-over that its owner left at `moving`, under the fence that was asked for at `began`; nothing runs."""
+        """
+        Finish a settlement that its owner left at `moving`; no handler runs.
+
+        `began` is the boot time at which this process asked for the new fence.
+        """
         clock, times = self._deps.clock, self._deps.times
         run = Run(row.token, row, envelope, envelope.delivery, began + times.trust_for, clock.monotonic())
         run.outcome = Failed(row.reason, row.error_class)
         run.phase = Phase.SETTLING
         run.plan = finishing_plan(row, envelope, self._deps.worker)
-        self.by_fence[row.fence] = run
-        self._carrier.carry(run.plan, run)
+        self._state.by_fence[row.fence] = run
+        self._settler.carry_out(run.plan, run)
 
     def cancel(self, run: Run, reason: str) -> None:
-        """The job was cancelled: its calls raise, and it is killed if it does not end by itself."""
+        """Cancel a run: the calls of its job raise Interrupt, and after the grace period the slot kills it."""
         run.cancel_reason = reason
         if run.slot is None:
             return
@@ -146,8 +105,8 @@ class Runs:
         self._timers.after(self._deps.times.cancel_grace, lambda: slot.kill(fence, Rejected(f"{CANCELLED}{reason}")))
 
     def slot_ended(self, fence: int, outcome: Outcome) -> None:
-        """A slot says that this run is over and reaped."""
-        run = self.by_fence.get(fence)
+        """Receive the outcome of a run whose slot is free again."""
+        run = self._state.by_fence.get(fence)
         if run is None:
             return
         run.slot = None
@@ -158,19 +117,19 @@ class Runs:
             call.cancel()
         run.calls.clear()
         if run.phase is Phase.DROPPED:
-            del self.by_fence[fence]
+            del self._state.by_fence[fence]
         else:
             self.ended(run, outcome)
 
     def ended(self, run: Run, outcome: Outcome) -> None:
-        """The run has its outcome; what follows is up to the policy and the ledger."""
+        """Receive the outcome of a run, and settle its message."""
         if run.cancel_reason is not None and not isinstance(outcome, Done):
             outcome = Rejected(f"{CANCELLED}{run.cancel_reason}")
         run.outcome = outcome
         run.phase = Phase.ENDED
-        self.write_progress([run])  # the last one; those before it were written once a second
+        self.write_progress([run])
         seconds = round(self._deps.clock.monotonic() - run.started, 6)
-        self.hand(run)
+        self.settle(run)
         self._deps.emit(
             JobEnded(
                 **report.about(run.token, self._deps.clock),
@@ -182,22 +141,22 @@ class Runs:
 
     # --- from outcome to settlement --------------------------------------------------------------------------------
 
-    def hand(self, run: Run) -> None:
-        """Decide, and hand over; waits, untouched, for a renewal to restore trust."""
-        if run.outcome is None or not self.trusted(run):
+    def settle(self, run: Run) -> None:
+        """Plan the settlement and carry it out; a run that is not trusted waits for a renewal."""
+        if run.outcome is None or not self._state.trusted(run):
             return
         run.phase = Phase.SETTLING
         run.plan = plan_for(run, run.outcome, self._deps)
-        self._carrier.carry(run.plan, run)
+        self._settler.carry_out(run.plan, run)
 
-    def pass_on(self, plan: SettlementPlan) -> None:
-        """Hand over what is not a run: a copy, an answer, a release."""
-        self.passing.append(plan)
-        self._carrier.carry(plan, None)
+    def carry_out(self, plan: SettlementPlan) -> None:
+        """Carry out a plan that belongs to no run."""
+        self._state.passing.append(plan)
+        self._settler.carry_out(plan, None)
 
-    def plan_returned(self, told: PlanResult) -> None:
-        """A hand-over came to its end, or to what stopped it."""
-        plan, run, error = told.plan, told.run, told.error
+    def plan_returned(self, result: PlanResult) -> None:
+        """Receive a plan that is carried out, or that an error stopped."""
+        plan, run, error = result.plan, result.run, result.error
         self._failing.pop(plan, None)
         match error:
             case Refused():
@@ -210,53 +169,60 @@ class Runs:
             case PublishFailed():
                 self._publish_later(plan, run, error)
             case _:
-                self._carrier.note(plan)
+                self._record_settled(plan)
                 self._over(plan, run)
 
     def _publish_later(self, plan: SettlementPlan, run: Run | None, error: PublishFailed) -> None:
-        """It keeps lease and delivery, and tries again; the process is not ready, by name of the target."""
+        """Try again after a while; the plan keeps its lease and its delivery, and the process is not ready meanwhile."""
         plan.failures += 1
         self._failing[plan] = str(error)
-        self._timers.after(_BACK_OFF.delay(min(plan.failures, 10)), lambda: self.retry(plan, run))
+        self._timers.after(draw(_BACK_OFF, min(plan.failures, 10)), lambda: self.retry(plan, run))
 
     def retry(self, plan: SettlementPlan, run: Run | None) -> None:
-        """Go on with a hand-over that was stopped, unless it was dropped meanwhile."""
+        """Continue a plan that was stopped, unless its run was dropped meanwhile."""
         if run is None:
             if plan.delivery is None:
                 self._failing.pop(plan, None)
-                self.passing.remove(plan)
+                self._state.passing.remove(plan)
             else:
-                self._carrier.carry(plan, None)
+                self._settler.carry_out(plan, None)
             return
-        dropped = self.by_fence.get(run.token.fence) is not run or run.phase is not Phase.SETTLING
+        dropped = self._state.by_fence.get(run.token.fence) is not run or run.phase is not Phase.SETTLING
         if dropped:
             self._failing.pop(plan, None)
-        elif plan.recorded or self.trusted(run):
+        elif Step.RECORD not in plan.steps[plan.at :] or self._state.trusted(run):
             run.stopped = False
-            self._carrier.carry(plan, run)
+            self._settler.carry_out(plan, run)
+
+    def _record_settled(self, plan: SettlementPlan) -> None:
+        """Record how certain the settlement is: the ledger keeps a row for a shorter time once the broker has confirmed it."""
+        if plan.settled is None or plan.token is None or isinstance(plan.record, RecordInterrupted):
+            return
+        try:
+            self._deps.ledger.settled(plan.token, plan.settled is Settled.CONFIRMED)
+        except LedgerUnavailable:
+            return  # the ledger keeps the row for longer than necessary
 
     def _over(self, plan: SettlementPlan, run: Run | None) -> None:
         if run is None:
-            self.passing.remove(plan)
+            self._state.passing.remove(plan)
             return
-        self.by_fence.pop(run.token.fence, None)
-        if not isinstance(plan.record, settlement_plan.RecordInterrupted):
-            self.settled_jobs += 1
-        elif not run.saved:
+        self._state.by_fence.pop(run.token.fence, None)
+        if isinstance(plan.record, RecordInterrupted) and not run.saved:
             report.often_interrupted(run.token, plan.record.counters.interruptions)
         self._deps.emit(report.settled(run, plan, self._deps.clock))
         late = run.delivery
         if late is not None and late is not plan.settled_with:
-            self._again(late)
+            self._state.reconsider(late)
 
     # --- what happens to a run -------------------------------------------------------------------------------------
 
     def detached(self, delivery: Delivery, cause: str) -> None:
-        """This delivery can no longer be settled; whoever meant to settle it goes on without."""
-        for plan in self.passing:
+        """Take this delivery from the run or plan that meant to settle it: the broker no longer accepts that."""
+        for plan in self._state.passing:
             if plan.delivery is delivery:
                 plan.delivery = None
-        for run in self.by_fence.values():
+        for run in self._state.by_fence.values():
             if run.delivery is delivery:
                 run.delivery = None
                 if run.plan is not None:
@@ -264,13 +230,13 @@ class Runs:
                 self._deps.emit(DeliveryLost(**report.about(run.token, self._deps.clock), cause=cause))
 
     def adopt(self, run: Run, delivery: Delivery) -> None:
-        """Bind a redelivery to the run that is under way; nothing restarts, and the job is not told."""
+        """Bind a redelivery to the run that is under way: the run goes on, and settles this delivery."""
         run.delivery = delivery
         if run.plan is not None:
             run.plan.delivery = delivery
 
     def drop(self, run: Run, write: str) -> None:
-        """The ledger refused a write: the run ends, and its delivery goes back through the table as if it had just arrived."""
+        """End a run whose write the ledger refused; its delivery goes through the decision table again."""
         self._deps.emit(Fenced(**report.about(run.token, self._deps.clock), write=write))
         delivery, run.delivery = run.delivery, None
         if run.slot is not None:
@@ -280,29 +246,31 @@ class Runs:
             for asked in waiting:
                 run.slot.reply(asked.fence, asked.id, None, refused="fenced")
         else:
-            self.by_fence.pop(run.token.fence, None)
+            self._state.by_fence.pop(run.token.fence, None)
         if delivery is not None:
-            self._again(delivery)
+            self._state.reconsider(delivery)
 
-    def end_what_has_no_lease(self) -> None:
-        """End what somebody else may have taken over by now (`on_ledger_loss = "stop"`)."""
+    def ledger_lost(self, cause: str) -> None:
+        """Note that the ledger did not answer; with `on_ledger_loss = "stop"`, end the runs whose lease is over."""
+        if not self._state.ledger_away:
+            self._deps.hurry()
+        self._state.ledger_cause = cause
+        if not self._deps.stop_on_ledger_loss:
+            return
         now, times = self._deps.clock.boottime(), self._deps.times
-        for run in self.by_fence.values():
-            if (
-                now > run.trusted_until - times.trust_for + times.lease
-                and run.phase is Phase.RUNNING
-                and run.slot is not None
-            ):
+        for run in self._state.by_fence.values():
+            lease_over = now > run.trusted_until - times.trust_for + times.lease
+            if lease_over and run.phase is Phase.RUNNING and run.slot is not None:
                 run.slot.kill(run.token.fence, Interrupted())
 
     def remember(self, run: Run, done: float | None, total: float | None, note: str) -> None:
-        """Progress, to be written with the next beats."""
+        """Keep the progress of a run until it is written."""
         run.progress = Progress(done, total, note, self._deps.clock.wall())
 
     def write_progress(self, runs: Iterable[Run]) -> None:
-        """Write what moved since the last time; lossy."""
+        """Write the progress that changed since the last call; some of it may be lost."""
         for run in runs:
-            if run.progress is not None and not self.ledger_away:
+            if run.progress is not None and not self._state.ledger_away:
                 progress, run.progress = run.progress, None
                 try:
                     self._deps.ledger.progress(run.token, progress)

@@ -1,182 +1,143 @@
 """
-Settle once, and last: the only caller of `adapter.publish` and `adapter.settle`.
+The settler carries settlement plans out: the only caller of `adapter.publish` and `adapter.settle`.
 
-The order is always the same (contract §3), with the ledger's word between the steps::
-
-    record ──→ publish ──→ confirm ──→ settle ──→ note
-    running    the copy,   moving →    the        known or
-    → done |   confirmed   moved |     original   written
-      moving               dead
-
-A `HandOver` knows which of these steps it needs and how far it is; `advance` goes on where it stopped.
-Each step may be repeated: the ledger refuses a second record, and answers the redelivery of what was not acknowledged.
+It settles once, and last: the ledger records an outcome before the broker may forget the message.
+`settlement_plan.py` has the steps and their order.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable
 
 from steadyworker.adapter import Adapter, SettlesAsync
-from steadyworker.delivery import Delivery, Settled
+from steadyworker.delivery import Delivery, OutgoingMessage, Settled
 from steadyworker.errors import LedgerUnavailable, PublishFailed, StaleDelivery, SteadyWorkerError, Unsettled
 from steadyworker.ledger.base import Ledger, Token, Verdict
 from steadyworker.runner.settlement_plan import RecordDone, RecordInterrupted, SettlementPlan, Step
-from steadyworker.runner.state import Deps, PlanResult, Run
+from steadyworker.runner.state import PlanResult, Run
 
 
 class Refused(SteadyWorkerError):
-    """The ledger refused a write: someone else holds the job, and the run must be dropped."""
+    """The ledger refused a write: another worker process holds the job, and the run must be dropped."""
 
 
-@dataclass(frozen=True, slots=True)
 class Settler:
-    """Carries hand-overs out, one step after the other; stateless, so that any number of threads may share it."""
+    """
+    Runs settlements: on the runner's thread, or on a pool thread if a step must wait for the broker.
 
-    ledger: Ledger
-    adapter: Adapter
-    soon: SettlesAsync | None = None
+    Args:
+        ledger: Records outcomes.
+        adapter: Publishes messages and settles deliveries.
+        submit: Runs a callable on a pool thread.
+        post: Receives a `PlanResult` for each plan that ended or was stopped; called from any thread.
+    """
 
-    def advance(self, plan: SettlementPlan, answered: Callable[[], None] | None = None) -> bool:
+    def __init__(
+        self,
+        ledger: Ledger,
+        adapter: Adapter,
+        submit: Callable[[Callable[[], None]], object],
+        post: Callable[[PlanResult], None],
+    ) -> None:
+        self._ledger = ledger
+        self._adapter = adapter
+        self._async = adapter if isinstance(adapter, SettlesAsync) else None
+        self._submit = submit
+        self._post = post
+
+    def carry_out(self, plan: SettlementPlan, run: Run | None) -> None:
+        """Take the steps that are left; `post` receives the result."""
+        left = plan.steps[plan.at :]
+        if Step.PUBLISH in left or (self._async is None and Step.SETTLE in left):
+            self._submit(lambda: self._carry_out(plan, run))
+        else:
+            self._carry_out(
+                plan, run
+            )  # saves two changes of thread: the runner's thread may write to the ledger anyway
+
+    def _carry_out(self, plan: SettlementPlan, run: Run | None) -> None:
+        try:
+            if self.advance(plan, lambda: self._post(PlanResult(plan, run, None))):
+                self._post(PlanResult(plan, run, None))
+        except (Refused, LedgerUnavailable, PublishFailed) as error:
+            self._post(PlanResult(plan, run, error))
+
+    def advance(self, plan: SettlementPlan, on_settled: Callable[[], None]) -> bool:
         """
-        Go on where it stopped, until it is over; answers whether it is.
+        Take the steps that are left, and return True when all are done.
 
-        It is not when an adapter that settles soon has begun to: `answered` is called, from any thread, when the broker
-        has answered, and only the note is left.
+        Returns False while the broker has yet to answer an asynchronous settlement.
+        `on_settled` is then called once, from any thread, when it has answered.
+        A delivery that can no longer be settled is not an error: its redelivery is acknowledged from the record.
 
-        Raises Refused, LedgerUnavailable or PublishFailed from the step that stopped it.
-        A settlement that can no longer be made is not an error: the ledger answers the redelivery.
+        Raises Refused, LedgerUnavailable or PublishFailed from the step that failed; `plan.at` stays at that step.
         """
-        while (step := plan.step) is not None:
-            delivery = plan.delivery  # read once: the end of its epoch may take it away at any moment
-            if step is Step.SETTLE and self.soon is not None and answered is not None and delivery is not None:
-                self._settle_async(self.soon, plan, delivery, answered)
-                return False
-            getattr(self, _STEPS[step])(plan)
+        while plan.at < len(plan.steps):
+            match plan.steps[plan.at]:
+                case Step.RECORD:
+                    self._record(plan)
+                case Step.PUBLISH:
+                    assert plan.message is not None, "a plan with a publish step has a message"
+                    self._publish(plan.message)
+                case Step.CONFIRM:
+                    if not self._ledger.moved(_token(plan)):
+                        raise Refused("confirm")
+                case Step.SETTLE:
+                    delivery = plan.delivery  # read once: another thread may set it to None at any moment
+                    if delivery is not None and self._async is not None:
+                        self._settle_async(self._async, plan, delivery, on_settled)
+                        return False
+                    if delivery is not None:
+                        self._settle(plan, delivery)
             plan.at += 1
         return True
 
-    def waits(self, plan: SettlementPlan) -> bool:
-        """Whether what is left of it waits for a broker, and so wants a thread of its own."""
-        left = plan.steps[plan.at :]
-        return Step.PUBLISH in left or (self.soon is None and Step.SETTLE in left)
-
     def _record(self, plan: SettlementPlan) -> None:
-        token, record = _owned(plan), plan.record
-        match record:
+        token = _token(plan)
+        match plan.record:
             case RecordDone():
-                granted = self.ledger.done(token)
+                granted = self._ledger.done(token)
             case RecordInterrupted(counters=counters):
-                granted = self.ledger.interrupted(token, counters)
-            case Verdict():
-                granted = self.ledger.moving(token, record)
+                granted = self._ledger.interrupted(token, counters)
+            case Verdict() as verdict:
+                granted = self._ledger.moving(token, verdict)
             case None:
-                msg = "a hand-over with a record step has something to record"
-                raise AssertionError(msg)
+                raise AssertionError("a plan with a record step has a record")
         if not granted:
-            raise Refused(step_name(Step.RECORD))
+            raise Refused("record")
 
-    def _publish(self, plan: SettlementPlan) -> None:
-        assert plan.message is not None, "a hand-over with a publish step has a copy"
+    def _publish(self, message: OutgoingMessage) -> None:
         try:
-            self.adapter.publish(plan.message)
+            self._adapter.publish(message)
         except SteadyWorkerError:
             raise
         except Exception as error:
-            # One message that an adapter cannot say must not end the process, and the next one, and the next.
+            # A message that an adapter cannot encode must not end the process: the message would come again, and again.
             raise PublishFailed(
-                f"Expected the adapter to publish a copy, got {type(error).__name__}: {error}"
+                f"Expected the adapter to publish a message, got {type(error).__name__}: {error}"
             ) from error
 
-    def _confirm(self, plan: SettlementPlan) -> None:
-        if not self.ledger.moved(_owned(plan)):
-            raise Refused(step_name(Step.CONFIRM))
-
-    def _settle(self, plan: SettlementPlan) -> None:
-        delivery = plan.delivery
-        if delivery is None:
-            return
+    def _settle(self, plan: SettlementPlan, delivery: Delivery) -> None:
         plan.settled_with = delivery
         try:
-            plan.settled = self.adapter.settle(delivery, plan.how)
+            plan.settled = self._adapter.settle(delivery, plan.how)
         except (StaleDelivery, Unsettled):
             plan.settled = None
 
     @staticmethod
     def _settle_async(
-        soon: SettlesAsync, plan: SettlementPlan, delivery: Delivery, answered: Callable[[], None]
+        adapter: SettlesAsync, plan: SettlementPlan, delivery: Delivery, on_settled: Callable[[], None]
     ) -> None:
         plan.settled_with = delivery
 
-        def told(answer: Settled | StaleDelivery | Unsettled) -> None:
-            plan.settled = answer if isinstance(answer, Settled) else None
+        def settled(result: Settled | StaleDelivery | Unsettled) -> None:
+            plan.settled = result if isinstance(result, Settled) else None
             plan.at += 1
-            answered()
+            on_settled()
 
-        soon.settle_async(delivery, plan.how, told)
-
-    def _note(self, plan: SettlementPlan) -> None:
-        if plan.settled is None:
-            return
-        try:
-            self.ledger.settled(_owned(plan), plan.settled is Settled.CONFIRMED)
-        except LedgerUnavailable:
-            return  # the row is only kept longer than it had to be
+        adapter.settle_async(delivery, plan.how, settled)
 
 
-_STEPS: Mapping[Step, str] = {
-    Step.RECORD: "_record",
-    Step.PUBLISH: "_publish",
-    Step.CONFIRM: "_confirm",
-    Step.SETTLE: "_settle",
-    Step.NOTE: "_note",
-}
-
-
-def step_name(step: Step) -> str:
-    """The step's name, for people."""
-    return step.value
-
-
-def _owned(plan: SettlementPlan) -> Token:
-    assert plan.token is not None, "a hand-over that writes to the ledger has a token"
+def _token(plan: SettlementPlan) -> Token:
+    assert plan.token is not None, "a plan that writes to the ledger has a token"
     return plan.token
-
-
-class Carrier:
-    """
-    Carries hand-overs out, one step after the other, and posts how far each came.
-
-    Args:
-        parts: The runner's.
-        post: Takes `HandedOver`, from any thread.
-    """
-
-    def __init__(self, deps: Deps, post: Callable[[PlanResult], None]) -> None:
-        self._settler = Settler(
-            deps.ledger, deps.adapter, deps.adapter if isinstance(deps.adapter, SettlesAsync) else None
-        )
-        self._submit = deps.submit
-        self._post = post
-
-    def carry(self, plan: SettlementPlan, run: Run | None) -> None:
-        """Begin with it, or go on where it stopped."""
-
-        def told(error: Exception | None = None) -> None:
-            self._post(PlanResult(plan, run, error))
-
-        def work() -> None:
-            try:
-                if self._settler.advance(plan, told):
-                    told()
-            except (Refused, LedgerUnavailable, PublishFailed) as error:
-                told(error)
-
-        if self._settler.waits(plan):
-            self._submit(work)
-        else:
-            work()  # two changes of thread less, and a thread that has claimed may as well record
-
-    def note(self, plan: SettlementPlan) -> None:
-        """Take the last step of one whose settlement the broker has answered; nobody waits for it."""
-        self._settler.advance(plan)

@@ -1,7 +1,7 @@
 """
-What one runner is given, and what it has on its table: its runs, its valid deliveries, its timers.
+What one runner is given (`Deps`), and what it has under way (`RunnerState`).
 
-Only the runner's own thread touches the table; everybody else posts an event.
+Only the runner's own thread changes the state; every other thread posts an event.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from steadyworker.adapter import Adapter
 from steadyworker.clock import Clock, Times
 from steadyworker.delivery import Delivery
 from steadyworker.events import Listener
-from steadyworker.ledger.base import Ledger, Progress, Renewal, Row, Token
+from steadyworker.ledger.base import JobId, Ledger, Progress, Renewal, Row, Token
 from steadyworker.lifecycle import Stage
 from steadyworker.outcome import Outcome
 from steadyworker.runner.envelope import Envelope
@@ -30,14 +30,14 @@ from steadyworker.spec import WorkerSpec
 
 
 class Quota:
-    """How many jobs this process may still begin (`--max-jobs`), shared by its runners; without a limit there is always one."""
+    """The number of jobs that this process may still begin (`--max-jobs`); its runners share it."""
 
     def __init__(self, limit: int | None = None) -> None:
         self._lock = threading.Lock()
         self._left = limit
 
     def take(self) -> bool:
-        """Begin one more, if there is one left."""
+        """Count one job, and return True; return False when the limit is reached."""
         with self._lock:
             if self._left is None:
                 return True
@@ -47,19 +47,19 @@ class Quota:
             return True
 
     def give_back(self) -> None:
-        """It was not begun after all."""
+        """Take back one `take`: its job did not begin."""
         with self._lock:
             if self._left is not None:
                 self._left += 1
 
     @property
     def spent(self) -> bool:
-        """Nothing more may begin."""
+        """True when no further job may begin."""
         return self._left == 0
 
 
 def _nothing() -> None:
-    """Nobody has to hurry."""
+    """Ignore the request: no keeper renews leases here."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,11 +67,12 @@ class Deps:
     """
     Everything that a runner is given.
 
-    `submit` runs a callable off the runner's thread (a hand-over may wait for a broker); the simulation runs it at once.
-    `worker` names this process for people.
-    `hurry` asks the keeper to try the ledger now, because someone waits for it.
-    `adoption` off sends every redelivery of our own runs on its way (R3): an optimisation that correctness does not rest on.
-    `stop_on_ledger_loss` ends a run whose lease has run out unrenewed.
+    `worker` names this process in events and dead letters.
+    `submit` runs a callable on another thread, because a settlement may wait for a broker; the simulation runs it at once.
+    `hurry` asks the keeper to call the ledger now instead of at the next renewal.
+    Without `adoption` the runner defers each redelivery of its own runs.
+    Adoption saves time; correctness does not depend on it.
+    `stop_on_ledger_loss` ends a run whose lease ended without a renewal.
     """
 
     spec: WorkerSpec
@@ -99,24 +100,29 @@ class Phase(Enum):
 
     ::
 
-        RUNNING ──→ ENDED ──→ HANDING ──→ (off the table)
+        RUNNING ──→ ENDED ──→ SETTLING ──→ removed
            │          │           │
-           └──────────┴───────────┴──→ DROPPED ──→ (off the table, once reaped)
+           └──────────┴───────────┴──→ DROPPED ──→ removed, once its slot is free
     """
 
     RUNNING = "running"
     ENDED = "ended"
-    SETTLING = "handing"
+    SETTLING = "settling"
     DROPPED = "dropped"
 
 
 @dataclass(slots=True, eq=False)
 class Run:
     """
-    One execution, from its claim to the last word on it; `delivery` None means adrift.
+    One execution of a job, from its claim to its settlement.
 
-    `trusted_until` is boot time: until then the ledger's word that this run is the one may be relied on.
-    `stopped` says that its hand-over waits for the ledger; `saved` that it has saved a checkpoint.
+    Attributes:
+        delivery: The delivery that the run will settle; None while the run is detached: its delivery was lost.
+        trusted_until: Boot time until which the run may rely on the ledger's last answer about it.
+        stopped: The settlement waits for the ledger.
+        saved: The run has saved a checkpoint.
+        waiting: Requests of the job that wait for the ledger.
+        calls: Calls of services that are under way.
     """
 
     token: Token
@@ -137,6 +143,80 @@ class Run:
     calls: dict[int, ServiceCall] = field(default_factory=dict)
 
 
+class RunnerState:
+    """
+    What one runner has under way; its parts share it.
+
+    Attributes:
+        stage: The stage of the worker process.
+        by_fence: The runs, by their fencing token.
+        passing: Settlement plans that belong to no run.
+        valid: The deliveries that can still be settled, by epoch and id.
+        held: The valid deliveries that wait for something: the ledger, a slot, the end of an earlier run.
+        ready_slots: The numbers of the slots that take runs.
+        ledger_cause: Why the ledger did not answer the last call; None while it answers.
+        recheck: The runner takes `held` through the decision table at the end of its turn.
+        adopt_until: Monotonic time until which a detached run offers its prefetch, so that its own job can come back.
+        paused: The prefetch is 0 until the end of the turn, so that a released message does not return at once.
+    """
+
+    def __init__(self, deps: Deps) -> None:
+        self.stage = Stage.RUNNING
+        self.by_fence: dict[int, Run] = {}
+        self.passing: list[SettlementPlan] = []
+        self.valid: dict[tuple[int, str], Delivery] = {}
+        self.held: list[Delivery] = []
+        self.ready_slots: set[int] = set()
+        self.ledger_cause: str | None = None
+        self.recheck = False
+        self.adopt_until = 0.0
+        self.paused = False
+        self._slots = deps.slots
+        self._clock = deps.clock
+
+    @property
+    def ledger_away(self) -> bool:
+        """True when the ledger did not answer the last call."""
+        return self.ledger_cause is not None
+
+    def reconsider(self, delivery: Delivery | None = None) -> None:
+        """Take everything that is held, and this delivery too, through the decision table at the end of this turn."""
+        self.recheck = True
+        if delivery is not None:
+            self.held.append(delivery)
+
+    def is_valid(self, delivery: Delivery | None) -> bool:
+        """Return whether this delivery can still be settled."""
+        return delivery is not None and self.valid.get((delivery.epoch, delivery.id)) is delivery
+
+    def trusted(self, run: Run) -> bool:
+        """Return whether the ledger's last answer about this run is recent enough to commit on."""
+        return self._clock.boottime() < run.trusted_until
+
+    def free_slot(self) -> Slot | None:
+        """Return a slot that can begin a run now."""
+        busy = self._busy()
+        return next((slot for slot in self._slots if slot.warm and slot.id not in busy), None)
+
+    def warming(self) -> bool:
+        """Return whether an idle slot will be warm soon: its child is being replaced."""
+        return bool(self.ready_slots - self._busy())
+
+    def slots_detached(self) -> int:
+        """Return the number of slots that are busy with detached runs."""
+        return sum(1 for run in self.by_fence.values() if run.slot is not None and run.delivery is None)
+
+    def unreaped(self, id: JobId) -> bool:
+        """Return whether an earlier run of this job still occupies a slot here."""
+        return any(run.token.id == id and run.slot is not None for run in self.by_fence.values())
+
+    def _busy(self) -> set[int]:
+        return {run.slot.id for run in self.by_fence.values() if run.slot is not None}
+
+
+# --- Events of the runner's inbox, beside those of adapter and slots ------------------------------------------------------
+
+
 @dataclass(frozen=True, slots=True)
 class Renewed:
     """The ledger answered a renewal that began at this boot time."""
@@ -153,7 +233,7 @@ class LedgerLost:
 
 
 class PlanResult(Struct, frozen=True):
-    """A hand-over came to its end, or to the error that stopped it."""
+    """A settlement plan is carried out, or an error stopped it."""
 
     plan: SettlementPlan
     run: Run | None
@@ -162,7 +242,7 @@ class PlanResult(Struct, frozen=True):
 
 @dataclass(frozen=True, slots=True)
 class Staged:
-    """The worker process entered this stage; `kill` ends what is still running."""
+    """The worker process entered this stage; `kill` ends the jobs that still run."""
 
     stage: Stage
     kill: bool = False
@@ -170,7 +250,7 @@ class Staged:
 
 @dataclass(frozen=True, slots=True)
 class ServiceSaid:
-    """A service has something to say to the job that called it."""
+    """A service sent an event to the job that called it."""
 
     fence: int
     id: int
@@ -178,7 +258,7 @@ class ServiceSaid:
 
 
 class Timers:
-    """Things to do later, by the monotonic clock."""
+    """Calls at a later time, by the monotonic clock."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
@@ -186,14 +266,14 @@ class Timers:
         self._numbers = itertools.count()
 
     def after(self, seconds: float, do: Callable[[], None]) -> None:
-        """Do it once, that many seconds from now."""
+        """Call `do` once, that many seconds from now."""
         heapq.heappush(self._heap, (self._clock.monotonic() + seconds, next(self._numbers), do))
 
     def next_in(self) -> float | None:
-        """Seconds until the first is due (0 when it is), or None."""
+        """Return the seconds until the first call is due (0 when it is), or None when there is none."""
         return max(0.0, self._heap[0][0] - self._clock.monotonic()) if self._heap else None
 
     def fire(self) -> None:
-        """Do what is due."""
+        """Make every call that is due."""
         while self._heap and self._heap[0][0] <= self._clock.monotonic():
             heapq.heappop(self._heap)[2]()

@@ -34,8 +34,7 @@ from steadyworker.slots.process import ProcessSlot
 from steadyworker.slots.spare import Spare
 from steadyworker.slots.thread import ThreadSlot
 from steadyworker.spec import WorkerSpec, spec_of
-from steadyworker.telemetry.event_log import log_events
-from steadyworker.telemetry.logs import get_logger
+from steadyworker.telemetry.event_log import fan_out, log_events
 from steadyworker.worker import Worker
 
 
@@ -149,7 +148,7 @@ def assemble(
     owner = new_owner_id()
     lock = OwnerLock(owners_directory(options), owner)
     services = services if services is not None else _services(options, clock)
-    emit = _fan_out([log_events(), *listeners])
+    emit = fan_out([log_events(), *listeners])
     quota = Quota(options.max_jobs)
     runners, pools, audits = [], [], {}
     for spec, adapter, namespace in zip(plan.specs, plan.adapters, namespaces, strict=True):
@@ -225,24 +224,3 @@ def _services(options: Options, clock: Clock) -> Mapping[str, JobService]:
     spark = SparkService(_spark(options), clock=clock)
     spark.reap()
     return {"spark": spark}
-
-
-def _fan_out(listeners: Sequence[Listener]) -> Listener:
-    """
-    Return one listener that calls all of these.
-
-    A listener that raises is removed permanently, because a listener must never fail a job.
-    """
-    heard = list(listeners)
-    log = get_logger("steadyworker.assemble")
-
-    def emit(event: object) -> None:
-        for listener in list(heard):
-            try:
-                listener(event)  # type: ignore[arg-type]
-            except Exception:  # a user's listener may raise anything
-                with suppress(ValueError):  # another runner's thread has removed it already
-                    heard.remove(listener)
-                log.exception("listener_silenced", listener=repr(listener))
-
-    return emit

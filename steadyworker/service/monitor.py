@@ -102,7 +102,7 @@ class Monitor:
         if self._verdict.alive:
             self._feed(now)
         if self._notifier.listening:
-            running = sum(len(runner.runs.by_fence) for runner in assembly.runners)
+            running = sum(len(runner.state.by_fence) for runner in assembly.runners)
             self._notifier.status(f"{stage.name.lower()}, {running} running" + "".join(f"; {part}" for part in unready))
             if stage >= Stage.DRAINING:
                 self._notifier.extend_timeout(_EXTEND_BY)

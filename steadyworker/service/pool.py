@@ -1,4 +1,4 @@
-"""Threads for settlements that wait for the broker."""
+"""Threads for settlements that wait for a broker."""
 
 from __future__ import annotations
 
@@ -11,24 +11,21 @@ MOST_THREADS = 32
 
 class SettlePool:
     """
-    A few daemon threads that carry out settlements.
+    Daemon threads that run settlements; one that hangs in a broker's client cannot keep the process alive.
 
-    A thread that hangs in a broker's client cannot keep the process alive.
+    `submit(work)` queues a callable; a thread that is free calls it.
     """
 
     def __init__(self, count: int, name: str) -> None:
         self._work: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
+        self.submit: Callable[[Callable[[], None]], None] = self._work.put
         self._stopped = False
         self._threads = [threading.Thread(target=self._run, name=f"{name}-{n}", daemon=True) for n in range(count)]
         for thread in self._threads:
             thread.start()
 
-    def submit(self, work: Callable[[], None]) -> None:
-        """Queue this work; the next free thread does it."""
-        self._work.put(work)
-
     def stop(self, within: float) -> None:
-        """End the threads that are free; threads that hang are left behind."""
+        """End the threads that are free; a thread that hangs ends with the process."""
         self._stopped = True
         for _ in self._threads:
             self._work.put(None)
@@ -37,7 +34,7 @@ class SettlePool:
 
     @property
     def broken(self) -> bool:
-        """Whether a thread has died, from an error that no settlement may raise."""
+        """True when a thread died of an exception that no settlement may raise."""
         return not self._stopped and not all(thread.is_alive() for thread in self._threads)
 
     def _run(self) -> None:

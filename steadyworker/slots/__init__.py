@@ -1,14 +1,16 @@
 """
-Where handlers run: one run at a time in each slot, in a child process (the default) or in a thread.
+The slots in which handlers run: one run at a time in each, in a child process (the default) or in a thread.
 
-Which file is what::
-
-    process.py ── the worker process's side: one slot, its thread, child after child
-    tenure.py  ── one child's time in the slot: its run, and what is due for both
-    spawn.py   ── one child process: start, talk, signal, kill, reap
-    frames.py  ── what the two sides say to each other
-    child.py   ── all that runs inside a child process
-    thread.py  ── a slot that is a thread
-    execute.py ── the one place where a handler is called
-    limits.py  ── time limit and stall limit, as arithmetic
+| file | subject |
+|---|---|
+| `base.py` | the Protocol `Slot`, and the events that a slot sends to the runner |
+| `process.py` | a slot that is a child process: the worker process's side, with a thread of its own |
+| `child_state.py` | one child: its phase, its run, and what is due for both |
+| `spare.py` | the start of a child process, and one child in reserve |
+| `spawn.py` | one child process: send, receive, signal, kill, reap |
+| `frames.py` | the frames that the two sides exchange |
+| `child.py` | all that runs inside a child process |
+| `thread.py` | a slot that is a thread |
+| `execute.py` | the one place where a handler is called |
+| `limits.py` | time limit and stall limit, as arithmetic |
 """

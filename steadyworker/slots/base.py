@@ -1,8 +1,9 @@
 """
-What a slot promises the runner: one place where one run at a time happens, as a child process or a thread.
+The Protocol of a slot: a place for one run at a time, in a child process or a thread.
 
-The runner tells a slot what to do; everything a slot has to say comes back as a `SlotEvent` through one callable, from any thread.
-A slot knows neither the broker nor the ledger.  After `run` there is exactly one `Ended` for that fence, whatever happens.
+The runner calls the slot's methods; the slot sends each `SlotEvent` to one callable, from any thread.
+A slot uses neither the broker nor the ledger.
+After `run` there is exactly one `Ended` for that fence, whatever happens.
 """
 
 from __future__ import annotations
@@ -14,30 +15,8 @@ from typing import Any, Protocol
 from msgspec import Struct
 
 from steadyworker.errors import InterruptReason
+from steadyworker.link import Task
 from steadyworker.outcome import Outcome
-
-
-class Task(Struct, frozen=True, kw_only=True):
-    """
-    All that one run is given.
-
-    `last_checkpoint` is the JSON text of the user's checkpoint.
-    `time_limit` and `stall_limit` are seconds, or None; the slot enforces both (Interrupt 10 s before the time limit, then KILL).
-    """
-
-    key: str
-    queue: str
-    name: str
-    uid: str
-    fence: int
-    attempt: int
-    body: bytes
-    headers: Mapping[str, str] = {}
-    last_checkpoint: bytes | None = None
-    export_state: bytes | None = None
-    sent_at: float | None = None
-    time_limit: float | None = None
-    stall_limit: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,9 +29,9 @@ class Ready:
 @dataclass(frozen=True, slots=True)
 class Unready:
     """
-    `setup` raised, hung or died; the slot has ended and must be started again after a back-off.
+    `setup` raised, hung or died: the slot has ended, and must be started again after a back-off.
 
-    `stood` says that `setup` had returned: the child died just after it, idle.
+    `stood` is true when `setup` had returned, and the idle child died just after it.
     """
 
     slot: int
@@ -62,7 +41,7 @@ class Unready:
 
 @dataclass(frozen=True, slots=True)
 class Progressed:
-    """The job moved."""
+    """The job reported progress."""
 
     slot: int
     fence: int
@@ -74,11 +53,16 @@ class Progressed:
 @dataclass(frozen=True, slots=True)
 class Asked:
     """
-    The job's process asks, and waits for `reply`.
+    A request of the job, which waits for `reply`.
 
-    `what` is one of `checkpoint` (data: the JSON text), `export_state` (data: bytes, or None), `may_commit` (permission to commit an export),
-    `ended` (data: list of uids; which of them the ledger says are done or dead), or the name of a service that `assemble.py` wired
-    (data: the request; the answer is a stream: each `reply` is one event, the last has `end` true).
+    `what` is one of these:
+
+    - `checkpoint`: store a checkpoint (data: its JSON text).
+    - `export_state`: store the state of external work (data: bytes, or None).
+    - `may_commit`: permit the commit of an export.
+    - `ended`: return which of these jobs are done or dead in the ledger (data: a list of uids).
+    - The name of a service that `assemble.py` wired (data: the request).
+      Its reply is a stream: each `reply` is one event, and the last has `end` true.
     """
 
     slot: int
@@ -89,7 +73,7 @@ class Asked:
 
 
 class Ended(Struct, frozen=True):
-    """The run is over, and whatever ran it is reaped or ready for the next; sent once for each `run`."""
+    """The run is over, and its child or thread is gone or ready for the next run; sent once for each `run`."""
 
     slot: int
     fence: int
@@ -103,7 +87,7 @@ SlotSink = Callable[[SlotEvent], None]
 
 
 class Slot(Protocol):
-    """One place where one run at a time happens."""
+    """A place for one run at a time."""
 
     @property
     def id(self) -> int:
@@ -111,14 +95,18 @@ class Slot(Protocol):
         ...
 
     def start(self, sink: SlotSink) -> None:
-        """Begin to warm up; `Ready` or `Unready` follows; returns at once.  Also after `Unready` or a death, to begin again."""
+        """
+        Begin to warm up, and return at once; the slot then sends `Ready` or `Unready`.
+
+        Call it again after `Unready`.
+        """
         ...
 
     def run(self, task: Task) -> None:
         """
-        Begin a run; only on a slot that was warm and idle; returns at once.
+        Begin a run on a slot that was warm and idle, and return at once.
 
-        One that was given up meanwhile answers `Ended` with `Interrupted`.
+        If the slot has ended meanwhile, it sends `Ended` with `Interrupted`.
         """
         ...
 
@@ -126,71 +114,70 @@ class Slot(Protocol):
         self, fence: int, id: int, answer: Any, *, refused: InterruptReason | None = None, end: bool = True
     ) -> None:
         """
-        Answer what the job asked; ignored when that run has ended.
+        Reply to a request of the job; ignored when that run has ended.
 
-        `refused` makes the waiting call raise Interrupt with that reason instead.
+        With `refused`, the waiting call raises Interrupt with that reason instead.
         """
         ...
 
     def interrupt(self, fence: int, reason: InterruptReason, *, hard: bool) -> None:
         """
-        Tell the job: soft makes `check()` raise Interrupt (draining), hard makes every Job call raise and sends TERM to the child's group.
+        Ask the run to end.
 
-        For a thread slot hard cannot reach a handler that makes no Job call.
+        Soft (draining): `check()` raises Interrupt.
+        Hard: every Job call raises Interrupt, and the child's process group gets TERM.
+        In a thread slot, hard has no effect on a handler that makes no Job call.
         """
         ...
 
     def kill(self, fence: int, outcome: Outcome) -> None:
         """
-        End this run now, by SIGKILL of its process group; `Ended` follows with this outcome when it is reaped.
+        End this run now, by SIGKILL of its process group; when the child is reaped, the slot sends `Ended` with this outcome.
 
-        Ignored when the run has ended already.  A thread that does not end is abandoned: `Ended` follows, and `stuck` becomes true.
+        Ignored when the run has ended already.
+        A thread that does not end is abandoned: the slot sends `Ended`, and `stuck` becomes true.
         """
         ...
 
     @property
     def warm(self) -> bool:
-        """Warm and idle: `run` may be called; after `Ended` it may be false until the next `Ready`."""
+        """True when warm and idle: `run` may be called; after `Ended` it may be false until the next `Ready`."""
         ...
 
     @property
     def stuck(self) -> bool:
-        """A thread that must end and won't: the worker process has to exit 70."""
-        ...
-
-    @property
-    def last_progress(self) -> float:
-        """When (monotonic) anything was last heard from what runs here."""
+        """True when a thread must end and does not: the worker process has to exit with code 70."""
         ...
 
     def stopping(self) -> None:
-        """A stop signal came: from now on a child's death by a signal is `Interrupted`, and the child lets TERM end its job."""
+        """Note that the worker process stops: from now on a child's death by a signal is `Interrupted`."""
         ...
 
     def close(self, within: float) -> None:
-        """`teardown`, then end the child or thread, by force after `within` seconds; safe twice and in any order."""
+        """Run `teardown`, then end the child or thread, by force after `within` seconds; safe twice and in any order."""
         ...
 
 
 class ServiceCall(Protocol):
-    """One request to a service, under way."""
+    """One running request to a service."""
 
     def cancel(self) -> None:
-        """End it; returns at once; a last event with `end` true may still come."""
+        """End the request, and return at once; a last event with `end` true may still come."""
         ...
 
 
 class JobService(Protocol):
     """
-    Something that lives in the worker process and that jobs may ask (the Spark host).
+    A service in the worker process that jobs may call, such as the Spark host.
 
-    `assemble.py` wires services by name; the runner relays requests and events between job and service, and cancels a call when its run ends.
+    `assemble.py` wires services by name.
+    The runner relays requests and events between job and service, and cancels a call when its run ends.
     """
 
     def open(
         self, request: Mapping[str, Any], uid: str, fence: int, emit: Callable[[Mapping[str, Any]], None]
     ) -> ServiceCall:
-        """Begin; `emit` is called from any thread with each event, the last one with `"end": True`; returns at once."""
+        """Begin a call, and return at once; `emit` gets each event, from any thread, the last one with `"end": True`."""
         ...
 
     def stop(self, within: float) -> None:

@@ -1,20 +1,22 @@
 """
 All that runs inside a slot's child process: `python -m steadyworker.slots.child FD PARENT`.
 
-It knows neither broker nor ledger: it speaks frames with its worker process, over the socket FD.
-The main thread calls the handler, where signals find it; the reader thread hears the worker process.
+It uses neither the broker nor the ledger: it exchanges frames with its worker process, over the socket FD.
+The main thread calls the handler, so that signals interrupt the handler.
+The reader thread receives frames from the worker process.
 
-How a child ends, whatever its handler does:
+A child ends in these ways, whatever its handler does:
 
 | the worker process | the child |
 |---|---|
-| says Close | `teardown`, exit |
-| says Stop, hard | Interrupt is raised in the handler; the worker process kills what does not end |
-| is gone | end of the stream: the reader kills the child's process group; PDEATHSIG kills a child that holds the GIL |
-| is silent for 60 s (frozen) | the run is Interrupted, and the process group killed |
+| sends Close | calls `teardown` and exits |
+| sends Stop, hard | raises Interrupt in the handler; the worker process kills a child that does not end |
+| is gone | the stream ends: the reader kills the child's process group; PDEATHSIG kills a child that holds the GIL |
+| is silent for 60 s (frozen) | ends the run as Interrupted, and kills its own process group |
 
-Stop signals that somebody else sends (systemd signals every process of a service) have an empty handler until then.
-They are not ignored (SIG_IGN), for what the handler starts would inherit that.
+Other processes send stop signals, too: systemd signals every process of a service.
+Until a hard Stop arrives, the child's signal handler does nothing with them.
+The child does not ignore them (SIG_IGN), because processes that the user's handler starts would inherit that.
 """
 
 from __future__ import annotations
@@ -36,9 +38,8 @@ from typing import Any, Literal, NoReturn, cast
 
 from steadyworker.clock import Clock, SystemClock
 from steadyworker.lifecycle import STOP_SIGNALS
-from steadyworker.link import Answer, Link
+from steadyworker.link import Answer, Link, Task
 from steadyworker.outcome import Interrupted
-from steadyworker.slots.base import Task
 from steadyworker.slots.execute import Executor, error_text
 from steadyworker.slots.frames import (
     STACKS_SIGNAL,
@@ -71,7 +72,7 @@ _UNCUT = frozenset({"steadyworker.link", __name__})
 
 
 class Child:
-    """One child: its conversation with the worker process, and the handler in between."""
+    """One child: its exchange of frames with the worker process, and the runs of its handler."""
 
     def __init__(self, wire: socket.socket, clock: Clock) -> None:
         self._wire = wire
@@ -85,7 +86,7 @@ class Child:
         self._pid = os.getpid()
 
     def live(self) -> int:
-        """From Hello to Close; answers the exit code."""
+        """Run everything from Hello to Close; return the exit code."""
         hello = self._hello()
         logs.configure(cast(Literal["auto", "json", "pretty"], hello.log_format), hello.log_level)
         log = logs.get_logger("steadyworker.slots.child")
@@ -94,7 +95,7 @@ class Child:
         try:
             executor = Executor(load_worker(hello.target)(), self._clock)
             executor.setup()
-        except BaseException as error:  # an import or a setup may raise anything, SystemExit too
+        except BaseException as error:  # an import or a setup may raise anything, even SystemExit
             log.exception("setup_failed", target=hello.target)
             self.send(Cold(error_text(error)))
             return 1
@@ -112,33 +113,36 @@ class Child:
         return 0
 
     def send(self, frame: Upward) -> None:
-        """Hand a frame to the worker process; thread-safe."""
+        """Send a frame to the worker process; thread-safe."""
         if os.getpid() != self._pid:
-            raise RuntimeError("Expected Job to be used by the process that runs its handler, got a fork of it.")
+            raise RuntimeError(
+                "Expected Job to be used by the process that runs its handler, got a fork of that process: "
+                "use it in the process that called handle."
+            )
         data = packed(frame)
         with self._sending:
             self._wire.sendall(data)
 
     def on_stop_signal(self, _signal: int, frame: FrameType | None) -> None:
-        """Raise Interrupt in the handler once it has to end; before that nothing happens."""
+        """Raise Interrupt in the handler after a hard Stop; before that, do nothing."""
         link = self._executor.exposed if self._executor else None
         if link is None or link.heard or _uncut(frame):
             return
         for _ in range(_GRACE_LOOKS):
             if link.hard is not None:
                 link.interrupt_now(link.hard)
-            # The word may have come while the handler held the GIL: the reader thread gets a moment to read it.
+            # Stop may have come while the handler held the GIL: the reader thread gets a moment to read it.
             time.sleep(_GRACE_LOOK)
 
     def _hello(self) -> Hello:
-        while data := socket.recv_fds(self._wire, _CHUNK, _MOST_HELD)[0]:  # what is held stays open until the end
+        while data := socket.recv_fds(self._wire, _CHUNK, _MOST_HELD)[0]:  # its descriptors stay open to the end
             for frame in self._frames.feed(data):
                 if isinstance(frame, Hello):
                     return frame
         return self._orphaned()
 
     def _listen(self, silence: float) -> None:
-        """The reader thread."""
+        """Receive frames; the body of the reader thread."""
         poll = select.poll()
         poll.register(self._wire, select.POLLIN)
         heard = self._clock.monotonic()
@@ -147,7 +151,7 @@ class Child:
             if poll.poll(max(0.0, wait) * 1000):
                 try:
                     data = self._wire.recv(_CHUNK)
-                except OSError:  # the handler has closed our socket: the worker process sees its end, and ours follows
+                except OSError:  # the handler has closed the socket: the worker process sees that, and ends this child
                     return
                 if not data:
                     self._orphaned()
@@ -172,13 +176,14 @@ class Child:
             case Close():
                 self._orders.put(None)
             case _:
-                pass  # of a run that has ended
+                pass  # a frame for a run that has ended
 
     def _poke(self) -> bool:
         """
-        Signal the main thread, whose handler has to end and has not heard it; whether it may be needed again.
+        Signal the main thread while its handler has to end and has not been interrupted; return whether it did.
 
-        Again, because a signal that comes while a Job call is on its way must not cut it in the middle.
+        True means that another signal may be needed.
+        A signal during a Job call raises nothing, because it must not cut that call in the middle.
         """
         link = self._executor.exposed if self._executor else None
         if link is None or link.hard is None or link.heard:
@@ -187,21 +192,21 @@ class Child:
         return True
 
     def _orphaned(self) -> NoReturn:
-        """The worker process is gone: end, with all that the handler has started."""
+        """End, with all processes that the handler has started, because the worker process is gone."""
         if os.getpgrp() == os.getpid():
             os.killpg(os.getpid(), signal.SIGKILL)
         os._exit(1)
 
     def _deserted(self) -> NoReturn:
-        """The worker process is silent: somebody else may run the job by now."""
+        """End, because the worker process is silent: another worker process may run the job by now."""
         if self._run is not None:
-            with suppress(OSError):  # said without waiting, for whoever wakes up again
+            with suppress(OSError):  # sent without waiting, for a worker process that wakes up again
                 self._wire.send(packed(over(self._run[0], Interrupted())), socket.MSG_DONTWAIT)
         self._orphaned()
 
 
 class _Upstream:
-    """A run's way up."""
+    """The way from a run to the worker process."""
 
     def __init__(self, child: Child, fence: int) -> None:
         self._child = child
@@ -215,7 +220,7 @@ class _Upstream:
 
 
 def main() -> None:
-    """The entry point of a child process."""
+    """Run a child process; the entry point."""
     wire = socket.socket(fileno=int(sys.argv[1]))
     child = Child(wire, SystemClock())
     for stop in STOP_SIGNALS:
@@ -225,26 +230,26 @@ def main() -> None:
     _die_with(int(sys.argv[2]))
     faulthandler.enable()
     faulthandler.register(STACKS_SIGNAL, all_threads=True)
-    with suppress(OSError, AttributeError):  # standard output may be closed, or something that has no lines
+    with suppress(OSError, AttributeError):  # standard output may be closed, or an object without line buffering
         sys.stdout.reconfigure(line_buffering=True)  # type: ignore[union-attr]
     sys.exit(child.live())
 
 
 def _die_with(parent: int) -> None:
-    """Be killed when the thread that started us ends, and first under memory pressure; Linux only."""
+    """Have this child killed when the thread that started it ends, and first when memory runs out; Linux only."""
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
         with suppress(OSError):
             Path("/proc/self/oom_score_adj").write_text("1000", encoding="ascii")
-    if os.getppid() != parent:  # it ended before we could ask
+    if os.getppid() != parent:  # the worker process ended before prctl took effect
         os._exit(1)
 
 
 def _let_copies_be_mortal() -> None:
     """
-    A copy that the handler forks ends by a stop signal as any process does: `multiprocessing` relies on it.
+    Let a process that the handler forks end by a stop signal, as any process does: `multiprocessing` relies on it.
 
-    From its first moment on: what comes before it has lost our handlers waits until it has.
+    This holds from its first moment: stop signals stay blocked until the fork has the default handlers.
     """
     forking = threading.local()
 
@@ -263,11 +268,11 @@ def _let_copies_be_mortal() -> None:
 
 
 def _uncut(frame: FrameType | None) -> bool:
-    """Whether a Job call is on its way: it raises by itself, and must not leave half a frame behind."""
+    """Return whether a Job call is running: it raises by itself, and must not leave half a frame behind."""
     while frame is not None:
         if frame.f_globals.get("__name__") in _UNCUT:
             return True
-        if frame.f_code is Executor._call.__code__:  # noqa: SLF001 - below it everything is ours
+        if frame.f_code is Executor._call.__code__:  # noqa: SLF001 - the frames below it are SteadyWorker's own
             return False
         frame = frame.f_back
     return False

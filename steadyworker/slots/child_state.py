@@ -1,7 +1,7 @@
 """
-One child's time in a process slot: its phases, the run that it has, and what is due for both as time passes.
+One child in a process slot: its phases, its run, and what is due for both as time passes.
 
-Nothing here waits or locks: `process.py` calls it with the slot's lock held, and tells the runner.
+Nothing here waits or locks: `process.py` calls it with the slot's lock held, and sends the events to the runner.
 """
 
 from __future__ import annotations
@@ -12,8 +12,8 @@ from enum import Enum
 
 from steadyworker.clock import Clock
 from steadyworker.errors import InterruptReason
+from steadyworker.link import Task
 from steadyworker.outcome import Crashed, Failed, Interrupted, Outcome
-from steadyworker.slots.base import Task
 from steadyworker.slots.execute import outcome_of_interrupt
 from steadyworker.slots.frames import STACKS_SIGNAL, Begin, Close, Downward, Ping, Stop
 from steadyworker.slots.limits import Due, Limits
@@ -26,15 +26,15 @@ PARTING = 5.0
 """Seconds that a child gets to exit by itself."""
 
 STEADY = 10.0
-"""A child that dies idle sooner than this many seconds after its setup, before its first run, is broken, not unlucky."""
+"""A child that dies idle within this many seconds after its setup, before its first run, counts as broken."""
 
-_TICK = 0.5  # how often a run's memory is looked at
-_STACKS_TIME = 0.5  # what a stalled child gets to write its stacks
-_LAST_BREATH = 1.0  # what is left to a child that has closed its socket: it is exiting, or has lost its way
+_TICK = 0.5  # seconds between two checks of a run's memory
+_STACKS_TIME = 0.5  # seconds that a stalled child gets to write its stacks
+_LAST_BREATH = 1.0  # seconds that a child gets after it has closed its socket: it is exiting, or broken
 
 
 class Phase(Enum):
-    """How far a child is; the picture is in `process.py`."""
+    """The phase of a child; the picture is in `process.py`."""
 
     WARMING = "warming"
     IDLE = "idle"
@@ -47,8 +47,9 @@ class Run:
     """
     One run, from `Slot.run` to `Ended`.
 
-    `told` is why it was told to end now; `verdict` the outcome that was decided from outside.
-    At `look_at` its memory is looked at; at `kill_at` the verdict is carried out.
+    `soft` is the reason of a soft stop that came before the child was ready.
+    `told` is the reason of the first hard stop; `forced_outcome` is the outcome that was decided from outside.
+    At `look_at` the run's memory is checked; at `kill_at` a run with a forced outcome is killed.
     """
 
     task: Task
@@ -60,11 +61,11 @@ class Run:
     kill_at: float = NEVER
 
     def due(self) -> float:
-        """When this run has to be looked at again."""
+        """Return when this run must be checked again."""
         return self.kill_at if self.forced_outcome is not None else min(self.look_at, self.limits.next())
 
     def ending(self, code: int, *, stopping: bool) -> Outcome:
-        """The outcome of a run whose child died with this return code."""
+        """Return the outcome of a run whose child died with this return code."""
         if self.forced_outcome is not None:
             return self.forced_outcome
         if stopping and code < 0:
@@ -78,7 +79,7 @@ class ChildState:
     """
     One child, from its start to its death.
 
-    `run` is the run that it has; `runs` how many it has ended; `cold` why its `setup` failed.
+    `run` is its present run; `runs` counts the runs that it has ended; `cold` is the reason why its `setup` failed.
     """
 
     def __init__(
@@ -112,7 +113,7 @@ class ChildState:
         self.phase, self._since = phase, self._clock.monotonic()
 
     def send(self, frame: Downward) -> None:
-        """Hand a frame to the child; what its socket does not take at once, the slot's thread sends."""
+        """Send a frame to the child; the slot's thread sends what the socket does not accept at once."""
         if not self.child.send(frame):
             self._waker.wake()
 
@@ -130,7 +131,7 @@ class ChildState:
             self._waker.wake()
 
     def stop(self, reason: InterruptReason, *, hard: bool) -> None:
-        """Tell the run to end; hard signals the whole process group."""
+        """Ask the run to end; hard also sends TERM to the whole process group."""
         if self.run is None:
             return
         self.send(Stop(self.run.task.fence, reason, hard))
@@ -139,13 +140,13 @@ class ChildState:
             self.child.signal(signal.SIGTERM, group=True)
 
     def over(self) -> None:
-        """Its run has ended by itself."""
+        """Note that its run has ended by itself."""
         self.run = None
         self.runs += 1
         self.enter(Phase.IDLE)
 
     def leave(self, by: float, *, closing: bool) -> None:
-        """Let the child go, after its run and its teardown, or by force at that time; one that warms up is killed at once."""
+        """End the child, after its run and its teardown, or by force at time `by`; a child that warms up is killed at once."""
         self._leave_by = min(self._leave_by, by)
         self._closing = self._closing or closing
         if self.phase is Phase.WARMING:
@@ -156,7 +157,7 @@ class ChildState:
         self._waker.wake()
 
     def kill(self, outcome: Outcome) -> None:
-        """Kill the child now; the run that it has ends with this outcome, unless another was decided before."""
+        """Kill the child now; its run ends with this outcome, unless another was decided before."""
         if self.run is not None:
             self.run.forced_outcome = self.run.forced_outcome or outcome
         self._leave_by = NEVER
@@ -164,9 +165,9 @@ class ChildState:
 
     def sleep_until(self, now: float) -> float:
         """
-        When the slot's thread has to look at this child again.
+        Return when the slot's thread must check this child again.
 
-        A time that was set earlier is kept, so that a burst of short runs wakes the thread once, and not each time.
+        A wake-up that was set before is kept, so that a burst of short runs wakes the thread once, and not for each run.
         """
         earlier = self._wakes_at if self._wakes_at > now else NEVER
         self._wakes_at = min(earlier, self._due(now))
@@ -188,7 +189,7 @@ class ChildState:
             self._enforce_limits(self.run, now)
 
     def unready(self, code: int) -> str | None:
-        """Why a child that died with this return code is not to be replaced at once; None when it is."""
+        """Return why a child that died with this return code must not be replaced at once; None when it can be."""
         if self.phase is Phase.WARMING:
             return self.cold or f"the child died before it was ready: {cause_of(code)}"
         if self.phase is Phase.IDLE and not self.runs and self._clock.monotonic() - self._since < STEADY:
@@ -200,7 +201,7 @@ class ChildState:
         if self.phase is Phase.WARMING:
             times.append(self._since + self._setup_limit)
         if self.run is not None:
-            times += [self.run.due(), now + _TICK]  # a test's clock may move while we wait in real time
+            times += [self.run.due(), now + _TICK]  # a test's clock may move while this thread waits in real time
         return min(times)
 
     def _enforce_limits(self, run: Run, now: float) -> None:

@@ -1,7 +1,7 @@
 """
-Where a handler is called: the same lines for a child process, a thread, and `run_one`.
+The call of a handler: the same code for a child process, a thread, and `run_one`.
 
-An Outcome comes out, whatever goes in: nothing that a handler raises passes.
+It always returns an Outcome: it catches everything that a handler raises.
 """
 
 from __future__ import annotations
@@ -20,11 +20,10 @@ from structlog.contextvars import bound_contextvars
 
 from steadyworker.clock import Clock
 from steadyworker.errors import BadPayload, InterruptReason, Reject, Retry, Snooze, TargetExists
-from steadyworker.job import Job, JobFacts
-from steadyworker.link import Link
+from steadyworker.job import Job
+from steadyworker.link import Link, Task
 from steadyworker.outcome import Done, Failed, Interrupted, Outcome, Rejected, Snoozed
 from steadyworker.payload import decoder, plain_decoder
-from steadyworker.slots.base import Task
 from steadyworker.spec import checkpoint_type, payload_type
 from steadyworker.telemetry.logs import get_logger
 from steadyworker.worker import Worker
@@ -34,7 +33,7 @@ _REASON = 2000
 
 @dataclass(frozen=True, slots=True)
 class Ran:
-    """How a handler ended, and what it raised."""
+    """The outcome of a handler, and what it raised."""
 
     outcome: Outcome
     error: BaseException | None = None
@@ -42,9 +41,10 @@ class Ran:
 
 class Executor:
     """
-    A Worker's instance where its jobs run: setup, any number of runs, teardown, and one event loop for all of them.
+    A Worker's instance and its calls: setup, any number of runs, teardown, and one event loop for all of them.
 
-    `exposed` is the link of the run whose synchronous handler is being called right now: Interrupt may be raised in it.
+    `exposed` is the link of the run whose handler is being called now: a signal may raise Interrupt in it.
+    It is None while the event loop runs an `async` handler, which is cancelled instead.
     """
 
     def __init__(self, worker: Worker[Any, Any], clock: Clock) -> None:
@@ -52,7 +52,7 @@ class Executor:
         self.exposed: Link | None = None
         self._worker = worker
         self._clock = clock
-        self._decode = decoder(payload_type(cls), sys.maxsize)  # the runner has judged the size
+        self._decode = decoder(payload_type(cls), sys.maxsize)  # the runner has checked the size
         self._decode_checkpoint = plain_decoder(checkpoint_type(cls))
         self._dont_retry_on = cls.retry.dont_retry_on
         self._log = get_logger("steadyworker.job")
@@ -61,50 +61,36 @@ class Executor:
         self._said_ignored = False
 
     def setup(self) -> None:
-        """The user's `setup`; raises what it raises."""
+        """Call the user's `setup`; raise what it raises."""
         self._settle(self._worker.setup())
 
     def teardown(self) -> None:
-        """The user's `teardown`; raises what it raises."""
+        """Call the user's `teardown`; raise what it raises."""
         self._settle(self._worker.teardown())
 
     def close(self) -> None:
-        """End the event loop, if there ever was one."""
+        """Close the event loop, if there is one."""
         if self._loop is not None:
             self._loop.close()
 
     def run(self, task: Task, link: Link) -> Ran:
-        """Decode, call the handler, and name how it ended; raises nothing."""
-        deadline = None if task.time_limit is None else self._clock.monotonic() + task.time_limit
-        facts = JobFacts(
-            key=task.key,
-            queue=task.queue,
-            name=task.name,
-            uid=task.uid,
-            fence=task.fence,
-            attempt=task.attempt,
-            body=task.body,
-            headers=task.headers,
-            sent_at=task.sent_at,
-            last_checkpoint=task.last_checkpoint,
-            export_state=task.export_state,
-            deadline=deadline,
-        )
-        with bound_contextvars(**facts.context()):
-            ran = self._run(facts, link)
+        """Decode the payload, call the handler, and return how it ended; raise nothing."""
+        with bound_contextvars(**task.context()):
+            ran = self._run(task, link)
             if isinstance(ran.outcome, Failed):
                 self._log.error("job_failed", reason=ran.outcome.reason, exc_info=ran.error)
             return ran
 
-    def _run(self, facts: JobFacts, link: Link) -> Ran:
+    def _run(self, task: Task, link: Link) -> Ran:
+        began = self._clock.monotonic()
         try:
-            payload = self._decode(facts.body)
+            payload = self._decode(task.body)
         except BadPayload as error:
             return Ran(Rejected(f"bad-payload: {error}", "BadPayload"), error)
         except Exception as error:  # noqa: BLE001 - a user's type may run code, and raise anything
             return Ran(Rejected(f"bad-payload: {error_text(error)}", class_name(error)), error)
         job: Job[Any, Any] = Job(
-            payload, facts, link=link, clock=self._clock, decode_checkpoint=self._decode_checkpoint
+            payload, task, link=link, clock=self._clock, began=began, decode_checkpoint=self._decode_checkpoint
         )
         try:
             result = self._call(job, link)
@@ -118,7 +104,7 @@ class Executor:
         return ran
 
     def _call(self, job: Job[Any, Any], link: Link) -> Any:
-        """Call the handler where a stop can reach it: by Interrupt in this thread, or by cancelling its task."""
+        """Call the handler so that a stop can end it: by Interrupt in this thread, or by cancelling its task."""
         self.exposed = link
         try:
             result = self._worker.handle(job)
@@ -138,7 +124,7 @@ class Executor:
             kind = type(result).__name__
             _discard(result)
             return Failed(
-                f"nothing ran: handle returned a {kind} that nobody has started; "
+                f"nothing ran: handle returned a {kind} that was never started; "
                 "write `async def handle`, or a handle without `yield`"
             )
         if not self._said_ignored:
@@ -164,7 +150,7 @@ class Executor:
                 return Failed(error_text(error), class_name(error))
 
     def _settle(self, result: object) -> None:
-        """What `setup` and `teardown` returned: run it when it is a coroutine."""
+        """Run what `setup` or `teardown` returned, if it is a coroutine."""
         if inspect.iscoroutine(result):
             self._runner().run(result)
 
@@ -190,7 +176,7 @@ class Executor:
         return self._loop
 
     def _leave_fork(self, ran: Ran) -> None:
-        """End a copy of this process that the handler forked: it is not the job, and must not answer for it."""
+        """End a fork of this process that came back from the handler: it is not the job, and must not report its outcome."""
         for stream in (sys.stdout, sys.stderr):
             with suppress(Exception):
                 stream.flush()
@@ -198,7 +184,7 @@ class Executor:
 
 
 def outcome_of_interrupt(reason: InterruptReason) -> Outcome:
-    """What a run is that ended because it was told to."""
+    """Return the outcome of a run that was interrupted for this reason."""
     match reason:
         case "time-limit":
             return Failed("time-limit")
@@ -209,13 +195,13 @@ def outcome_of_interrupt(reason: InterruptReason) -> Outcome:
 
 
 def class_name(error: BaseException) -> str:
-    """The error's class as people write it: with its module, unless it is built in."""
+    """Return the name of the error's class: with its module, unless it is built in."""
     cls = type(error)
     return cls.__qualname__ if cls.__module__ == "builtins" else f"{cls.__module__}.{cls.__qualname__}"
 
 
 def error_text(error: BaseException) -> str:
-    """The error in one bounded text, even when it cannot print itself."""
+    """Return the error as one text of limited length, even when its `__str__` raises."""
     try:
         text = str(error)
     except Exception:  # noqa: BLE001 - a user's __str__
@@ -225,11 +211,11 @@ def error_text(error: BaseException) -> str:
 
 
 def _discard(result: Any) -> None:
-    """Close what was never started, so that Python does not warn of it later."""
+    """Close a coroutine or generator that was never started, so that Python does not warn about it later."""
     if inspect.iscoroutine(result) or isinstance(result, Generator):
         result.close()
 
 
 def _call_soon(loop: asyncio.AbstractEventLoop, action: Any) -> None:
-    with suppress(RuntimeError):  # the loop has closed: there is nothing left to cancel
+    with suppress(RuntimeError):  # the loop is closed: nothing is left to cancel
         loop.call_soon_threadsafe(action)

@@ -1,5 +1,5 @@
 """
-What a worker process and its slot child say to each other: msgpack with a length before it, over an inherited socket.
+The frames between a worker process and its slot child: msgpack with a length prefix, over an inherited socket.
 
 ::
 
@@ -10,11 +10,11 @@ What a worker process and its slot child say to each other: msgpack with a lengt
            ←────────────────────────── Moved …, Question …
     Reply …, Stop  ──────────────────→
            ←────────────────────────── Over, then the next Begin
-    Ping   ──────────────────────────→ (every 15 s; silence of 60 s ends the child)
+    Ping   ──────────────────────────→ (every 15 s; 60 s without any frame end the child)
            ←────────────────────────── Pong
     Close  ──────────────────────────→ teardown, exit
 
-The end of the stream is the end of the other side.
+The end of the stream means that the other side has ended.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ from typing import Any, Generic, TypeVar
 import msgspec
 
 from steadyworker.errors import InterruptReason
+from steadyworker.link import Task
 from steadyworker.outcome import Crashed, Done, Failed, Interrupted, Outcome, Rejected, Snoozed
-from steadyworker.slots.base import Task
 
 STACKS_SIGNAL = signal.SIGUSR1
-"""Makes a child write the stacks of all its threads to standard error, even while the GIL is held."""
+"""The signal at which a child writes the stacks of all its threads to standard error, even while the GIL is held."""
 
 MAX_FRAME = 16 << 20
-"""A frame beyond this is not one of ours: a handler has written to our socket."""
+"""The longest frame, in bytes; a longer one means that a handler has written to the socket."""
 
 _PREFIX = 4
 
@@ -43,7 +43,7 @@ class Frame(msgspec.Struct, tag=True, array_like=True, gc=False):
 
 
 class Hello(Frame):
-    """Who the child is: what it imports, and where it looks; `silence`: how many seconds it waits to hear of us."""
+    """The child's import target, `sys.path` and log settings; `silence`: seconds without a frame after which it ends."""
 
     target: str
     path: list[str]
@@ -53,13 +53,13 @@ class Hello(Frame):
 
 
 class Begin(Frame):
-    """Run this."""
+    """Run this task."""
 
     task: Task
 
 
 class Reply(Frame):
-    """An answer to a Question."""
+    """A reply to a Question."""
 
     fence: int
     id: int
@@ -69,7 +69,7 @@ class Reply(Frame):
 
 
 class Stop(Frame):
-    """The run must end: soft (`check()` raises), or hard (every Job call raises, and so does the handler itself)."""
+    """The run must end: soft (`check()` raises), or hard (every Job call raises, and a signal raises in the handler)."""
 
     fence: int
     reason: InterruptReason
@@ -77,7 +77,7 @@ class Stop(Frame):
 
 
 class Ping(Frame):
-    """We live."""
+    """The worker process lives."""
 
 
 class Close(Frame):
@@ -89,13 +89,13 @@ class Warm(Frame):
 
 
 class Cold(Frame):
-    """The module could not be imported, or `setup` raised; the child exits."""
+    """The module could not be imported, or `setup` raised: the child exits."""
 
     reason: str
 
 
 class Moved(Frame):
-    """Progress."""
+    """The job reported progress."""
 
     fence: int
     done: float | None
@@ -104,7 +104,7 @@ class Moved(Frame):
 
 
 class Question(Frame):
-    """The job asks."""
+    """A request of the job, which waits for a Reply."""
 
     fence: int
     id: int
@@ -113,7 +113,7 @@ class Question(Frame):
 
 
 class Over(Frame):
-    """The run has ended: the name of its outcome's class, and its fields."""
+    """The run has ended: the name of its outcome's class, and the outcome's fields."""
 
     fence: int
     kind: str
@@ -121,7 +121,7 @@ class Over(Frame):
 
 
 class Pong(Frame):
-    """So do we."""
+    """The child lives: its reply to Ping."""
 
 
 Downward = Hello | Begin | Reply | Stop | Ping | Close
@@ -134,32 +134,32 @@ _OUTCOMES: dict[str, type[Outcome]] = {
 
 
 def over(fence: int, outcome: Outcome) -> Over:
-    """The frame that carries an outcome."""
+    """Return the frame that carries an outcome."""
     return Over(fence, type(outcome).__name__, msgspec.to_builtins(outcome))
 
 
 def outcome_of(frame: Over) -> Outcome:
-    """The outcome that a frame carries; raises ValueError for one that is none."""
+    """Return the outcome that a frame carries; raise ValueError for an unknown class."""
     if frame.kind not in _OUTCOMES:
-        raise ValueError(f"Expected an outcome, got {frame.kind!r}.")
+        raise ValueError(f"Expected the name of an outcome, got {frame.kind!r}.")
     return msgspec.convert(frame.fields, _OUTCOMES[frame.kind])
 
 
 def packed(frame: Downward | Upward) -> bytes:
-    """A frame as it is sent."""
+    """Return the bytes of a frame."""
     body = msgspec.msgpack.encode(frame)
     return len(body).to_bytes(_PREFIX, "big") + body
 
 
 class Unpacker(Generic[Kind]):
-    """Puts frames together from what a stream delivers; `kind` is the union of the frames that may come."""
+    """A reader that puts frames together from the bytes of a stream; `kind` is the union of the frames that may come."""
 
     def __init__(self, kind: Any) -> None:
         self._decoder: msgspec.msgpack.Decoder[Kind] = msgspec.msgpack.Decoder(kind)
         self._rest = bytearray()
 
     def feed(self, data: bytes) -> Iterator[Kind]:
-        """The frames that are whole now; raises ValueError for what is none."""
+        """Return the frames that are complete now; raise ValueError or MsgspecError for bad data."""
         self._rest += data
         while len(self._rest) >= _PREFIX:
             size = int.from_bytes(self._rest[:_PREFIX], "big")

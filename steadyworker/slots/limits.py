@@ -1,4 +1,4 @@
-"""When a run has to be told to end, and when it has to be ended: its time limit and its stall limit, as arithmetic."""
+"""The time limit and the stall limit of a run, as arithmetic."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _SHARE = 0.8
 
 
 class Due(Enum):
-    """What a limit asks for now."""
+    """The action that a limit requires now."""
 
     WARN = "warn"
     TIME_LIMIT = "time-limit"
@@ -38,7 +38,7 @@ class Limits:
         self.moved = self.began
 
     def due(self, now: float) -> Due | None:
-        """What has to happen now; the warning is told once."""
+        """Return the action that is due now, or None; WARN is returned once."""
         if self.time_limit is not None:
             if now >= self.began + self.time_limit:
                 return Due.TIME_LIMIT
@@ -50,7 +50,7 @@ class Limits:
         return None
 
     def next(self) -> float:
-        """When `due` has to be asked again, at the latest."""
+        """Return the latest time at which `due` must be called again."""
         times = [float("inf")]
         if self.time_limit is not None:
             times.append(self.began + self.time_limit if self.warned else self._warning(self.time_limit))

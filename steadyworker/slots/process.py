@@ -1,5 +1,5 @@
 """
-A slot that is a child process: warm, reused, limited, killed as a group, replaced at once.
+A slot that is a child process: kept warm, reused, limited, killed as a group, and replaced at once.
 
 ::
 
@@ -12,11 +12,12 @@ A slot that is a child process: warm, reused, limited, killed as a group, replac
                ↓               ↓
             Unready, until `start` is called again
 
-Each slot has one thread, which starts the child and lives longer than it: it waits for frames, for the child's death and
-for the next limit.  Calls from other threads write to the child themselves, and wake that thread only when it would sleep
-past a limit: a run costs one wake-up on each side.
+Each slot has one thread, which starts the child and lives longer than the child.
+It waits for frames, for the child's death and for the next limit.
+Calls from other threads write to the child themselves.
+They wake the slot's thread only when it would sleep past a limit, so that a run costs one wake-up on each side.
 
-Every ending of a child during a run is an Outcome: what was decided for it (`kill`, a limit), or the way it died.
+Every end of a child during a run has an Outcome: the one that was decided for it (`kill`, a limit), or the way it died.
 """
 
 from __future__ import annotations
@@ -30,8 +31,9 @@ import msgspec
 
 from steadyworker.clock import Clock
 from steadyworker.errors import InterruptReason
+from steadyworker.link import Task
 from steadyworker.outcome import Crashed, Interrupted, Outcome
-from steadyworker.slots.base import Asked, Ended, Progressed, Ready, SlotEvent, SlotSink, Task, Unready
+from steadyworker.slots.base import Asked, Ended, Progressed, Ready, SlotEvent, SlotSink, Unready
 from steadyworker.slots.child_state import NEVER, PARTING, ChildState, Phase, Run
 from steadyworker.slots.execute import outcome_of_interrupt
 from steadyworker.slots.frames import (
@@ -56,16 +58,16 @@ class ProcessSlot:
     One child process that runs one handler at a time.
 
     Args:
-        id: Its number within its Worker.
-        spec: What it runs, and the memory limit.
-        clock: Its monotonic time is what limits are judged by.
-        spare: A child that is running already, for whichever slot needs one first.
+        id: The slot's number within its Worker.
+        spec: The Worker to run, and its memory limit.
+        clock: The clock whose monotonic time judges the limits.
+        spare: A child that is running already, for the slot that needs one first.
         held: Descriptors that every child holds open: the owner's lock.
-        log_format: Of the child's log lines, as for `logs.configure`.
-        log_level: Of the child's log lines.
-        setup_limit: Seconds until `setup` must have returned, the import included.
-        ping: Seconds between two signs of life to the child.
-        silence: Seconds without any after which a child ends itself.
+        log_format: The format of the child's log lines, as for `logs.configure`.
+        log_level: The level of the child's log lines.
+        setup_limit: Seconds within which `setup` must have returned, including the import.
+        ping: Seconds between two Pings to the child.
+        silence: Seconds without a frame after which the child ends itself.
     """
 
     def __init__(
@@ -99,7 +101,6 @@ class ProcessSlot:
         self._run: Run | None = None
         self._stopping = False
         self._close_by = NEVER
-        self._last_beat = clock.monotonic()
 
     @property
     def id(self) -> int:
@@ -108,23 +109,18 @@ class ProcessSlot:
 
     @property
     def warm(self) -> bool:
-        """Warm and idle."""
+        """True when warm and idle."""
         tenure = self._tenure
         return tenure is not None and tenure.phase is Phase.IDLE and self._run is None and self._close_by == NEVER
 
     @property
     def stuck(self) -> bool:
-        """Never: what does not end is killed."""
+        """False: a child that does not end is killed."""
         return False
 
     @property
-    def last_progress(self) -> float:
-        """When (monotonic) the child was last heard of."""
-        return self._last_beat
-
-    @property
     def pid(self) -> int | None:
-        """The child's process id, while there is one."""
+        """The child's process id, or None."""
         tenure = self._tenure
         return None if tenure is None else tenure.child.pid
 
@@ -140,11 +136,11 @@ class ProcessSlot:
             self._thread.start()
 
     def run(self, task: Task) -> None:
-        """Begin a run; while the child warms up it waits for that; a slot that was just given up interrupts it."""
+        """Begin a run; it waits while the child warms up; if the slot has just ended, it ends as Interrupted."""
         run = Run(task, Limits(self._clock.monotonic(), task.time_limit, task.stall_limit))
         with self._lock:
             if self._run is not None:
-                raise RuntimeError(f"Expected slot {self._id} to be idle: a run needs a slot of its own.")
+                raise RuntimeError(f"Expected slot {self._id} to be idle, got a second run: wait for Ended.")
             given_up = self._thread is None
             if not given_up:
                 self._run = run
@@ -156,18 +152,18 @@ class ProcessSlot:
     def reply(
         self, fence: int, id: int, answer: Any, *, refused: InterruptReason | None = None, end: bool = True
     ) -> None:
-        """Answer what the job asked."""
+        """Reply to a request of the job."""
         with self._lock:
             if (tenure := self._tenure_of(fence)) is not None:
                 tenure.send(Reply(fence, id, answer, refused, end))
 
     def interrupt(self, fence: int, reason: InterruptReason, *, hard: bool) -> None:
-        """Tell the job; hard raises Interrupt in its handler, and sends TERM to whatever it has started."""
+        """Ask the run to end; hard raises Interrupt in its handler, and sends TERM to all processes that it has started."""
         with self._lock:
             if (tenure := self._tenure_of(fence)) is not None:
                 tenure.stop(reason, hard=hard)
                 return
-            if self._run is not None and self._run.task.fence == fence:  # it waits for a child
+            if self._run is not None and self._run.task.fence == fence:  # the run waits for a child
                 self._run.soft = reason
         if hard:
             self.kill(fence, outcome_of_interrupt(reason))
@@ -185,11 +181,11 @@ class ProcessSlot:
         self._sink(self._ended(run, outcome))
 
     def stopping(self) -> None:
-        """From now on a child that dies by a signal was interrupted: whoever stops us may signal it too."""
+        """Count a child's death by a signal as Interrupted from now on: what stops the worker process may signal the child too."""
         self._stopping = True
 
     def close(self, within: float) -> None:
-        """`teardown`, then the end of the child, by force after that many seconds; returns when all of it is gone."""
+        """Run `teardown`, then end the child, by force after `within` seconds; return when the child is gone."""
         with self._lock:
             self._close_by = min(self._close_by, self._clock.monotonic() + within)
             thread = self._thread
@@ -199,10 +195,10 @@ class ProcessSlot:
             thread.join()
         self._waker.close()
 
-    # --- The slot's thread; the runner is told without the lock, for it may call back ---
+    # --- The slot's thread; events are sent without the lock, because the runner may call back ---
 
     def _live(self) -> None:
-        """One child after another, until one cannot be replaced."""
+        """Run one child after another, until one is not to be replaced."""
         while self._thread is not None:
             try:
                 tenure = self._spawn()
@@ -231,7 +227,7 @@ class ProcessSlot:
         return tenure
 
     def _serve(self, tenure: ChildState) -> int:
-        """Listen to the child and enforce its limits until it has died; answers its return code."""
+        """Receive the child's frames and enforce its limits until it has died; return its return code."""
         child = tenure.child
         while not child.dead:
             with self._lock:
@@ -241,7 +237,7 @@ class ProcessSlot:
             self._listen(tenure)
             with self._lock:
                 tenure.enforce(self._clock.monotonic())
-        self._listen(tenure)  # what it said before it died
+        self._listen(tenure)  # frames that it sent before it died
         return child.reap()
 
     def _listen(self, tenure: ChildState) -> None:
@@ -256,8 +252,8 @@ class ProcessSlot:
                 tenure.kill(Crashed(f"wrote to its worker process's socket: {error}"))
 
     def _hear(self, tenure: ChildState, frame: Upward) -> SlotEvent | None:
-        """What the runner is told of a frame."""
-        now = self._last_beat = self._clock.monotonic()
+        """Take a frame; return the event for the runner, or None."""
+        now = self._clock.monotonic()
         run = tenure.run
         match frame:
             case Warm():
@@ -284,11 +280,11 @@ class ProcessSlot:
                     tenure.leave(now + PARTING, closing=False)
                 return self._ended(run, outcome)
             case _:
-                pass  # a sign of life, or of a run that has ended
+                pass  # a sign of life, or a frame of a run that has ended
         return None
 
     def _reap(self, tenure: ChildState, code: int) -> list[SlotEvent]:
-        """A child is dead and reaped: what the runner is told, and whether there will be another."""
+        """Take the end of a reaped child; return the events for the runner, and end the slot if no other child follows."""
         with self._lock:
             run, self._tenure = tenure.run, None
             self._run = self._run if run is None else None
@@ -298,7 +294,7 @@ class ProcessSlot:
         return said + (self._give_up(reason, stood=stood) if over else [])
 
     def _give_up(self, reason: str | None, *, stood: bool = False) -> list[SlotEvent]:
-        """No further child; a run that waited for one has not begun."""
+        """End the slot without another child; a run that waited for one has not begun; return the events for the runner."""
         with self._lock:
             run, self._run, self._thread = self._run, None, None
             said: list[SlotEvent] = [] if run is None else [self._ended(run, Interrupted())]
@@ -307,7 +303,7 @@ class ProcessSlot:
         return said
 
     def _tenure_of(self, fence: int) -> ChildState | None:
-        """The child that has this run; None when the run has ended, or waits for a child."""
+        """Return the child that has this run; None when the run has ended, or waits for a child."""
         tenure = self._tenure
         return tenure if tenure is not None and tenure.run is not None and tenure.run.task.fence == fence else None
 
@@ -317,4 +313,4 @@ class ProcessSlot:
 
 
 def _nobody(_event: SlotEvent) -> None:
-    """Before `start` nobody listens."""
+    """Drop an event: before `start` there is no runner to receive it."""

@@ -1,11 +1,13 @@
 """
-The first moment of a child: a process that knows nobody yet, at the other end of a socket.
+The start of a child process, and the spare: one child that is started in advance.
 
-It imports what every child needs, and waits for Hello.
-So one may be started before anybody knows what for: the command line starts a spare one, which imports beside its worker process.
+A new child imports what every child needs, and waits for Hello.
+Nothing in it depends on the Worker yet, so it can be started early.
+The command line starts a spare, which imports at the same time as its worker process.
 
-A child is a session of its own, so that a terminal's Ctrl-C does not reach it; it is started by exec, never a bare fork.
-PDEATHSIG fires when the *thread* that started a child ends: that thread has to live as long as the child.
+Each child has a session of its own, so that a terminal's Ctrl-C does not reach it.
+It is started by exec, never by a bare fork.
+PDEATHSIG fires when the *thread* that started a child ends: that thread must live as long as the child.
 """
 
 from __future__ import annotations
@@ -22,29 +24,29 @@ from typing import NamedTuple, Self
 
 from steadyworker.lifecycle import STOP_SIGNALS
 
-# What systemd said to the worker process, not to its children.
+# Variables that systemd sets for the worker process, not for its children.
 _NOT_INHERITED = frozenset(
     {"NOTIFY_SOCKET", "WATCHDOG_USEC", "WATCHDOG_PID", "LISTEN_FDS", "LISTEN_PID", "LISTEN_FDNAMES"}
 )
 
 
 class Started(NamedTuple):
-    """A child that nobody has spoken to: its process, and our end of the socket."""
+    """A child before Hello: its process, and the worker process's end of the socket."""
 
     process: subprocess.Popen[bytes]
     wire: socket.socket
 
     def end(self) -> None:
-        """Kill it, and wait for its end; it has started nothing yet."""
+        """Kill the child, and wait for its end; it has started no process yet."""
         self.wire.close()
         self.process.kill()
         self.process.wait()
 
 
 def start() -> Started:
-    """Start a child; raises OSError when there can be no further process."""
+    """Start a child; raise OSError when the system allows no further process."""
     ours, theirs = socket.socketpair()
-    # Blocked in the child until its handlers are there; then it unblocks them itself.
+    # The signals stay blocked in the child until it has set its handlers; then it unblocks them itself.
     before = signal.pthread_sigmask(signal.SIG_BLOCK, STOP_SIGNALS)
     try:
         with theirs:
@@ -65,9 +67,9 @@ def start() -> Started:
 
 class Spare:
     """
-    A child in reserve, for whichever slot needs one first; a context, at whose end it is gone unless it was taken.
+    A child in reserve, for the slot that needs one first; a context, at whose end an untaken child is killed.
 
-    Its thread has to live as long as the worker process: make it in the main thread.
+    Create it in the main thread: the thread that creates it must live as long as the worker process.
     """
 
     def __init__(self) -> None:
@@ -77,9 +79,9 @@ class Spare:
 
     def take(self) -> Started | None:
         """
-        The child, for whoever asks first.
+        Return the child to the first caller, else None.
 
-        None when it is taken or dead, or when it has another environment or working directory than a new one would have.
+        Return None, too, if the child is dead, or if a new child would have another environment or working directory.
         """
         with self._lock:
             started, self._started = self._started, None
@@ -89,7 +91,7 @@ class Spare:
         return started
 
     def close(self) -> None:
-        """End it, unless it was taken; safe twice."""
+        """End the child, unless it was taken; safe twice."""
         with self._lock:
             started, self._started = self._started, None
         if started is not None:
@@ -109,5 +111,5 @@ def _environment() -> dict[str, str]:
 
 
 def _place() -> tuple[dict[str, str], Path]:
-    """What a child inherits and a user's module may change while it is imported."""
+    """Return what a child inherits, and a user's module may change during its import."""
     return _environment(), Path.cwd()

@@ -1,4 +1,4 @@
-"""One child process, from Hello on: talk to it, signal its group, kill it, reap it."""
+"""One child process, from Hello on: send, receive, signal its group, kill, reap."""
 
 from __future__ import annotations
 
@@ -12,21 +12,21 @@ from contextlib import suppress
 
 from steadyworker.slots.frames import Downward, Hello, Unpacker, Upward, packed
 from steadyworker.slots.spare import Started
-from steadyworker.system.procfs import session_members
+from steadyworker.system.procfs import kill_session
 
 _CHUNK = 1 << 16
 _LOOK_EVERY = 0.25
 
 
 class Waker:
-    """Wakes a thread that waits in `ChildProcess.wait`."""
+    """A means to wake a thread that waits in `ChildProcess.wait`."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._pipe: tuple[int, int] | None = None
 
     def fileno(self) -> int:
-        """The descriptor that becomes readable."""
+        """Return the descriptor that becomes readable."""
         with self._lock:
             if self._pipe is None:
                 self._pipe = os.pipe()
@@ -35,18 +35,18 @@ class Waker:
             return self._pipe[0]
 
     def wake(self) -> None:
-        """Wake it; from any thread, any number of times."""
+        """Wake the thread; callable from any thread, any number of times."""
         with self._lock, suppress(BlockingIOError):
             if self._pipe is not None:
                 os.write(self._pipe[1], b"!")
 
     def rest(self) -> None:
-        """Forget what has woken us."""
+        """Clear the wake-up."""
         with suppress(BlockingIOError):
             os.read(self.fileno(), _CHUNK)
 
     def close(self) -> None:
-        """Give the descriptors back; safe twice."""
+        """Close the descriptors; safe twice."""
         with self._lock:
             pipe, self._pipe = self._pipe, None
             for end in pipe or ():
@@ -55,10 +55,10 @@ class Waker:
 
 class ChildProcess:
     """
-    A running child, which is told Hello and given `held`, descriptors that it holds open to its end.
+    A running child; it gets Hello, and the descriptors `held`, which it holds open to its end.
 
-    Its methods are thread-safe, but `wait`, `receive` and `reap`, which belong to one thread.
-    `silent` says that it has closed its end: it is about to die, or has lost its way.
+    Its methods are thread-safe, except `wait`, `receive` and `reap`, which belong to one thread.
+    `silent` is true when the child has closed its end of the socket: it is about to die, or is broken.
     `waker` interrupts `wait`.
     """
 
@@ -66,7 +66,7 @@ class ChildProcess:
         self._process, self._wire = started
         self.pid = self._process.pid
         self.silent = False
-        with suppress(OSError):  # it has died: the end of the stream says so
+        with suppress(OSError):  # it has died: `receive` finds the end of the stream
             socket.send_fds(self._wire, [packed(hello)], held)
         self._wire.setblocking(False)  # noqa: FBT003 - its name in the standard library
         self._frames: Unpacker[Upward] = Unpacker(Upward)
@@ -77,13 +77,13 @@ class ChildProcess:
         self._poll = select.poll()
         self._poll.register(self._wire, select.POLLIN)
         self._poll.register(waker, select.POLLIN)
-        # Elsewhere than on Linux nothing tells of a death but the end of the stream: we look.
+        # On other systems than Linux only the end of the stream shows a death, so `wait` returns often enough to check.
         self._death = os.pidfd_open(self.pid) if hasattr(os, "pidfd_open") else None
         if self._death is not None:
             self._poll.register(self._death, select.POLLIN)
 
     def send(self, frame: Downward) -> bool:
-        """Hand a frame to the child without waiting; False when some of it is left for `wait` to send: wake it."""
+        """Send a frame without waiting; return False when `wait` must send the rest: then wake its thread."""
         data = packed(frame)
         with self._lock:
             if self._reaped:
@@ -92,7 +92,7 @@ class ChildProcess:
             return self._flush()
 
     def wait(self, seconds: float) -> None:
-        """Wait until the child has said something, or died, or somebody woke us, or that many seconds are over."""
+        """Wait until the child has sent something or died, `waker` was called, or that many seconds are over."""
         if not self.silent:
             self._poll.modify(self._wire, select.POLLIN | (select.POLLOUT if self._unsent else 0))
         longest = seconds if self._death is not None else min(seconds, _LOOK_EVERY)
@@ -103,7 +103,7 @@ class ChildProcess:
             self._flush()
 
     def receive(self) -> Iterator[Upward]:
-        """The frames that have come; raises ValueError for what is no frame; sets `silent` at the end of the stream."""
+        """Return the frames that have come; raise ValueError or MsgspecError for bad data; set `silent` at the end of the stream."""
         while not self.silent:
             try:
                 data = self._wire.recv(_CHUNK)
@@ -121,7 +121,7 @@ class ChildProcess:
 
     @property
     def dead(self) -> bool:
-        """Whether the child has ended; its process id stays its own until `reap`."""
+        """True when the child has ended; its process id is not reused until `reap`."""
         return os.waitid(os.P_PID, self.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None
 
     def signal(self, number: signal.Signals, *, group: bool) -> None:
@@ -131,14 +131,13 @@ class ChildProcess:
                 (os.killpg if group else os.kill)(self.pid, number)
 
     def kill(self) -> None:
-        """SIGKILL to its process group, and to every process of its session that has left the group."""
-        self.signal(signal.SIGKILL, group=True)
-        for member in session_members(self.pid):
-            with suppress(ProcessLookupError, PermissionError):
-                os.kill(member, signal.SIGKILL)
+        """Send SIGKILL to its process group, and to every process of its session that has left the group."""
+        with self._lock:
+            if not self._reaped:
+                kill_session(self.pid)
 
     def reap(self) -> int:
-        """Kill what is left of it, wait for its end, close everything; answers its return code as `Popen.returncode`."""
+        """Kill its remaining processes, wait for its end, close everything; return its code as `Popen.returncode` has it."""
         self.kill()
         code = self._process.wait()
         with self._lock:
@@ -150,13 +149,13 @@ class ChildProcess:
         return code
 
     def _flush(self) -> bool:
-        """Send what the socket takes; whether all is sent."""
+        """Send what the socket accepts; return whether all is sent."""
         while self._unsent:
             try:
                 sent = self._wire.send(self._unsent)
             except BlockingIOError:
                 return False
-            except OSError:  # it is dying; the end of the stream says so
+            except OSError:  # it is dying: `receive` finds the end of the stream
                 self._unsent.clear()
                 break
             del self._unsent[:sent]
@@ -164,7 +163,7 @@ class ChildProcess:
 
 
 def cause_of(code: int) -> str:
-    """How a process ended, by its return code: `SIGKILL`, `exit 3`."""
+    """Return how a process ended, by its return code: `SIGKILL`, `exit 3`."""
     if code >= 0:
         return f"exit {code}"
     try:

@@ -1,11 +1,14 @@
 """
 A slot that is a thread of the worker process: for light jobs, for debugging, and for tests.
 
-What it gives up, next to a child process: a handler that holds the GIL, crashes or leaks takes the worker process
-with it, memory is not limited, and nothing can end a handler that makes no Job call.
-Such a thread is abandoned when its run must end; the slot says so with `stuck`, and the worker process has to go.
+It protects less than a child process:
 
-Each slot has two threads: one runs the handler, the keeper watches its limits.
+- A handler that holds the GIL, crashes or leaks memory harms the whole worker process.
+- Memory is not limited.
+- Nothing can end a handler that makes no Job call.
+  Such a thread is abandoned when its run must end; `stuck` is then true, and the worker process has to exit.
+
+Each slot has two threads: one runs the handler, and the keeper watches its limits.
 """
 
 from __future__ import annotations
@@ -17,9 +20,9 @@ from typing import Any
 
 from steadyworker.clock import Clock
 from steadyworker.errors import InterruptReason
-from steadyworker.link import Answer, Link
+from steadyworker.link import Answer, Link, Task
 from steadyworker.outcome import Failed, Interrupted, Outcome
-from steadyworker.slots.base import Asked, Ended, Progressed, Ready, SlotEvent, SlotSink, Task, Unready
+from steadyworker.slots.base import Asked, Ended, Progressed, Ready, SlotEvent, SlotSink, Unready
 from steadyworker.slots.execute import Executor, error_text
 from steadyworker.slots.limits import Due, Limits
 from steadyworker.spec import WorkerSpec
@@ -33,7 +36,8 @@ class ThreadSlot:
     """
     One thread that runs one handler at a time.
 
-    `setup_limit` is how long `setup` may take; `grace` how long a killed run has to end before its thread is abandoned.
+    `setup_limit` is the number of seconds that `setup` may take.
+    `grace` is the number of seconds that a killed run gets to end before its thread is abandoned.
     """
 
     def __init__(
@@ -52,7 +56,6 @@ class ThreadSlot:
         self._keeper: threading.Thread | None = None
         self._keeper_wakes = _NEVER
         self._closing = False
-        self._last_beat = clock.monotonic()
 
     @property
     def id(self) -> int:
@@ -61,19 +64,14 @@ class ThreadSlot:
 
     @property
     def warm(self) -> bool:
-        """Warm and idle."""
+        """True when warm and idle."""
         bench = self._bench
         return bench is not None and bench.warm and self._run is None and not self._closing
 
     @property
     def stuck(self) -> bool:
-        """A thread was abandoned, and runs on."""
+        """True while an abandoned thread still runs."""
         return any(thread.is_alive() for thread in self._abandoned)
-
-    @property
-    def last_progress(self) -> float:
-        """When (monotonic) the thread was last heard of."""
-        return self._last_beat
 
     def start(self, sink: SlotSink) -> None:
         """Begin to warm up, in a new thread; ignored while there is one."""
@@ -94,11 +92,11 @@ class ThreadSlot:
             self._changed.notify_all()
 
     def run(self, task: Task) -> None:
-        """Begin a run; before `Ready` it waits for it; a slot that was just given up interrupts it."""
+        """Begin a run; it waits for `Ready`; if the slot has just ended, it ends as Interrupted."""
         run = _Run(self, task, self._clock)
         with self._changed:
             if self._run is not None:
-                raise RuntimeError(f"Expected slot {self._id} to be idle; a run needs a slot of its own.")
+                raise RuntimeError(f"Expected slot {self._id} to be idle, got a second run: wait for Ended.")
             if (bench := self._bench) is not None:
                 self._run = run
                 if min(run.limits.next(), self._clock.monotonic() + _TICK) < self._keeper_wakes:
@@ -110,19 +108,19 @@ class ThreadSlot:
     def reply(
         self, fence: int, id: int, answer: Any, *, refused: InterruptReason | None = None, end: bool = True
     ) -> None:
-        """Answer what the job asked."""
+        """Reply to a request of the job."""
         run = self._run
         if run is not None and run.task.fence == fence:
             run.link.answer(id, Answer(answer, refused, end))
 
     def interrupt(self, fence: int, reason: InterruptReason, *, hard: bool) -> None:
-        """Tell the job; an `async` handler's task is cancelled when hard, any other hears it at its next Job call."""
+        """Ask the run to end; hard cancels an `async` handler's task, and raises in any other handler at its next Job call."""
         run = self._run
         if run is not None and run.task.fence == fence:
             run.link.interrupt(reason, hard=hard)
 
     def kill(self, fence: int, outcome: Outcome) -> None:
-        """End the run with this outcome: it is told to, and its thread abandoned if it does not."""
+        """End the run with this outcome: interrupt it, and abandon its thread if it does not end."""
         with self._changed:
             run = self._run
             if run is None or run.task.fence != fence or run.forced_outcome is not None:
@@ -133,10 +131,10 @@ class ThreadSlot:
         run.link.interrupt("fenced", hard=True)
 
     def stopping(self) -> None:
-        """Nothing to do: no signal reaches a thread."""
+        """Do nothing: no signal ends a thread."""
 
     def close(self, within: float) -> None:
-        """`teardown` and the end of both threads, within that many seconds; a thread that does not end is abandoned."""
+        """Run `teardown` and end both threads, within that many seconds; a thread that does not end is abandoned."""
         with self._changed:
             self._closing = True
             bench = self._bench
@@ -156,16 +154,16 @@ class ThreadSlot:
             self._keeper.join()
 
     def _work(self, bench: _Bench) -> None:
-        """The thread that runs the handler."""
+        """Run handlers; the body of the slot's first thread."""
         try:
             executor = Executor(self._spec.cls(), self._clock)
             executor.setup()
-        except BaseException as error:  # noqa: BLE001 - whatever a setup raises, SystemExit too, makes the slot unready
+        except BaseException as error:  # noqa: BLE001 - anything that a setup raises, even SystemExit, makes the slot unready
             get_logger("steadyworker.slots").error("setup_failed", slot=self._id, exc_info=error)
             self._not_ready(bench, f"setup raised {error_text(error)}")
             return
         with self._changed:
-            if self._bench is not bench:  # it took too long, and was given up
+            if self._bench is not bench:  # setup took too long, and the slot has ended
                 return
             bench.warm = True
         self._say(Ready(self._id))
@@ -183,7 +181,7 @@ class ThreadSlot:
         executor.close()
 
     def _keep(self) -> None:
-        """The thread that watches limits; it sleeps until the earliest time that any of them can be due."""
+        """Watch the limits, and sleep until the earliest of them can be due; the body of the keeper's thread."""
         while True:
             with self._changed:
                 if self._closing and self._bench is None:
@@ -248,15 +246,14 @@ class ThreadSlot:
         return Ended(self._id, run.task.fence, outcome, self._clock.monotonic() - run.limits.began, killed)
 
     def _say(self, event: SlotEvent) -> None:
-        self._last_beat = self._clock.monotonic()
         self._sink(event)
 
     def say_progressed(self, fence: int, done: float | None, total: float | None, note: str) -> None:
-        """A run's way up; ignored when it is not the present run."""
+        """Send a run's progress to the runner; ignored when it is not the present run."""
         self._say_of(fence, Progressed(self._id, fence, done, total, note))
 
     def say_asked(self, fence: int, id: int, what: str, data: Any) -> None:
-        """A run's way up; ignored when it is not the present run."""
+        """Send a run's request to the runner; ignored when it is not the present run."""
         self._say_of(fence, Asked(self._id, fence, id, what, data))
 
     def _say_of(self, fence: int, event: SlotEvent) -> None:
@@ -268,7 +265,7 @@ class ThreadSlot:
 
 @dataclass(slots=True, eq=False)
 class _Bench:
-    """One thread and what it takes its runs from; `warm_by` is when its `setup` must have returned."""
+    """One thread and the queue of its runs; `warm_by` is the time by which its `setup` must have returned."""
 
     inbox: SimpleQueue[_Run | None]
     warm_by: float
@@ -277,7 +274,7 @@ class _Bench:
 
 
 class _Run:
-    """One run in this slot: its link's way up, its limits, and the outcome that was decided for it from outside."""
+    """One run in this slot: its link, its limits, and the outcome that was decided for it from outside."""
 
     def __init__(self, slot: ThreadSlot, task: Task, clock: Clock) -> None:
         self.task = task
@@ -295,4 +292,4 @@ class _Run:
 
 
 def _nobody(_event: SlotEvent) -> None:
-    """Before `start` nobody listens."""
+    """Drop an event: before `start` there is no runner to receive it."""

@@ -1,1 +1,1 @@
-"""The operating system: processes and their memory (`procfs`), this host (`host`), systemd's notify socket (`systemd`)."""
+"""Facts from the operating system: memory of processes (`procfs`), this host (`host`), systemd's notify socket (`systemd`)."""

@@ -1,7 +1,8 @@
 """
-What the machine and its service manager do to a process: facts for `checks`, read once and never guessed.
+Facts about the machine and its service manager for the checks, read once and never guessed.
 
-What cannot be read (no cgroup v2, no systemd, a sandbox that hides them) is None or False, and then nothing is said of it.
+A fact that cannot be read (no cgroup v2, no systemd, a sandbox that hides them) is None or False.
+The checks then report nothing about it.
 """
 
 from __future__ import annotations
@@ -23,7 +24,11 @@ _SYSTEMCTL_WITHIN = 2.0
 
 @dataclass(frozen=True, slots=True)
 class Unit:
-    """The systemd unit whose main process we are; `stop_within` is its TimeoutStopSec in seconds, None for no limit."""
+    """
+    The systemd unit that has this process as its main process.
+
+    `stop_within` is its TimeoutStopSec in seconds, or None for no limit.
+    """
 
     name: str
     oom_policy: str = ""
@@ -33,15 +38,15 @@ class Unit:
 @dataclass(frozen=True, slots=True)
 class Host:
     """
-    Where this process runs.
+    The host of this process.
 
     Attributes:
-        platform: As `sys.platform` says it.
+        platform: The value of `sys.platform`.
         memory_limit: Bytes that the cgroup allows, or None.
         kills_group: The kernel kills the whole cgroup when one of its processes is out of memory.
         unit: The systemd unit, or None.
-        notified: The service manager hears us, so that a stop can ask for more time.
-        command_line: What everyone on this machine can read in the list of processes.
+        notified: The service manager listens to this process, so a stop can ask for more time.
+        command_line: The process's arguments, which every user of this machine can read in the process list.
     """
 
     platform: str = "linux"
@@ -53,7 +58,7 @@ class Host:
 
 
 def look(environ: Mapping[str, str], command_line: Sequence[str]) -> Host:
-    """Read the facts; may ask systemd, within two seconds."""
+    """Read the facts; this may call systemctl, which gets two seconds."""
     return Host(
         platform=sys.platform,
         memory_limit=cgroup_limit(),
@@ -65,7 +70,7 @@ def look(environ: Mapping[str, str], command_line: Sequence[str]) -> Host:
 
 
 def kills_group(proc: Path = Path("/proc/self/cgroup"), root: Path = Path("/sys/fs/cgroup")) -> bool:
-    """Whether `memory.oom.group` is set for our cgroup (version 2) or one above it."""
+    """Return whether `memory.oom.group` is set for this process's cgroup (version 2) or for one above it."""
     own = root / _cgroup(proc).lstrip("/")
     for folder in (own, *own.parents):
         if folder.is_relative_to(root):
@@ -76,7 +81,7 @@ def kills_group(proc: Path = Path("/proc/self/cgroup"), root: Path = Path("/sys/
 
 
 def unit_from(name: str, shown: str, pid: int) -> Unit | None:
-    """The unit as `systemctl show` tells it, when this process is its main process."""
+    """Return the unit from the output of `systemctl show`, or None if this process is not its main process."""
     properties = dict(line.split("=", 1) for line in shown.splitlines() if "=" in line)
     if properties.get("MainPID") != str(pid):
         return None
@@ -102,7 +107,7 @@ def _unit() -> Unit | None:
 
 
 def _cgroup(proc: Path) -> str:
-    """Our cgroup's path in the unified hierarchy; `/` where there is none."""
+    """Return the path of this process's cgroup in the unified hierarchy, or `/` without one."""
     with suppress(OSError):
         for line in proc.read_text(encoding="utf-8").splitlines():
             if line.startswith("0::"):

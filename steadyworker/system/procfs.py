@@ -1,23 +1,26 @@
 """
-Memory, read from where the kernel tells it: what we may use, and what a process and its descendants do use.
+Memory as the kernel reports it: the limit for this process, and the use of a process and its descendants.
 
-Linux tells both in `/proc` and in the cgroup file system; elsewhere the answers are None and 0: nothing is enforced.
+Both come from `/proc` and the cgroup file system of Linux.
+On other systems the results are None and 0, and nothing is enforced.
 """
 
 from __future__ import annotations
 
 import os
+import signal
 from contextlib import suppress
 from pathlib import Path
 
-_UNLIMITED = 1 << 60  # cgroup v1 says "no limit" with a number near 2**63
+_UNLIMITED = 1 << 60  # cgroup v1 expresses "no limit" as a number near 2**63
 
 
 def cgroup_limit(proc: Path = Path("/proc/self/cgroup"), root: Path = Path("/sys/fs/cgroup")) -> int | None:
     """
-    The smallest memory limit in bytes of the cgroups that this process is in, or None when there is none.
+    Return the smallest memory limit in bytes of the cgroups that this process is in, or None without a limit.
 
-    A limit of any ancestor counts; inside a container the own cgroup is the mounted root.
+    A limit of any ancestor counts.
+    Inside a container, the container's own cgroup is the mounted root.
     """
     limits = []
     with suppress(OSError):
@@ -32,13 +35,13 @@ def cgroup_limit(proc: Path = Path("/proc/self/cgroup"), root: Path = Path("/sys
             own = base / path.lstrip("/")
             for folder in (own, *own.parents):
                 if folder.is_relative_to(base):
-                    with suppress(OSError, ValueError):  # "max" is no number: no limit there
+                    with suppress(OSError, ValueError):  # "max" is not a number: no limit here
                         limits.append(int((folder / name).read_text(encoding="ascii")))
     return min((limit for limit in limits if limit < _UNLIMITED), default=None)
 
 
 def rss(pid: int) -> int:
-    """Resident bytes of one process; 0 when it has ended."""
+    """Return the resident bytes of one process, or 0 if it has ended."""
     with suppress(OSError, IndexError, ValueError):
         return int(Path("/proc", str(pid), "statm").read_text(encoding="ascii").split()[1]) * os.sysconf("SC_PAGE_SIZE")
     return 0
@@ -46,9 +49,9 @@ def rss(pid: int) -> int:
 
 def tree_rss(pid: int) -> int:
     """
-    Resident bytes of this process and all its descendants; a page that two of them share counts twice.
+    Return the resident bytes of this process and all its descendants; a page that two of them share counts twice.
 
-    Costs a few file reads for each process of the tree, whatever else runs on the machine.
+    It reads a few files for each process of the tree, independent of the other processes on the machine.
     """
     total = 0
     todo = [pid]
@@ -62,15 +65,29 @@ def tree_rss(pid: int) -> int:
     return total
 
 
-def session_members(session: int) -> list[int]:
-    """The processes of this session, zombies left out; reads one file for each process of the machine."""
-    found = []
-    with suppress(OSError):
-        for folder in Path("/proc").iterdir():
-            if folder.name.isdigit():
-                with suppress(OSError, IndexError, ValueError):
-                    # The command's name, in parentheses, may hold anything: the fields begin after the last one.
-                    fields = (folder / "stat").read_bytes().rpartition(b")")[2].split()
-                    if int(fields[3]) == session and fields[0] != b"Z":
-                        found.append(int(folder.name))
-    return found
+def kill_session(leader: int) -> bool:
+    """
+    Send SIGKILL to every process of a session, whatever process groups it made; return whether one of them lived.
+
+    The leader must not have been reaped, because its number could be another process's by then.
+    It reads one file for each process of the machine.
+    """
+    with suppress(ProcessLookupError, PermissionError):
+        os.killpg(leader, signal.SIGKILL)
+    lived = False
+    for entry in _processes():
+        with suppress(OSError, IndexError, ValueError):
+            # The command's name, in parentheses, may contain any character: the fields begin after the last `)`.
+            fields = (entry / "stat").read_bytes().rpartition(b")")[2].split()
+            if int(fields[3]) == leader:
+                os.kill(int(entry.name), signal.SIGKILL)
+                # A process is a zombie as soon as its first thread is: the others may still have files open.
+                lived = lived or fields[0] != b"Z" or len(list((entry / "task").iterdir())) > 1
+    return lived
+
+
+def _processes() -> list[Path]:
+    try:
+        return [entry for entry in Path("/proc").iterdir() if entry.name.isdecimal()]
+    except OSError:  # macOS has no /proc: the signal to the process group has to do
+        return []

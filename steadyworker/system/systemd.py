@@ -1,8 +1,8 @@
 """
-What is told to systemd: the notify protocol of sd_notify(3), over a datagram socket.
+Messages to systemd: the notify protocol of sd_notify(3), over a datagram socket.
 
-Nothing here raises and nothing waits: a service manager that does not listen must not stop a job.
-The environment is given, never read; NOTIFY_SOCKET is not for the children of a slot.
+Nothing here raises or waits: a service manager that does not listen must not stop a job.
+The caller passes the environment; NOTIFY_SOCKET is not for the children of a slot.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ _STATUS_CHARACTERS = 200
 
 class Notifier:
     """
-    Tells the service manager how this process is; without one it does nothing.
+    A sender of this process's state to the service manager; without a service manager it does nothing.
 
-    `environ` is asked for NOTIFY_SOCKET, WATCHDOG_USEC and WATCHDOG_PID, once.
+    It reads NOTIFY_SOCKET, WATCHDOG_USEC and WATCHDOG_PID from `environ` once.
     """
 
     def __init__(self, environ: Mapping[str, str]) -> None:
@@ -29,32 +29,32 @@ class Notifier:
 
     @property
     def listening(self) -> bool:
-        """Whether a service manager asked to be told."""
+        """True if a service manager listens."""
         return self._address is not None
 
     @property
     def watchdog_every(self) -> float | None:
-        """Seconds between two `watchdog()` calls, half of what systemd waits; None when it does not watch."""
+        """Seconds between two `watchdog()` calls: half of systemd's time limit, or None if systemd does not watch."""
         return self._watchdog_every
 
     def ready(self) -> None:
-        """The process runs; said without waiting for the broker, so that a unit starts while its broker is down."""
+        """Report that the process runs; not delayed until the broker is reached, so a unit starts while it is down."""
         self._send("READY=1")
 
     def status(self, text: str) -> None:
-        """One line for `systemctl status`."""
+        """Send one line for `systemctl status`."""
         self._send("STATUS=" + " ".join(text.split())[:_STATUS_CHARACTERS])
 
     def watchdog(self) -> None:
-        """Evidence that every part moves; the unit is restarted when it stays away."""
+        """Report that every part of the process makes progress; without this report systemd restarts the unit."""
         self._send("WATCHDOG=1")
 
     def stopping(self) -> None:
-        """The process stops, and will not come back to work."""
+        """Report that the process stops, and will not work again."""
         self._send("STOPPING=1")
 
     def extend_timeout(self, seconds: float) -> None:
-        """The start or stop under way needs so many seconds more from now; said again before they are over."""
+        """Ask for this many seconds from now for the start or stop under way; call again before they are over."""
         self._send(f"EXTEND_TIMEOUT_USEC={max(1, round(seconds * _MICROSECONDS))}")
 
     def _send(self, message: str) -> None:
@@ -69,14 +69,14 @@ _CLOEXEC: int = getattr(socket, "SOCK_CLOEXEC", 0)  # not on macOS, where there 
 
 
 def _address(path: str) -> str | None:
-    """`@` begins an abstract address, `/` a path; anything else (vsock:) is not for us."""
+    """Return the socket's address: abstract after `@`, a path from `/`; None for anything else, such as vsock:."""
     if path.startswith("@"):
         return "\0" + path[1:]
     return path if path.startswith("/") else None
 
 
 def _watchdog_every(environ: Mapping[str, str]) -> float | None:
-    """Half the watchdog's time, when it is this process that systemd watches."""
+    """Return half of the watchdog's time in seconds, or None if systemd does not watch this process."""
     if environ.get("WATCHDOG_PID", str(os.getpid())) != str(os.getpid()):
         return None
     with suppress(ValueError):

@@ -1,1 +1,1 @@
-"""What operators read of a worker process: log lines, a line for each event, metrics; and secrets removed from text."""
+"""The output for operators: log lines, one line for each event, metrics, and the removal of secrets from text."""

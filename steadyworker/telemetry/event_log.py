@@ -1,13 +1,15 @@
 """
 The log line of each event.
 
-`job_settled` is the canonical line, one for each settled message; the names in `LINES` are frozen like an API.
+`job_settled` is the canonical line, one for each settled message.
+The names in `LINES` are as stable as an API.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
 
 from structlog.stdlib import ProcessorFormatter
 
@@ -25,6 +27,7 @@ from steadyworker.events import (
     Listener,
     TakenOver,
 )
+from steadyworker.telemetry.logs import get_logger
 
 LINES: Mapping[type[Event], tuple[str, int]] = {
     JobStarted: ("job_started", logging.INFO),
@@ -38,14 +41,14 @@ LINES: Mapping[type[Event], tuple[str, int]] = {
     Fenced: ("fenced", logging.WARNING),
     Checkpointed: ("checkpointed", logging.DEBUG),
 }
-"""The `event` and the level of each kind of Event."""
+"""The line's `event` and level for each kind of Event."""
 
 
 def log_events() -> Listener:
     """
-    A listener that writes one line for each event, at its kind's level.
+    Return a listener that writes one line for each event, at the level of its kind.
 
-    A settlement that makes a dead letter is an error: somebody has to look at it.
+    A settlement that makes a dead letter has the level ERROR: an operator has to look at it.
     """
     log = logging.getLogger("steadyworker")
     # `at` is left out: the line has its own time.
@@ -57,9 +60,26 @@ def log_events() -> Listener:
         if isinstance(event, JobSettled) and event.settlement == "dead-letter":
             level = logging.ERROR
         if log.isEnabledFor(level):
-            # What a logger from `get_logger` would hand over, for half the work: each job has two lines.
+            # The same record as from a logger of `get_logger`, for half the work: each job has two lines.
             said = {field: getattr(event, field) for field in told[kind]}
             (line,), more = ProcessorFormatter.wrap_for_formatter(log, name, {"event": name, **said})
             log.handle(log.makeRecord(log.name, level, "", 0, line, (), None, extra=more["extra"]))
 
     return listen
+
+
+def fan_out(listeners: Sequence[Listener]) -> Listener:
+    """Return one listener that calls all of them; a listener that raises is logged once and not called again."""
+    active = list(listeners)
+    log = get_logger("steadyworker.events")
+
+    def emit(event: Event) -> None:
+        for listener in list(active):
+            try:
+                listener(event)
+            except Exception:  # whatever a user's listener raises
+                with suppress(ValueError):  # another runner's thread removed it first
+                    active.remove(listener)
+                log.exception("listener_silenced", listener=repr(listener))
+
+    return emit

@@ -1,14 +1,14 @@
 """
-Logs: one formatter for our lines, the user's and the libraries', with no secret in any of them.
+Logs: one formatter for the lines of SteadyWorker, of users and of libraries, with no secret in any of them.
 
-A line is JSON off a terminal and pretty on one.
-Its keys are `timestamp` (ISO 8601 UTC, milliseconds), `level`, `event` (a stable snake_case id in our own lines) and
-`logger`, then the rest.
-What is said of each job's way is in `lines.py`.
+A line is pretty on a terminal, and JSON elsewhere.
+Its keys are `timestamp` (ISO 8601 UTC, milliseconds), `level`, `event`, `logger`, and then the rest.
+In SteadyWorker's own lines `event` is a stable id in snake_case.
+The lines of a job's events are in `event_log.py`.
 
-Everything is done in the handler, and the handler fails no one: a line that cannot be formatted or written is replaced
-by one that says so, or dropped.
-A logger from `get_logger` needs no `configure`: in somebody else's program it is a plain stdlib logger.
+All work happens in the logging handler, which never raises to its caller.
+A line that cannot be formatted or written is replaced by a `log_line_lost` line, or dropped.
+A logger from `get_logger` needs no `configure`: in a program without it, it is a plain stdlib logger.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ __all__ = ["configure", "get_logger", "redact"]
 LogFormat = Literal["auto", "json", "pretty"]
 
 _CLIENT_LIBRARIES = ("pika", "rocketmq", "stomp")
-"""What they say, their adapters say in our words, with a remedy: heard at debug only."""
+"""Client libraries that log at debug level only: their adapters report the same facts, with a remedy."""
 
 _LABORIOUS = frozenset({"exc_info", "stack_info", "positional_args"})
 _DEPTH = 6
@@ -47,11 +47,11 @@ _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
 
 def configure(format: LogFormat, level: str, stream: TextIO | None = None) -> None:
     """
-    Send every logger of this process through our formatter to `stream` (default: standard error).
+    Send every logger of this process through SteadyWorker's formatter to `stream` (default: standard error).
 
     `auto` is pretty on a terminal and JSON elsewhere; NO_COLOR is respected.
     `level` is a name in any case (`debug info warning error`).
-    Called again, it replaces what it set before and leaves handlers of others alone.
+    A second call replaces the handler of the first, and leaves other handlers alone.
     """
     target = sys.stderr if stream is None else stream
     terminal = not getattr(target, "closed", True) and target.isatty()  # standard error may be closed, or None
@@ -69,7 +69,7 @@ def configure(format: LogFormat, level: str, stream: TextIO | None = None) -> No
 
 def get_logger(name: str) -> BoundLogger:
     """
-    A structlog logger over the stdlib logger of that name: `log.info("event_id", key=value)`.
+    Return a structlog logger over the stdlib logger of that name: `log.info("event_id", key=value)`.
 
     A line that cannot be written raises nothing.
     """
@@ -84,10 +84,10 @@ def get_logger(name: str) -> BoundLogger:
 
 
 class _Handler(logging.StreamHandler[TextIO]):
-    """Writes lines, and never lets a line that cannot be written fail or flood who logged it."""
+    """A handler that writes lines; a line that cannot be written neither fails nor floods the program."""
 
     def emit(self, record: logging.LogRecord) -> None:
-        """As StreamHandler's, but that nothing is passed on, RecursionError neither."""
+        """Write the record as StreamHandler does, but raise nothing, not even RecursionError."""
         try:
             self.stream.write(self.format(record) + self.terminator)
             self.flush()
@@ -98,9 +98,9 @@ class _Handler(logging.StreamHandler[TextIO]):
 
     def handleError(self, record: logging.LogRecord) -> None:  # noqa: N802 - stdlib's name
         """
-        Say in one line that a line was lost.
+        Write one line that reports a lost line.
 
-        The stdlib's own way prints a traceback with the record's arguments: secrets, and a flood.
+        The stdlib's method prints a traceback with the record's arguments, which is long and may contain secrets.
         """
         lost = {
             "level": "error",
@@ -114,7 +114,11 @@ class _Handler(logging.StreamHandler[TextIO]):
 
 
 class _JsonFormatter(ProcessorFormatter):
-    """Spares a plain line of ours what exceptions, stacks and other people's records need: two are written for every job."""
+    """
+    A JSON formatter that is fast for SteadyWorker's own plain lines, of which every job writes two.
+
+    Lines with an exception or a stack, and records of other loggers, take the slower way.
+    """
 
     def format(self, record: logging.LogRecord) -> str:
         if hasattr(record, "_logger") and isinstance(record.msg, dict) and _LABORIOUS.isdisjoint(record.msg):
@@ -124,7 +128,7 @@ class _JsonFormatter(ProcessorFormatter):
 
 
 def _formatter(*, colors: bool | None = None) -> ProcessorFormatter:
-    """JSON when `colors` is None, else pretty."""
+    """Return the JSON formatter if `colors` is None, else the pretty one."""
     chain: list[structlog.typing.Processor] = [
         merge_contextvars,
         structlog.stdlib.PositionalArgumentsFormatter(),
@@ -152,7 +156,7 @@ def _head(_logger: Any, _method: str, line: MutableMapping[str, Any]) -> Mutable
 
 
 def _headed(record: logging.LogRecord, line: MutableMapping[str, Any]) -> MutableMapping[str, Any]:
-    """The four keys of every line first; the time is the record's own."""
+    """Return the line with its four fixed keys first; the time is the record's own."""
     head = {
         "timestamp": f"{_second(int(record.created))}.{int(record.created % 1 * 1000):03d}Z",
         "level": record.levelname.lower(),
@@ -168,18 +172,18 @@ def _second(seconds: int) -> str:
 
 
 def _clean(_logger: Any, _method: str, line: MutableMapping[str, Any]) -> MutableMapping[str, Any]:
-    """Plain JSON values without secrets."""
+    """Return the line with plain JSON values, free of secrets."""
     return {str(key): _plain(value, str(key), _DEPTH) for key, value in line.items()}
 
 
 def _at_a_glance(line: Mapping[str, Any]) -> str | None:
-    """The line where one look at the whole of it shows that nothing in it has to be made plain, or taken out."""
+    """Return the line as JSON if one test of the whole text shows that no value needs cleaning, else None."""
     kinds = set(map(type, line.values()))
     if not kinds <= _PLAIN or not all(map(math.isfinite, [each for each in line.values() if type(each) is float])):
         return None
     try:
         text = _json(line)
-    except (TypeError, ValueError):  # a name that is no text, text that is no Unicode
+    except (TypeError, ValueError):  # a key that is not a string, or text that is not Unicode
         return None
     return text if text.isascii() and not may_hold_secret(text) else None
 
@@ -206,12 +210,12 @@ def _plain(value: Any, name: str, depth: int) -> Any:
 
 
 def _json(line: Mapping[str, Any], **_options: Any) -> str:
-    """The line; structlog's options are for `json.dumps`, and need no heed where every value is plain."""
+    """Return the line as JSON; structlog's options are for `json.dumps`, and plain values do not need them."""
     return msgspec.json.encode(line).decode()
 
 
 def _visible(_logger: Any, _method: str, line: MutableMapping[str, Any]) -> MutableMapping[str, Any]:
-    """No control character of a message reaches the terminal."""
+    """Escape control characters, so that none of a message reaches the terminal."""
     return {key: _CONTROL.sub(_escape, value) if isinstance(value, str) else value for key, value in line.items()}
 
 

@@ -1,9 +1,9 @@
 """
-Counters for Prometheus, served at `/metrics` beside the probes where prometheus-client is installed (extra `metrics`).
+Counters for Prometheus, served at `/metrics` beside the probes if prometheus-client is installed (extra `metrics`).
 
-A listener like any other: it sees events and changes nothing.
-Keys and fences are no labels (each would be a time series of its own): the fence of the run that did a job is the
-*exemplar* of the delivery that its record answered, which the OpenMetrics format carries.
+The counter is a listener like any other: it receives events and changes nothing.
+Keys and fences are not labels, because each would be a time series of its own.
+Instead, each counted delivery has the fence of its job's run as *exemplar*, which the OpenMetrics format carries.
 """
 
 from __future__ import annotations
@@ -17,23 +17,23 @@ if TYPE_CHECKING:
     from prometheus_client import CollectorRegistry, Counter
 
 Page = Callable[[str], tuple[str, bytes]]
-"""From an `Accept` header to a content type and a body."""
+"""A function from an `Accept` header to a content type and a body."""
 
 
 class Metrics(Protocol):
-    """A listener that can be read."""
+    """A listener with a page that can be read."""
 
     def __call__(self, event: Event) -> None:
         """Count one event."""
         ...
 
     def page(self, accept: str) -> tuple[str, bytes]:
-        """Content type and body, in the format that `accept` asks for."""
+        """Return the content type and the body, in the format that `accept` requests."""
         ...
 
 
 def open_metrics() -> Metrics | None:
-    """Counters with a registry of their own, or None where prometheus-client is not installed."""
+    """Return counters with a registry of their own, or None if prometheus-client is not installed."""
     try:
         from prometheus_client import CollectorRegistry, Counter
     except ImportError:
@@ -41,7 +41,7 @@ def open_metrics() -> Metrics | None:
     registry = CollectorRegistry()
     unrun = Counter(
         "steadyworker_deliveries_unrun",
-        "Deliveries that started nothing: answered from the record, passed on, or adopted by the run under way.",
+        "Deliveries that started no run: acknowledged as duplicates, deferred, or adopted by the run under way.",
         ("queue", "action", "state"),
         registry=registry,
     )
@@ -56,11 +56,11 @@ class _Counted:
     def __call__(self, event: Event) -> None:
         match event:
             case DuplicateAcked(state=state):
-                action = "answer"
+                action = "duplicate_acked"
             case DeliveryDeferred():
-                action, state = "follow", ""
+                action, state = "delivery_deferred", ""
             case Adopted():
-                action, state = "adopt", ""
+                action, state = "adopted", ""
             case _:
                 return
         self._unrun.labels(event.queue, action, state).inc(exemplar={"fence": str(event.fence)})

@@ -1,8 +1,8 @@
 """
-Secrets taken out of text: URL passwords, `password=…`, STOMP frames, Authorization.
+The removal of secrets from text: URL passwords, `password=…`, STOMP frames, Authorization.
 
-Patterns, not a URL parser: a password may hold `/` or `@`, and a list of URLs in parentheses is no URL.
-In doubt too much is taken out: of everything between `://` and the last `@` only the user's name stays.
+It uses patterns, not a URL parser: a password may contain `/` or `@`, and a list of URLs in parentheses is not a URL.
+In doubt it removes too much: of the text between `://` and the last `@` only the user's name stays.
 """
 
 from __future__ import annotations
@@ -11,9 +11,9 @@ import re
 
 REDACTED = "***"
 
-# Every repetition below is bounded, so that a line of any size and malice is searched in linear time.
+# Every repetition below is bounded: the search takes linear time, even in a long line that an attacker wrote.
 _WORD = re.compile(r"\S+")
-# Where the next URL of a list begins within a word; every other comma or quote may belong to a password.
+# The start of a list's next URL within a word; every other comma or quote may belong to a password.
 _NEXT_URL = re.compile(r"""(?=[,;"'()]{1,3}[a-z][a-z0-9+.-]{0,30}://)""", re.IGNORECASE)
 _NAMES = r"(?:passw(?:or)?d|passphrase|passcode|secret(?:[_-]?key)?|access[_-]?key|api[_-]?key|credentials?|token)"
 _PAIR = re.compile(
@@ -22,7 +22,7 @@ _PAIR = re.compile(
     """,
     re.IGNORECASE | re.VERBOSE,
 )
-# The header lines of a frame, as they are or as a client's debug log repeats them (`\n` escaped, quoted).
+# The header lines of a frame, as sent or as a client's debug log shows them (`\n` escaped, quoted).
 _FRAME = re.compile(r"((?:^|\\n|[\"'])(?:login|passcode):)(?:(?!\\[nr])[^\n\"'])+", re.IGNORECASE | re.MULTILINE)
 _AUTHORIZATION = re.compile(
     r"""(authorization \\{0,9}["']? \s{0,9} [=:] \s{0,9} (?:b(?=["']))? \\{0,9}["']?)  # name, and = or :
@@ -32,7 +32,7 @@ _AUTHORIZATION = re.compile(
 )
 _BEARER = re.compile(r"\b(bearer\s{1,9})[\w.~+/-]{8,}=*", re.IGNORECASE)
 _SECRET_NAME = re.compile(rf"{_NAMES}$|authorization$|cookie$", re.IGNORECASE)
-# What any of the patterns needs; most texts have none of it and are done.
+# Texts of which each pattern needs one; most log texts have none, and need no search.
 _HINTS = (
     *("://", "passw", "passphrase", "passcode", "login:", "secret", "credential", "token", "authorization", "bearer"),
     *("apikey", "api_key", "api-key", "accesskey", "access_key", "access-key", "cookie"),
@@ -40,7 +40,7 @@ _HINTS = (
 
 
 def redact(text: str) -> str:
-    """The text with every password, token and Authorization that can be recognised replaced by `***`."""
+    """Return the text with every recognised password, token and Authorization replaced by `***`."""
     if not may_hold_secret(text):
         return text
     if "://" in text and "@" in text:
@@ -52,7 +52,11 @@ def redact(text: str) -> str:
 
 
 def may_hold_secret(text: str) -> bool:
-    """False when `redact` would leave the text as it is, and no word in it is a secret's name: so it is with most lines."""
+    """
+    Return False only if the text has nothing for `redact` to replace, and no secret's name.
+
+    This is so for most lines.
+    """
     lowered = text.lower()
     for hint in _HINTS:  # noqa: SIM110 - `any` of a generator takes twice as long, and every line passes here
         if hint in lowered:
@@ -61,12 +65,16 @@ def may_hold_secret(text: str) -> bool:
 
 
 def is_secret_name(name: str) -> bool:
-    """Whether a value of this name is a secret whatever it looks like."""
+    """Return whether every value of this name is a secret."""
     return _SECRET_NAME.search(name) is not None
 
 
 def _redacted_word(match: re.Match[str]) -> str:
-    """Each `scheme://user:password@` of a word, the password being all up to the last `@` of its item."""
+    """
+    Return the word with the password of each `scheme://user:password@` replaced.
+
+    In a list of URLs a password ends at the last `@` of its item.
+    """
     items = _NEXT_URL.split(match[0])
     for index, item in enumerate(items):
         scheme, _, rest = item.partition("://")

@@ -29,7 +29,6 @@ class MemoryAdapter:
         levels = self._queues.levels
         return Capabilities(
             delays=Delays.LEVELS if levels else Delays.EXACT,
-            longest_delay=max(levels, default=None),
             levels=levels,
             counts_consumers=True,
             max_body=self._max_body,

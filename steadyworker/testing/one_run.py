@@ -18,12 +18,10 @@ from typing_extensions import TypeVar
 
 from steadyworker.clock import SystemClock
 from steadyworker.errors import Interrupt, Reject, Retry, Snooze, seconds
-from steadyworker.link import CANCEL, Answer, Link
-from steadyworker.names import file_name
+from steadyworker.link import CANCEL, Answer, Link, Task
 from steadyworker.outcome import Counters, Failed, Outcome, Settlement
 from steadyworker.payload import encode, plain_encode
 from steadyworker.retry import count, decide, drawn_delay
-from steadyworker.slots.base import Task
 from steadyworker.slots.execute import Executor
 from steadyworker.spec import payload_type
 from steadyworker.worker import Worker
@@ -92,7 +90,6 @@ def run_one(
     task = Task(
         key=key,
         queue=getattr(cls, "queue", "test"),
-        name=file_name(key),
         uid=f"test-{key}",
         fence=1,
         attempt=attempt,

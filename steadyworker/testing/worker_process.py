@@ -137,7 +137,7 @@ class WorkerProcess:
 
     def run_of(self, key: str) -> Run | None:
         """The run of this job that is in a slot here and was not dropped."""
-        runs = (run for runner in self.runners for run in runner.runs.by_fence.values())
+        runs = (run for runner in self.runners for run in runner.state.by_fence.values())
         return next(
             (
                 run
@@ -149,7 +149,7 @@ class WorkerProcess:
 
     def has(self, fence: int) -> bool:
         """Whether the run of this fence, or its hand-over, is under way here."""
-        return not self.stopped and any(fence in runner.runs.by_fence for runner in self.runners)
+        return not self.stopped and any(fence in runner.state.by_fence for runner in self.runners)
 
     def freeze(self) -> None:
         """Do nothing until `thaw`: no renewal, no answer; the handler alone goes on."""
@@ -233,7 +233,7 @@ def _slot_of(slots: Sequence[Slot], number: int) -> _Thread | _Process:
 
 
 def _run_in(slot: Slot, runner: Runner) -> Run | None:
-    return next((run for run in runner.runs.by_fence.values() if run.slot is slot), None)
+    return next((run for run in runner.state.by_fence.values() if run.slot is slot), None)
 
 
 def _is_warming(slot: Slot, runner: Runner) -> bool:

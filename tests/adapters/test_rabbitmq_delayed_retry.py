@@ -14,7 +14,7 @@ from steadyworker_rabbitmq import RabbitmqAdapter
 from steadyworker_rabbitmq.checks.queue_state import QueueState
 from steadyworker_rabbitmq.checks.risks import delayed_retry
 from steadyworker_rabbitmq.topology import Topology
-from tests.brokers.rabbitmq import Node, RabbitMQ, Vhost
+from tests.brokers.rabbitmq import RabbitMQ, Vhost
 
 SPEC = QueueSpec("exports", "exports.dead", time_limit=5)
 SETTINGS = Settings(delays=(1.0, 2.0))
@@ -37,8 +37,6 @@ def url(rabbitmq: RabbitMQ, vhost: Vhost) -> str:
     )
     body = {"pattern": ".*", "definition": definition, "apply-to": "queues"}
     rabbitmq.management("PUT", f"policies/{vhost.name}/delays", body)
-    if isinstance(rabbitmq, Node):
-        rabbitmq.eval("application:set_env(rabbit, quorum_tick_interval, 1000)")
     return f"{vhost.url}?management={rabbitmq.management_url}"
 
 
@@ -124,20 +122,18 @@ def test_dead_letters_that_were_looked_at_come_back_and_check_says_when(
     eventually(seen)
 
     def found() -> dict[str, Finding]:
-        return {finding.what: finding for finding in adapter.findings(SPEC) if "keeps back" in finding.what}
+        return {finding.what: finding for finding in adapter.findings(SPEC) if " delays " in finding.what}
 
     if rabbitmq.version < (4, 3):
         assert found() == {}
         return
     told = eventually(lambda: found() if len(found()) > 1 else {})
-    dead = "Queue 'exports.dead' keeps back what was looked at: a dead letter is not seen again for 3 s."
-    given_back = "what is given back: a job that was interrupted goes on 3 s later"
-    lost = (
-        "what was lost with its worker or connection: the job is handed over again after 3 s for each time, up to 60 s"
-    )
-    remedy = "take delayed-retry-type out of policy 'delays', or out of the operator policy that sets it."
+    dead = "Queue 'exports.dead' delays dead letters that were read (they are hidden for 3 s)."
+    given_back = "released deliveries (an interrupted job goes on 3 s later)"
+    lost = "deliveries lost with their worker or connection (the job is delivered again after 3 s per delivery, at most 60 s)"
+    remedy = "remove delayed-retry-type from policy 'delays', or from the operator policy that sets it."
     assert {what: (each.level, each.remedy) for what, each in told.items()} == dict.fromkeys(
-        (dead, f"Queue 'exports' keeps back {given_back}, and {lost}."), ("warning", remedy)
+        (dead, f"Queue 'exports' delays {given_back} and {lost}."), ("warning", remedy)
     )
 
 
@@ -163,22 +159,22 @@ def queue(kind: str | None, shortest: int | None = 2000, longest: int | None = N
         (queue("all", type="disabled"), []),
         (
             queue("returned"),
-            ["Queue 'exports' keeps back what is given back: a job that was interrupted goes on 2 s later."],
+            ["Queue 'exports' delays released deliveries (an interrupted job goes on 2 s later)."],
         ),
         (
             queue("disabled", type="returned", min=500),
-            ["Queue 'exports' keeps back what is given back: a job that was interrupted goes on 0.5 s later."],
+            ["Queue 'exports' delays released deliveries (an interrupted job goes on 0.5 s later)."],
         ),
         (
             queue("failed", 2000, 2000),
             [
-                "Queue 'exports' keeps back what was lost with its worker or connection: the job is handed over again after 2 s."
+                "Queue 'exports' delays deliveries lost with their worker or connection (the job is delivered again after 2 s)."
             ],
         ),
         (
             queue("failed", 2000, 1000),
             [
-                "Queue 'exports' keeps back what was lost with its worker or connection: the job is handed over again after 1 s."
+                "Queue 'exports' delays deliveries lost with their worker or connection (the job is delivered again after 1 s)."
             ],
         ),
     ],

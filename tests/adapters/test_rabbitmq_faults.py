@@ -306,7 +306,7 @@ def test_an_alarm_stops_publishes_and_no_ack(
     under_way.start()
     blocked = eventually(lambda: worker.all(Blocked))[0]
     assert "memory" in blocked.cause
-    with pytest.raises(PublishFailed, match="no publishes"):
+    with pytest.raises(PublishFailed, match="accepts no messages"):
         worker.adapter.publish(work())
     for signal in worker.all(Delivered):
         assert worker.adapter.settle(signal.delivery, Settle.ACK) is Settled.CONFIRMED
@@ -469,7 +469,7 @@ def test_a_port_that_is_not_for_this_is_said(
         worker = open_worker(rabbitmq_node.url.replace(str(rabbitmq_node.amqp), str(port)))
         worker.start()
         gone = eventually(lambda worker=worker: worker.all(Unreachable))[0]
-        assert "scheme and port" in gone.cause if gone.final else "whether it wants TLS" in gone.cause
+        assert "scheme and port" in gone.cause if gone.final else "whether it requires TLS" in gone.cause
 
 
 def test_tls_with_the_brokers_authority_works_and_without_it_is_final(
@@ -566,7 +566,7 @@ def test_a_settlement_without_an_answer_ends_the_epoch(
     worker.adapter.publish(work())
     held = worker.delivery(eventually)
     proxy.change(("down",), drop=True)
-    with pytest.raises(Unsettled, match="no answer to basic"):
+    with pytest.raises(Unsettled, match="no reply to basic"):
         worker.adapter.settle(held, Settle.ACK)
     proxy.resume()
     eventually(lambda: len(worker.all(Connected)) == 2)

@@ -101,7 +101,7 @@ def test_a_queue_that_it_does_not_know_is_none(server: Server) -> None:
 
 @pytest.mark.parametrize(
     ("status", "said"),
-    [(401, "'shop' may not ask"), (403, "HTTP 403"), (503, "answers with HTTP 503"), (204, "HTTP 204")],
+    [(401, "'shop' may not read"), (403, "HTTP 403"), (503, "responded with HTTP 503"), (204, "HTTP 204")],
 )
 def test_a_refusal_is_a_reason(server: Server, status: int, said: str) -> None:
     server.status, server.body = status, b""
@@ -140,11 +140,11 @@ def test_credentials_go_nowhere_else(
 
 def test_nobody_there_is_a_reason(server: Server) -> None:
     server.close()
-    assert "does not answer" in unanswered(at(server.url))
+    assert "does not respond" in unanswered(at(server.url))
 
 
 def test_a_server_that_says_nothing_is_waited_for_no_longer_than_said(server: Server) -> None:
     release = threading.Event()
     server.http.RequestHandlerClass.do_GET = lambda _: release.wait(20)  # type: ignore[attr-defined]
-    assert "does not answer (timed out)" in unanswered(at(server.url))
+    assert "does not respond (timed out)" in unanswered(at(server.url))
     release.set()

@@ -288,7 +288,7 @@ def closed(code: int, text: str) -> str:
         (
             exceptions.IncompatibleProtocolError("StreamLostError: ('Transport indicated EOF',)"),
             False,
-            "without a word",
+            "without a reply",
         ),
         (Foreign(), True, "not AMQP 0-9-1"),
         (ssl.SSLError(1, "[SSL: WRONG_VERSION_NUMBER] wrong version number"), True, "scheme and port"),

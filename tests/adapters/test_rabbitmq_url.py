@@ -113,24 +113,24 @@ def test_certificates_are_read_anew_for_each_connection(certificate: tuple[Path,
     [
         ("amqp://h?hartbeat=5", "'hartbeat': did you mean heartbeat"),
         ("amqp://h?nonsense=5", "'nonsense': leave it out"),
-        ("amqp://h?heartbeat=0", "never missed"),
+        ("amqp://h?heartbeat=0", "never noticed"),
         ("amqp://h?heartbeat=1.5", "whole seconds"),
         ("amqp://h?heartbeat=5&heartbeat=6", "once"),
         ("amqp://h?heartbeat=", "a value for heartbeat"),
         ("amqp://h?heartbeat", "name=value"),
         ("amqp://h?cafile=/ca.pem", "amqps://"),
         ("amqps://h?cafile=/nowhere/ca.pem", "/nowhere/ca.pem"),
-        ("amqps://h?keyfile=/key.pem", "certfile beside keyfile"),
+        ("amqps://h?keyfile=/key.pem", "certfile together with keyfile"),
         ("amqp://h?management=ftp://x", "http"),
         ("amqp://h:port", "host:port"),
         ("amqp://h:0", "host:port"),
         ("amqp://h:70000", "host:port"),
         ("amqp://", "host or host:port"),
         ("amqp://h1,,h2", "host or host:port"),
-        ("amqp://bob:S3cret!/vhost", "got 'bob' with a port that is none"),
+        ("amqp://bob:S3cret!/vhost", "got 'bob' with a port that is not"),
         ("amqp://h?management=http://h:99999", "management"),
         ("amqp://h?management=http://[::1", "management"),
-        ("amqp://[::1", "none"),
+        ("amqp://[::1", "not from 1 to 65535"),
         ("amqp://h/a/b", "%2F"),
         ("amqp://h/v#x", "%23"),
     ],
@@ -154,7 +154,7 @@ def test_a_password_that_was_not_encoded_is_never_repeated(mark: str, rest: str)
 
 @pytest.mark.parametrize("url", [f"amqp://user:{CANARY}", f"amqp://user:{CANARY}/v", f"amqp://h1,user:{CANARY}!/v"])
 def test_a_password_before_a_host_that_was_forgotten_is_never_repeated(url: str) -> None:
-    with pytest.raises(ConfigError, match="port that is none") as caught:
+    with pytest.raises(ConfigError, match="port that is not") as caught:
         parse_url(url)
     assert CANARY not in repr(caught.getrepr(chain=True))
 

@@ -121,7 +121,7 @@ def test_a_file_that_was_removed_is_missed_and_taken_back_when_it_returns(
     with pytest.raises(Unsettled, match="removed or replaced"):
         passive.adapter.settle(delivery, Settle.RELEASE)
     eventually(lambda: passive.all(Unreachable))
-    assert "start a worker, or send to it, to make it" in passive.all(Unreachable)[0].cause
+    assert "start a worker, or send a message, to create it" in passive.all(Unreachable)[0].cause
     with pytest.raises(PublishFailed, match="no such file"):
         passive.adapter.publish(work("k-2"))
     move(away, path, reversed(PARTS))
@@ -168,13 +168,16 @@ def test_another_programs_file_is_refused_for_good(path: Path, content: bytes | 
     assert path.read_bytes() == before
 
 
-def test_a_newer_schema_is_refused(path: Path) -> None:
+@pytest.mark.parametrize("schema", [1, 3], ids=["the one before", "a newer one"])
+def test_another_schema_is_refused(path: Path, schema: int) -> None:
     sender = SqliteAdapter(path, SPEC, Settings())
     sender.publish(work())
     sender.stop(5)
     with closing(sqlite3.connect(path, isolation_level=None)) as db:
-        db.execute("PRAGMA user_version = 2")
-    with pytest.raises(BrokerUnavailable, match="got 2: run the newer SteadyWorker"):
+        db.execute(f"PRAGMA user_version = {schema}")
+    with pytest.raises(
+        BrokerUnavailable, match=f"schema 2 at .*, got {schema}: finish its jobs with .*, or name another"
+    ):
         SqliteAdapter(path, SPEC, Settings()).identity()
 
 
@@ -199,10 +202,10 @@ def test_a_damaged_file_is_waited_for(path: Path, passive: Worker, eventually: E
 @pytest.mark.parametrize(
     ("make", "remedy"),
     [
-        ("full", "free some"),
+        ("full", "free space"),
         ("read-only", "write permission"),
         ("not a database", "name another path"),
-        ("no such folder", "make its folder"),
+        ("no such folder", "create its folder"),
     ],
 )
 def test_an_error_of_sqlite_names_its_remedy(tmp_path: Path, make: str, remedy: str) -> None:

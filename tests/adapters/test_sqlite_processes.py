@@ -179,7 +179,7 @@ def test_what_the_disk_had_no_room_for_is_not_confirmed(path: Path, client: Star
     """Every confirmed message is there, and nothing else."""
     filler = client("fill", number=400_000)
     refused = eventually(lambda: [line for line in filler.lines if line.startswith("refused")])
-    assert f"refused Expected a broker file at {path} that answers" in refused[0]
+    assert f"refused Expected a usable broker file at {path}" in refused[0]
     confirmed = [line.split()[1] for line in filler.lines if line.startswith("confirmed")]
     assert 10 < len(confirmed) < 200
     assert present(path) == confirmed

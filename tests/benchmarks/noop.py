@@ -114,7 +114,7 @@ def memory(jobs: int) -> float:
     thread = threading.Thread(target=runner.run)
     runner.start()
     thread.start()
-    while len(runner.runs.up) < SLOTS or runner.not_ready():  # until the first window is open
+    while len(runner.state.ready_slots) < SLOTS or runner.not_ready():  # until the first window is open
         broker.pump()
     for _ in range(jobs):
         broker.pump()

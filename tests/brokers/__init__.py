@@ -18,17 +18,24 @@ A test asks for a fixture; nothing is installed or started before one does:
 
 | fixture | what it is | lives as long as |
 |---|---|---|
-| `rabbitmq` | a broker that runs, once per version wanted | the session |
-| `rabbitmq_node` | the same as a `Node`, to be killed and set; healed afterwards | the session |
+| `rabbitmq` | a broker that runs, once per version wanted; all tests of a run share it | the run |
+| `rabbitmq_node` | a `Node` of our own, to be killed and set; healed afterwards | the xdist worker |
 | `vhost` | a virtual host, a user, their URLs (plain and TLS) | the test |
-| `postgres` | a server that runs | the session |
-| `postgres_cluster` | the same as a `Cluster`, to be killed; healed afterwards | the session |
+| `postgres` | a server that runs; all tests of a run share it | the run |
+| `postgres_cluster` | a `Cluster` of our own, to be killed; healed afterwards | the xdist worker |
 | `database` | the URL of an empty database | the test |
 | `drivers` | nothing: the JDBC drivers are there | the machine |
 
-Versions: RabbitMQ 3.10 and the newest 4.x that can be had; with `--all-brokers`, 3.10, 4.0 and 4.3.
-A test for some of them says `@pytest.mark.parametrize("rabbitmq_series", ["3.10"], indirect=True)`.
-Each xdist worker has brokers of its own.
+Versions: the newest RabbitMQ 4.x that can be had; with `--all-brokers`, 3.10, 4.0 and 4.3.
+The tests of `adapters` and `brokers` always run on 3.10 too.
+What differs between versions is what the adapter asks and is told: arguments of queues, refusals, delivery timeouts, counters.
+A fleet, a drill or an example of README sees the same adapter on each of them.
+A test for some versions says `@pytest.mark.parametrize("rabbitmq_series", ["3.10"], indirect=True)`.
+
+The controlling process of xdist owns the shared brokers, and starts each when the first test asks for it.
+Tests that ask for `rabbitmq_node` run on one xdist worker for each version, so that few nodes are started.
+A test that asks for `rabbitmq_node` or `postgres_cluster` has its `vhost` or `database` there.
+Without xdist the one process has one broker of each kind, for all tests.
 
 `STEADYWORKER_TEST_AMQP_URL` (with `STEADYWORKER_TEST_AMQP_MANAGEMENT_URL`) and `STEADYWORKER_TEST_POSTGRES_URL` name
 servers to use instead; tests that would kill or set them are skipped then.

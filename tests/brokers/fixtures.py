@@ -1,7 +1,9 @@
 """
-The brokers as pytest fixtures: started when the first test asks, shared by the tests of a process, gone at its end.
+The brokers as pytest fixtures: started when the first test asks, and shared by all tests that leave them as they are.
 
-What a test asks for also marks it, `rabbitmq` or `postgres`.
+A test that kills or sets its broker asks for `rabbitmq_node` or `postgres_cluster`.
+It gets one that belongs to its xdist worker; without xdist, the one process that there is has no other.
+What a test asks for also marks it, `rabbitmq` or `postgres`, and groups those that need a node of their own.
 """
 
 from __future__ import annotations
@@ -9,12 +11,14 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from typing import Any
 
 import pytest
 
 from tests.brokers.install import SUITES, MissingError, jdbc_drivers, newest_rabbitmq, postgres_programs, rabbitmq_root
 from tests.brokers.postgres import Cluster, Postgres
 from tests.brokers.rabbitmq import Node, RabbitMQ, Vhost
+from tests.brokers.shared import POSTGRES, Ask, Owner, ask_by
 
 AMQP_URL = "STEADYWORKER_TEST_AMQP_URL"
 MANAGEMENT_URL = "STEADYWORKER_TEST_AMQP_MANAGEMENT_URL"
@@ -24,22 +28,45 @@ GIVEN, NEWEST = "given", "4.x"
 """In the place of a series: the broker of `STEADYWORKER_TEST_AMQP_URL`, and the newest that can be had."""
 
 
-class Brokers:
-    """The brokers of this test process, each started once."""
+VERSIONS_DIFFER = ("adapters", "brokers")
+"""The folders of `tests` whose tests run on the oldest RabbitMQ too, without `--all-brokers`."""
 
-    def __init__(self) -> None:
+SOCKET = "brokers_socket"
+"""What an xdist worker is told: where it asks for the brokers that all workers share."""
+
+owner_key = pytest.StashKey[Owner]()
+
+
+class Brokers:
+    """The brokers of this test process, each started once, and those that all test processes share."""
+
+    def __init__(self, ask: Ask | None) -> None:
+        self._ask = ask
         self._nodes: dict[str, Node] = {}
         self._cluster: Cluster | None = None
 
+    def rabbitmq(self, series: str) -> RabbitMQ:
+        """A RabbitMQ that other tests use at the same time."""
+        if not self._ask:
+            return self.node(series)
+        given = self._ask(series)
+        shared = RabbitMQ(given.url, given.management_url)
+        shared.tls_url, shared.series = given.tls_url, series
+        return shared
+
+    def postgres(self) -> Postgres:
+        """A PostgreSQL server that other tests use at the same time."""
+        return Postgres(self._ask(POSTGRES).url) if self._ask else self.cluster()
+
     def node(self, series: str) -> Node:
-        """A node of RabbitMQ that runs."""
+        """A node of RabbitMQ that runs; no other test process uses it."""
         if series not in self._nodes:
             self._nodes[series] = Node(series)
         self._nodes[series].start()
         return self._nodes[series]
 
     def cluster(self) -> Cluster:
-        """A PostgreSQL server that runs."""
+        """A PostgreSQL server that runs; no other test process uses it."""
         if not self._cluster:
             self._cluster = Cluster()
         self._cluster.start()
@@ -70,14 +97,17 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
         "--all-brokers",
         action="store_true",
-        help=f"every RabbitMQ ({', '.join(SUITES)}), not only the oldest and the newest that can be had",
+        help=f"every RabbitMQ ({', '.join(SUITES)}) for every test, not only the newest that can be had",
     )
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     if "rabbitmq_series" not in metafunc.fixturenames or _chosen(metafunc.definition):
         return
-    wanted = [*SUITES] if metafunc.config.getoption("--all-brokers") else [next(iter(SUITES)), NEWEST]
+    folder = metafunc.definition.path.parent.name
+    wanted = [next(iter(SUITES)), NEWEST] if folder in VERSIONS_DIFFER else [NEWEST]
+    if metafunc.config.getoption("--all-brokers"):
+        wanted = [*SUITES]
     given = [GIVEN] if os.environ.get(AMQP_URL) else wanted
     metafunc.parametrize("rabbitmq_series", given, indirect=True, scope="session")
 
@@ -93,8 +123,14 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         asked = getattr(item, "fixturenames", ())
         if "rabbitmq_series" in asked:
             item.add_marker("rabbitmq")
-        if "postgres" in asked:
+        if {"postgres", "postgres_cluster", "database"} & set(asked):
             item.add_marker("postgres")
+        if "rabbitmq_node" in asked and isinstance(item, pytest.Function) and hasattr(item, "callspec"):
+            series = str(item.callspec.params["rabbitmq_series"]).replace(NEWEST, [*SUITES][-1])
+            place = "fleet" if item.path.parent.name == "fleet" else "rabbitmq"
+            item.add_marker(pytest.mark.xdist_group(f"{place}-{series}"))
+        elif "postgres_cluster" in asked:
+            item.add_marker(pytest.mark.xdist_group("postgres"))
 
 
 def pytest_collection_finish(session: pytest.Session) -> None:
@@ -114,12 +150,29 @@ def pytest_collection_finish(session: pytest.Session) -> None:
             jdbc_drivers()
 
 
+@pytest.hookimpl(optionalhook=True)
+def pytest_configure_node(node: Any) -> None:
+    """Tell each xdist worker where the brokers are that all workers share."""
+    stash = node.config.stash
+    if owner_key not in stash:
+        stash[owner_key] = Owner()
+    node.workerinput[SOCKET] = stash[owner_key].socket
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_unconfigure(config: pytest.Config) -> None:
+    """End the shared brokers, when every xdist worker has ended."""
+    if owner := config.stash.get(owner_key, None):
+        owner.close()
+
+
 # --- What tests ask for -----------------------------------------------------------------------------------------------
 
 
 @pytest.fixture(scope="session")
-def brokers() -> Iterator[Brokers]:
-    made = Brokers()
+def brokers(request: pytest.FixtureRequest) -> Iterator[Brokers]:
+    socket = getattr(request.config, "workerinput", {}).get(SOCKET)
+    made = Brokers(ask_by(socket) if socket else None)
     yield made
     made.close()
 
@@ -131,18 +184,23 @@ def rabbitmq_series(request: pytest.FixtureRequest) -> str:
     return series
 
 
-@pytest.fixture(scope="session")
-def rabbitmq(brokers: Brokers, rabbitmq_series: str) -> RabbitMQ:
-    """A RabbitMQ that runs, in each version that is wanted; other tests use it too, so leave it as it is."""
+@pytest.fixture
+def rabbitmq(request: pytest.FixtureRequest, brokers: Brokers, rabbitmq_series: str) -> RabbitMQ:
+    """
+    A RabbitMQ that runs, in each version that is wanted; other tests use it too, so leave it as it is.
+
+    It is the same as `rabbitmq_node` for a test that asks for both.
+    """
     if rabbitmq_series == GIVEN:
         return RabbitMQ(os.environ[AMQP_URL], os.environ.get(MANAGEMENT_URL, "http://127.0.0.1:15672"))
     with _had():
-        return brokers.node(newest_rabbitmq() if rabbitmq_series == NEWEST else rabbitmq_series)
+        series = newest_rabbitmq() if rabbitmq_series == NEWEST else rabbitmq_series
+        return brokers.node(series) if "rabbitmq_node" in request.fixturenames else brokers.rabbitmq(series)
 
 
 @pytest.fixture
 def rabbitmq_node(rabbitmq: RabbitMQ) -> Iterator[Node]:
-    """The same, when it is ours: to be killed, frozen, stopped and set, and healed after the test."""
+    """A node of our own: to be killed, frozen, stopped and set, and healed after the test."""
     if not isinstance(rabbitmq, Node):
         pytest.skip(f"this test kills, stops or sets the broker, and that of {AMQP_URL} is not ours to")
     yield rabbitmq
@@ -163,7 +221,7 @@ def postgres(brokers: Brokers) -> Postgres:
     if url := os.environ.get(POSTGRES_URL):
         return Postgres(url)
     with _had():
-        return brokers.cluster()
+        return brokers.postgres()
 
 
 @pytest.fixture(scope="session")
@@ -174,17 +232,21 @@ def drivers() -> None:
 
 
 @pytest.fixture
-def postgres_cluster(postgres: Postgres) -> Iterator[Cluster]:
-    """The same, when it is ours: to be killed, frozen and stopped, and healed after the test."""
-    if not isinstance(postgres, Cluster):
+def postgres_cluster(brokers: Brokers) -> Iterator[Cluster]:
+    """A server of our own: to be killed, frozen and stopped, and healed after the test."""
+    if os.environ.get(POSTGRES_URL):
         pytest.skip(f"this test kills or stops the server, and that of {POSTGRES_URL} is not ours to")
-    yield postgres
-    postgres.heal()
+    with _had():
+        cluster = brokers.cluster()
+    yield cluster
+    cluster.heal()
 
 
 @pytest.fixture
-def database(postgres: Postgres) -> Iterator[str]:
-    """The URL of a fresh, empty database, for this test alone."""
-    url = postgres.add_database()
+def database(request: pytest.FixtureRequest) -> Iterator[str]:
+    """The URL of a fresh, empty database, for this test alone; on `postgres_cluster` for a test that asks for that."""
+    own = "postgres_cluster" in request.fixturenames
+    server: Postgres = request.getfixturevalue("postgres_cluster" if own else "postgres")
+    url = server.add_database()
     yield url
-    postgres.remove_database(url)
+    server.remove_database(url)

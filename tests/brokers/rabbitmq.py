@@ -53,6 +53,12 @@ MEMORY = 1 << 30
 SMALL = "+S 1:1 +sbwt none +sbwtdcpu none +sbwtdio none"
 """Erlang with one scheduler, which does not spin while it waits: the tests need the cores."""
 
+COMMAND_WITHIN = 100.0
+"""Seconds for a command of an operator's: each is an Erlang machine of its own, a second on an idle one of ours."""
+
+SAYS_SOON = "-rabbit quorum_tick_interval 300"
+"""Milliseconds, not 5 s: what the management API says of a quorum queue is as old."""
+
 
 @dataclass(frozen=True)
 class Vhost:
@@ -70,6 +76,8 @@ class RabbitMQ:
     """A broker, reached as its administrator: `url` is the default virtual host's, `management_url` has no credentials."""
 
     tls_url = ""
+    series = ""
+    """Which of those that the tests can start, such as "4.3"; empty for a broker that somebody else runs."""
 
     def __init__(self, url: str, management_url: str) -> None:
         self.url, self.management_url = url, management_url.rstrip("/")
@@ -321,7 +329,8 @@ class Node(RabbitMQ):
             "RABBITMQ_LOGS": "-",
             "RABBITMQ_ENABLED_PLUGINS_FILE": f"{inside}/plugins",
             "RABBITMQ_DIST_PORT": str(self._dist),
-            "RABBITMQ_SERVER_ADDITIONAL_ERL_ARGS": f"{SMALL} -kernel inet_dist_use_interface {{127,0,0,1}}",
+            "RABBITMQ_SERVER_ADDITIONAL_ERL_ARGS": f"{SMALL} {SAYS_SOON} -kernel inet_dist_use_interface {{127,0,0,1}}",
+            "RABBITMQ_CTL_ERL_ARGS": SMALL,
             "ERL_EPMD_PORT": str(self._epmd_port),
             "ERL_EPMD_ADDRESS": "127.0.0.1",
             "RUNNING_UNDER_SYSTEMD": "true",  # the start script becomes the Erlang machine: one pid, and signals reach it
@@ -372,7 +381,13 @@ class Node(RabbitMQ):
 
     def _run(self, command: list[str], said: str | None = None) -> str:
         done = subprocess.run(
-            command, env=self._environment(), input=said, capture_output=True, text=True, check=False, timeout=60
+            command,
+            env=self._environment(),
+            input=said,
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=COMMAND_WITHIN,
         )
         if done.returncode:
             raise self._server.error(f"was told {command[-2:]}, and answered {(done.stdout + done.stderr).strip()}")

@@ -20,7 +20,8 @@ from steadyworker.config.resolve import Options
 from steadyworker.delivery import Delivery, Settle
 from steadyworker.ledger.base import Claimed, JobId, Ledger, Moving, Progress, Row, Verdict
 from steadyworker.outcome import Counters
-from steadyworker.runner.settlement_plan import Origin, message_for
+from steadyworker.runner.envelope import Envelope
+from steadyworker.runner.planning import message_for
 
 BODY = b'{"merchant": "m-17", "password": "hunter2"}'
 
@@ -145,7 +146,8 @@ class Queues:
             assert ledger.moving(row.token, verdict)
             with Connections(self.options) as links:
                 for _ in range(copies):
-                    copy = message_for(Origin(row.id, 4, body), verdict, row.uid, "host-1")
+                    envelope = Envelope(Delivery(1, "d-1", row.id.queue, body), row.id, 4, b"", Counters())
+                    copy = message_for(envelope, 4, verdict, row.uid, "host-1")
                     links.adapter(_EXPORTS).publish(copy)
             assert ledger.moved(row.token)
 

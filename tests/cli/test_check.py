@@ -127,7 +127,7 @@ class TestVerify:
         assert shell("verify", "m-17.csv", *source, "SELECT count(*) FROM p").code == 0
         said = shell("verify", "m-17.csv", *source, "SELECT count(*) + 1 FROM p")
         assert said.code == 1
-        assert "m-17.csv is not what its source says: expected rows to be 3, got 2" in said.out
+        assert "m-17.csv differs from its source: expected rows to be 3, got 2" in said.out
         refused = shell("verify", "m-17.csv", *source, "DELETE FROM p")
         assert refused.code == 1
         assert "readonly" in refused.err

@@ -139,8 +139,8 @@ class Dying:
     def __iter__(self) -> Iterator[Delivery]:
         return iter(self.held)
 
-    def publish(self, copy: OutgoingMessage) -> None:
-        self.held.publish(copy)
+    def publish(self, message: OutgoingMessage) -> None:
+        self.held.publish(message)
 
     def drop(self, delivery: Delivery) -> None:
         raise Unsettled("killed")

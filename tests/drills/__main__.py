@@ -37,7 +37,7 @@ def main() -> int:
     parser.add_argument("--series", nargs="*", help="of RabbitMQ; 3.10 and the newest by default")
     parser.add_argument("--logs", type=Path, metavar="FOLDER", help="keep the workers' logs there")
     parser.add_argument(
-        "--record", action="store_true", help="write what was held into results.jsonl, and README's table"
+        "--record", action="store_true", help="write what was held into results.jsonl, and the page's tables"
     )
     asked = parser.parse_args()
 

@@ -1,4 +1,4 @@
-"""The recorded verdicts as a table: for a terminal, and for README between two comments."""
+"""The recorded verdicts as a table: for a terminal, and for the page of this folder between two comments."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from pathlib import Path
 
 from rich.table import Table
 
-from tests.drills.contestants import CONTESTANTS, ROOT
+from tests.drills.contestants import CONTESTANTS
 from tests.drills.verdicts import Verdict
 
 RECORD = Path(__file__).with_name("results.jsonl")
-README = ROOT / "README.md"
+PAGE = Path(__file__).with_name("README.md")
 PLACE = re.compile(r"(?<=<!-- drills -->\n).*?(?=<!-- /drills -->)", re.DOTALL)
 
 ROWS = {
@@ -60,12 +60,12 @@ class Results:
         )
 
     def record(self) -> None:
-        """Write them, and README's tables."""
+        """Write them, and the tables of the page."""
         lines: list[Mapping[str, object]] = [{"date": self.date, "versions": self.versions}]
         for broker, verdicts in self.verdicts.items():
             lines += [{"broker": broker, **_told(verdict)} for verdict in verdicts]
         RECORD.write_text("".join(f"{json.dumps(line)}\n" for line in lines), encoding="utf-8")
-        README.write_text(PLACE.sub(lambda _: self.markdown(), README.read_text(encoding="utf-8")), encoding="utf-8")
+        PAGE.write_text(PLACE.sub(lambda _: self.markdown(), PAGE.read_text(encoding="utf-8")), encoding="utf-8")
 
     @property
     def names(self) -> list[str]:

@@ -13,7 +13,7 @@ import pytest
 
 from tests.brokers.rabbitmq import Node, RabbitMQ
 from tests.drills.contestants import STEADYWORKER
-from tests.drills.report import README, ROWS, Results, cell
+from tests.drills.report import PAGE, ROWS, Results, cell
 from tests.drills.stage import Stage
 from tests.drills.stories import DRILLS, hold, job
 from tests.drills.verdicts import STARTS_OF_A_KILLER, Verdict
@@ -36,7 +36,7 @@ SETTLED = Verdict(drill="", contestant="", starts=1, ends=1, together=1)
 @pytest.fixture
 def own_node(rabbitmq: RabbitMQ) -> Iterator[Node | None]:
     """A second node of this version, for the drill that changes it for everybody; None for a broker that is not ours."""
-    if not isinstance(rabbitmq, Node):
+    if not rabbitmq.series:
         yield None
         return
     with closing(Node(rabbitmq.series)) as node:
@@ -96,8 +96,8 @@ def test_a_job_that_cannot_finish_in_time_hands_back_with_its_checkpoint(rabbitm
 # --- The table --------------------------------------------------------------------------------------------------------
 
 
-def test_readme_has_the_recorded_results() -> None:
-    assert Results.recorded().markdown() in README.read_text(encoding="utf-8")
+def test_the_page_has_the_recorded_results() -> None:
+    assert Results.recorded().markdown() in PAGE.read_text(encoding="utf-8")
 
 
 def test_the_record_has_every_drill_and_we_passed_them() -> None:

@@ -9,12 +9,14 @@ import pytest
 from tests.brokers.fixtures import NEWEST
 from tests.brokers.rabbitmq import RabbitMQ, Vhost
 from tests.examples.conftest import EXAMPLES, Shell
+from tests.exports.spark.archives import share
 from tests.support.stage import eventually
 
 
 @pytest.mark.spark
 @pytest.mark.timeout(600)
-def test_the_demo_ends_as_it_has_to(tmp_path: Path, shell: Shell) -> None:
+def test_the_demo_ends_as_it_has_to(archive: Path, tmp_path: Path, shell: Shell) -> None:
+    share(archive, tmp_path / "demo-output/state/spark")
     said = shell(f"python {EXAMPLES}/demo.py", within=500)
     assert said.count("All as it has to be") == 1
     assert said.count("middle: goes on at row ") == 1
@@ -28,11 +30,15 @@ def test_the_demo_ends_as_it_has_to(tmp_path: Path, shell: Shell) -> None:
     ]
 
 
+@pytest.mark.slow
 @pytest.mark.spark
 @pytest.mark.timeout(600)
-@pytest.mark.parametrize("rabbitmq_series", [pytest.param("3.10", marks=pytest.mark.slow), NEWEST], indirect=True)
-def test_the_demo_ends_as_it_has_to_on_rabbitmq(shell: Shell, rabbitmq: RabbitMQ, vhost: Vhost) -> None:
+@pytest.mark.parametrize("rabbitmq_series", ["3.10", NEWEST], indirect=True)
+def test_the_demo_ends_as_it_has_to_on_rabbitmq(
+    archive: Path, tmp_path: Path, shell: Shell, rabbitmq: RabbitMQ, vhost: Vhost
+) -> None:
     """The same jobs, killed at the same saved position; and nothing is left in any queue but the dead letters."""
+    share(archive, tmp_path / "demo-output/state/spark")
     said = shell(f"python {EXAMPLES}/demo.py --broker {vhost.url}", within=500)
     assert said.count("All as it has to be") == 1
     assert said.count("middle: goes on at row ") == 1

@@ -18,6 +18,7 @@ import pytest
 
 from steadyworker.exports import Manifest, verify
 from tests.examples.conftest import EXAMPLES, Shell
+from tests.exports.spark.archives import share
 
 COLUMNS = ("id", "merchant", "paid_at", "amount", "currency", "status", "note")
 ROWS = [
@@ -129,7 +130,9 @@ def test_payments_come_from_postgresql(database: str, folder: Path, shell: Shell
 @pytest.mark.spark
 @pytest.mark.usefixtures("drivers")
 @pytest.mark.timeout(600)
-def test_above_the_threshold_spark_makes_the_same_bytes(database: str, folder: Path, shell: Shell) -> None:
+def test_above_the_threshold_spark_makes_the_same_bytes(
+    archive: Path, database: str, folder: Path, shell: Shell
+) -> None:
     (folder / "low.py").write_text(
         "import payment_exports\n\npayment_exports.SPARK_ABOVE = 10\n\n\n"
         "class Low(payment_exports.PaymentExports):\n    '''Its threshold is low.'''\n"
@@ -150,6 +153,7 @@ def test_above_the_threshold_spark_makes_the_same_bytes(database: str, folder: P
         STEADYWORKER_STATE_DIR=str(folder / "state-1"),
     )
     state = str(folder / "state-2")
+    share(archive, folder / "state-2/spark")
     shell(script, **shared, WORKER="low:Low", PAYMENTS_OUT="exports", STEADYWORKER_STATE_DIR=state, within=500)
     for name in places:
         streamed, by_spark = verify(folder / f"streamed/{name}.csv"), verify(folder / f"exports/{name}.csv")

@@ -1,98 +1,215 @@
-"""README: its programs are written into one folder, its commands run there in order, its proofs exist."""
+"""README, and the pages of the folders: their commands are typed in order, and print what the page shows."""
 
 from __future__ import annotations
 
-import os
+import logging
 import re
+import shlex
+from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
 
 from steadyworker import config
-from tests.brokers.rabbitmq import Vhost
-from tests.examples.conftest import ROOT, Shell
+from steadyworker.telemetry.event_log import LINES
+from tests.brokers.fixtures import NEWEST
+from tests.brokers.rabbitmq import NODE, Node, RabbitMQ, Vhost
+from tests.examples.conftest import ROOT, Terminal
+from tests.examples.pages import Command, Page, difference
 
-README = (ROOT / "README.md").read_text(encoding="utf-8")
-BLOCKS = [(match[1], match[2]) for match in re.finditer(r"^```(\w*)\n(.*?)^```$", README, re.MULTILINE | re.DOTALL)]
+README = Page("README.md")
+RABBITMQ = Page("adapters/steadyworker_rabbitmq/README.md")
+DEPLOY = Page("deploy/README.md")
+PAGES = [
+    README,
+    RABBITMQ,
+    DEPLOY,
+    Page("adapters/steadyworker_sqlite/README.md"),
+    Page("examples/README.md"),
+    Page("tests/README.md"),
+    Page("tests/benchmarks/README.md"),
+    Page("tests/drills/README.md"),
+    Page("CONTRIBUTING.md"),
+]
+EMBEDDED = [page for page in PAGES if page is not RABBITMQ and page.commands()]
+ON_RABBITMQ = "RabbitMQ in five steps"
+
+NOT_TYPED = {
+    "python3 -m venv ": "test_install.py types it; an environment takes a minute",
+    "pip install ": "test_install.py types it, too",
+    "mkdir ~/first-worker ": "the terminal is in an empty folder of its own",
+}
+"""Commands that no test here types, by their beginning, and why."""
+
 PROOF = re.compile(r"\[`(\w+\.py)::(\w+)`\]\(([\w/.]+)\)")
 
 
-def blocks(language: str) -> list[str]:
-    return [text for found, text in BLOCKS if found == language]
+def by_id(page: Page) -> str:
+    return str(page.path.parent.relative_to(ROOT) if page is not README else "README")
 
 
-def section(title: str) -> str:
-    return README.split(f"\n## {title}\n")[1].split("\n## ")[0]
-
-
-def on_rabbitmq() -> list[str]:
-    """What is typed once the extras are installed."""
-    return section("RabbitMQ").split("```console\n")[1].split("```")[0].splitlines()[1:]
-
-
-@pytest.mark.timeout(400)
-def test_every_program_and_every_command_runs(tmp_path: Path, shell: Shell) -> None:
-    """Programs are named by their first line; commands run in the order in which a reader would type them."""
-    for text in blocks("python"):
-        name = re.match(r"# (\w+\.py)\n", text)
-        assert name is not None, f"a program without a name:\n{text}"
-        (tmp_path / name[1]).write_text(text)
-    said = "".join(shell(text) for text in blocks("sh"))
-    shell("python -c 'import recipes'")
-    assert said.count("wrong: replayed as wrong, round 1") == 1
-    assert "$.merchant: expected str, got int" in said
-    assert sorted(path.name for path in (tmp_path / "out/harbour-books-march").iterdir())[:2] == ["0.csv", "1.csv"]
-    assert (tmp_path / "out/numbers.csv").read_text().startswith("id,cents\n0,0\n")
-
-
-@pytest.mark.timeout(300)
-def test_the_same_worker_runs_on_rabbitmq_and_postgresql(
-    tmp_path: Path, shell: Shell, vhost: Vhost, database: str
+def tried(
+    page: Page, commands: list[Command], desk: Path, terminal: Terminal, here: Mapping[str, str] | None = None
 ) -> None:
-    """The commands of the section, with the URLs of brokers that are there."""
-    program = next(text for text in blocks("python") if text.startswith("# exports.py\n"))
-    (tmp_path / "exports.py").write_text(program)
-    (tmp_path / "broker.url").write_text(f"{vhost.url}\n")
-    (tmp_path / "ledger.url").write_text(f"{database}\n")
-    said = shell("\n".join([*on_rabbitmq(), "steadyworker jobs --json"]))
-    assert said.count('"key":"harbour-books-may","round":0,"state":"done"') == 1
-    assert len(list((tmp_path / "out/harbour-books-may").iterdir())) == 10
+    """Type a page's commands; `here` has what this machine calls things that the page has other names for."""
+    for name, text in {**README.files(), **page.files()}.items():
+        (desk / name).write_text(text, encoding="utf-8")
+    typed = [command for command in commands if not command.text.startswith(tuple(NOT_TYPED))]
+    texts = [command.text for command in typed]
+    for shown, real in (here or {}).items():
+        assert any(shown in text for text in texts), f"{shown} is no longer typed"
+        texts = [text.replace(shown, real) for text in texts]
+    wrong = [
+        f"$ {command.text}\n{found}"
+        for command, output in zip(typed, terminal(texts), strict=True)
+        if (found := difference(command.shown, output))
+    ]
+    assert not wrong, "\n\n".join(wrong)
 
 
-def test_other_kinds_of_blocks_are_few(tmp_path: Path) -> None:
-    """What the others do not run: the unit for systemd, and `console` commands that .ci/run, test_packaging and RabbitMQ's test run."""
-    assert {language for language, _ in BLOCKS} == {"python", "sh", "toml", "ini", "console"}
-    commands = [line.split("#")[0].strip() for text in blocks("console") for line in text.splitlines()]
-    assert commands[:3] == ["make demo", "pip install .", "pip install '.[rabbitmq,postgres]'"]
-    assert commands[3:] == on_rabbitmq()
-    assert "make demo" in (ROOT / ".ci/run").read_text()
+@pytest.mark.parametrize("page", EMBEDDED, ids=by_id)
+def test_commands_print_what_is_shown(page: Page, desk: Path, terminal: Terminal) -> None:
+    tried(page, page.commands(lambda heading: heading != ON_RABBITMQ), desk, terminal)
+
+
+@pytest.fixture
+def at_home(rabbitmq: RabbitMQ, vhost: Vhost, desk: Path) -> Mapping[str, str]:
+    """What a page calls guest's default virtual host, and a `rabbitmqctl` that asks the node."""
+    if not isinstance(rabbitmq, Node):
+        pytest.skip("only a node of ours brings its rabbitmqctl")
+    environ = [f"{name}={text}" for name, text in rabbitmq._environment().items()]
+    command = ["env", "-i", *environ, *rabbitmq._enter(rabbitmq._program("rabbitmqctl"), "-n", NODE)]
+    (desk / "bin/rabbitmqctl").write_text(f'#!/bin/sh\nexec {shlex.join(command)} "$@"\n')
+    (desk / "bin/rabbitmqctl").chmod(0o755)
+    return {
+        "amqp://guest:guest@localhost": f"{vhost.url}?management={rabbitmq.management_url}",
+        " -p / guest ": f" -p {vhost.name} {vhost.user} ",
+        " -p / ": f" -p {vhost.name} ",
+    }
+
+
+@pytest.mark.timeout(180)
+@pytest.mark.parametrize("rabbitmq_series", [NEWEST], indirect=True)
+def test_the_five_steps_on_rabbitmq_print_what_is_shown(
+    desk: Path, terminal: Terminal, at_home: Mapping[str, str]
+) -> None:
+    here = {shown: real for shown, real in at_home.items() if "guest " not in shown}
+    tried(README, README.commands(lambda heading: heading == ON_RABBITMQ), desk, terminal, here)
+
+
+@pytest.mark.timeout(180)
+@pytest.mark.parametrize("rabbitmq_series", [NEWEST], indirect=True)
+def test_the_page_on_rabbitmq_shows_what_is_printed(
+    desk: Path, terminal: Terminal, at_home: Mapping[str, str], database: str
+) -> None:
+    tried(
+        RABBITMQ,
+        [*README.commands(lambda heading: heading == ON_RABBITMQ)[:2], *RABBITMQ.commands()],
+        desk,
+        terminal,
+        {**at_home, "postgresql://shop:PASSWORD@ledger-1/shop": database},
+    )
+
+
+# --- What no command shows --------------------------------------------------------------------------------------------
+
+
+def test_readme_is_short() -> None:
+    assert len(README.text.splitlines()) <= 200
+
+
+@pytest.mark.parametrize("page", PAGES, ids=by_id)
+def test_every_link_leads_somewhere(page: Page) -> None:
+    assert [str(path) for path in page.links() if not path.exists()] == []
+
+
+@pytest.mark.parametrize("page", PAGES, ids=by_id)
+def test_every_target_of_make_is_one(page: Page) -> None:
+    targets = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(encoding="utf-8"), re.MULTILINE))
+    assert set(re.findall(r"\bmake ([a-z-]+)(?=[` \n])", "\n".join(page.code()))) <= targets
+
+
+@pytest.mark.parametrize("page", PAGES, ids=by_id)
+def test_every_kind_of_block_is_looked_at(page: Page) -> None:
+    """A `text` block is a picture, and the unit for systemd is nothing that can be run without systemd."""
+    for block in page.blocks:
+        assert block.language in {"console", "text", "ini"} or block.file is not None, block.text
+
+
+def test_no_page_is_forgotten() -> None:
+    folders = ("adapters", "deploy", "examples", "tests")
+    found = {path for folder in folders for path in (ROOT / folder).rglob("*.md")}
+    assert found <= {page.path for page in PAGES}
 
 
 def test_the_settings_are_settings(tmp_path: Path) -> None:
-    (tmp_path / "steadyworker.toml").write_text(*blocks("toml"))
-    options = config.load({}, os.environ, tmp_path)
-    assert (options.stop_within, options.health) == (60, "127.0.0.1:8080")
+    (tmp_path / "steadyworker.toml").write_text(DEPLOY.files()["steadyworker.toml"])
+    options = config.load({}, {"HOME": str(tmp_path)}, tmp_path)
+    assert (options.stop_within, options.log_level) == (60, "info")
     assert options.workers["PaymentExports"]["time_limit"] == 6 * 3600
 
 
-def test_every_link_leads_somewhere() -> None:
-    for target in re.findall(r"\]\(([^)#]+)\)", README):
-        assert (ROOT / target).exists(), target
+def test_the_events_of_the_log_are_events() -> None:
+    named = re.findall(r"^\| `(\w+)` \| (\w+)", DEPLOY.section("Watching"), re.MULTILINE)
+    levels = {name: logging.getLevelName(level).lower() for name, level in LINES.values()}
+    assert len(named) == 8
+    assert {name: level for name, level in named if levels.get(name) != level} == {}
 
 
-@pytest.mark.parametrize("proof", PROOF.findall(README), ids=lambda proof: proof[1])
+@pytest.mark.parametrize("proof", PROOF.findall(Page("tests/README.md").text), ids=lambda proof: proof[1])
 def test_each_proof_is_a_test(proof: tuple[str, str, str]) -> None:
     file, test, path = proof
     assert Path(path).name == file
-    assert re.search(rf"^ *def {test}\(", (ROOT / path).read_text(), re.MULTILINE), f"{path} has no {test}"
+    assert re.search(rf"^ *def {test}\(", (ROOT / "tests" / path).read_text(), re.MULTILINE), f"{path} has no {test}"
 
 
-def test_every_promise_has_its_proof() -> None:
+def test_every_guarantee_has_its_proof() -> None:
     """A sentence of the guarantees ends with a colon and its proofs, or begins what is given, or follows from a proof."""
-    text = section("Guarantees")
+    text = Page("tests/README.md").section("Guarantees")
     promises = re.findall(r"^\d\. .*|^   [A-Z].*", text, re.MULTILINE)
     assert len(promises) == 7
     for promise in promises:
         assert promise.endswith(":"), promise
-        following = text.split(promise)[1].lstrip("\n")
-        assert PROOF.match(following.strip()), promise
+        assert PROOF.match(text.split(promise)[1].strip()), promise
+
+
+# --- A test that cannot fail is no test -------------------------------------------------------------------------------
+
+SHOWN = """\
+2026-11-23T09:00:00.354Z [info     ] job_started [steadyworker] key=march … attempt=1 why=new
+…
+ QUEUE    STATE   ELAPSED
+────────────────────────────
+ exports  done        1 s
+"""
+PRINTED = """\
+2027-01-01T00:00:00.001Z [info     ] job_started [steadyworker] key=march queue=exports fence=42 attempt=1 why=new
+2027-01-01T00:00:00.001Z [info     ] anything
+\x1b[1m QUEUE    STATE   ELAPSED \x1b[0m
+─────────────────────────────────
+ exports  done        2 s
+"""
+
+
+def test_what_differs_between_two_runs_is_no_difference() -> None:
+    assert not difference(SHOWN, PRINTED)
+    assert not difference("", "")
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ("attempt=1", "attempt=2"),
+        ("key=march", "key=may"),
+        ("why=new", "why=new more"),
+        ("[info     ] job_started", "[warning  ] job_started"),
+        (" exports  done        2 s\n", ""),
+        (" exports  done        2 s\n", " exports  done        2 s\n exports  dead        2 s\n"),
+        (" exports  done ", " exports  dead "),
+        ("─────────────────────────────────\n", ""),
+    ],
+)
+def test_every_other_difference_is_one(old: str, new: str) -> None:
+    assert old in PRINTED
+    assert difference(SHOWN, PRINTED.replace(old, new))
+    assert difference("", PRINTED)

@@ -234,7 +234,7 @@ def our_file_changed(out: Path) -> None:
         (a_file, "no manifest of a SteadyWorker job"),
         (a_directory, "not a regular file"),
         (a_link, "not a regular file"),
-        (anothers_manifest, "but not its file"),
+        (anothers_manifest, "without its file"),
         (another_jobs_file, "job uid-2 made it"),
         (our_file_changed, "was changed after this job made it"),
     ],
@@ -336,7 +336,7 @@ def test_the_next_export_reaps_the_stages_of_settled_jobs_only(tmp_path: Path) -
 
 
 def test_the_stages_of_jobs_that_every_ledger_has_forgotten_are_reaped(tmp_path: Path) -> None:
-    """A ledger keeps a settled job's row for 30 days at most, and none that is not settled goes: see R9."""
+    """A ledger keeps the row of a job that ended for at most 30 days, and every other row for as long as the job lives."""
     for uid, days in (("young", 29), ("old", 31)):
         Payments(3).export().write(FakeServices(tmp_path / "ledger", uid=uid), tmp_path / f"{uid}.csv")
         then = SystemClock().wall() - days * 86_400

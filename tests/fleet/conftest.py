@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.brokers.rabbitmq import Node, RabbitMQ, Vhost
+from tests.brokers.rabbitmq import RabbitMQ, Vhost
 from tests.fleet.kit import Fleet
 
 
@@ -17,10 +17,6 @@ def fleet(
 ) -> Iterator[Fleet]:
     """A short ladder of delays, for senders too: each level is a queue of its own."""
     monkeypatch.setenv("STEADYWORKER_DELAYS", "1,2,5,10")
-    if isinstance(rabbitmq, Node):
-        rabbitmq.eval(
-            "application:set_env(rabbit, quorum_tick_interval, 1000)"
-        )  # 5 s: what is said of a queue is as old
     made = Fleet(tmp_path, rabbitmq, vhost, database)
     yield made
     made.close()

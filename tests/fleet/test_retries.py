@@ -76,7 +76,7 @@ def test_an_alarm_holds_up_a_retry_and_no_ack(rabbitmq_node: Node, fleet: Fleet)
     worker.says("not_ready", part="fleet: broker alarm")
     assert fleet.reaches(QUEUE, State.MOVING, "retried").counters.attempts == 1
     fleet.open("end")
-    assert worker.says("job_settled", key="done")["settled"] == "known"
+    assert worker.says("job_settled", key="done")["settled"] == "confirmed"
     eventually(lambda: fleet.unacked() == 1, "the original of the retry is kept", report=fleet.logs)
     assert fleet.lines("starts") == ["retried 1", "done 1"]
     rabbitmq_node.set_memory_alarm(on=False)

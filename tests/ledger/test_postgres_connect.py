@@ -79,10 +79,11 @@ class TestAtTheFirstCall:
         finally:
             admin.execute("DROP ROLE guest")
 
-    def test_a_newer_schema(self, opened: Open, admin: Admin) -> None:
+    @pytest.mark.parametrize("schema", [1, 99], ids=["the one before", "a newer one"])
+    def test_another_schema(self, opened: Open, admin: Admin, schema: int) -> None:
         claim(opened())
-        admin.execute("UPDATE steadyworker_meta SET schema = 99")
-        self.refused(opened(), "newer SteadyWorker")
+        admin.execute("UPDATE steadyworker_meta SET schema = %s", [schema])
+        self.refused(opened(), f"got {schema}: finish its jobs with the version of SteadyWorker that made it")
 
     def test_a_database_that_cannot_hold_every_text(self, database: str, opened: Open, admin: Admin) -> None:
         admin.execute("CREATE DATABASE narrow ENCODING 'LATIN1' LOCALE 'C' TEMPLATE template0")

@@ -18,7 +18,7 @@ EACH = 100
 
 
 @pytest.mark.timeout(300)
-@pytest.mark.parametrize("chunk", range(CHUNKS))
+@pytest.mark.parametrize("chunk", [0, *(pytest.param(chunk, marks=pytest.mark.slow) for chunk in range(1, CHUNKS))])
 def test_every_guarantee_holds_on_postgres(chunk: int, database: str, tmp_path: Path) -> None:
     """Its owners' locks are replaced by the world's word on who is dead; a history begins with an empty record."""
     schemas = Schemas(database, commit="off")

@@ -138,8 +138,8 @@ def test_a_url_that_cannot_be_read_is_not_repeated(url: str) -> None:
 def test_who_lacks_psycopg_is_told_the_extra(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """It is imported when a URL names the ledger, and not before."""
     options = config.load({"ledger": "postgresql://db.example/jobs"}, {}, tmp_path)
-    for name in ("postgres", "postgres_session", "postgres_url"):
-        monkeypatch.delitem(sys.modules, f"steadyworker.ledger.{name}", raising=False)
+    for name in ("ledger", "session", "url"):
+        monkeypatch.delitem(sys.modules, f"steadyworker.ledger.postgres.{name}", raising=False)
     monkeypatch.setitem(sys.modules, "psycopg", None)
     with pytest.raises(ConfigError, match=r"pip install 'steadyworker\[postgres\]'"):
         open_ledger(options)

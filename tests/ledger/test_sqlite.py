@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import sqlite3
-from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -55,44 +53,6 @@ def test_a_settlement_that_cannot_be_committed_holds_nobody_up(tmp_path: Path, c
     ledger.settled(token, known=True)
     (tmp_path / "ledger.db").rename(tmp_path / "elsewhere.db")
     ledger.close()
-
-
-def test_rows_that_sqlite_has_numbered_are_in_no_claims_way(tmp_path: Path, clock: FakeClock) -> None:
-    """As the version before left the numbers of jobs that were cancelled unseen to it: one above the highest."""
-    path = tmp_path / "ledger.db"
-    with closing(SqliteLedger(path, clock=clock, times=Times())) as ledger:
-        first = claimed(ledger, replace(JOB, key="first"))
-        with closing(sqlite3.connect(path)) as raw, raw:
-            raw.executemany(
-                "INSERT INTO jobs (namespace, queue, key, round, uid, state, cancel_reason, created_at) "
-                "VALUES ('n', 'q', ?, 0, ?, 'interrupted', '', 0)",
-                [(f"c-{number}", f"uid-{number}") for number in range(3)],
-            )
-        assert ledger.cancel(replace(JOB, key="unseen"), "") is None
-        second = claimed(ledger, replace(JOB, key="second"))
-        assert second.fence > first.fence
-
-
-def test_a_ledger_of_the_first_schema_never_gives_a_fence_twice(tmp_path: Path, clock: FakeClock) -> None:
-    """It drew fences by a statement of its own; the file is brought up to date when it is opened."""
-    path = tmp_path / "ledger.db"
-    made = SqliteLedger(path, clock=clock, times=Times())
-    last = [claimed(made, replace(JOB, key=f"old-{number}")).fence for number in range(3)][-1]
-    made.close()
-    with closing(sqlite3.connect(path, isolation_level=None)) as db:
-        for name in ("first", "again"):
-            db.execute(f"DROP TRIGGER fence_is_drawn_{name}")
-        db.execute("UPDATE meta SET schema = 1, next_fence = 1")
-    clock.step_wall(-3600)
-
-    ledger = SqliteLedger(path, clock=clock, times=Times())
-    fences = [claimed(ledger, replace(JOB, key=f"new-{number}")).fence for number in range(20)]
-    ledger.close()
-
-    assert fences == sorted(set(fences))
-    assert fences[0] > last
-    with closing(sqlite3.connect(path)) as db:
-        assert db.execute("SELECT schema FROM meta").fetchone() == (2,)
 
 
 def settled(ledger: Ledger, job: JobId) -> str:

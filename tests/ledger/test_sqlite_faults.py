@@ -18,8 +18,8 @@ from steadyworker.clock import Times
 from steadyworker.errors import ConfigError, LedgerUnavailable
 from steadyworker.ledger.base import Claimed, JobId, Moving, Row, Verdict
 from steadyworker.ledger.sqlite.ledger import SqliteLedger
-from steadyworker.ledger.sqlite.place import network_file_system
 from steadyworker.outcome import Counters
+from steadyworker.system.mounts import network_file_system
 from steadyworker.testing.clock import FakeClock
 
 ROOT = Path(__file__).parents[2]
@@ -71,12 +71,15 @@ class TestAtTheFirstCall:
         with closing(sqlite3.connect(path)) as db:
             assert db.execute("PRAGMA journal_mode").fetchone() == ("delete",), "it is left as it was"
 
-    def test_a_newer_schema(self, path: Path) -> None:
+    @pytest.mark.parametrize("schema", [1, 2, 99], ids=["the first", "the one before", "a newer one"])
+    def test_another_schema(self, path: Path, schema: int) -> None:
         with closing(opened(path)) as ledger:
             claim(ledger)
         with closing(sqlite3.connect(path)) as db, db:
-            db.execute("UPDATE meta SET schema = 99")
-        self.refused(path, "newer SteadyWorker")
+            db.execute("UPDATE meta SET schema = ?", [schema])
+        self.refused(
+            path, f"schema 3 at {path}, got {schema}: finish its jobs with the version of SteadyWorker that made it"
+        )
 
     def test_a_damaged_ledger(self, path: Path) -> None:
         with closing(opened(path)) as ledger:

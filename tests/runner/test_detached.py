@@ -1,4 +1,4 @@
-"""A job's life does not depend on the life of a connection: adopt, follow, answer, take over (R2 to R7)."""
+"""A job's life does not depend on the life of a connection: adopt, defer, acknowledge a duplicate, take over."""
 
 from __future__ import annotations
 
@@ -114,7 +114,7 @@ def test_a_redelivery_is_bound_to_the_run_that_is_under_way(harness: MakeHarness
     assert len(events(h, key, DeliveryLost)) == 1
     assert len(events(h, key, Adopted)) == 1
     assert events(h, key, DuplicateAcked) == []
-    assert [event.settled for event in events(h, key, JobSettled)] == ["known"]
+    assert [event.settled for event in events(h, key, JobSettled)] == ["confirmed"]
 
 
 def test_without_adoption_a_redelivery_follows_until_it_is_answered(harness: MakeHarness) -> None:
@@ -214,7 +214,7 @@ def test_a_lease_that_ran_out_is_taken_over_from_the_last_checkpoint(harness: Ma
 
     assert row is not None
     assert row.state is State.DONE
-    assert h.processes[1].runners[0].runs.settled_jobs == 1
+    assert settled(h, key) == ["ack"]
     assert second.values == [(17, 1)]
     assert counted(h, key) == (0, 0, 1, 0)
     assert [event.losses for event in events(h, key, TakenOver)] == [1]

@@ -1,4 +1,4 @@
-"""The ledger away, or its answer lost: held, not ready, nothing lost, and no attempt burnt (R6, R8)."""
+"""The ledger away, or its answer lost: held, not ready, nothing lost, and no attempt burnt."""
 
 from __future__ import annotations
 

@@ -20,11 +20,12 @@ from steadyworker.events import Listener
 from steadyworker.ledger.base import Claimed, JobId, Ledger, Moving, State, Token, Verdict
 from steadyworker.ledger.memory import MemoryLedger
 from steadyworker.lifecycle import Stage
+from steadyworker.link import Task
 from steadyworker.outcome import Counters, Done, Failed, Interrupted, Outcome
 from steadyworker.retry import RetryPolicy
 from steadyworker.runner.runner import Runner, RunnerEvent
 from steadyworker.runner.state import Deps, LedgerLost, Renewed, Staged
-from steadyworker.slots.base import Asked, Ended, Ready, SlotSink, Task, Unready
+from steadyworker.slots.base import Asked, Ended, Ready, SlotSink, Unready
 from steadyworker.spec import spec_of
 from steadyworker.testing.clock import FakeClock
 from steadyworker.testing.flaky_ledger import LedgerLine
@@ -37,7 +38,6 @@ class PlayedSlot:
     """A slot that is as warm as the test says, and ends its run when told to."""
 
     stuck = False
-    last_progress = 0.0
 
     def __init__(self, id: int) -> None:
         self.id = id
@@ -235,7 +235,7 @@ def test_what_is_held_is_asked_for_again_once_in_thirty_seconds_however_much_the
         bench.say(Renewed(bench.clock.boottime(), []))
         bench.tick(30)
 
-    assert len(bench.runner.deliveries.held) == 3
+    assert len(bench.runner.state.held) == 3
     assert len(bench.runner.timers._heap) <= waiting
 
 
@@ -390,7 +390,7 @@ def test_when_the_ledger_goes_away_again_nobody_else_asks_it() -> None:
         raise LedgerUnavailable("away again")
 
     bench.line.checkpoint = away  # type: ignore[attr-defined]
-    tokens = [run.token for run in bench.runner.runs.by_fence.values()]
+    tokens = [run.token for run in bench.runner.state.by_fence.values()]
     bench.say(Renewed(bench.clock.boottime(), list(zip(tokens, bench.real.renew(tokens), strict=True))))
 
     assert calls == ["checkpoint"]
@@ -400,7 +400,7 @@ def test_when_the_ledger_goes_away_again_nobody_else_asks_it() -> None:
 
 
 def test_a_run_that_stalls_because_the_ledger_is_away_is_not_blamed_for_it() -> None:
-    """An outage of the ledger is ours: free (contract §3)."""
+    """An outage of the ledger is ours: free."""
     bench = Bench()
     bench.deliver("k")
     bench.say(LedgerLost("away"))
@@ -427,7 +427,7 @@ def test_trust_in_a_hand_over_that_was_taken_counts_from_the_start_of_the_call()
     bench.adapter.missing.add(Target.LATER)
     began = bench.clock.boottime()
     bench.deliver("k")
-    seen = [run.trusted_until for run in bench.runner.runs.by_fence.values()]
+    seen = [run.trusted_until for run in bench.runner.state.by_fence.values()]
     assert seen == [began + bench.times.trust_for]
 
 
@@ -437,7 +437,7 @@ def test_nothing_is_left_of_a_run_that_is_done() -> None:
         bench.deliver(f"job-{number}")
         bench.ended(0, Done())
     runner = bench.runner
-    assert (runner.runs.by_fence, runner.runs.passing, runner.deliveries.valid, runner.deliveries.held) == (
+    assert (runner.state.by_fence, runner.state.passing, runner.state.valid, runner.state.held) == (
         {},
         [],
         {},

@@ -1,4 +1,4 @@
-"""A hand-over that cannot publish keeps its lease and its delivery, says what is missing, and goes on when it is there."""
+"""A settlement that cannot publish keeps its lease and its delivery, says what is missing, and goes on when it is there."""
 
 from __future__ import annotations
 
@@ -8,12 +8,13 @@ from typing import Any
 import pytest
 
 from steadyworker.delivery import HOP, Target
+from steadyworker.errors import Reject
 from steadyworker.events import JobSettled
 from steadyworker.ledger.base import State
 from steadyworker.retry import RetryPolicy
 from steadyworker.testing.harness import Harness
 from steadyworker.testing.plugin import MakeHarness
-from tests.runner.kit import QUEUE, Gate, counted, events, nothing, saves, worker
+from tests.runner.kit import QUEUE, Deed, Gate, counted, events, nothing, raises, saves, worker
 
 DEAD_LETTERS = f"{QUEUE}.dead"
 
@@ -141,9 +142,33 @@ def test_each_copy_is_one_hop_further(harness: MakeHarness) -> None:
 
     assert hops == ["0", "1", "2", "3"]
     assert [letter.headers[HOP] for letter in h.dead] == ["3"]
-    assert [event.settled for event in events(h, key, JobSettled)] == ["known"] * 4
+    assert [event.settled for event in events(h, key, JobSettled)] == ["confirmed"] * 4
 
 
 def _each_queue(do: Callable[[str], None]) -> None:
     do(QUEUE)
     do(DEAD_LETTERS)
+
+
+@pytest.mark.parametrize("deed", [nothing, raises(Reject("no such merchant"))], ids=["done", "dead letter"])
+def test_the_ledger_learns_that_the_broker_confirmed_the_settlement(harness: MakeHarness, deed: Deed) -> None:
+    """The ledger may forget such a row sooner, because its message cannot come again."""
+    exports = worker(deed)
+    h = harness(exports)
+    row = h.wait(h.send(exports, {}))
+    assert row is not None
+    assert row.settled == "confirmed"
+
+
+def test_a_run_whose_delivery_is_lost_leaves_its_settlement_unknown(harness: MakeHarness) -> None:
+    """Its message comes again, so the ledger keeps the row for longer."""
+    gate = Gate()
+    exports = worker(saves(1, gate))
+    h = harness(exports)
+    key = h.send(exports, {})
+    h.wait(key, until="checkpoint")
+    h.broker.go_down()
+    gate.open()
+    row = h.wait(key, until="done")
+    assert row is not None
+    assert row.settled == "unknown"

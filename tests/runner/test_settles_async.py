@@ -61,7 +61,7 @@ def test_the_next_job_runs_while_the_broker_has_not_answered() -> None:
     assert bench.slots[0].task.key == "second"
     assert bench.settlements() == []
     bench.answer(Settled.CONFIRMED)
-    assert bench.settlements() == ["known"]
+    assert bench.settlements() == ["confirmed"]
     assert bench.submitted == 0
 
 
@@ -89,7 +89,7 @@ def test_a_stop_waits_for_the_answer() -> None:
     assert not bench.runner.idle
     bench.answer(Settled.SENT)
     assert bench.runner.idle
-    assert bench.settlements() == ["written"]
+    assert bench.settlements() == ["sent"]
 
 
 def test_a_copy_is_published_on_another_thread() -> None:
@@ -102,4 +102,4 @@ def test_a_copy_is_published_on_another_thread() -> None:
     assert bench.soon.settled == [(delivery.id, Settle.ACK)]
     assert bench.state("job") is State.MOVED
     bench.answer(Settled.CONFIRMED)
-    assert bench.settlements() == ["known"]
+    assert bench.settlements() == ["confirmed"]

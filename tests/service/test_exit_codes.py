@@ -1,4 +1,4 @@
-"""Why a worker process ends, and what its exit code says of it (contract §6)."""
+"""Why a worker process ends, and what its exit code says of it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The worst that handlers do, through one whole worker process that outlives them all (contract §3)."""
+"""The worst that handlers do, through one whole worker process that outlives them all."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A ledger that is away while jobs run: said in the log and to probes, held, nothing lost or burnt, and on by itself (R8)."""
+"""A ledger that is away while jobs run: said in the log and to probes, held, nothing lost or burnt, and on by itself."""
 
 from __future__ import annotations
 

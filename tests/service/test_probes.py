@@ -95,7 +95,7 @@ def test_a_stage_is_a_reason_to_be_unready(stage: Stage) -> None:
 
 
 def test_a_duplicate_of_a_job_that_is_done_is_counted_with_the_run_that_did_it(stage: Stage) -> None:
-    """R4: the metric's exemplar is the fence of the run that did the job."""
+    """The metric's exemplar is the fence of the run that did the job."""
     health = free_address()
     process = stage.worker(STEPS, health=health)
     stage.send("steps", {"steps": 1}, key="twice")

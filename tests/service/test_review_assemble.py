@@ -11,7 +11,8 @@ from msgspec.structs import replace
 from steadyworker import config
 from steadyworker.errors import ConfigError
 from steadyworker.events import Adopted, Event
-from steadyworker.service.assemble import _fan_out, specs_of
+from steadyworker.service.assemble import specs_of
+from steadyworker.telemetry.event_log import fan_out
 
 
 def test_no_worker_at_all_is_refused(tmp_path: Path) -> None:
@@ -31,7 +32,7 @@ def test_a_listener_that_fails_twice_at_once_is_silenced_once() -> None:
             emit(replace(event, fence=2))  # as another thread would, before the first call is over
         raise ValueError("odd")
 
-    emit = _fan_out([fails])
+    emit = fan_out([fails])
     emit(Adopted(key="k", queue="q", fence=1, at=0.0))
     emit(Adopted(key="k", queue="q", fence=3, at=0.0))
 

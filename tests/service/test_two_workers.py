@@ -1,4 +1,4 @@
-"""Worker processes that meet over one job: connections that drop, leases that end, a process that was frozen (contract §4)."""
+"""Worker processes that meet over one job: connections that drop, leases that end, a process that was frozen."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def test_a_run_adrift_adopts_its_own_redelivery(stage: Stage) -> None:
 
 
 def test_a_redelivery_to_another_worker_follows_and_is_answered(stage: Stage) -> None:
-    """R3, then R4: the second worker passes the message on while the first runs its job; then the record answers it."""
+    """The second worker defers the message while the first runs its job; then it acknowledges it from the record."""
     stage.send("steps", {"gate": "gate"})
     first = stage.worker(STEPS, script=QUICK | {"adoption": False})
     stage.notes("waiting", 1)

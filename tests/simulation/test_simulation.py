@@ -1,5 +1,5 @@
 """
-Random histories, with everything that can go wrong, against the guarantees of contract §10; and mutants that must fail.
+Random histories, with everything that can go wrong, against the guarantees of the package docstring of `steadyworker.ledger`; and mutants that must fail.
 
 A violation names its seed: `history(seed)` in a debugger plays the same history again.
 """
@@ -20,19 +20,23 @@ from steadyworker.ledger.memory import MemoryLedger
 from steadyworker.ledger.rules import HeldBy
 from steadyworker.ledger.sqlite.ledger import SqliteLedger
 from steadyworker.outcome import Interrupted
-from steadyworker.runner import settlement_plan, settler
+from steadyworker.runner import planning
 from steadyworker.runner.deliveries import Deliveries
 from steadyworker.runner.runs import Runs
-from steadyworker.runner.settlement_plan import Origin, SettlementPlan, Step
+from steadyworker.runner.settlement_plan import SettlementPlan, Step
 from steadyworker.runner.state import Phase, Run
 from tests.simulation.world import CALM, CONNECTIONS_ONLY, Faults, Violation, World, history
 
 CHUNKS = 20
 EACH = 5_000
+ALWAYS = 2
+"""Chunks that `make test` plays too: 10,000 histories."""
 
 
 @pytest.mark.timeout(900)
-@pytest.mark.parametrize("chunk", range(CHUNKS))
+@pytest.mark.parametrize(
+    "chunk", [pytest.param(chunk, marks=[pytest.mark.slow] if chunk >= ALWAYS else []) for chunk in range(CHUNKS)]
+)
 def test_every_guarantee_holds_in_every_history(chunk: int) -> None:
     """100,000 histories on `memory:`, a tenth of them with adoption switched off."""
     for seed in range(chunk * EACH, (chunk + 1) * EACH):
@@ -40,7 +44,7 @@ def test_every_guarantee_holds_in_every_history(chunk: int) -> None:
 
 
 @pytest.mark.timeout(600)
-@pytest.mark.parametrize("chunk", range(4))
+@pytest.mark.parametrize("chunk", [0, *(pytest.param(chunk, marks=pytest.mark.slow) for chunk in range(1, 4))])
 def test_every_guarantee_holds_on_sqlite(chunk: int, tmp_path: Path) -> None:
     """2,000 histories on `sqlite:`, with its real locks replaced by the world's word on who is dead."""
     for seed in range(chunk * 500, (chunk + 1) * 500):
@@ -55,6 +59,7 @@ def test_every_guarantee_holds_on_sqlite(chunk: int, tmp_path: Path) -> None:
                 file.unlink()
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("adoption", [True, False])
 def test_what_happens_to_a_connection_starts_nothing(adoption: bool) -> None:
     """Cuts, redeliveries, lost acks and lost confirms alone: each start has its own outcome, and no run is ever dropped."""
@@ -100,40 +105,40 @@ def a_refused_run_leaves_its_delivery_alone() -> Any:
             run.phase = Phase.DROPPED
             run.slot.kill(run.token.fence, Interrupted())
         else:
-            self.by_fence.pop(run.token.fence, None)
+            self._state.by_fence.pop(run.token.fence, None)
 
     return replaced(Runs, "drop", drop)
 
 
 def my_name_without_my_run_means_wait() -> Any:
-    original = Deliveries._who
+    original = Deliveries._held_by
 
-    def who(self: Deliveries, row: Any) -> HeldBy:
+    def held_by(self: Deliveries, row: Any) -> HeldBy:
         answer = original(self, row)
         return HeldBy.MINE if answer is HeldBy.LOST else answer
 
-    return replaced(Deliveries, "_who", who)
+    return replaced(Deliveries, "_held_by", held_by)
 
 
 def moved_is_written_before_the_confirm() -> Any:
-    original = settlement_plan.moving
+    original = planning.moving
 
     def moving(*arguments: Any) -> SettlementPlan:
         plan = original(*arguments)
-        plan.steps = (Step.RECORD, Step.CONFIRM, Step.PUBLISH, Step.SETTLE, Step.NOTE)
+        plan.steps = (Step.RECORD, Step.CONFIRM, Step.PUBLISH, Step.SETTLE)
         return plan
 
-    return replaced(settler, "moving", moving)
+    return replaced(planning, "moving", moving)
 
 
 def the_retry_keeps_the_hop() -> Any:
-    original = Origin.later
+    original = planning.message_for
 
-    def later(self: Origin, *arguments: Any) -> Any:
-        message = original(self, *arguments)
-        return dataclasses.replace(message, headers={**message.headers, HOP: str(self.hop)})
+    def message_for(envelope: Any, hop: int, *arguments: Any) -> Any:
+        message = original(envelope, hop, *arguments)
+        return dataclasses.replace(message, headers={**message.headers, HOP: str(hop)})
 
-    return replaced(Origin, "later", later)
+    return replaced(planning, "message_for", message_for)
 
 
 @pytest.mark.parametrize(
@@ -167,6 +172,7 @@ def test_a_seed_plays_the_same_history_again() -> None:
     )
 
 
+@pytest.mark.long
 def test_histories_do_meet_the_faults_that_they_are_about() -> None:
     """Kills, freezes, refusals, take-overs, retries and dead letters all occur, so that nothing above is vacuous."""
     worlds: list[World] = [history(seed, faults=Faults()) for seed in range(1_200)]

@@ -23,12 +23,13 @@ from steadyworker.ledger.base import JobId, Ledger, Row, State, Token, Verdict
 from steadyworker.ledger.lease import Keeper
 from steadyworker.ledger.memory import MemoryLedger
 from steadyworker.lifecycle import Stage
+from steadyworker.link import Task
 from steadyworker.outcome import Crashed, Done, Failed, Interrupted, Outcome, Rejected, Snoozed
 from steadyworker.retry import RetryPolicy
 from steadyworker.runner.runner import Runner
 from steadyworker.runner.settlement_plan import Step
 from steadyworker.runner.state import Deps, Staged
-from steadyworker.slots.base import Asked, Ended, Ready, Slot, SlotSink, Task
+from steadyworker.slots.base import Asked, Ended, Ready, Slot, SlotSink
 from steadyworker.spec import spec_of
 from steadyworker.testing.broker import MemoryBroker
 from steadyworker.testing.clock import FakeClock
@@ -59,7 +60,7 @@ class Killed(BaseException):
 
 
 class Violation(AssertionError):
-    """A guarantee of contract §10 was broken."""
+    """A guarantee was broken."""
 
 
 @dataclass(frozen=True)
@@ -89,7 +90,6 @@ class SimSlot:
 
     id = 0
     stuck = False
-    last_progress = 0.0
 
     def __init__(self, world: World) -> None:
         self._world = world

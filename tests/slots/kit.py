@@ -10,7 +10,8 @@ from typing import Any, TypeVar
 import pytest
 
 from steadyworker.clock import SystemClock
-from steadyworker.slots.base import Asked, Ended, Progressed, Ready, Slot, SlotEvent, Task, Unready
+from steadyworker.link import Task
+from steadyworker.slots.base import Asked, Ended, Progressed, Ready, Slot, SlotEvent, Unready
 from steadyworker.slots.process import ProcessSlot
 from steadyworker.slots.thread import ThreadSlot
 from steadyworker.spec import spec_of
@@ -41,9 +42,11 @@ class Rig:
     def begin(self, do: str = "nothing", **given: Any) -> int:
         """Begin a run; answers its fence."""
         fence = next(self._fences)
-        limits = {name: given.pop(name, None) for name in ("time_limit", "stall_limit", "last_checkpoint", "handle")}
+        limits = {
+            name: given.pop(name, None) for name in ("time_limit", "stall_limit", "last_checkpoint", "export_state")
+        }
         body = given.pop("body", None) or json.dumps({"do": do, **given}).encode()
-        facts = {"key": "k", "queue": "q", "name": "k", "uid": "u", "fence": fence, "attempt": 1, "body": body}
+        facts = {"key": "k", "queue": "q", "uid": "u", "fence": fence, "attempt": 1, "body": body}
         self.slot.run(Task(**facts, **limits))  # type: ignore[arg-type]
         return fence
 

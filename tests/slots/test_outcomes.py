@@ -1,4 +1,4 @@
-"""How a handler ends, in a child process and in a thread alike: the table of contract §3."""
+"""How a handler ends, in a child process and in a thread alike: the table of outcomes."""
 
 from __future__ import annotations
 
@@ -124,14 +124,14 @@ def test_progress_is_thinned_out_but_its_first_and_last_pass(slot: Rig) -> None:
 
 
 def test_an_export_asks_for_everything_over_the_link(slot: Rig) -> None:
-    fence = slot.begin("ask_service", handle=b"before")
+    fence = slot.begin("ask_service", export_state=b"before")
     seen = []
     endless = 0
     while not isinstance(event := slot.event(), Ended):
         assert isinstance(event, Asked)
         seen.append((event.what, event.data))
         match event.what:
-            case "settled":
+            case "ended":
                 slot.slot.reply(fence, event.id, ["b"])
             case "echo":
                 said = event.data["say"]
@@ -140,10 +140,10 @@ def test_an_export_asks_for_everything_over_the_link(slot: Rig) -> None:
                     slot.slot.reply(fence, event.id, {"end": True})
                 else:
                     endless = event.id
-            case "handle" | "leave":
+            case "export_state" | "may_commit":
                 slot.slot.reply(fence, event.id, True)
     assert event.outcome == Done()
-    assert seen[:4] == [("handle", b"after"), ("settled", ["a", "b"]), ("leave", None), ("echo", {"say": 1})]
+    assert seen[:4] == [("export_state", b"after"), ("ended", ["a", "b"]), ("may_commit", None), ("echo", {"say": 1})]
     assert seen[4:] == [("echo", {"say": 2}), (CANCEL, endless)]
 
 
@@ -180,7 +180,6 @@ def test_async_handlers_share_one_loop_and_are_stopped_by_cancelling(rig: MakeRi
         assert slot.next(Ended).outcome == Interrupted()
     assert slot.ended("nothing").outcome == Done()
     fence = slot.begun("sleep")
-    assert slot.slot.last_progress > 0
     slot.slot.kill(fence, Failed("time-limit"))
     assert slot.next(Ended).outcome == Failed("time-limit")
 

@@ -302,6 +302,7 @@ def test_close_is_safe_before_start_and_while_warming(rig: MakeRig) -> None:
     assert warming.said.empty()
 
 
+@pytest.mark.long
 def test_fifty_slots_leave_nothing_behind(rig: MakeRig) -> None:
     """No thread, no descriptor, no child; every fifth is closed in the middle of a run."""
     rig().slot.close(0)
@@ -326,7 +327,8 @@ import sys, threading
 from steadyworker.clock import SystemClock
 from steadyworker.slots.process import ProcessSlot
 from tests.slots.kit import Rig
-from steadyworker.worker import load_worker, spec_of
+from steadyworker.spec import spec_of
+from steadyworker.worker import load_worker
 
 spec = spec_of(load_worker("tests.slots.workers:Modes"), {"memory_limit": None})
 rig = Rig(ProcessSlot(0, spec, clock=SystemClock(), ping=0.2, silence=float(sys.argv[2]))).start()

@@ -242,11 +242,11 @@ class ServiceExport:
 
     def write(self, services: Any, to: Path, **options: Any) -> Any:
         assert (str(to), options) == ("out.csv", {"format": None, "totals": {"amount": "sum"}, "by": ()})
-        assert services.handle() == b"before"
-        services.save_handle(b"after")
-        assert services.handle() == b"after"
-        assert services.settled(["a", "b"]) == {"b"}
-        services.leave()
+        assert services.export_state() == b"before"
+        services.save_export_state(b"after")
+        assert services.export_state() == b"after"
+        assert services.ended(["a", "b"]) == {"b"}
+        services.may_commit()
         events = list(services.call("echo", {"say": 1}))
         assert events == [{"said": 1}, {"end": True}]
         endless = services.call("echo", {"say": 2})

@@ -30,9 +30,9 @@ class Exported:
     said: list[Any] = field(default_factory=list)
 
     def write(self, services: Any, to: Path, **_options: Any) -> str:
-        services.save_handle(b"position")
-        services.leave()
-        self.said += [services.handle(), services.settled(["u"]), services.key]
+        services.save_export_state(b"position")
+        services.may_commit()
+        self.said += [services.export_state(), services.ended(["u"]), services.key]
         return f"manifest of {to}"
 
 

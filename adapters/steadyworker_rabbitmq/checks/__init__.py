@@ -1,12 +1,12 @@
 """
-What is verified before the first message: limits, policies and permissions of the broker that would lose or repeat a job.
+Checks before the first message: limits, policies and permissions of the broker that would lose or repeat a job.
 
 | file | subject |
 |---|---|
-| `findings.py` | every finding of a broker, with its remedy |
+| `findings.py` | every finding for a broker, with its remedy |
 | `risks.py` | what a queue's arguments and policies can do to its messages |
 | `limits.py` | delivery timeouts and delivery limits, by version |
-| `probe.py` | what AMQP itself tells |
-| `management.py` | what the management API tells |
+| `probe.py` | what the broker reports over AMQP |
+| `management.py` | what the management API reports |
 | `queue_state.py` | a queue as it is, with the policy in force |
 """

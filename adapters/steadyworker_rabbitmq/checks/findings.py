@@ -1,4 +1,8 @@
-"""What is wrong between this broker and a Worker's queues, each with the line that heals it; looks, and changes nothing."""
+"""
+Findings: what is wrong between this broker and a Worker's queues, each with its remedy.
+
+These checks only look; they change nothing.
+"""
 
 from __future__ import annotations
 
@@ -25,12 +29,14 @@ def find(
     connection: pika.BlockingConnection, topology: Topology, management: Management | None = None
 ) -> list[Finding]:
     """
-    Everything that is wrong, each with its remedy; blocks, uses channels of its own, makes and changes nothing.
+    Return everything that is wrong, each with its remedy.
 
-    `management` is asked for what AMQP cannot say, as long as it answers; what then stays unknown is a finding.
+    The call blocks, uses channels of its own, and creates and changes nothing.
+    `management` is queried for what AMQP cannot report, until it fails once.
+    What then stays unknown is a finding.
 
     Raises:
-        BrokerUnavailable: The connection was lost on the way.
+        BrokerUnavailable: The connection was lost meanwhile.
     """
     broker = Broker(connection, management)
     if too_old := broker_finding(broker):
@@ -38,25 +44,25 @@ def find(
     found = [*_heartbeat(broker), *_reading(broker, topology)]
     for wanted in topology.queues(broker.version) if topology.mode != "trust" else ():
         found += _queue(broker, topology, wanted)
-    # Last: under an alarm, a connection that has published is read no more.
+    # Last: under an alarm, the broker stops reading a connection that has published.
     return [*found, *_writing(broker, topology)]
 
 
 def broker_finding(broker: Broker) -> Finding | None:
-    """Whether it is a broker that can do what is needed."""
+    """Return a finding if the broker is not RabbitMQ, or too old; else None."""
     if broker.product == "RabbitMQ" and broker.version >= limits.OLDEST:
         return None
     got = f"{broker.product} {'.'.join(map(str, broker.version))}"
-    what = f"Expected RabbitMQ {'.'.join(map(str, limits.OLDEST))} or newer, got {got}: it would lose copies that wait for a retry."
+    what = f"Expected RabbitMQ {'.'.join(map(str, limits.OLDEST))} or newer, got {got}: it would lose jobs that wait for a retry."
     return Finding("error", what, "upgrade the broker, or name another with --broker.")
 
 
 def retry_finding(wanted: Wanted, actual: QueueState) -> Finding | None:
-    """A retry queue that is not as we make it sends copies astray, or loses them on their way back."""
+    """Return a finding if a retry queue differs from the plan: it could misroute waiting jobs, or lose them."""
     different = [each for each in differences(wanted, actual) if each.wanted is not None]
     if not different:
         return None
-    what = f"The retry queue {wanted.name!r} would lose copies or send them astray: {'; '.join(map(str, different))}."
+    what = f"The retry queue {wanted.name!r} would lose or misroute waiting jobs: {'; '.join(map(str, different))}."
     return Finding(
         "error",
         what,
@@ -65,29 +71,33 @@ def retry_finding(wanted: Wanted, actual: QueueState) -> Finding | None:
 
 
 def missing_finding(broker: Broker, wanted: Wanted) -> Finding:
-    """A queue that is not there and that we are not to make."""
+    """Return the finding for a queue that is missing and that we may not create."""
     arguments = ", ".join(f"{name}={value}" for name, value in wanted.arguments.items())
     what = f"Expected the {_ROLES[wanted.role]} {wanted.name!r} in virtual host {broker.vhost!r}, got none."
-    return Finding("error", what, f"make it, durable, with {arguments}; or run once with --topology declare.")
+    return Finding(
+        "error", what, f"create it as a durable queue with {arguments}; or run once with --topology declare."
+    )
 
 
 def permission_finding(broker: Broker, topology: Topology, what_for: str) -> Finding:
-    """The one line that grants all that is needed, whatever was refused."""
+    """Return a finding whose remedy is the one command that grants every permission, whichever was refused."""
     queues = rf"^({re.escape(topology.work)}(\.later\..*)?|{re.escape(topology.dead)})$"
     words = ["rabbitmqctl", "set_permissions", "-p", broker.vhost, broker.user, queues, r"^amq\.default$", queues]
     what = f"User {broker.user!r} may not {what_for}."
     return Finding(
-        "error", what, f"{shlex.join(words)} (add what the user has already: rabbitmqctl list_user_permissions)."
+        "error",
+        what,
+        f"{shlex.join(words)} (add the permissions that the user has now: rabbitmqctl list_user_permissions).",
     )
 
 
 def _heartbeat(broker: Broker) -> Iterator[Finding]:
     remedy = "set heartbeat in --broker to 30 to 60 s, or leave it out."
     if broker.heartbeat < _HASTY_HEARTBEAT:
-        what = f"With a heartbeat of {broker.heartbeat} s, a pause of {2 * broker.heartbeat} s (swap, a frozen host) costs the connection."
+        what = f"With a heartbeat of {broker.heartbeat} s, a pause of {2 * broker.heartbeat} s (swapping, a frozen host) ends the connection."
         yield Finding("warning", what, remedy)
     elif broker.heartbeat > _RARE_HEARTBEAT:
-        what = f"With a heartbeat of {broker.heartbeat} s, the jobs of a host that died wait up to {3 * broker.heartbeat} s for another."
+        what = f"With a heartbeat of {broker.heartbeat} s, the jobs of a host that died wait up to {3 * broker.heartbeat} s for another host."
         yield Finding("warning", what, remedy)
 
 
@@ -100,11 +110,11 @@ def _reading(broker: Broker, topology: Topology) -> Iterator[Finding]:
 def _writing(broker: Broker, topology: Topology) -> Iterator[Finding]:
     try:
         if not broker.may_publish():
-            what_for = "publish to the default exchange ('amq.default'), through which every queue is reached"
+            what_for = "publish to the default exchange ('amq.default'), which routes to every queue"
             yield permission_finding(broker, topology, what_for)
     except BrokerUnavailable as error:
-        what = f"Whether user {broker.user!r} may publish is not known: {error}"
-        yield Finding("warning", what, "check again when the broker takes messages; until then no job is retried.")
+        what = f"The check could not find out whether user {broker.user!r} may publish: {error}"
+        yield Finding("warning", what, "check again when the broker accepts messages; until then no job is retried.")
 
 
 def _queue(broker: Broker, topology: Topology, wanted: Wanted) -> Iterator[Finding]:
@@ -114,12 +124,12 @@ def _queue(broker: Broker, topology: Topology, wanted: Wanted) -> Iterator[Findi
         yield from _to_be_made(broker, topology, wanted) if declares else (missing_finding(broker, wanted),)
         return
     if actual.type == "stream":
-        what = f"The {_ROLES[wanted.role]} {wanted.name!r} is a stream: nothing is ever removed from it."
-        yield Finding("error", what, "name a quorum queue.")
+        what = f"The {_ROLES[wanted.role]} {wanted.name!r} is a stream: an ack removes nothing from it."
+        yield Finding("error", what, "use a quorum queue.")
         return
     if not actual.durable:
-        what = f"The {_ROLES[wanted.role]} {wanted.name!r} is not durable: it and its messages are gone when the broker restarts."
-        yield Finding("error", what, "delete it when it is empty, and make it durable.")
+        what = f"The {_ROLES[wanted.role]} {wanted.name!r} is not durable: a restart of the broker deletes it with all its messages."
+        yield Finding("error", what, "delete it when it is empty, and create it again as a durable queue.")
     if wanted.role == "retry":
         if found := retry_finding(wanted, actual):
             yield found
@@ -137,26 +147,33 @@ def _queue(broker: Broker, topology: Topology, wanted: Wanted) -> Iterator[Findi
 
 def _to_be_made(broker: Broker, topology: Topology, wanted: Wanted) -> Iterator[Finding]:
     if not broker.may_configure(wanted.name):
-        yield permission_finding(broker, topology, f"make the {_ROLES[wanted.role]} {wanted.name!r}")
+        yield permission_finding(broker, topology, f"create the {_ROLES[wanted.role]} {wanted.name!r}")
     if wanted.role == "work":
-        why = ": the queue is not there yet"
+        why = ": the queue does not exist yet"
         yield from risks.delivery_timeout(broker.version, broker.vhost, as_wanted(wanted), topology.time_limit, why)
 
 
 def _differs(wanted: Wanted, actual: QueueState) -> Iterator[Finding]:
-    """Whoever makes the queues themselves wants to know where they differ; only some of it does harm."""
+    """Yield one warning with every difference from the plan, for queues that the operator created."""
     if different := differences(wanted, actual):
         what = (
-            f"The {_ROLES[wanted.role]} {wanted.name!r} is not as it would be made: {'; '.join(map(str, different))}."
+            f"The {_ROLES[wanted.role]} {wanted.name!r} differs from what --topology declare would create: "
+            f"{'; '.join(map(str, different))}."
         )
-        yield Finding("warning", what, "it is used as it is; arguments change only with a queue that is made anew.")
+        yield Finding(
+            "warning", what, "the queue is used as it is; to change its arguments, delete it and create it again."
+        )
 
 
 def _unseen(broker: Broker, actual: QueueState, timeout: Iterator[Finding]) -> Iterator[Finding]:
-    """One line for all that was to be asked and could not be; whoever switched the management API off knows what they do not know."""
-    assert broker.unasked is not None, "it answered, or was not asked"
+    """
+    Yield one finding for everything that the management API should have reported and did not.
+
+    There is no such finding if the operator switched the API off.
+    """
+    assert broker.unasked is not None, "the management API failed"
     unseen = "policies" if actual.arguments is not None else "arguments and policies"
-    what = f"The {unseen} of queue {actual.name!r} are not known, and may drop messages: {broker.unasked}."
+    what = f"The {unseen} of queue {actual.name!r} are unknown and may drop messages: {broker.unasked}."
     remedy = broker.unasked.remedy
     for finding in timeout:
         what, remedy = f"{what} {finding.what}", f"{remedy} For the timeout: {finding.remedy}"
@@ -164,9 +181,9 @@ def _unseen(broker: Broker, actual: QueueState, timeout: Iterator[Finding]) -> I
 
 
 def _why(broker: Broker) -> str:
-    """Why the delivery timeout could not be asked for, as the rest of a sentence."""
+    """Return why the delivery timeout could not be read, as the end of a sentence."""
     if broker.version < limits.TIMEOUT_POLICIES:
-        return ": this version tells nobody"
+        return ": this version does not report it"
     if not broker.asks:
-        return ": the management API is not asked"
-    return ": it shows with the first consumer" if broker.unasked is None else " either"
+        return ": the management API is switched off"
+    return ": it is reported once a consumer is connected" if broker.unasked is None else " either"

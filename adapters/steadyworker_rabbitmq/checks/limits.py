@@ -1,15 +1,15 @@
 """
-How long a delivery may take and how often a message may be handed over, on each version, and the line that changes it.
+Delivery timeouts and delivery limits of each version, and the command that changes them.
 
-| version | a delivery is taken back after | set by | a quorum queue gives a message up after |
+| version | the broker requeues a delivery after | set by | a quorum queue drops or dead-letters a message after |
 |---|---|---|---|
 | 3.10, 3.11 | 30 min | rabbitmq.conf, for the whole node | never |
 | 3.12, 3.13 | 30 min | policy, queue argument, rabbitmq.conf | never |
-| 4.0 to 4.2 | 30 min | as 3.12 | 20 hand-overs, a connection lost counts |
-| 4.3, quorum | 30 min | each consumer for itself, and as before | 20 hand-overs, a delivery timeout does not count |
+| 4.0 to 4.2 | 30 min | as 3.12 | 20 deliveries; a lost connection counts |
+| 4.3, quorum | 30 min | each consumer for itself, or as before | 20 deliveries; a delivery timeout does not count |
 | 4.3, classic or stream | never | nothing | never |
 
-All of it read off running brokers (3.10.8, 4.0.5, 4.3.6) and the sources between.
+Seen on running brokers (3.10.8, 4.0.5, 4.3.6) and, for the versions between, in the sources.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from steadyworker_rabbitmq.checks.queue_state import QueueState, QueueType
 from steadyworker_rabbitmq.topology import KEEPS_PLACE, Version
 
 OLDEST: Version = (3, 10)
-"""Quorum queues with a time to live, and dead-lettering that loses nothing, both began here."""
+"""The first version with message TTL in quorum queues, and with dead-lettering that loses nothing."""
 
 TIMEOUT_POLICIES: Version = (3, 12)
 CONSUMER_TIMEOUTS: Version = (4, 3)
@@ -34,26 +34,34 @@ DEFAULT_TIMEOUT = 1800.0
 DEFAULT_LIMIT = 20
 
 MARGIN = 900.0
-"""Seconds that a delivery may be older than its run: a ledger that was away, a copy that nobody took at once."""
+"""Seconds that a delivery may be older than its run: the ledger was unreachable, or the delivery waited for a slot."""
 
 UNLIMITED = 7 * 86400.0
 """
-Seconds asked for a job without a time limit.
+The delivery timeout, in seconds, for a job without a time limit.
 
-The timeout is there for consumers that are connected and never settle.
-Ours find that out by themselves, and a frozen host loses its connection by heartbeats; so a week is no risk, and yet an end.
+The broker's timeout catches consumers that stay connected and never settle.
+A worker process detects that itself, and a frozen host loses its connection by heartbeats.
+So a week is no risk, and still a limit.
 """
 
 SPARE_HAND_OVERS = 5
-"""As `steadyworker.service.checks`: what one job may need beside its delivery timeouts."""
+"""Deliveries that one job may need besides those after delivery timeouts; as in `steadyworker.service.checks`."""
 
 _LONGEST = 2**32 - 1
-"""Milliseconds: what an Erlang timer takes."""
+"""Milliseconds: the longest Erlang timer."""
 
 
 @dataclass(frozen=True, slots=True)
 class Timeout:
-    """Seconds until a delivery is taken back (None: never), whether that is known or the version's default, and whether we set it."""
+    """
+    The delivery timeout that applies to our consumer.
+
+    Attributes:
+        seconds: Seconds until the broker takes a delivery back; None for never.
+        known: True if the value was read; False if it is the version's default.
+        ours: Whether our consumer sets it itself.
+    """
 
     seconds: float | None
     known: bool = True
@@ -61,19 +69,19 @@ class Timeout:
 
 
 def wanted_timeout(time_limit: float | None) -> float:
-    """Seconds that the delivery timeout should have; never less than the broker's default."""
+    """Return how many seconds the delivery timeout should be; never less than the broker's default."""
     return UNLIMITED if time_limit is None else max(DEFAULT_TIMEOUT, time_limit + MARGIN)
 
 
 def consume_arguments(version: Version, queue_type: QueueType | None, time_limit: float | None) -> dict[str, int]:
-    """What we set ourselves, as a consumer; a classic queue refuses it (406), and older brokers ignore it."""
+    """Return the delivery timeout as a consumer argument; a classic queue refuses it (406), older brokers ignore it."""
     if version < CONSUMER_TIMEOUTS or queue_type != "quorum":
         return {}
     return {"x-consumer-timeout": _milliseconds(wanted_timeout(time_limit))}
 
 
 def delivery_timeout(version: Version, work: QueueState, time_limit: float | None) -> Timeout:
-    """What applies to our consumer of the work queue."""
+    """Return the delivery timeout that applies to our consumer of the work queue."""
     if own := consume_arguments(version, work.type, time_limit):
         return Timeout(own["x-consumer-timeout"] / 1000, ours=True)
     if version >= CONSUMER_TIMEOUTS and work.type is not None and work.type != "quorum":
@@ -85,7 +93,7 @@ def delivery_timeout(version: Version, work: QueueState, time_limit: float | Non
 
 
 def delivery_limit(version: Version, queue: QueueState) -> int | None:
-    """Hand-overs after which a quorum queue gives a message up; None: never, or nobody could say."""
+    """Return the delivery limit of a quorum queue; None if it has none, or if it could not be read."""
     if queue.type != "quorum" or queue.arguments is None:
         return None
     values = [queue.arguments.get("x-delivery-limit"), (queue.policy or {}).get("delivery-limit")]
@@ -97,12 +105,16 @@ def delivery_limit(version: Version, queue: QueueState) -> int | None:
 
 
 def outlives(time_limit: float | None, timeout: float | None) -> bool:
-    """Whether a job may run when its delivery is taken back: the delivery is always a little older than the run."""
+    """Return whether a job may still run when its delivery times out: a delivery is always a little older than its run."""
     return timeout is not None and (time_limit is None or time_limit >= timeout)
 
 
 def hand_overs(version: Version, work: QueueState, time_limit: float | None) -> float:
-    """How often one job may be handed over and counted: some to spare, and from 4.3 on a delivery timeout is no failure."""
+    """
+    Return how many deliveries of one job the broker may count, with `SPARE_HAND_OVERS` to spare.
+
+    From 4.3 on, a delivery timeout does not count towards the limit.
+    """
     timeout = delivery_timeout(version, work, time_limit).seconds
     if timeout is None or version >= CONSUMER_TIMEOUTS:
         return SPARE_HAND_OVERS
@@ -110,27 +122,31 @@ def hand_overs(version: Version, work: QueueState, time_limit: float | None) -> 
 
 
 def longer_timeout(version: Version, vhost: str, queue: QueueState, time_limit: float | None) -> str:
-    """The line that raises the delivery timeout to what a job of this time limit needs."""
+    """Return the command or setting that raises the delivery timeout to what a job with this time limit needs."""
     milliseconds = _milliseconds(wanted_timeout(time_limit))
     if version < TIMEOUT_POLICIES:
         now = shlex.quote(f"application:set_env(rabbit, consumer_timeout, {milliseconds}).")
-        return f"write consumer_timeout = {milliseconds} into rabbitmq.conf; until its restart: rabbitmqctl eval {now}"
+        return f"write consumer_timeout = {milliseconds} into rabbitmq.conf; until the broker restarts: rabbitmqctl eval {now}"
     if queue.sets("consumer-timeout"):
-        return f"make queue {queue.name!r} anew without x-consumer-timeout: the lower of argument and policy applies."
+        return f"delete queue {queue.name!r} and create it again without x-consumer-timeout: the lower of argument and policy applies."
     return policy_line(vhost, queue, "consumer-timeout", milliseconds)
 
 
 def no_limit(version: Version, vhost: str, queue: QueueState) -> str:
-    """The line that takes the delivery limit away, or raises it where it cannot be."""
+    """Return the command or change that removes the delivery limit."""
     if queue.sets("delivery-limit"):
-        return f"make queue {queue.name!r} anew without x-delivery-limit: the lower of argument and policy applies."
+        return f"delete queue {queue.name!r} and create it again without x-delivery-limit: the lower of argument and policy applies."
     if version < DELIVERY_LIMITS:
-        return f"take delivery-limit out of policy {queue.policy_name!r}."
+        return f"remove delivery-limit from policy {queue.policy_name!r}."
     return policy_line(vhost, queue, "delivery-limit", -1)
 
 
 def policy_line(vhost: str, queue: QueueState, key: str, value: int) -> str:
-    """The command that sets one key for one queue; as only one policy applies to a queue, an existing one is named instead."""
+    """
+    Return the command that sets one key for one queue by a policy.
+
+    Only one policy applies to a queue, so a queue that has one already gets a sentence that names it instead.
+    """
     if queue.policy_name is not None:
         return f'set "{key}": {value} in policy {queue.policy_name!r}, which applies to this queue.'
     name, pattern = f"steadyworker-{queue.name}", f"^{re.escape(queue.name)}$"

@@ -1,9 +1,9 @@
 """
-What the broker says of itself over HTTP, where the management plugin runs and lets us ask; only ever asked, never told.
+Read-only queries to the management API, where the management plugin runs and permits them.
 
-Neither a proxy of the environment nor a redirection is followed: nobody else may see the credentials.
-It is the only one who knows policies, and the delivery timeout that applies in the end.
-Nothing depends on it: without it, the version's defaults are assumed, and a finding says so.
+Proxies of the environment and redirects are ignored, so that no other host sees the credentials.
+Only this API reports policies, and the delivery timeout that is in force.
+Nothing depends on it: without it, the adapter assumes the version's defaults, and a finding reports that.
 """
 
 from __future__ import annotations
@@ -22,17 +22,19 @@ import msgspec
 from steadyworker_rabbitmq.checks.queue_state import QueueState, Values, queue_type
 
 WITHIN = 2.0
-"""Seconds: where the port is closed by a firewall that says nothing, every start waits as long."""
+"""Seconds until a query fails; if a firewall drops packets to the port, every start waits this long."""
 
 _LARGEST = 4 << 20
 
 
 class Unanswered(Exception):
-    """The management API did not answer, or with no queue; its text says why, as part of a sentence, and `remedy` what to do."""
+    """
+    A management API that did not respond, or responded with something else than a queue.
 
-    def __init__(
-        self, why: str, remedy: str = "see to what listens there, or write ?management=off into --broker."
-    ) -> None:
+    The text is the reason, as part of a sentence; `remedy` is what to do.
+    """
+
+    def __init__(self, why: str, remedy: str = "check what listens there, or add ?management=off to --broker.") -> None:
         super().__init__(why)
         self.remedy = remedy
 
@@ -42,7 +44,7 @@ class _Consumer(msgspec.Struct):
 
 
 class _Queue(msgspec.Struct):
-    """What is read of the answer; an empty policy is `{}`, `[]` or null."""
+    """The fields that we read from the response; an empty policy is `{}`, `[]` or null."""
 
     arguments: Values
     durable: bool = True
@@ -58,12 +60,12 @@ class Management:
     The management API of one broker.
 
     Args:
-        url: `http://host:15672`, as far as `/api`.
-        user: Who asks.
-        password: Their password; in no text of ours.
-        vhost: The virtual host that queues are looked up in.
-        tls: For `https`.
-        within: Seconds for the connection, and for each part of an answer.
+        url: `http://host:15672`, the part before `/api`.
+        user: The user name for the login.
+        password: The user's password; it appears in no text.
+        vhost: The virtual host of the queues.
+        tls: The TLS context, for `https`.
+        within: Seconds for the connection, and for each part of a response.
     """
 
     url: str
@@ -75,17 +77,17 @@ class Management:
 
     def queue(self, name: str) -> QueueState | None:
         """
-        A queue with all that applies to it; None when it knows no such queue.
+        Return a queue with the arguments and policies in force; None if there is no such queue.
 
         Raises:
-            Unanswered: Nobody is there, or we may not ask.
+            Unanswered: The API did not respond with a queue, or refused the user.
         """
         if (answer := self._get(f"queues/{quote(self.vhost, safe='')}/{quote(name, safe='')}")) is None:
             return None
         try:
             told = msgspec.json.decode(answer, type=_Queue)
         except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
-            raise Unanswered(f"{self.url} answers with something else than a queue ({error})") from error
+            raise Unanswered(f"{self.url} responded with something else than a queue ({error})") from error
         policy = told.effective_policy_definition
         timeouts = [each.consumer_timeout for each in told.consumer_details]
         return QueueState(
@@ -100,7 +102,7 @@ class Management:
 
     def _get(self, path: str) -> bytes | None:
         parts = urlsplit(self.url)
-        assert parts.hostname is not None, "a URL is looked at before it is taken"
+        assert parts.hostname is not None, "a URL without a host was refused before"
         connection = (
             HTTPSConnection(parts.hostname, parts.port, timeout=self.within, context=self.tls)
             if parts.scheme == "https"
@@ -118,16 +120,17 @@ class Management:
                         case HTTPStatus.NOT_FOUND:
                             return None
                         case HTTPStatus.UNAUTHORIZED | HTTPStatus.FORBIDDEN as status:
-                            why = f"user {self.user!r} may not ask {self.url} (HTTP {status})"
+                            why = f"user {self.user!r} may not read {self.url} (HTTP {status})"
                             raise Unanswered(
-                                why, "give it the tag management with rabbitmqctl set_user_tags, beside those it has."
+                                why,
+                                "add the tag management to the user's other tags with rabbitmqctl set_user_tags.",
                             )
                         case status:
-                            raise Unanswered(f"{self.url} answers with HTTP {status}")
+                            raise Unanswered(f"{self.url} responded with HTTP {status}")
         except (OSError, HTTPException) as error:
-            why = f"{self.url} does not answer ({str(error) or type(error).__name__})"
+            why = f"{self.url} does not respond ({str(error) or type(error).__name__})"
             raise Unanswered(
                 why,
-                "rabbitmq-plugins enable rabbitmq_management, or say in --broker where it is: "
-                f"?management={parts.scheme}://HOST:PORT, or off.",
+                "rabbitmq-plugins enable rabbitmq_management, or add its address to --broker: "
+                f"?management={parts.scheme}://HOST:PORT, or ?management=off.",
             ) from error

@@ -1,11 +1,11 @@
 """
-Questions that a broker answers over AMQP, each on a channel of its own, as a refusal closes the channel.
+Probes over AMQP for permissions and queue arguments, each on a channel of its own, as a refusal closes the channel.
 
-AMQP has no way to ask for a permission or for a queue's arguments.
-But a broker looks at permissions first, then at whether it can do what is asked, and at last does it: whoever asks for what
-cannot be done (a negative time to live, a priority that is no number, a queue that cannot exist) hears of the permission,
-and nothing has changed.
-Read off RabbitMQ 3.10 and 4.3; the texts are theirs.
+AMQP has no query for a permission or for a queue's arguments.
+But a broker checks permissions first, then whether the request is possible, and only then carries it out.
+So each probe sends an impossible request: a negative TTL, a priority that is not a number, a queue that cannot exist.
+Its error shows whether the permission is there, and nothing has changed.
+Seen on RabbitMQ 3.10 and 4.3; the patterns match their texts.
 """
 
 from __future__ import annotations
@@ -32,27 +32,27 @@ _CURRENT = re.compile(r"(?:the value )?'(?P<value>.*?)'(?: of type '(?P<type>\w+
 _FLAGS = ("durable", "auto_delete", "exclusive")
 _MOST_ARGUMENTS = 30
 _NOBODY = "amq.steadyworker-nobody"
-"""No client can make a queue of this name: the prefix is the broker's own."""
+"""A queue name that no client can declare: the prefix is reserved for the broker."""
 
 
 class Broker:
     """
-    One broker, to be asked; every method raises BrokerUnavailable when the connection is lost.
+    One broker to probe; every method raises BrokerUnavailable if the connection is lost.
 
     Attributes:
-        product: "RabbitMQ", or what else speaks AMQP 0-9-1.
-        version: As numbers.
+        product: "RabbitMQ", or the name of another AMQP 0-9-1 broker.
+        version: The broker's version, as numbers.
         vhost: The virtual host.
-        user: Who we are; `USER` where a certificate says so: AMQP does not tell which name of it the broker took.
-        heartbeat: Seconds, as agreed; 0 for none.
+        user: The user of the login; `USER` for a login by certificate, as AMQP does not report the name that the broker took.
+        heartbeat: The negotiated heartbeat in seconds; 0 for none.
         identity: Cluster name and virtual host: the same from every client, and after every restart.
-        asks: Whether there is a management API to be asked.
-        unasked: Why it is not asked any more; None while it answers.
+        asks: Whether there is a management API to query.
+        unasked: Why the management API is not queried any more; None while it works.
     """
 
     def __init__(self, connection: pika.BlockingConnection, management: Management | None) -> None:
         hidden: Any = connection
-        inner = hidden._impl  # noqa: SLF001 - pika's blocking connection hands on nothing of what the one inside it was told
+        inner = hidden._impl  # noqa: SLF001 - pika's blocking connection hides the server properties
         self._connection = connection
         self._place = f"{inner.params.host}:{inner.params.port}"
         told: Mapping[str, Any] | None = inner.server_properties
@@ -71,20 +71,21 @@ class Broker:
         self._management = management
 
     def exists(self, name: str) -> bool:
-        """Whether there is such a queue; needs no permission."""
+        """Return whether the queue exists; needs no permission."""
         refused = self._ask(lambda channel: channel.queue_declare(name, passive=True))
         return refused is None or refused.reply_code != MISSING
 
     def declare(self, wanted: Wanted) -> ChannelClosedByBroker | None:
-        """Make the queue, or learn that it is as wanted (None), or why neither."""
+        """Declare the queue; return None if it now exists as wanted, else the broker's refusal."""
         return self._declare(wanted.name, wanted.arguments, {"durable": True})
 
     def look(self, wanted: Wanted, *, redeclare: bool) -> QueueState | None:
         """
-        The queue as it is, as far as it can be learned; None: it is not there.
+        Return the queue as it is, as far as that can be found out; None if it does not exist.
 
-        Where the management API is silent and we may `redeclare`, every refusal names one argument that differs, so that
-        declaring it again and again with what was learned ends in its arguments; what exists is never changed by it.
+        Without the management API, `redeclare` permits to find the arguments by declaring the queue.
+        Each refusal names one argument that differs; the next try uses its value, until none differs.
+        This never changes a queue that exists.
         """
         if not self.exists(wanted.name):
             return None
@@ -97,7 +98,7 @@ class Broker:
         return self._learned(wanted) if redeclare else QueueState(wanted.name, type=self.queue_type(wanted.name))
 
     def queue_type(self, name: str) -> QueueType | None:
-        """The type of a queue that we may read, where the broker's refusals tell types apart (4.3)."""
+        """Return the type of a queue that we may read; None if the broker's refusal does not show it (before 4.3)."""
         refused = self._consume(name)
         if self.version < CONSUMER_TIMEOUTS or refused is None or refused.reply_code != PRECONDITION:
             return None
@@ -105,17 +106,17 @@ class Broker:
         return queue_type({"x-queue-type": named[1]}) if named else "quorum"
 
     def may_configure(self, name: str) -> bool:
-        """Whether we may make a queue of this name."""
+        """Return whether we may declare a queue of this name."""
         refused = self._declare(name, {"x-message-ttl": -1}, {"durable": True})
         return refused is None or refused.reply_code != REFUSED
 
     def may_consume(self, name: str) -> bool:
-        """Whether we may read a queue of this name."""
+        """Return whether we may read a queue of this name."""
         refused = self._consume(name)
         return refused is None or refused.reply_code != REFUSED or "exclusive" in refused.reply_text
 
     def may_publish(self) -> bool:
-        """Whether we may write to the default exchange, through which every queue is reached."""
+        """Return whether we may write to the default exchange, which routes to every queue."""
 
         def publish(channel: BlockingChannel) -> None:
             channel.confirm_delivery()
@@ -158,7 +159,7 @@ class Broker:
         return QueueState(wanted.name, type=self.queue_type(wanted.name))
 
     def _ask(self, question: Callable[[BlockingChannel], object]) -> ChannelClosedByBroker | None:
-        """The broker's refusal, or None."""
+        """Send a request on a new channel; return the broker's refusal, or None."""
         with translated(self._place):
             channel = self._connection.channel()
             try:
@@ -170,12 +171,12 @@ class Broker:
 
 
 def _value(text: str) -> str | int | bool | None:
-    """What an inequivalence says that the queue has: `none`, `'classic'`, `the value '7' of type 'signedint'`."""
+    """Parse the current value in an inequivalence error: `none`, `'classic'`, `the value '7' of type 'signedint'`."""
     found = _CURRENT.match(text)
     if found is None:
         return None
     value, kind = found["value"], found["type"]
     if kind == "bool":
         return value == "true"
-    # Some arguments are told without their type; no text argument of RabbitMQ's looks like a number.
+    # The broker gives some arguments without their type; no text argument of RabbitMQ looks like a number.
     return int(value) if kind != "longstr" and re.fullmatch(r"-?\d+", value) else value

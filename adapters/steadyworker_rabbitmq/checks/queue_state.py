@@ -1,4 +1,4 @@
-"""A queue as it is on the broker, and where that differs from the plan."""
+"""A queue as it is on the broker, and its differences from the plan."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ class QueueState:
 
     Attributes:
         name: Its name.
-        arguments: What it was declared with, or None where nobody could say.
-        policy: What policies add to that, or None where nobody could say: only the management API knows.
-        policy_name: The user policy that applies to it, if one does; at most one can.
+        arguments: The arguments that it was declared with, or None if unknown.
+        policy: The settings that policies add, or None if unknown: only the management API reports them.
+        policy_name: The user policy that applies to it, if any; at most one can.
         durable: Whether it survives a restart of the broker.
-        type: Its type, or None where nobody could say.
-        consumer_timeout: The delivery timeout of its present consumers, in ms, where the management API knows.
+        type: Its type, or None if unknown.
+        consumer_timeout: The delivery timeout of its present consumers, in ms, if the management API reports one.
     """
 
     name: str
@@ -38,20 +38,20 @@ class QueueState:
     consumer_timeout: int | None = None
 
     def number(self, key: str) -> int | None:
-        """What applies of a number that the queue and its policy may both set: the lower one, as the broker takes it."""
+        """Return the number in force: the lower one if the queue and its policy both set it, as in the broker."""
         values = [value for value in self._both(key) if isinstance(value, int)]
         return min(values, default=None)
 
     def text(self, key: str) -> str | None:
-        """What applies of a text that the queue and its policy may both set: the queue's own."""
+        """Return the text in force: the queue's own if the queue and its policy both set it."""
         return next((value for value in self._both(key) if isinstance(value, str)), None)
 
     def sets(self, key: str) -> bool:
-        """Whether the queue itself sets it; a policy may, too."""
+        """Return whether the queue's own arguments set this key; a policy may set it as well."""
         return f"x-{key}" in (self.arguments or {})
 
     def obeys_policy(self, key: str) -> bool:
-        """Whether the number that applies is a policy's."""
+        """Return whether the number in force comes from a policy."""
         return (self.policy or {}).get(key) == self.number(key) != (self.arguments or {}).get(f"x-{key}")
 
     def _both(self, key: str) -> Iterator[str | float | bool | None]:
@@ -60,18 +60,18 @@ class QueueState:
 
 
 def queue_type(arguments: Mapping[str, object]) -> QueueType:
-    """The type that arguments ask for; none means classic."""
+    """Return the queue type that these arguments declare; without one it is classic."""
     return _TYPES.get(arguments.get("x-queue-type"), "classic")
 
 
 def as_wanted(wanted: Wanted) -> QueueState:
-    """A queue that the broker has just said to be as we want it."""
+    """Return the state of a queue that the broker has just confirmed to match the plan."""
     return QueueState(wanted.name, wanted.arguments, type=queue_type(wanted.arguments))
 
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """One argument that is not as we want it; None: not set."""
+    """One argument that differs from the plan; None means not set."""
 
     argument: str
     wanted: object = field(default=None)
@@ -82,7 +82,11 @@ class Difference:
 
 
 def differences(wanted: Wanted, actual: QueueState) -> list[Difference]:
-    """Every argument that differs, in both directions; a policy may stand in for one; nothing where they are not known."""
+    """
+    Return every argument that differs, in both directions; an empty list if the arguments are unknown.
+
+    A policy may set a value in place of an argument.
+    """
     if actual.arguments is None:
         return []
     names = {**wanted.arguments, **actual.arguments}

@@ -1,7 +1,8 @@
 """
-What a queue does to the messages of a long-running job: drops them, takes them back, counts them; each with the line that heals it.
+Risks that a queue's arguments and policies hold for long-running jobs: dropped, requeued or counted messages.
 
-Pure: a queue as it is, the version of its broker, the Worker's time limit.
+Each finding has its remedy.
+The functions are pure: they get a queue as it is, the version of its broker, and the Worker's time limit.
 """
 
 from __future__ import annotations
@@ -27,48 +28,52 @@ KNOWN_ARGUMENTS = frozenset(
         *("delayed-retry-type", "delayed-retry-min", "delayed-retry-max"),
     )
 )
-"""Every queue argument that RabbitMQ knows, 3.10 to 4.3; it takes any other too, and does nothing with it."""
+"""Every queue argument of RabbitMQ 3.10 to 4.3; the broker accepts any other argument too, and ignores it."""
 
 
-_MESSAGES: dict[Role, str] = {"work": "Jobs", "retry": "Copies that wait", "dead": "Dead letters"}
+_MESSAGES: dict[Role, str] = {"work": "Jobs", "retry": "Waiting jobs", "dead": "Dead letters"}
 
 
 def losses(wanted: Wanted, actual: QueueState) -> Iterator[Finding]:
-    """What drops messages that nobody acknowledged, or ends a delay too early."""
+    """Yield a finding for everything that drops messages without an ack, or ends a delay too early."""
     forwards = wanted.role == "work" and actual.text("dead-letter-exchange") is not None
-    # Whoever keeps dead letters for a while only may have meant it; a dead letter without our reason is better than none.
+    # A limit on dead letters may be intended; and a dead letter without our reason is better than no dead letter.
     level: Literal["error", "warning"] = "warning" if forwards or wanted.role == "dead" else "error"
-    fate = "end as dead letters that nobody ran" if forwards else "are lost"
+    fate = "become dead letters without being run" if forwards else "are lost"
     messages = f"{_MESSAGES[wanted.role]} in {actual.name!r}"
 
     ttl = actual.number("message-ttl")
     if ttl is not None and wanted.role != "retry":
         yield Finding(level, f"{messages} {fate} after {ttl / 1000:g} s.", _without(actual, "message-ttl"))
     elif ttl is not None and ttl < int(wanted.arguments["x-message-ttl"]):
-        what = f"{messages} come back after {ttl / 1000:g} s, and wait again."
+        what = f"{messages} return to the work queue too early, after {ttl / 1000:g} s, and must wait again."
         yield Finding("warning", what, _without(actual, "message-ttl"))
 
     for key in ("max-length", "max-length-bytes"):
         longest = actual.number(key)
         if longest is not None and actual.text("overflow") != "reject-publish":
-            what = f"{messages} {fate} when there are more than {longest} ({key})."
+            what = f"{messages} {fate} when the queue holds more than {longest} ({key})."
             yield Finding(level, what, f"set overflow to reject-publish, or {_without(actual, key)}")
 
     expires = actual.number("expires")
     if expires is not None:
-        what = f"{messages} are lost with their queue when nobody uses it for {expires / 1000:g} s."
+        what = f"{messages} are lost when the queue is unused for {expires / 1000:g} s: it then expires (expires)."
         yield Finding("error", what, _without(actual, "expires"))
 
 
 def delivery_timeout(
     version: Version, vhost: str, actual: QueueState, time_limit: float | None, unknown: str
 ) -> Iterator[Finding]:
-    """A delivery that is taken back while its job runs; `unknown` says why the timeout could not be asked for, if it could not."""
+    """
+    Yield a warning if the broker may take a delivery back while its job runs.
+
+    `unknown` is the reason why the timeout could not be read, for the case that it could not.
+    """
     timeout = limits.delivery_timeout(version, actual, time_limit)
     if timeout.ours or not limits.outlives(time_limit, timeout.seconds):
-        return  # ours is as long as it can be
-    longest = "for ever" if time_limit is None else f"{time_limit:g} s"
-    how = "" if timeout.known else f" (RabbitMQ's default; what is set could not be asked for{unknown})"
+        return  # a timeout that we set is as long as it can be
+    longest = "without limit" if time_limit is None else f"{time_limit:g} s"
+    how = "" if timeout.known else f" (RabbitMQ's default; the value in force could not be read{unknown})"
     what = f"A job of {actual.name!r} may run {longest}, but the broker takes a delivery back after {timeout.seconds:g} s{how}."
     yield Finding("warning", what, limits.longer_timeout(version, vhost, actual, time_limit))
 
@@ -76,83 +81,91 @@ def delivery_timeout(
 def delivery_limit(
     version: Version, vhost: str, wanted: Wanted, actual: QueueState, time_limit: float | None
 ) -> Iterator[Finding]:
-    """A message that is given up after so many hand-overs: a worker process that was killed, a connection that was lost."""
+    """Yield a finding if the broker gives a message up after some deliveries; a killed worker or a lost connection counts."""
     limit = limits.delivery_limit(version, actual)
     if limit is None:
         return
     remedy = limits.no_limit(version, vhost, actual)
     if wanted.role == "dead":
         yield Finding(
-            "warning", f"A dead letter in {actual.name!r} is dropped when it was looked at {limit} times.", remedy
+            "warning", f"The broker drops a dead letter in {actual.name!r} that has been read {limit} times.", remedy
         )
         return
     needed = limits.hand_overs(version, actual, time_limit)
     if needed > limit:
-        what = f"One job of {actual.name!r} may take {needed:g} hand-overs; the broker gives it up after {limit}."
+        what = f"One job of {actual.name!r} may need {needed:g} deliveries, but the broker gives a message up after {limit}."
         yield Finding("error", what, remedy)
     elif actual.text("dead-letter-exchange") is None:
-        what = f"A job of {actual.name!r} is dropped without a trace after {limit} hand-overs: the queue has no dead-letter exchange."
+        what = f"The broker drops a job of {actual.name!r} after {limit} deliveries, without a dead letter: the queue has no dead-letter exchange."
         yield Finding("error", what, remedy)
     else:
-        what = f"A job of {actual.name!r} ends as a dead letter after {limit} hand-overs, however far it came."
+        what = f"A job of {actual.name!r} becomes a dead letter after {limit} deliveries, whatever its progress."
         yield Finding("warning", what, remedy)
 
 
 def oddities(version: Version, actual: QueueState) -> Iterator[Finding]:
-    """What works and will surprise."""
+    """Yield a warning for every setting that works but may surprise the operator."""
     name, arguments = actual.name, actual.arguments or {}
     if actual.type == "classic":
-        held = ", and a consumer that hangs holds its message for ever" if version >= limits.CONSUMER_TIMEOUTS else ""
+        held = ", and has no delivery timeout for a consumer that hangs" if version >= limits.CONSUMER_TIMEOUTS else ""
         what = f"Queue {name!r} is classic: it lives on one node{held}."
         yield Finding("warning", what, "move its messages to a quorum queue when you can; it is used as it is.")
     for argument in sorted(arguments):
         if argument.startswith("x-") and argument not in KNOWN_ARGUMENTS:
             near = difflib.get_close_matches(argument, KNOWN_ARGUMENTS, n=1)
-            meant = f": {near[0]} was meant" if near else ""
-            what = f"Queue {name!r} has the argument {argument}, which RabbitMQ does not know and ignores{meant}."
-            yield Finding("warning", what, "make the queue anew with the right name, or leave the argument out.")
+            meant = f" (did you mean {near[0]}?)" if near else ""
+            what = f"Queue {name!r} has the argument {argument}, which RabbitMQ ignores as unknown{meant}."
+            yield Finding(
+                "warning", what, "delete the queue and create it again with the right argument, or without this one."
+            )
     if arguments.get("x-single-active-consumer") is True:
-        what = f"Queue {name!r} has a single active consumer: every other worker process waits until that one is gone."
-        yield Finding("warning", what, "make the queue anew without x-single-active-consumer.")
+        what = (
+            f"Queue {name!r} has a single active consumer: every other worker process gets no jobs until that one ends."
+        )
+        yield Finding("warning", what, "delete the queue and create it again without x-single-active-consumer.")
 
 
 def delayed_retry(version: Version, wanted: Wanted, actual: QueueState) -> Iterator[Finding]:
-    """What the broker itself keeps back of what it takes back: we never ask for it (`topology.py` says why)."""
+    """
+    Yield a warning if the queue itself delays what is returned to it.
+
+    The adapter never uses this feature of 4.3; `topology.py` gives the reasons.
+    """
     if version < limits.DELAYED_RETRIES or actual.type not in (
         "quorum",
         None,
-    ):  # older ones take the arguments and do nothing
+    ):  # older versions accept the arguments and ignore them
         return
     kind, shortest, longest = (_delayed_retry(actual, key) for key in ("type", "min", "max"))
     if not isinstance(shortest, int) or shortest <= 0 or kind not in ("all", "failed", "returned"):
         return
     longest = longest if isinstance(longest, int) else shortest
     wait = f"{min(shortest, longest) / 1000:g} s"
-    up_to = f"{wait} for each time, up to {longest / 1000:g} s" if longest > shortest else wait
+    up_to = f"{wait} per delivery, at most {longest / 1000:g} s" if longest > shortest else wait
     fates = {
-        "returned": f"what is given back: a job that was interrupted goes on {wait} later",
-        "failed": f"what was lost with its worker or connection: the job is handed over again after {up_to}",
+        "returned": f"released deliveries (an interrupted job goes on {wait} later)",
+        "failed": f"deliveries lost with their worker or connection (the job is delivered again after {up_to})",
     }
-    fate = ", and ".join(fates[each] for each in ("returned", "failed") if kind in (each, "all"))
+    fate = " and ".join(fates[each] for each in ("returned", "failed") if kind in (each, "all"))
     if wanted.role == "dead":
         if kind == "failed":
             return
-        fate = f"what was looked at: a dead letter is not seen again for {wait}"
+        fate = f"dead letters that were read (they are hidden for {wait})"
     remedy = (
-        f"take delayed-retry-type out of policy {actual.policy_name!r}, or out of the operator policy that sets it."
+        f"remove delayed-retry-type from policy {actual.policy_name!r}, or from the operator policy that sets it."
         if "delayed-retry-type" in (actual.policy or {})
-        else f"make queue {actual.name!r} anew without x-delayed-retry-type."
+        else f"delete queue {actual.name!r} and create it again without x-delayed-retry-type."
     )
-    yield Finding("warning", f"Queue {actual.name!r} keeps back {fate}.", remedy)
+    yield Finding("warning", f"Queue {actual.name!r} delays {fate}.", remedy)
 
 
 def _delayed_retry(actual: QueueState, key: str) -> object:
-    """As it applies: here, and nowhere else, a policy's value outranks the queue's own."""
+    """Return the value in force: for these keys alone, a policy's value outranks the queue's own."""
     own = (actual.arguments or {}).get(f"x-delayed-retry-{key}")
     return (actual.policy or {}).get(f"delayed-retry-{key}", own)
 
 
 def _without(actual: QueueState, key: str) -> str:
     if actual.obeys_policy(key):
-        return f"take {key} out of policy {actual.policy_name!r}, or out of the operator policy that sets it."
-    return f"make queue {actual.name!r} anew without x-{key}."
+        return f"remove {key} from policy {actual.policy_name!r}, or from the operator policy that sets it."
+    return f"delete queue {actual.name!r} and create it again without x-{key}."

@@ -1,8 +1,8 @@
 """
-A DataFrame that a function of the user's builds, in the host: `Build("reports.frames:payments")`.
+The user's function that builds a DataFrame in the host: `Build("reports.frames:payments")`.
 
-The host has the worker's `sys.path`, and so have Spark's Python workers: the function's module, and user-defined functions in
-it, are imported there as here.
+The host and Spark's Python workers have the worker's `sys.path`.
+So they can import the function's module, and the user-defined functions in it, as the worker can.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ from steadyworker.errors import ExportError
 
 class Built:
     """
-    A function that was found.
+    The user's function, imported.
 
     Args:
         name: `module:function`.
 
     Raises:
-        ExportError: No such module or function, or a module that fails; names the line that did.
+        ExportError: The module or function does not exist, or the import fails; the message names the line that failed.
     """
 
     def __init__(self, name: str) -> None:
@@ -48,10 +48,10 @@ class Built:
 
     def __call__(self, session: Any, tables: Mapping[str, Any], params: Mapping[str, Any]) -> Any:
         """
-        Its DataFrame.
+        Call the function and return its DataFrame.
 
         Raises:
-            ExportError: It raised, which names its line, or it returned something else.
+            ExportError: It raised (the message names the line), or it returned something else.
         """
         try:
             frame = self._function(session, dict(tables), dict(params))
@@ -59,30 +59,30 @@ class Built:
             _failed(self._name, error, Path(__file__))
         if not (hasattr(frame, "schema") and hasattr(frame, "orderBy")):
             raise ExportError(
-                f"Expected a DataFrame from {self._name}, got {type(frame).__name__}: it has to return what is to be exported."
+                f"Expected a DataFrame from {self._name}, got {type(frame).__name__}: return the DataFrame to export."
             )
         return frame
 
     @property
     def versions(self) -> dict[str, str]:
-        """The function's module, and the SHA-256 of its file."""
+        """The function's module, and the SHA-256 of the module's file."""
         file = getattr(self._module, "__file__", None)
         try:
             digest = hashlib.sha256(Path(file or "").read_bytes()).hexdigest()
-        except OSError:  # it came out of an archive
+        except OSError:  # it was imported from an archive
             return {}
         return {self._module.__name__: f"sha256:{digest}"}
 
 
 def _failed(what: str, error: BaseException, here: Path) -> NoReturn:
-    """Raise what the user needs: the last of their lines that ran, and the first line of the error."""
+    """Raise an ExportError with the last line of the user's code that ran, and the first line of the error."""
     line = _line(error.__traceback__, here)
     said = next((text for text in str(error).splitlines() if text.strip()), "").strip()
     raise ExportError(f"{what} failed{line}: {type(error).__name__}{': ' if said else ''}{said}") from error
 
 
 def _line(trace: TracebackType | None, here: Path) -> str:
-    """Where it was: the innermost frame that is neither ours, nor importlib's, nor in an installed library."""
+    """Return the place of the innermost frame that is neither ours, nor importlib's, nor in an installed library."""
     for frame in reversed(traceback.extract_tb(trace)):
         foreign = frame.filename.startswith("<") or {"site-packages", "dist-packages"} & {*Path(frame.filename).parts}
         if not foreign and Path(frame.filename) != here and Path(frame.filename).parent.name != "importlib":

@@ -1,8 +1,9 @@
 """
-`SparkExport`: what a job hands over, and what its own process does meanwhile.
+`SparkExport`: the plan of an export for Spark, and the part of the work that the job's own process does.
 
-It plans, hears of parts as they are complete, joins and hashes them, compares its count with Spark's, and publishes the
-file like any other export (`commit.py`).  It has no Spark in it.
+It plans, receives an event for each complete part, joins and hashes the parts, and compares its count with Spark's.
+It publishes the file like any other export (`commit.py`).
+It does not import Spark.
 """
 
 from __future__ import annotations
@@ -42,7 +43,7 @@ from steadyworker.telemetry.redaction import redact
 Value = str | int | float | bool | Decimal | date | datetime | None
 
 SERVICE = "spark"
-"""The name by which a worker process wires its `SparkService`."""
+"""The name under which a worker process registers its `SparkService`."""
 
 
 @dataclass(frozen=True)
@@ -51,15 +52,16 @@ class SparkExport:
     A query's result as one sorted file, made by Spark.
 
     Args:
-        query: Spark SQL; `:name` stands for a parameter.  Or `Build`, a function of yours that builds a DataFrame.
-        tables: Name in the query to a Parquet, CSV or JSON Lines file or folder, or `Files` that says more; or `Jdbc`,
-            a table of PostgreSQL or SQLite.
-        order_by: Columns of the result to sort by, ascending; together unique, so that a file made again is the same file.
+        query: Spark SQL, with `:name` for a parameter; or `Build`, which names your function that builds a DataFrame.
+        tables: Name in the query to table: a Parquet, CSV or JSON Lines file or folder, or `Files` with more options.
+            Or `Jdbc`, a table of PostgreSQL or SQLite.
+        order_by: Columns of the result to sort by, ascending.
+            Together they must be unique, so that a second run makes the same file.
         params: Values of the parameters; bound by Spark, never formatted into the query.
-            They are in the manifest: no credential belongs here.
+            The manifest contains them, so they must not contain a credential.
 
     Raises:
-        ExportError: No query, or nothing to sort by.
+        ExportError: The query is empty, or there is no column to sort by.
     """
 
     query: str | Build
@@ -70,10 +72,10 @@ class SparkExport:
 
     def __post_init__(self) -> None:
         if not self.text.strip():
-            raise ExportError("Expected a query in Spark SQL, got an empty one.")
+            raise ExportError("Expected a query in Spark SQL, got an empty one: write the query.")
         if isinstance(self.order_by, str) or not self.order_by:
             raise ExportError(
-                f"Expected columns to sort by, as a tuple, got {self.order_by!r}: name those that together are unique."
+                f"Expected columns to sort by, as a tuple, got {self.order_by!r}: name columns that together are unique."
             )
 
     @property
@@ -91,12 +93,12 @@ class SparkExport:
         by: Sequence[str] = (),
     ) -> Manifest:
         """
-        Make the file, whole or not at all, and answer its manifest.
+        Make the file, whole or not at all, and return its manifest.
 
         Raises:
-            TargetExists: Another job's file is there.
-            ExportError: A query, table, format or total that cannot be, or Spark failed; in Spark's words.
-            Interrupt: The run must end; Spark's job is ended, too.
+            TargetExists: Another job's file is at the target.
+            ExportError: A query, table, format or total is invalid, or Spark failed; with Spark's message.
+            Interrupt: The run must end; Spark's job is cancelled, too.
         """
         chosen = format_of(Target.of(to), format)
         return publish(
@@ -107,10 +109,10 @@ class SparkExport:
 
     def plan(self, lines: Lines, sums: Sequence[str], parts: Path) -> Plan:
         """
-        What the host is told.
+        Return the plan for the host.
 
         Raises:
-            ExportError: A table or a parameter that cannot be.
+            ExportError: A table or a parameter is invalid.
         """
         return Plan(
             query=self.text,
@@ -149,7 +151,7 @@ class _Run:
         self._started = Started("", ())
 
     def write(self) -> Manifest:
-        """Write `stage.data`, durable, and answer what it is."""
+        """Write `stage.data`, durably, and return its manifest."""
         began = self._clock.monotonic()
         drop_incomplete(self._target, self._services.uid, self._stage.fence)
         lines = _lines(self._form)
@@ -179,20 +181,20 @@ class _Run:
                         spark = self._clock.monotonic()
                         manifest = self._finish(done, said)
         if manifest is None:
-            raise ExportError("Expected to hear how Spark's job ended, got silence: the next run makes it again.")
+            raise ExportError("Expected the result of Spark's job, got none: the next run repeats the export.")
         shutil.rmtree(parts, ignore_errors=True)
         ended = self._clock.monotonic()
         timings = {"spark": round(spark - began, 3), "join": round(ended - spark, 3), "write": round(ended - began, 3)}
         return msgspec.structs.replace(manifest, timings=timings)
 
     def _begin(self, columns: tuple[tuple[str, str], ...]) -> None:
-        """Begin the file; anew, when Spark's host died and a fresh one begins."""
+        """Start the file; start it again if Spark's host died and a fresh one begins."""
         if self._join is not None:
-            self._close()  # or the disk has the first try as long as the second is made
+            self._close()  # otherwise the first try takes disk space while the second is made
             self._stage.data.unlink()
         self._columns, self._pace = columns, Pace(Ratio())
         names = [name for name, _ in columns]
-        Totals(names, self._sums, self._by, self._form.text)  # says what cannot be summed, in the words of every export
+        Totals(names, self._sums, self._by, self._form.text)  # fails if a column cannot be summed, as in every export
         self._groups = Groups(columns, self._form, self._by, tuple(self._sums)) if self._by else None
         data, head, form = self._stage.data, self._form.head(names), self._form
         if form.name == "parquet":
@@ -208,7 +210,7 @@ class _Run:
             self._join.close()
 
     def _progress(self, moved: Progress) -> None:
-        """Something has moved in Spark, which may know nothing of rows: then what is joined has to tell."""
+        """Report progress in Spark; if Spark counts no rows, report the rows joined so far instead."""
         known = moved.rows is not None
         self._tasks = moved.done, moved.total
         self._note = note(moved.rows, moved.rate if known else self._pace.rate, moved.left)
@@ -231,7 +233,8 @@ class _Run:
     def _joined(self) -> Join:
         if self._join is None:
             raise ExportError(
-                "Expected to hear that Spark has begun before the first part, got a part: Spark host and worker differ."
+                "Expected the start of Spark's job before its first part, got a part: "
+                "install the same version of SteadyWorker for the worker and the Spark host."
             )
         return self._join
 
@@ -240,7 +243,8 @@ class _Run:
         join.finish(done.parts)
         if join.rows != done.rows:
             raise ExportError(
-                f"Expected {done.rows} rows, as Spark counted them, got {join.rows} in the file: nothing was published."
+                f"Expected {done.rows} rows, as Spark counted them, got {join.rows} in the file, so nothing was published: "
+                "the next run repeats the export."
             )
         return Manifest(
             uid=self._services.uid,
@@ -272,9 +276,9 @@ class _Run:
 
 def _drop(parts: Path, job: str, submission: int) -> None:
     """
-    Remove what earlier tries have written, whose host died before it could: the disk has to hold this one.
+    Remove the parts of earlier tries, because their host died before it could remove them, and this try needs the space.
 
-    Here and not in the service, because here it is known that nobody reads it any longer.
+    The service cannot do this: only this process has certainly stopped reading the parts.
     """
     for earlier in range(1, submission):
         folder = parts_of(parts, job, earlier)
@@ -284,7 +288,7 @@ def _drop(parts: Path, job: str, submission: int) -> None:
 
 
 def _lines(form: Format) -> Lines:
-    """What the host is told of the format."""
+    """Return the format's options for the host."""
     if not isinstance(form, Csv):
         return Lines(form=form.name)
     return Lines(

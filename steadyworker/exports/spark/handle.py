@@ -1,5 +1,5 @@
 """
-What the ledger holds while Spark works (contract S7): how the next run of the job finds what this one has left running.
+The export state in the ledger while Spark works: from it the next run of the job finds what this run left running.
 
 It is stored before Spark hears of the run, with a name that is made here; where Spark is, is added as soon as it is known.
 

@@ -1,4 +1,4 @@
-"""What a query may read out of a database, as a user names it: `Jdbc`, and as the host gets it: `protocol.Database`."""
+"""Database tables of a query: `Jdbc` as a user names them, `protocol.Database` as the host receives them."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from steadyworker.exports.spark.protocol import Database
 _QUERY = re.compile(r"(select|with|values|table)\b", re.IGNORECASE)
 _PART = r'(?:\w[\w$]*|"(?:[^"]|"")+")'
 _TABLE = re.compile(rf"{_PART}(?:\.{_PART})?")
-# libpq's name to the driver's: the others of its properties can make it load classes or write files.
+# libpq's name to the driver's: other properties of the driver can make it load classes or write files.
 _PROPERTIES: Mapping[str, str] = MappingProxyType(
     {
         "sslmode": "sslmode",
@@ -35,34 +35,39 @@ class Jdbc:
     """
     A table, or a query, of PostgreSQL or SQLite.
 
-    However many connections read it, they all see one moment: PostgreSQL's in an exported snapshot, which all tables of
-    the same database in an export share; of SQLite's file the host makes a copy beside the export's parts, in one read
-    transaction, which keeps no writer waiting longer than the copy takes.
-    A sort looks at its rows before it begins, so that each range is asked for twice, in that same moment: first for the sort
-    column alone, where that is no text and no float, and nothing but filters and small tables stands between.
+    All connections that read it see the same snapshot.
+    For PostgreSQL it is an exported snapshot, shared by all tables of the same database in an export.
+    For SQLite the host copies the file to the folder of the export's parts, in one read transaction.
+    That blocks a writer no longer than the copy takes.
+    A sort samples its rows before it begins, so Spark reads each range twice, in the same snapshot.
+    The first read takes the sort column alone, on two conditions.
+    The column is neither text nor float, and the query has only filters and small tables before its sort.
 
     Args:
         url: `postgresql://user@host:5432/database` (with `?sslmode=…`, `sslrootcert`, `sslcert`, `sslkey`,
             `connect_timeout`, `currentSchema`), or `sqlite:PATH`; never with a password.
-            Without `sslmode` a server on another host must show a certificate for its name (`verify-full`), signed by
-            `sslrootcert` or by one of those that Java trusts.
-        table: Its name, or a query for the database.  What the export's own query filters by reaches the database, so no
-            value has to be formatted into this one.
-        partition_by: A column of integers, dates or timestamps, best one with an index, that cuts the read into ranges;
-            as many are read at once as Spark has cores, each by a connection of its own.  Without one a single connection reads.
-        partitions: How many ranges; by default one per 250,000 rows that the database expects.
-        password_env: The environment variable of the worker that has the password,
-        password_file: or the file, whose last line end does not count; read when the job begins.
-        schema: Columns and types that are not what the driver says, as in Spark's DDL: `"amount DECIMAL(20,4)"`.
-            A value with more digits after the point than a column of it has is refused, never rounded: where the database's own
-            types do not rule it out, one pass looks for it.
-            An infinite date or timestamp of PostgreSQL can only be read as `STRING`, and is refused else; one pass looks for it.
-        fetch_rows: Rows of one answer of the database.
-        statement_timeout: Seconds that the database may take for one answer, the first row of a range or the next ones;
-            as long may nothing move before the export counts as stuck.
+            Without `sslmode`, a server on another host must show a certificate for its name (`verify-full`).
+            The certificate must be signed by `sslrootcert`, or by an authority that Java trusts.
+        table: The table's name, or a query for the database.
+            Filters of the export's own query reach the database, so no value has to be formatted into this one.
+        partition_by: A column of integers, dates or timestamps, preferably with an index, that cuts the read into ranges.
+            Spark reads as many ranges at once as it has cores, each on a connection of its own.
+            Without such a column a single connection reads all.
+        partitions: The number of ranges; by default one per 250,000 rows that the database expects.
+        password_env: The worker's environment variable with the password.
+        password_file: A file with the password, instead of `password_env`; read when the job begins.
+            One line end at the end of the file is ignored.
+        schema: Columns and types that differ from the driver's, as in Spark's DDL: `"amount DECIMAL(20,4)"`.
+            A value with more digits after the point than its column has is refused, never rounded.
+            Where the database's own types do not rule that out, one extra pass looks for such values.
+            An infinite date or timestamp of PostgreSQL can only be read as `STRING`, else it is refused.
+            One extra pass looks for those as well.
+        fetch_rows: The number of rows that the database returns at a time.
+        statement_timeout: Seconds that the database may take for one response: the first rows of a range, or the next ones.
+            The export counts as stuck only after as long without progress.
 
     Raises:
-        ExportError: What cannot be; no text of it has what the URL has.
+        ExportError: An argument is invalid; the message never repeats a value in the URL.
     """
 
     url: str
@@ -80,21 +85,23 @@ class Jdbc:
         self.database()
         if self.partitions is not None and (self.partitions < 1 or (self.partitions > 1 and not self.partition_by)):
             raise ExportError(
-                f"Expected at least one partition, and partition_by for more than one, got {self.partitions}: name the column."
+                f"Expected at least one partition, and partition_by for more than one, got {self.partitions}: "
+                "name the column in partition_by."
             )
         if self.fetch_rows < 1 or self.statement_timeout <= 0:
             raise ExportError(
-                f"Expected fetch_rows and statement_timeout above 0, got {self.fetch_rows} and {self.statement_timeout:g}."
+                f"Expected fetch_rows and statement_timeout above 0, got {self.fetch_rows} and "
+                f"{self.statement_timeout:g}: correct them."
             )
         if self.password_env and self.password_file:
-            raise ExportError("Expected password_env or password_file, got both: keep one.")
+            raise ExportError("Expected password_env or password_file, got both: remove one.")
 
     def database(self) -> Database:
         """
-        As the host gets it.
+        Return the table as the host receives it.
 
         Raises:
-            ExportError: A URL or a table that cannot be.
+            ExportError: The URL or the table is invalid.
         """
         if self.url.startswith("sqlite:"):
             return self._plan("sqlite", _file(self.url), None, {})
@@ -106,12 +113,12 @@ class Jdbc:
         if url.scheme not in {"postgresql", "postgres"} or not url.hostname or not url.path.strip("/"):
             raise ExportError(
                 "Expected postgresql://user@host:5432/database or sqlite:PATH as the URL of a Jdbc table, got another "
-                "(it is not shown, because it may hold a password): one host, and a database."
+                "(it is not shown, because it may hold a password): name one host and one database."
             )
         asked = dict(parse_qsl(url.query, keep_blank_values=True))
         if url.password is not None or any("passw" in name.lower() for name in asked):
             raise ExportError(
-                "Expected a URL without a password, got one with it: name where it is found, password_env= or password_file=."
+                "Expected a URL without a password, got one with a password: move it to password_env= or password_file=."
             )
         unknown = sorted(asked.keys() - _PROPERTIES.keys())
         if unknown:
@@ -142,7 +149,7 @@ class Jdbc:
 
 
 def _file(url: str) -> str:
-    """The file of `sqlite:relative/or/absolute`, `sqlite:~/path`, `sqlite:///absolute`."""
+    """Return the file of `sqlite:relative/or/absolute`, `sqlite:~/path`, `sqlite:///absolute`."""
     text = url.removeprefix("sqlite:")
     if not text:
         raise ExportError("Expected sqlite:PATH, got no path: name the file.")
@@ -150,13 +157,13 @@ def _file(url: str) -> str:
 
 
 def _relation(table: str) -> str:
-    """What stands after FROM."""
+    """Return the SQL text after FROM."""
     text = table.strip().rstrip(";").rstrip()
     if _QUERY.match(text):
         return f"({text}\n) AS source"  # on a line of its own: a query may end in a comment
     if not _TABLE.fullmatch(text):
         raise ExportError(
             f"Expected a table's name, like payments or billing.payments, or a query, got {table!r:.200}: "
-            "quote a name that has other characters, '\"my table\"'."
+            "quote a name with other characters, '\"my table\"'."
         )
     return text

@@ -18,7 +18,6 @@ import fcntl
 import os
 import queue
 import shutil
-import signal
 import subprocess
 import sys
 import tempfile
@@ -33,9 +32,10 @@ import msgspec
 from steadyworker.exports.spark.java import Java
 from steadyworker.exports.spark.protocol import Command, Message, Stop, decode_message, encode
 from steadyworker.exports.spark.settings import PROPERTIES, SparkSettings
-from steadyworker.system.procfs import tree_rss
+from steadyworker.system.procfs import kill_session, tree_rss
 
-_LOG_TAIL = 4000
+_LOG_TAIL = 16_000
+_FATAL = "OutOfMemoryError"
 _LOG_LINES = 5
 _LOG_LONGEST = 16 << 20
 KEPT_LOG = "host.log"
@@ -142,11 +142,18 @@ class HostProcess:
         self.send(Stop())
 
     def log_tail(self) -> str:
-        """The last lines that host and JVM wrote, in one."""
+        """
+        Return the last lines that host and JVM wrote, in one, after the error that ended the JVM.
+
+        A traceback of the host's Python, which lost its JVM, may be longer than these lines.
+        """
         with suppress(OSError), (self.folder / "log").open("rb") as log:
             log.seek(max(0, log.seek(0, os.SEEK_END) - _LOG_TAIL))
             lines = [line.strip() for line in log.read().decode(errors="replace").splitlines()]
-            return " | ".join([line for line in lines if line][-_LOG_LINES:])
+            written = [line for line in lines if line]
+            last = written[-_LOG_LINES:]
+            fatal = [line for line in written[:-_LOG_LINES] if _FATAL in line][-1:]
+            return " | ".join([*fatal, *last])
         return ""
 
     def bound_log(self) -> None:
@@ -208,33 +215,6 @@ class HostProcess:
             while command := self._commands.get():
                 stdin.write(encode(command))
                 stdin.flush()
-
-
-def kill_session(leader: int) -> bool:
-    """
-    SIGKILL every process of a session, whatever process groups it made; answers whether there was any that lived.
-
-    The leader must not have been reaped.
-    """
-    with suppress(ProcessLookupError, PermissionError):
-        os.killpg(leader, signal.SIGKILL)
-    lived = False
-    for entry in _processes():
-        with suppress(OSError, IndexError, ValueError):
-            # pid (comm) state ppid pgrp session …; comm may hold blanks and brackets
-            fields = (entry / "stat").read_text(encoding="utf-8", errors="replace").rpartition(")")[2].split()
-            if int(fields[3]) == leader:
-                os.kill(int(entry.name), signal.SIGKILL)
-                # A process is a zombie as soon as its first thread is: the others may still have files open.
-                lived = lived or fields[0] != "Z" or len(list((entry / "task").iterdir())) > 1
-    return lived
-
-
-def _processes() -> list[Path]:
-    try:
-        return [entry for entry in Path("/proc").iterdir() if entry.name.isdecimal()]
-    except OSError:  # macOS has no /proc: the process group has to do
-        return []
 
 
 def reap_folders(hosts: Path) -> None:

@@ -1,4 +1,4 @@
-"""What a query may read, as a user names it and as the host gets it."""
+"""The tables of a query: as a user names them, and as the host receives them."""
 
 from __future__ import annotations
 
@@ -28,12 +28,12 @@ class Files:
 
     Args:
         path: Parquet, CSV (with a header line) or JSON Lines; a folder may be partitioned (`month=2024-03/…`).
-            Relative ones count from the worker's working directory.
-        format: `parquet`, `csv` or `json`; by default what the first file's name ends in.
+            A relative path starts at the worker's working directory.
+        format: `parquet`, `csv` or `json`; by default the one of the first file's ending.
         schema: Column names and types as in SQL's DDL, `"id BIGINT, amount DECIMAL(12,2)"`.
-            A number that has other digits than its DECIMAL, or is written in another way than `1234.50` where no `locale` is
-            among the options, ends the export.
-            Without one the types of CSV and JSON are found by reading all of it once (`reading.py` has the rules for CSV).
+            The export fails if a number has other digits than its DECIMAL.
+            It fails too if a number is not written like `1234.50`, unless `options` has a `locale`.
+            Without a schema, Spark reads all of a CSV or JSON table once to find the types (`reading.py` has the rules for CSV).
         options: Spark's options for the format, like `{"sep": ";"}`, or `{"encoding": "windows-1252"}` for CSV that is not UTF-8.
     """
 
@@ -48,10 +48,10 @@ Table = str | os.PathLike[str] | Files | Jdbc
 
 def source(name: str, table: Table) -> Source | Database:
     """
-    The table as the host reads it.
+    Return the table as the host reads it.
 
     Raises:
-        ExportError: A name that SQL would have to quote, nothing at the path, or no format to be told from it.
+        ExportError: SQL would have to quote the name, the path has no file, or its ending names no format.
     """
     if not _NAME.fullmatch(name):
         raise ExportError(f"Expected a table name of letters, digits and _, got {name!r}: rename it, in the query too.")
@@ -59,7 +59,7 @@ def source(name: str, table: Table) -> Source | Database:
 
 
 def source_of(name: str, table: str | os.PathLike[str] | Files) -> Source:
-    """Files as the host reads them; raises as `source` does."""
+    """Return files as the host reads them; raises the errors of `source`."""
     files = table if isinstance(table, Files) else Files(table)
     path = os.fspath(files.path)
     if "://" not in path:
@@ -73,20 +73,20 @@ def source_of(name: str, table: str | os.PathLike[str] | Files) -> Source:
 
 
 def _format(name: str, path: str) -> str:
-    """What the name of the first data file ends in."""
+    """Return the format of the first data file's ending."""
     file = Path(path) if "://" in path else _first(name, Path(path))
     suffixes = [suffix.lower() for suffix in file.suffixes if suffix.lower() not in _PACKED]
     found = _FORMATS.get(suffixes[-1] if suffixes else "")
     if found is None:
         raise ExportError(
             f"Expected files that end in {', '.join(_FORMATS)} for table {name!r}, got {file.name!r} in {path}: "
-            'say what it is, Files(path, format="csv").'
+            'name the format, Files(path, format="csv").'
         )
     return found
 
 
 def _first(name: str, path: Path) -> Path:
-    """The first file that Spark would read: names that begin with `_` or `.` are hidden from it."""
+    """Return the first file that Spark would read; Spark ignores names that begin with `_` or `.`."""
     if path.is_file():
         return path
     for folder, folders, files in os.walk(path):
@@ -94,5 +94,5 @@ def _first(name: str, path: Path) -> Path:
         seen = sorted(name for name in files if name[0] not in "_.")
         if seen:
             return Path(folder, seen[0])
-    what = "no files in it" if path.is_dir() else "nothing there"
-    raise ExportError(f"Expected a file or a folder of files for table {name!r}, got {path}: {what}. Correct the path.")
+    what = "which has no files" if path.is_dir() else "which does not exist"
+    raise ExportError(f"Expected a file or a folder of files for table {name!r}, got {path}, {what}: correct the path.")

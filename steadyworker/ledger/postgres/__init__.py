@@ -3,8 +3,8 @@ The ledger of a fleet: a PostgreSQL database.
 
 | file | subject |
 |---|---|
-| `ledger.py` | `PostgresLedger`, the promises of `steadyworker.ledger.base.Ledger` |
-| `session.py` | connections, and what their errors mean |
-| `url.py` | the URL, without its library |
-| `rows.py`, `schema.py` | how a job becomes a row |
+| `ledger.py` | `PostgresLedger`, which implements `steadyworker.ledger.base.Ledger` |
+| `session.py` | the connections, and the translation of their errors |
+| `url.py` | from the URL to libpq's parameters |
+| `rows.py`, `schema.py` | the conversion between jobs and rows; tables and statements |
 """

@@ -1,12 +1,13 @@
 """
-The ledger in a PostgreSQL database: it reaches a fleet.
+The ledger in a PostgreSQL database, shared by a fleet.
 
-Leases and delays are judged by the server's clock, in the statement that asks.
-A worker process takes two connections: one for its record, one for its renewals, which so wait for nothing else.
-It connects to the server itself, or to a pooler that gives it a session of its own and passes `options` on.
+The server's clock judges leases and delays, in the statement that reads them.
+A worker process takes two connections: one for its renewals, so that they wait for no other call, and one for the rest.
+It connects to the server itself, or to a pooler that gives each client its own session and passes `options` on.
 
-Given that the server keeps what it committed (`synchronous_commit`; fail-over to a synchronous replica only), nothing is lost.
-A fail-over to a server that has another ledger, or none, is refused for as long as this process lives.
+Nothing is lost if the server keeps what it committed.
+That needs `synchronous_commit`, and fail-over only to a synchronous replica.
+After a fail-over to a server that has another ledger, or none, every call fails as long as this process lives.
 The tests run on PostgreSQL 15.
 """
 
@@ -23,12 +24,27 @@ from steadyworker.clock import Clock, Times
 from steadyworker.errors import ConfigError, Finding
 from steadyworker.ledger import owners as proof
 from steadyworker.ledger import retention
-from steadyworker.ledger.base import Claimed, JobId, Ledger, OwnerSeen, Progress, Renewal, Row, State, Token, Verdict
+from steadyworker.ledger.base import (
+    Claimed,
+    JobId,
+    Ledger,
+    OwnerSeen,
+    Progress,
+    Renewal,
+    Row,
+    State,
+    Token,
+    Values,
+    Verdict,
+    counters_values,
+    mine_values,
+    pk_values,
+    seen_values,
+)
 from steadyworker.ledger.postgres import schema as sql
 from steadyworker.ledger.postgres.rows import progress_of, row_of, storable, tokens_values, verdict_values
 from steadyworker.ledger.postgres.session import Identity, Session
 from steadyworker.ledger.postgres.url import Target, target_of
-from steadyworker.ledger.values import Values, counters_values, mine_values, pk_values, seen_values
 from steadyworker.outcome import Counters
 
 _PAGE_ROWS = 200
@@ -41,15 +57,15 @@ class PostgresLedger(Ledger):
     A ledger in one database, connected at the first call.
 
     Args:
-        url: Answers the `postgresql://` URL; asked at each connect, so that a rotated password is heard.
-        owners_dir: Where the owners of this host hold their locks.
-        clock: Bounds waits; decides nothing.
+        url: Returns the `postgresql://` URL; called at each connect, so that a rotated password is used.
+        owners_dir: The directory in which the owners of this host hold their locks.
+        clock: Limits waits; decides nothing.
         times: Lease, margin, and how long one call may take.
-        worker: Who claims through this ledger, for people.
-        is_dead: Proof of an owner's death; by default, that its lock in `owners_dir` is free.
+        worker: The name of the worker process that claims through this ledger, for people.
+        is_dead: Returns whether an owner is proven dead; by default, when its lock in `owners_dir` is free.
 
     Raises:
-        ConfigError: A URL that libpq cannot read; at the first call: a refused login, a newer ledger, no rights.
+        ConfigError: For a URL that libpq cannot read; at the first call, for a refused login, another schema, or no rights.
     """
 
     def __init__(
@@ -91,19 +107,23 @@ class PostgresLedger(Ledger):
             found.append(
                 Finding(
                     "warning",
-                    f"Whoever stands between us and the ledger {self.url} can pass for it: TLS does not verify its name.",
+                    f"Another server can pass for the ledger {self.url}: TLS does not verify its name.",
                     "set sslmode=verify-full in the URL of --ledger, or leave sslmode out.",
                 )
             )
         try:
             ((synchronous, fsync),) = self._ask(sql.DURABILITY, {})
         except ConfigError as error:
-            return [*found, Finding("error", str(error), "do as it says, then run `steadyworker check` again.")]
+            return [
+                *found,
+                Finding("error", str(error), "do what the message asks, then run `steadyworker check` again."),
+            ]
         if "off" in {synchronous, fsync}:
             found.append(
                 Finding(
                     "warning",
-                    f"The ledger {self.url} forgets its last commits in a crash: synchronous_commit={synchronous}, fsync={fsync}.",
+                    f"Expected synchronous_commit and fsync not to be off at the ledger {self.url}, got "
+                    f"synchronous_commit={synchronous}, fsync={fsync}: a crash loses its last commits.",
                     "set both to on.",
                 )
             )
@@ -159,7 +179,7 @@ class PostgresLedger(Ledger):
     @override
     def renew(self, tokens: Sequence[Token]) -> Sequence[Renewal]:
         with self._renewals.connection() as db:
-            # Prepared at once: a fleet says these two all day, and planning them costs the server more than they do.
+            # Prepared at once: a fleet runs RENEW and REGISTER all day, and planning them costs the server more than running them.
             found = dict(db.execute(sql.RENEW, tokens_values(tokens) | self._lease, prepare=True).fetchall())
         return [Renewal(place in found, found.get(place)) for place in range(1, len(tokens) + 1)]
 
@@ -255,18 +275,18 @@ class PostgresLedger(Ledger):
             return db.execute(statement, values).fetchall()
 
     def _tell(self, statement: LiteralString, values: Mapping[str, Any]) -> int:
-        """How many rows the statement changed."""
+        """Run a statement, and return how many rows it changed."""
         with self._record.connection() as db:
             return db.execute(statement, values).rowcount
 
     def _write(self, statement: LiteralString, token: Token, values: Values) -> bool:
-        """One statement on the row that this token names: True, or False when the ledger refused it."""
+        """Run one statement on the row of this token; return True, or False when the ledger refused it."""
         return self._tell(statement, mine_values(token) | values) == 1
 
     def _one(
         self, statement: LiteralString, values: Values, is_dead: Callable[[str], bool] = lambda _owner: False
     ) -> Row | None:
-        """The row that the statement answers; one that was just claimed needs no proof that its owner lives."""
+        """Return the statement's row, or None; by default its owner is taken to live, as after a claim."""
         found = self._ask(statement, values | self._lease)
         return row_of(found[0], is_dead) if found else None
 
@@ -274,7 +294,7 @@ class PostgresLedger(Ledger):
         return proof.is_dead(self._owners_dir, owner)
 
     def _pages(self, values: Values) -> Iterator[tuple[Row, Progress | None]]:
-        """Newest first, page by page, so that a long listing holds nobody up."""
+        """Return the rows, newest first, page by page, so that a long listing delays no other call."""
         below = (1 << 63) - 1
         while True:
             page = self._ask(sql.PAGE, values | {"below": below})

@@ -1,20 +1,19 @@
-"""What goes into the PostgreSQL ledger's statements, and what comes out of its tables."""
+"""The conversion between the ledger's values and the PostgreSQL ledger's parameters and rows."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from steadyworker.ledger.base import JobId, Moving, Progress, Row, State, Token, Verdict
-from steadyworker.ledger.values import Values, counters_values
+from steadyworker.ledger.base import JobId, Moving, Progress, Row, State, Token, Values, Verdict, counters_values
 from steadyworker.outcome import Counters
 
 _LONGEST_DELAY = 100 * 365.25 * 86_400.0
-"""A copy that is due later than in a century is due in a century: a timestamp has an end, a delay has none."""
+"""A delay of more than a century is cut to a century: a timestamp has an end, a delay has none."""
 
 
 def verdict_values(verdict: Verdict) -> Values:
-    """A hand-over that is decided now."""
+    """Return the parameters of a settlement that is decided now."""
     return counters_values(verdict.counters) | {
         "target": verdict.target.value,
         "due_in": min(verdict.delay, _LONGEST_DELAY),
@@ -27,7 +26,7 @@ def verdict_values(verdict: Verdict) -> Values:
 
 
 def tokens_values(tokens: Sequence[Token]) -> Values:
-    """The rows that these tokens name, as one array a column."""
+    """Return what identifies the rows of these tokens, as one array for each column."""
     return {
         "namespaces": [token.id.namespace for token in tokens],
         "queues": [token.id.queue for token in tokens],
@@ -40,7 +39,7 @@ def tokens_values(tokens: Sequence[Token]) -> Values:
 
 
 def row_of(found: Sequence[Any], is_dead: Callable[[str], bool]) -> Row:
-    """The row as the server judged it at that instant, and the proof of its owner's death, if there is one here."""
+    """Return the row as the server judged it, with the proof of its owner's death, if this host has one."""
     (
         namespace, queue, key, round_, uid, state, body_sha256, hop, fence, owner, lease_over,
         attempts, crashes, losses, interruptions, first_failed_at, target, due_in, late_by, delay,
@@ -77,10 +76,10 @@ def row_of(found: Sequence[Any], is_dead: Callable[[str], bool]) -> Row:
 
 
 def progress_of(found: Sequence[Any] | None) -> Progress | None:
-    """The last progress of a job; a listing has NULLs where there was none."""
+    """Return the last progress of a job, or None; a listing has NULLs where there was none."""
     return None if found is None or found[-1] is None else Progress(*found)
 
 
 def storable(text: str) -> str:
-    """Text that PostgreSQL can keep: NUL and what is not Unicode (undecodable bytes of a file name) are spelled out."""
+    """Return text that PostgreSQL can store: NUL and non-Unicode characters (undecodable bytes of a file name) are escaped."""
     return text.replace("\0", "\\x00").encode("utf-8", "backslashreplace").decode("utf-8")

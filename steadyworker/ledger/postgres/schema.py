@@ -1,11 +1,12 @@
 """
-The PostgreSQL ledger's tables, and every statement that is sent to them.
+The PostgreSQL ledger's tables and statements.
 
-Every time is judged and written by the server (`clock_timestamp()`), so that no worker's clock decides anything.
-Tables stand in the first schema of the connection's search path; their names cannot meet another program's.
+The server judges and writes every time (`clock_timestamp()`), so that no worker's clock decides anything.
+The tables are in the first schema of the connection's search path; their names do not clash with another program's.
 
 Each write is one statement, and so one transaction.
-A claim locks `steadyworker_meta` before its job's row, and nothing else locks both: claims wait for each other, and never in a circle.
+A claim locks `steadyworker_meta` before its job's row, and no other statement locks both.
+So claims wait for each other, but never deadlock.
 """
 # ruff: noqa: S608 - the statements are put together from this file's own constants, once, at import
 
@@ -14,10 +15,10 @@ from __future__ import annotations
 from typing import LiteralString
 
 SCHEMA_VERSION = 3
-"""Raised with every change of the tables, as SQLite's is; a ledger of any other version is refused."""
+"""The version of the tables, raised with every change, as SQLite's is; a ledger of any other version is refused."""
 
 CREATE_LOCK = 0x53574C47
-"""The advisory lock of this database under which tables are made: `SWLG`."""
+"""The advisory lock of this database under which the tables are created: `SWLG`."""
 
 CREATE = (
     """
@@ -28,7 +29,7 @@ CREATE = (
         next_fence bigint NOT NULL DEFAULT 1
     )
     """,
-    # Room in each page lets a renewal write its new version there, without touching an index.
+    # Free room in each page lets a renewal write its new row version there, without an update of any index.
     """
     CREATE TABLE steadyworker_jobs (
         number bigint GENERATED ALWAYS AS IDENTITY UNIQUE,
@@ -100,7 +101,7 @@ CREATE = (
 )
 CREATE_META = "INSERT INTO steadyworker_meta (ledger_id, schema) VALUES (%(ledger_id)s, %(schema)s)"
 TAKE_CREATE_LOCK = "SELECT pg_advisory_xact_lock(%(lock)s)"
-# By name in the catalogue, which is read afresh under the lock: `to_regclass` may answer from before.
+# By name in the catalogue, which is read again under the lock: `to_regclass` may return an older state.
 PLACE = """
     SELECT current_setting('server_encoding'), current_schema(), EXISTS (
         SELECT FROM pg_class WHERE relname = 'steadyworker_meta' AND pg_table_is_visible(oid)
@@ -121,7 +122,7 @@ def _after(seconds: LiteralString) -> LiteralString:
 
 
 _LEASE = f"lease_until = {_after('%(lease)s')}"
-# The order in which `postgres_rows.row_of` unpacks them.
+# The order in which `rows.row_of` unpacks them.
 _COLUMNS = f"""
     namespace, queue, key, round, uid, state, body_sha256, hop, fence, owner,
     owner IS NULL OR {_NOW} > lease_until + make_interval(secs => %(margin)s),
@@ -134,7 +135,7 @@ _COLUMNS = f"""
     extract(epoch FROM created_at)::float8, extract(epoch FROM started_at)::float8,
     extract(epoch FROM ended_at)::float8, worker
 """
-# The ledger-wide last fence + 1, or the wall clock in milliseconds when that is more.
+# The last fence of this ledger + 1, or the wall clock in milliseconds when that is greater.
 _DRAWN = f"""
     WITH drawn AS (
         UPDATE steadyworker_meta
@@ -164,7 +165,11 @@ _MOVING = f"""
 
 
 def _committing(level: LiteralString) -> LiteralString:
-    """A first part of a statement that sets how its own commit waits, for this once; `FROM committed` makes it so."""
+    """
+    Return the first part of a statement, which sets `synchronous_commit` for the statement's own commit.
+
+    The rest of the statement must read `FROM committed`, or the setting is not made.
+    """
     return f"WITH committed AS MATERIALIZED (SELECT set_config('synchronous_commit', {level}, true))"
 
 
@@ -236,7 +241,7 @@ MOVED = f"""
         END
     WHERE {_MINE} AND state = 'moving'
 """
-# Lost, it leaves a row that is kept longer: not worth a wait for the disk.
+# If this write is lost, a row is kept longer: that is not worth a wait for the disk.
 SETTLED_CONFIRMED = f"""
     {_committing("'off'")}
     UPDATE steadyworker_jobs
@@ -289,7 +294,7 @@ FORGET = f"""
             AND later.round = %(round)s + 1
     ))
 """
-# Rows that somebody claims at this moment are skipped: their claim takes `keep_until` away.
+# Rows that are being claimed are skipped: the claim clears `keep_until`.
 PURGE = f"""
     DELETE FROM steadyworker_jobs WHERE number IN (
         SELECT number FROM steadyworker_jobs WHERE keep_until <= {_NOW} LIMIT %(rows)s FOR UPDATE SKIP LOCKED

@@ -1,15 +1,15 @@
 """
-One connection to the server that a PostgreSQL ledger lives on: opening it, being sure that it is the same ledger, its limits.
+One connection to the server of a PostgreSQL ledger: opening it, checking that it is the same ledger, and its time limits.
 
 ::
 
-            ┌── connect, find the ledger ──→ open ──→ a call fails, or outlasts its time ──┐
-    closed ─┤                                                                              ↓
-            └── not now: back-off, 0.3 s to 5 s ←──────────────────────────────────────── away
+            ┌── connect, find the ledger ──→ open ──→ a call fails, or takes too long ──┐
+    closed ─┤                                                                           ↓
+            └── wait: back-off, 0.3 s to 5 s ←────────────────────────────────────── away
 
-No call waits longer than `call`: a server that is frozen, or a network that swallows everything, looks to the kernel
-like a peer that thinks.
-A connection that broke in the middle of a call leaves open whether the call landed: LedgerUnavailable.
+No call waits longer than `call` seconds.
+Without this limit a call might never end: to the kernel, a frozen server or a dead network looks like a busy server.
+When a connection breaks during a call, the call raises LedgerUnavailable: its write may or may not be in the ledger.
 """
 
 from __future__ import annotations
@@ -35,15 +35,15 @@ from steadyworker.clock import Clock
 from steadyworker.errors import ConfigError, LedgerUnavailable
 from steadyworker.ledger.postgres import schema as sql
 from steadyworker.ledger.postgres.url import Target
-from steadyworker.retry import RetryPolicy
+from steadyworker.retry import draw
 from steadyworker.telemetry.redaction import REDACTED, redact
 
 Result = TypeVar("Result")
 
 _LONGEST_BACK_OFF = 0.5
-"""In calls: a server that comes back after a restart meets its whole fleet within 5 s, not within one."""
+"""In units of `call`: after a server's restart its fleet reconnects spread over 5 s, not within one."""
 _MOST_TRIES = 10
-# libpq tells why it has no connection by a text alone; what only a person can heal is refused.
+# libpq reports by text alone why it has no connection; these texts mean faults that only a person can cure.
 _REFUSED = re.compile(
     r"authentication failed|no password supplied|no pg_hba\.conf entry|does not exist|not permitted|permission denied|"
     r"certificate|does not support SSL|SSL error(?!: unexpected eof)|sslmode|invalid connection option"
@@ -51,18 +51,18 @@ _REFUSED = re.compile(
 _TOO_MANY = re.compile(r"too many (clients|connections)|connection slots")
 _READ_ONLY = "it is read-only; point --ledger at the primary, or let several hosts in its URL find it."
 _REMEDIES: dict[type[psycopg.Error], str] = {
-    errors.LockNotAvailable: "somebody holds a lock on it for long; find who in pg_stat_activity.",
-    errors.QueryCanceled: "it is too slow, or somebody cancelled the call; look at its load and its disk.",
+    errors.LockNotAvailable: "another session holds a lock on it for too long; find that session in pg_stat_activity.",
+    errors.QueryCanceled: "it is too slow, or the call was cancelled; check its load and its disk.",
     errors.InsufficientPrivilege: "GRANT this user USAGE and CREATE on the schema, and let it own the ledger's tables.",
     errors.InvalidSchemaName: "CREATE the schema that the URL's search_path names.",
     errors.UndefinedTable: "its tables are gone; restore them.",
-    errors.InvalidSqlStatementName: "a pooler gave its session to another; let it keep one for each client.",
-    errors.FeatureNotSupported: "its tables were changed, which a new connection heals; or it is not PostgreSQL.",
+    errors.InvalidSqlStatementName: "a pooler gave this session to another client; let the pooler keep one session for each client.",
+    errors.FeatureNotSupported: "its tables were changed, and a new connection cures that; or it is not PostgreSQL.",
     errors.ReadOnlySqlTransaction: _READ_ONLY,
-    errors.DiskFull: "its disk is full; make room.",
+    errors.DiskFull: "its disk is full; free some space.",
 }
 _FINAL = (errors.InsufficientPrivilege, errors.InvalidSchemaName)
-# They leave the connection as it was.
+# Errors that leave the connection usable.
 _HARMLESS = (errors.LockNotAvailable, errors.QueryCanceled)
 _OUR_BUGS = (psycopg.ProgrammingError, psycopg.IntegrityError, psycopg.DataError, psycopg.NotSupportedError)
 
@@ -75,7 +75,7 @@ class _Connection(psycopg.Connection[tuple[Any, ...]]):
 
     @override
     def wait(self, gen: PQGen[Result], *_limits: object, **_more: object) -> Result:
-        """Let libpq read and write until it has its answer."""
+        """Let libpq read and write until the call is complete."""
         poll = select.poll()
         try:
             wanted = next(gen)
@@ -85,7 +85,7 @@ class _Connection(psycopg.Connection[tuple[Any, ...]]):
                 left = max(0.0, self.deadline - self.clock.monotonic())
                 found = poll.poll(left * 1000)
                 if not found:
-                    self.close()  # whatever else is asked of it would wait for the same answer
+                    self.close()  # any further call would wait for the same reply
                     raise errors.ConnectionTimeout("no answer in time")
                 wanted = gen.send(_ready(found[0][1]))
         except StopIteration as end:
@@ -93,31 +93,31 @@ class _Connection(psycopg.Connection[tuple[Any, ...]]):
 
 
 def _ready(events: int) -> Ready:
-    """What the kernel says of the socket; an error is found by whoever reads it."""
+    """Return the state of the socket for libpq; after an error libpq finds the cause when it reads."""
     ready = int(Ready.W if events & select.POLLOUT else Ready.NONE)
     return Ready(ready | Ready.R if events & ~select.POLLOUT else ready)
 
 
 @dataclass(slots=True)
 class Identity:
-    """Which ledger this is, once it is known; the sessions of one ledger share it."""
+    """The id of the ledger, once it is known; the sessions of one ledger share it."""
 
     ledger_id: str | None = None
 
 
 class Session:
     """
-    One connection, one thread at a time, opened when it is first needed and again when it broke.
+    One connection, used by one thread at a time, opened at its first use and again after it broke.
 
     Args:
-        target: Where the ledger is; asked at each connect, so that a rotated password is heard.
-        identity: Which ledger it must be; set by whichever session is open first.
-        call: Seconds that one call may take; waiting for another thread's, and connecting, may take as long each.
-        clock: Bounds the waits.
+        target: Returns where the ledger is; called at each connect, so that a rotated password is used.
+        identity: The id that the ledger must have; set by the session that opens first.
+        call: Seconds that one call may take; the wait for another thread's call, and connecting, may each take as long.
+        clock: Limits the waits.
 
     Raises:
-        ConfigError: Before the ledger was ever open: what no retry can heal (a refused login, a newer ledger, no schema).
-        LedgerUnavailable: Everything else that goes wrong, and all of it once the ledger was open.
+        ConfigError: Before the first success, for a fault that no retry can cure: a refused login, another schema, no rights.
+        LedgerUnavailable: For all other faults, and for all faults once the ledger was open.
     """
 
     def __init__(self, target: Callable[[], Target], identity: Identity, call: float, clock: Clock) -> None:
@@ -128,7 +128,7 @@ class Session:
         self._clock = clock
         self._lock = Lock()
         self._connection: _Connection | None = None
-        self._back_off = RetryPolicy(wait=wait_random_exponential(multiplier=call / 32, max=call * _LONGEST_BACK_OFF))
+        self._back_off = wait_random_exponential(multiplier=call / 32, max=call * _LONGEST_BACK_OFF)
         self._failures = 0
         self._again_at = clock.monotonic()
         self._why = ""
@@ -136,10 +136,11 @@ class Session:
 
     @contextmanager
     def connection(self) -> Iterator[psycopg.Connection[tuple[Any, ...]]]:
-        """The connection, for this thread alone: each statement is a transaction of its own."""
+        """Lock the connection for this thread, and yield it: each statement is a transaction of its own."""
         if not self._lock.acquire(timeout=self._call):
             raise LedgerUnavailable(
-                f"Expected the ledger {self._at.shown} to be free within {self._call:g} s, but a call hangs."
+                f"Expected the ledger {self._at.shown} to be free within {self._call:g} s, but another call still uses it: "
+                "see that the server responds."
             )
         try:
             connection = self._open()
@@ -151,7 +152,7 @@ class Session:
             raise self._translated(error) from error
         finally:
             if self._connection is not None and self._connection.info.transaction_status != TransactionStatus.IDLE:
-                self._drop()  # broken, or left in the middle of an answer
+                self._drop()  # broken, or left in the middle of a reply
             self._lock.release()
 
     def close(self) -> None:
@@ -162,7 +163,9 @@ class Session:
 
     def _open(self) -> _Connection:
         if self._closed:
-            raise LedgerUnavailable(f"Expected the ledger {self._at.shown} to be open, but it was closed.")
+            raise LedgerUnavailable(
+                f"Expected the ledger {self._at.shown} to be open, but it was closed: make a new one."
+            )
         if self._connection is not None:
             return self._connection
         if self._clock.monotonic() < self._again_at:
@@ -173,7 +176,7 @@ class Session:
             cause = self._translated(error) if isinstance(error, psycopg.Error) else self._unfit(str(error))
             self._why = str(cause)
             self._failures = min(self._failures + 1, _MOST_TRIES)
-            self._again_at = self._clock.monotonic() + self._back_off.delay(self._failures)
+            self._again_at = self._clock.monotonic() + draw(self._back_off, self._failures)
             raise cause from error
         self._failures = 0
         return self._connection
@@ -183,7 +186,7 @@ class Session:
         connection = _Connection.connect(self._at.conninfo, autocommit=True)
         try:
             connection.clock = self._clock
-            connection.deadline = self._clock.monotonic() + self._call / 2  # libpq had the other half
+            connection.deadline = self._clock.monotonic() + self._call / 2  # connecting had the other half
             self._find(connection)
         except BaseException:
             connection.close()
@@ -191,7 +194,7 @@ class Session:
         return connection
 
     def _find(self, connection: _Connection) -> None:
-        """Find the ledger, or make it at the first time; refuse another one, a newer one, and what cannot hold one."""
+        """Find the ledger, or create it; raise for another ledger, another schema, or a database that cannot hold a ledger."""
         place = connection.execute(sql.PLACE).fetchone()
         assert place is not None, "a SELECT without FROM has one row"
         encoding, schema, is_there = place
@@ -218,7 +221,7 @@ class Session:
         self._identity.ledger_id = ledger_id
 
     def _create(self, connection: _Connection) -> None:
-        """Make the tables; of many that are first, one does, and the others wait for it."""
+        """Create the tables; of several processes that are first, one creates them, and the others wait."""
         with connection.transaction():
             connection.execute(sql.TAKE_CREATE_LOCK, {"lock": sql.CREATE_LOCK})
             place = connection.execute(sql.PLACE).fetchone()
@@ -243,7 +246,7 @@ class Session:
         return LedgerUnavailable(message) if self._identity.ledger_id is not None else ConfigError(message)
 
     def _translated(self, error: psycopg.Error) -> Exception:
-        """What the error means for us; our own mistakes stay what they are."""
+        """Return the error to raise for an error of psycopg; one that is SteadyWorker's own mistake stays as it is."""
         remedy = next((text for kind, text in _REMEDIES.items() if isinstance(error, kind)), None)
         if remedy is None and isinstance(error, _OUR_BUGS):
             return error
@@ -253,12 +256,12 @@ class Session:
         refused = error.sqlstate is None and _REFUSED.search(said) is not None
         if remedy is None:
             remedy = _remedy(said, refused=refused)
-        message = f"Expected an answer from the ledger {self._at.shown}, got {redact(said)!r}: {remedy}"
+        message = f"Expected a reply from the ledger {self._at.shown}, got {redact(said)!r}: {remedy}"
         return self._unfit(message) if refused or isinstance(error, _FINAL) else LedgerUnavailable(message)
 
 
 def _remedy(said: str, *, refused: bool) -> str:
-    """What to do where there is no connection."""
+    """Return what to do when there is no connection."""
     if refused:
         return "correct --ledger, or the server."
     if _TOO_MANY.search(said):

@@ -1,9 +1,9 @@
 """
-From a `postgresql://` URL to what libpq is told: time limits on everything, and TLS that verifies.
+The conversion of a `postgresql://` URL to libpq's parameters: with time limits on every wait, and TLS that verifies.
 
-The URL is libpq's own: several hosts, `sslmode`, `options`, `service`; its variables (`PGHOST`, `PGPASSWORD` …) and its
-password file fill in what the URL leaves out.
-What libpq says of a URL that it cannot read is never repeated, for it quotes the part where it stumbled: the password.
+The URL has libpq's own syntax: several hosts, `sslmode`, `options`, `service`.
+libpq's variables (`PGHOST`, `PGPASSWORD` …) and its password file supply what the URL leaves out.
+No message repeats libpq's error about a URL that it cannot read: that error may quote the password.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from psycopg.pq import Conninfo
 from steadyworker.errors import ConfigError
 
 _LEAST_CONNECT = 2.0
-"""libpq takes less than two seconds for a mistake, and waits for two."""
+"""The shortest connect timeout, in seconds; libpq turns a shorter one into two seconds."""
 
 _CA_BUNDLES = (
     "/etc/ssl/certs/ca-certificates.crt",  # Debian, Ubuntu, Alpine, Arch
@@ -39,13 +39,13 @@ Parameters = Mapping[str, str]
 @dataclass(frozen=True, slots=True)
 class Target:
     """
-    Where the ledger is.
+    The address of the ledger.
 
     Attributes:
-        conninfo: What libpq is told; holds the password.
+        conninfo: The parameters for libpq; they contain the password.
         shown: The URL for people: user, hosts, ports and database, and nothing else.
-        password: To be taken out of whatever is said; empty when the URL has none.
-        verified: No stranger can pass for this server: it is on this host, or TLS verifies its name.
+        password: The password, to be removed from messages; empty when there is none.
+        verified: No other server can pass for this one: it is on this host, or TLS verifies it.
     """
 
     conninfo: str = field(repr=False)
@@ -56,7 +56,7 @@ class Target:
 
 def target_of(url: str, call: float) -> Target:
     """
-    Read a `postgresql://` URL; `call` is how many seconds one ledger call may take.
+    Return the target of a `postgresql://` URL; `call` is how many seconds one ledger call may take.
 
     Raises ConfigError for a URL that libpq cannot read.
     """
@@ -71,29 +71,29 @@ def target_of(url: str, call: float) -> Target:
 
 
 def _read(url: str) -> dict[str, str]:
-    """What the URL says, by libpq's names."""
+    """Return the URL's parameters, by libpq's names."""
     try:
         given = {name: str(value) for name, value in conninfo_to_dict(url).items()}
     except ProgrammingError:
         given = {}
     ports = given.get("port", "").split(",")
-    # A `/` in a password ends the host for libpq: the password's head is a port to it, its tail a database.
+    # A `/` in a password ends the host for libpq: it takes the password's start for a port, and its end for a database.
     torn = "@" in url.partition("://")[2].partition("/")[2].partition("?")[0]
     if not given or torn or not all(port.isdecimal() for port in ports if port):
         raise ConfigError(
-            "Expected --ledger postgresql://user:password@host:port/database, got a URL that libpq does not read so: "
-            "percent-encode what is special in user and password (`/` is %2F, `@` is %40), and check its options."
+            "Expected --ledger postgresql://user:password@host:port/database, got a URL that libpq cannot read: "
+            "percent-encode special characters in user and password (`/` is %2F, `@` is %40), and check its options."
         ) from None
     return given
 
 
 def tls_defaults(parameters: Parameters) -> dict[str, str]:
     """
-    What is added where these parameters do not say how TLS is to be used.
+    Return the TLS parameters to add when these parameters do not set `sslmode`.
 
-    libpq's own default, `prefer`, talks to whoever answers.
-    A server on this host is left to that; any other must show a certificate for its name (`sslmode=verify-full`), signed
-    by an authority that this system trusts.
+    libpq's own default, `prefer`, accepts any server without verifying it.
+    A server on this host keeps that default.
+    Any other server must show a certificate for its name (`sslmode=verify-full`), signed by an authority that this system trusts.
     """
     if "sslmode" in parameters or not is_remote(parameters):
         return {}
@@ -101,7 +101,7 @@ def tls_defaults(parameters: Parameters) -> dict[str, str]:
 
 
 def is_remote(parameters: Parameters) -> bool:
-    """Whether any of the hosts is not this one; of a `service`, whose hosts only libpq knows, that is assumed."""
+    """Return whether any of the hosts is not this one; true for a `service`, because only libpq can read its hosts."""
     if "service" in parameters:
         return True
     hosts = f"{parameters.get('host', '')},{parameters.get('hostaddr', '')}".split(",")
@@ -109,7 +109,7 @@ def is_remote(parameters: Parameters) -> bool:
 
 
 def _is_here(host: str) -> bool:
-    """A Unix socket (a path, or `@name`), or a loopback address."""
+    """Return whether the host is a Unix socket (a path, or `@name`) or a loopback address."""
     if host.startswith(("/", "@")) or host == "localhost":
         return True
     try:
@@ -120,16 +120,16 @@ def _is_here(host: str) -> bool:
 
 def _system_roots() -> str:
     """
-    The authorities that this system trusts.
+    Return the file of the authorities that this system trusts.
 
-    libpq's word for them is `system`, but the OpenSSL in psycopg's binary wheels looks where no system keeps them.
+    libpq's value `system` would mean them, but the OpenSSL in psycopg's binary wheels looks in a place that no system uses.
     """
     found = ssl.get_default_verify_paths().cafile
     return found or next((path for path in _CA_BUNDLES if Path(path).exists()), "system")
 
 
 def _environment() -> dict[str, str]:
-    """What libpq's variables say, as libpq reads them."""
+    """Return the parameters that libpq's environment variables set, as libpq reads them."""
     return {
         option.keyword.decode(): option.val.decode()
         for option in Conninfo.get_defaults()
@@ -138,7 +138,7 @@ def _environment() -> dict[str, str]:
 
 
 def _limits(call: float, hosts: int) -> dict[str, str]:
-    """How long libpq and the kernel may wait (to connect half a call, all hosts together); a primary is wanted."""
+    """Return the time limits for libpq and the kernel (for connecting: half a call for all hosts); the server must be a primary."""
     return {
         "application_name": f"steadyworker/{socket.gethostname()}/{os.getpid()}",
         "connect_timeout": f"{max(_LEAST_CONNECT, call / 2 / hosts):.0f}",
@@ -152,9 +152,10 @@ def _limits(call: float, hosts: int) -> dict[str, str]:
 
 def _session(call: float) -> str:
     """
-    The server's own limits, in milliseconds: it gives up before we do, so that no statement lands long after its call.
+    Return the server's own limits, in milliseconds.
 
-    A compare-and-set must be refused, not fail, where another was first: `read committed`, whatever the database prefers.
+    The server gives up before this process does, so that no statement takes effect long after its call.
+    The isolation is always `read committed`: a compare-and-set that comes second must be refused, not raise an error.
     """
     limits = {
         "lock_timeout": f"{call * 500:.0f}",

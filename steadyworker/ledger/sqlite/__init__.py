@@ -3,10 +3,10 @@ The ledger of one host: a SQLite file.
 
 | file | subject |
 |---|---|
-| `ledger.py` | `SqliteLedger`, the promises of `steadyworker.ledger.base.Ledger` |
-| `file.py` | the connection: opened, batched, checked |
-| `place.py` | where the file may be: no network file system |
-| `rows.py`, `schema.py` | how a job becomes a row |
+| `ledger.py` | `SqliteLedger`, which implements `steadyworker.ledger.base.Ledger` |
+| `file.py` | the connection to the file: opening, transactions, errors |
+| `place.py` | checks of the file's place: no network file system, enough room |
+| `rows.py`, `schema.py` | the conversion between jobs and rows; tables and statements |
 """
 
 from steadyworker.ledger.sqlite.ledger import SqliteLedger

@@ -1,7 +1,8 @@
 """
-The file that a SQLite ledger lives in: opening it, being sure that it is still the same one, and what its errors mean.
+The file of a SQLite ledger: opening it, checking that it is still the same file, and translating its errors.
 
-One connection, one thread at a time: a claim takes some tens of microseconds, and SQLite has one writer anyway.
+There is one connection, used by one thread at a time.
+That is enough: a claim takes some tens of microseconds, and SQLite has one writer anyway.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ from steadyworker.ledger.sqlite import schema as sql
 
 _OLDEST_SQLITE = (3, 37, 0)  # the first with STRICT tables
 _PAUSE = 0.01
-_WAL_PAGES = 8_000  # 32 MB: a checkpoint waits for the disk, and whoever commits just then waits with it
+_WAL_PAGES = 8_000  # 32 MB: a WAL checkpoint waits for the disk, and a commit at that moment waits with it
 _FINAL = {
     sqlite3.SQLITE_NOTADB,
     sqlite3.SQLITE_CORRUPT,
@@ -44,9 +45,9 @@ _BROKEN = {
 }
 _OUR_BUGS = (sqlite3.ProgrammingError, sqlite3.IntegrityError, sqlite3.DataError, sqlite3.NotSupportedError)
 _REMEDIES = {
-    sqlite3.SQLITE_BUSY: "another process holds it for long; find that process with `fuser` and end its transaction.",
-    sqlite3.SQLITE_FULL: "its file system is full; make room.",
-    sqlite3.SQLITE_IOERR: "its disk failed, or a size limit was reached; look at the kernel's log and `ulimit -f`.",
+    sqlite3.SQLITE_BUSY: "another process holds its lock for too long; find that process with `fuser` and end its transaction.",
+    sqlite3.SQLITE_FULL: "its file system is full; free some space.",
+    sqlite3.SQLITE_IOERR: "its disk failed, or a size limit was reached; see the kernel's log and `ulimit -f`.",
     sqlite3.SQLITE_READONLY: "it is read-only; make the file and its directory writable for this user.",
     sqlite3.SQLITE_CANTOPEN: "it cannot be opened; its directory must exist and be writable for this user.",
     sqlite3.SQLITE_CORRUPT: "it is damaged; move it away, or restore a copy.",
@@ -59,14 +60,14 @@ class LedgerFile:
     A SQLite database that is a ledger, opened when it is first needed.
 
     Args:
-        path: The file; made at the first call, and never again: a ledger that went missing must come back itself.
-        synchronous: `normal` or `full`, SQLite's levels; what a commit survives.
-        call: Seconds that one call may wait for another process, or thread.
-        clock: Bounds the waits.
+        path: The file; created at the first call only: if it disappears later, it must be put back.
+        synchronous: `normal` or `full`, SQLite's levels: what a commit survives.
+        call: Seconds that one call may wait for another process or thread.
+        clock: Limits the waits.
 
     Raises:
-        ConfigError: At the first call: what no retry can heal (not a ledger, a newer one, not writable).
-        LedgerUnavailable: Everything else that goes wrong, and all of it once the ledger was open.
+        ConfigError: At the first call, for a fault that no retry can cure: no ledger, another schema, not writable.
+        LedgerUnavailable: For all other faults, and for all faults once the ledger was open.
     """
 
     def __init__(self, path: Path, synchronous: str, call: float, clock: Clock) -> None:
@@ -85,17 +86,18 @@ class LedgerFile:
 
     def connection(self, synchronous: str | None = None) -> AbstractContextManager[sqlite3.Connection]:
         """
-        The connection, for this thread alone: each statement is a transaction of its own.
+        Return the connection as a context, for this thread alone: each statement is a transaction of its own.
 
-        `synchronous` is the level for this once, instead of the ledger's own.
+        `synchronous` replaces the ledger's own level in this context.
         """
         return _Held(self, synchronous or self._synchronous)
 
     def take(self, level: str) -> sqlite3.Connection:
-        """The connection at this level, once this thread has it; `give_back` must follow."""
+        """Lock the connection for this thread and return it at this level; `give_back` must follow."""
         if not (self._lock.acquire(blocking=False) or self._lock.acquire(timeout=self._call)):
             raise LedgerUnavailable(
-                f"Expected the ledger {self.path} to be free within {self._call:g} s, but a call hangs."
+                f"Expected the ledger {self.path} to be free within {self._call:g} s, but another call still uses it: "
+                "see that its disk responds."
             )
         try:
             connection = self._open()
@@ -108,7 +110,7 @@ class LedgerFile:
         return connection
 
     def give_back(self, error: BaseException | None) -> None:
-        """Let others have the connection; raises in our words what SQLite said in its own."""
+        """Unlock the connection; roll back after an error, and raise SQLite's errors as SteadyWorker's."""
         try:
             if error is None:
                 return
@@ -120,7 +122,7 @@ class LedgerFile:
 
     @contextmanager
     def transaction(self) -> Iterator[sqlite3.Connection]:
-        """One write transaction: committed at the end of the block, rolled back when the block raises."""
+        """Run one write transaction: committed at the end of the block, rolled back when the block raises."""
         with self.connection() as connection:
             connection.execute("BEGIN IMMEDIATE")
             while self._later:
@@ -129,25 +131,25 @@ class LedgerFile:
             connection.execute("COMMIT")
 
     def writing(self) -> AbstractContextManager[sqlite3.Connection]:
-        """For one statement that writes: what was left for later goes with it, in one transaction."""
+        """Return a context for one statement that writes; the deferred writes join its transaction."""
         return self.transaction() if self._later else self.connection()
 
     def later(self, statement: str, values: Mapping[str, Any]) -> None:
-        """A write that nobody waits for: it goes with the next transaction, and is lost with this process, or if that fails."""
+        """Defer a write to the next transaction; it is lost if that transaction fails or this process ends before it."""
         self._later.append((statement, values))
 
     def owes(self, name: str, value: object) -> bool:
-        """Whether a write that was left for later has this value under this name."""
+        """Return whether a deferred write has this value under this name."""
         return any(values[name] == value for _, values in tuple(self._later))
 
     def catch_up(self) -> None:
-        """Write now what was left for later."""
+        """Write the deferred writes now."""
         if self._later:
             with self.transaction():
                 pass
 
     def close(self) -> None:
-        """Close for good; safe twice."""
+        """Write the deferred writes, and close for good; safe twice."""
         with suppress(ConfigError, LedgerUnavailable):
             self.catch_up()
         with self._lock:
@@ -156,7 +158,7 @@ class LedgerFile:
 
     def _open(self) -> sqlite3.Connection:
         if self._closed:
-            raise LedgerUnavailable(f"Expected the ledger {self.path} to be open, but it was closed.")
+            raise LedgerUnavailable(f"Expected the ledger {self.path} to be open, but it was closed: make a new one.")
         if self._connection is not None:
             if self._inode == self._inode_now():
                 return self._connection
@@ -179,7 +181,7 @@ class LedgerFile:
         if before not in {None, self._inode}:
             connection.close()
             raise LedgerUnavailable(
-                f"Expected the ledger {self.path} to stay in place, but it was replaced while it was opened."
+                f"Expected the ledger {self.path} to stay in place, but it was replaced while it was opened: leave it there."
             )
         self._connection = connection
         self._level = ""
@@ -187,9 +189,9 @@ class LedgerFile:
         return connection
 
     def _inode_now(self) -> tuple[int, int] | None:
-        """Which file the path names now; None when it names none."""
+        """Return the device and inode that the path names now; None when it names no file."""
         try:
-            seen = os.stat(self._name)  # noqa: PTH116 - for every statement, and a Path's own takes twice as long
+            seen = os.stat(self._name)  # noqa: PTH116 - runs before every statement, and Path.stat takes twice as long
         except (FileNotFoundError, NotADirectoryError):
             return None
         except OSError as error:
@@ -201,7 +203,7 @@ class LedgerFile:
     def _connect(self) -> sqlite3.Connection:
         if sqlite3.sqlite_version_info < _OLDEST_SQLITE:
             raise ConfigError(
-                f"Expected SQLite 3.37 or newer, got {sqlite3.sqlite_version}: use a Python that has a newer one."
+                f"Expected SQLite 3.37 or newer, got {sqlite3.sqlite_version}: use a Python that has a newer SQLite."
             )
         mode = "rw" if self._was_open else "rwc"
         if not self._was_open:
@@ -209,19 +211,19 @@ class LedgerFile:
                 self.path.parent.mkdir(parents=True, exist_ok=True)
             except OSError as error:
                 raise ConfigError(
-                    f"Expected to make the directory of the ledger {self.path}, got {error.strerror}: "
+                    f"Expected to create the directory of the ledger {self.path}, got {error.strerror}: "
                     "make its parent writable for this user, or name another file."
                 ) from error
         return sqlite3.connect(
             f"file:{quote(str(self.path))}?mode={mode}",
             uri=True,
             timeout=self._call,
-            isolation_level=None,  # transactions begin and end where this file says so
+            isolation_level=None,  # transactions begin and end only by statements of this file
             check_same_thread=False,  # guarded by the lock
         )
 
     def _prepare(self, connection: sqlite3.Connection) -> None:
-        """Make the tables in an empty file; refuse what is not a ledger, one of another version, or what cannot be written."""
+        """Create the tables in an empty file; raise for a file that is no ledger, has another schema, or cannot be written."""
         if connection.execute("PRAGMA application_id").fetchone()[0] != sql.APPLICATION_ID:
             self._create(connection)
         schema = connection.execute("SELECT schema FROM meta").fetchone()[0]
@@ -249,9 +251,9 @@ class LedgerFile:
         connection.execute("COMMIT")
 
     def _into_wal(self, connection: sqlite3.Connection) -> None:
-        """Switch to a write-ahead log; SQLite does not wait here for others that do the same, so this does."""
+        """Switch to a write-ahead log; wait for other processes that do the same, because SQLite does not wait here."""
         if connection.execute("SELECT count(*) FROM sqlite_schema").fetchone()[0]:
-            return  # made already, or not ours: leave it as it is
+            return  # a ledger already, or another program's database: leave it as it is
         deadline = self._clock.monotonic() + self._call
         while True:
             try:
@@ -279,16 +281,16 @@ class LedgerFile:
         return LedgerUnavailable(message) if self._was_open else ConfigError(message)
 
     def _translated(self, error: sqlite3.DatabaseError) -> ConfigError | LedgerUnavailable:
-        code = getattr(error, "sqlite_errorcode", 0) & 0xFF  # none, when it is Python's own (text that is not UTF-8)
+        code = getattr(error, "sqlite_errorcode", 0) & 0xFF  # Python's own errors have no code (text that is not UTF-8)
         if code in _BROKEN:
             self._drop()
         remedy = _REMEDIES.get(code, "see SQLite's result codes.")
-        message = f"Expected an answer from the ledger {self.path}, got {str(error)!r}: {remedy}"
+        message = f"Expected a reply from the ledger {self.path}, got {str(error)!r}: {remedy}"
         return self._unfit(message) if code in _FINAL else LedgerUnavailable(message)
 
 
 class _Held(AbstractContextManager[sqlite3.Connection]):
-    """The connection in one thread's hands; not made by a generator, for every job passes through here twice."""
+    """The context in which one thread has the connection; a class, because a generator is slower and every job uses it twice."""
 
     __slots__ = ("_file", "_level")
 

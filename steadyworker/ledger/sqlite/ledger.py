@@ -1,8 +1,9 @@
 """
-The ledger in one SQLite file: it reaches the worker processes of one host.
+The ledger in one SQLite file, shared by the worker processes of one host.
 
-A commit survives the death of any process at once; a power cut may take the last ones, unless `synchronous` is `full`.
-That costs what the death of a host costs anyway: a job runs again from an earlier checkpoint, no message is lost.
+A commit survives the death of any process at once.
+A power cut may lose the last commits, unless `synchronous` is `full`.
+The cost is that of a host's death: a job runs again from an earlier checkpoint, and no message is lost.
 """
 
 from __future__ import annotations
@@ -20,12 +21,27 @@ from steadyworker.clock import Clock, Times
 from steadyworker.errors import ConfigError, Finding
 from steadyworker.ledger import owners as proof
 from steadyworker.ledger import retention
-from steadyworker.ledger.base import Claimed, JobId, Ledger, OwnerSeen, Progress, Renewal, Row, State, Token, Verdict
+from steadyworker.ledger.base import (
+    Claimed,
+    JobId,
+    Ledger,
+    OwnerSeen,
+    Progress,
+    Renewal,
+    Row,
+    State,
+    Token,
+    Values,
+    Verdict,
+    counters_values,
+    mine_values,
+    pk_values,
+    seen_values,
+)
 from steadyworker.ledger.sqlite import schema as sql
 from steadyworker.ledger.sqlite.file import LedgerFile
 from steadyworker.ledger.sqlite.place import place_findings
 from steadyworker.ledger.sqlite.rows import new_row, progress_of, row_of, storable, verdict_values
-from steadyworker.ledger.values import Values, counters_values, mine_values, pk_values, seen_values
 from steadyworker.outcome import Counters
 
 _PAGE_ROWS = 200
@@ -39,13 +55,13 @@ class SqliteLedger(Ledger):
     Args:
         path: The ledger file; owners keep their locks beside it, in `owners_dir`.
         synchronous: `normal`, or `full`, which syncs every commit to disk.
-        clock: Judges leases and delays (boot clock), numbers fences and ages rows (wall clock).
+        clock: The boot clock judges leases and delays; the wall clock numbers fences and ages rows.
         times: Lease, margin, and how long one call may take.
-        worker: Who claims through this ledger, for people.
-        is_dead: Proof of an owner's death; by default, that its lock in `owners_dir` is free.
+        worker: The name of the worker process that claims through this ledger, for people.
+        is_dead: Returns whether an owner is proven dead; by default, when its lock in `owners_dir` is free.
 
     Raises:
-        ConfigError: An unknown `synchronous`; at the first call: not a ledger, a newer one, not writable.
+        ConfigError: For an unknown `synchronous`; at the first call, for no ledger, another schema, or no right to write.
     """
 
     def __init__(
@@ -77,7 +93,7 @@ class SqliteLedger(Ledger):
 
     @property
     def owners_dir(self) -> Path:
-        """Where the owners of this ledger hold their locks."""
+        """The directory in which the owners of this ledger hold their locks."""
         return self._path.with_name(self._path.name + ".owners")
 
     @override
@@ -91,7 +107,7 @@ class SqliteLedger(Ledger):
         try:
             self.ledger_id()
         except ConfigError as error:
-            found.append(Finding("error", str(error), "do as it says, then run `steadyworker check` again."))
+            found.append(Finding("error", str(error), "do what the message asks, then run `steadyworker check` again."))
         return [*found, *place_findings(self._path.resolve())]
 
     @override
@@ -144,7 +160,7 @@ class SqliteLedger(Ledger):
             inserted = db.execute(sql.CLAIM_NEW, values)
             if inserted.rowcount != 1:
                 return None
-            # The first round has none to begin with.
+            # The first round begins without a checkpoint.
             checkpoint = db.execute(sql.CHECKPOINT_OF, values).fetchone()[0] if claim.id.round else None
         return new_row(claim, uid, inserted.lastrowid or 0, checkpoint, now, self._worker)
 
@@ -197,7 +213,7 @@ class SqliteLedger(Ledger):
 
     @override
     def settled(self, token: Token, known: bool) -> None:
-        # The runner claims the next job just then: this would be a third of its commits, and in its way.
+        # Deferred: the runner claims its next job at this moment, and this would be one commit in three.
         keep = {"now": self._clock.wall(), "keep_confirmed": retention.DONE_AND_KNOWN}
         self._file.later(sql.SETTLED_CONFIRMED if known else sql.SETTLED_SENT, mine_values(token) | keep)
 
@@ -274,12 +290,12 @@ class SqliteLedger(Ledger):
             return db.execute(sql.HOLDS, {"owner": owner}).fetchone() is not None
 
     def _write(self, statement: str, token: Token, values: Values, synchronous: str | None = None) -> bool:
-        """One statement on the row that this token names: True, or False when the ledger refused it."""
+        """Run one statement on the row of this token; return True, or False when the ledger refused it."""
         with self._file.connection(synchronous) as db:
             return db.execute(statement, mine_values(token) | values).rowcount == 1
 
     def _own(self, statement: str, values: Values, owner: str) -> Row | None:
-        """One statement that gives a row to an owner under a fence that was never given before."""
+        """Run one statement that gives a row to an owner under a new fence; return the row, or None when refused."""
         with self._file.writing() as db:
             found = db.execute(statement, values | self._lease() | self._drawn(owner)).fetchall()
         return row_of(found[0], self._clock, self._times, self._boot, _lives) if found else None
@@ -300,7 +316,7 @@ class SqliteLedger(Ledger):
         return proof.is_dead(self.owners_dir, owner)
 
     def _pages(self, values: Values) -> Iterator[tuple[Row, Progress | None]]:
-        """Newest first, page by page, so that a long listing holds nobody up."""
+        """Return the rows, newest first, page by page, so that a long listing delays no other call."""
         self._file.catch_up()
         below = sys.maxsize
         while True:
@@ -316,5 +332,5 @@ class SqliteLedger(Ledger):
 
 
 def _lives(_owner: str) -> bool:
-    """A row that was just claimed needs no proof that its owner lives."""
+    """Return False: the owner of a row that was just claimed lives."""
     return False

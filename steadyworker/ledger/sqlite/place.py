@@ -1,30 +1,25 @@
-"""Whether the place of a SQLite ledger is fit for it: a local disk, with room."""
+"""The check of a SQLite ledger's place: it must be a local disk with room."""
 
 from __future__ import annotations
 
-import re
 import shutil
 from pathlib import Path
 
 from steadyworker.errors import Finding
+from steadyworker.system.mounts import mounted, network_file_system
 
 _ROOM = 64 << 20
-_MOUNTS = Path("/proc/self/mountinfo")
-_NETWORK = re.compile(
-    r"nfs\d?|cifs|smb\w*|9p|afs|ceph|lustre|gpfs|beegfs|davfs|ncpfs|"
-    r"fuse\.(sshfs|s3fs|gcsfuse|rclone|davfs2?|ceph\S*|glusterfs|nfs\S*|smb\S*|juicefs|blobfuse2?)|glusterfs"
-)
 
 
 def place_findings(where: Path) -> list[Finding]:
-    """What is wrong with the place of this (resolved) ledger file: no local disk, no room."""
+    """Return the faults of the place of this (resolved) ledger file: no local disk, no room."""
     found = []
-    kind = network_file_system(where, _MOUNTS.read_text()) if _MOUNTS.exists() else None
+    kind = network_file_system(where, mounted())
     if kind:
         found.append(
             Finding(
                 "error",
-                f"The SQLite ledger {where} lies on a network file system ({kind}), where its locks do not hold.",
+                f"Expected the SQLite ledger {where} on a local disk, got a network file system ({kind}), where its locks do not work.",
                 "put it on a local disk, or use --ledger postgresql://….",
             )
         )
@@ -34,21 +29,8 @@ def place_findings(where: Path) -> list[Finding]:
             found.append(
                 Finding(
                     "warning",
-                    f"The file system of the ledger {where} has {free >> 20} MiB left, fewer than {_ROOM >> 20}.",
-                    "make room: a ledger that cannot write holds every job.",
+                    f"Expected at least {_ROOM >> 20} MiB of free space for the ledger {where}, got {free >> 20} MiB.",
+                    "free some space: while the ledger cannot write, no job starts or ends.",
                 )
             )
     return found
-
-
-def network_file_system(path: Path, mounts: str) -> str | None:
-    """The type of the network file system that holds this path, or None; `mounts` is what /proc/self/mountinfo says."""
-    best, kind = "", ""
-    where = str(path)
-    for line in mounts.splitlines():
-        fields, _, source = line.partition(" - ")
-        point = re.sub(r"\\(\d{3})", lambda found: chr(int(found[1], 8)), fields.split()[4])
-        inside = where == point or where.startswith(point.rstrip("/") + "/")
-        if inside and len(point) >= len(best):  # of two mounts on one point, the later one is seen
-            best, kind = point, source.split()[0]
-    return kind if _NETWORK.fullmatch(kind) else None

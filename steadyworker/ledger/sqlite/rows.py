@@ -1,4 +1,4 @@
-"""What goes into the SQLite ledger's statements, and what comes out of its tables."""
+"""The conversion between the ledger's values and the SQLite ledger's parameters and rows."""
 
 from __future__ import annotations
 
@@ -6,13 +6,12 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from steadyworker.clock import Clock, Times
-from steadyworker.ledger.base import Claimed, JobId, Moving, Progress, Row, State, Verdict
-from steadyworker.ledger.values import Values, counters_values
+from steadyworker.ledger.base import Claimed, JobId, Moving, Progress, Row, State, Values, Verdict, counters_values
 from steadyworker.outcome import Counters
 
 
 def verdict_values(verdict: Verdict, clock: Clock, boot: str) -> Values:
-    """A hand-over that is decided now."""
+    """Return the parameters of a settlement that is decided now."""
     return counters_values(verdict.counters) | {
         "target": verdict.target.value,
         "boot": boot,
@@ -27,8 +26,8 @@ def verdict_values(verdict: Verdict, clock: Clock, boot: str) -> Values:
 
 
 def row_of(found: Sequence[Any], clock: Clock, times: Times, boot: str, is_dead: Callable[[str], bool]) -> Row:
-    """The row as it stands now: its lease judged by the clock of this boot, and by the proof of its owner's death."""
-    # By position: to look 34 columns up by name takes longer than to read them from the file.
+    """Return the row as it is now: its lease judged by the clock of this boot and by the proof of its owner's death."""
+    # By position: looking up 34 columns by name takes longer than reading them from the file.
     (
         namespace, queue, key, round_, uid, state, body_sha256, hop, fence, owner, lease_boot, lease_until,
         attempts, crashes, losses, interruptions, first_failed_at, target, due_boot, due, not_before, delay,
@@ -36,7 +35,7 @@ def row_of(found: Sequence[Any], clock: Clock, times: Times, boot: str, is_dead:
         created_at, started_at, ended_at, worker,
     ) = found  # fmt: skip
     now = clock.boottime()
-    # A lease of another boot ended, at the latest, with that boot; a copy of another boot is due.
+    # A lease of another boot ended with that boot at the latest; a retry recorded in another boot counts as due.
     lease_end = lease_until if lease_boot == boot else 0.0
     due_in = due - now if due_boot == boot and due is not None else 0.0
     late_by = 0.0
@@ -74,7 +73,7 @@ def row_of(found: Sequence[Any], clock: Clock, times: Times, boot: str, is_dead:
 
 
 def new_row(claim: Claimed, uid: str, fence: int, checkpoint: bytes | None, now: float, worker: str) -> Row:
-    """The row that a claim made where there was none: all of it is known, and need not be read."""
+    """Return the row that a claim has inserted: all its values are known, so it need not be read."""
     return Row(
         id=claim.id,
         uid=uid,
@@ -93,10 +92,10 @@ def new_row(claim: Claimed, uid: str, fence: int, checkpoint: bytes | None, now:
 
 
 def progress_of(found: Sequence[Any] | None) -> Progress | None:
-    """The last progress of a job."""
+    """Return the last progress of a job, or None."""
     return None if found is None else Progress(*found)
 
 
 def storable(text: str) -> str:
-    """Text that SQLite can keep: what is not Unicode (undecodable bytes of a file name) is spelled out."""
+    """Return text that SQLite can store: characters that are not Unicode (undecodable bytes of a file name) are escaped."""
     return text.encode("utf-8", "backslashreplace").decode("utf-8")

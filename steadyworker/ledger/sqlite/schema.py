@@ -1,23 +1,28 @@
 """
-The SQLite ledger's tables, and every statement that is sent to them.
+The SQLite ledger's tables and statements.
 
-Times come in two kinds.
-What decides who runs a job (`lease_until`, `due`) is a reading of CLOCK_BOOTTIME, beside the id of its boot.
-What is told to people or ages rows (`…_at`, `not_before`, `keep_until`) is the wall clock.
+There are two kinds of times.
+Times that decide when a job may run (`lease_until`, `due`) are readings of CLOCK_BOOTTIME, stored with the boot's id.
+Times that are for people or age rows (`…_at`, `not_before`, `keep_until`) are readings of the wall clock.
 """
 # ruff: noqa: S608 - the statements are put together from this file's own constants, once, at import
 
 from __future__ import annotations
 
 SCHEMA_VERSION = 3
-"""Raised with every change of the tables; a ledger of any other version is refused."""
+"""The version of the tables, raised with every change; a ledger of any other version is refused."""
 
 APPLICATION_ID = 0x53574C47
-"""`SWLG` in the file's header: tells a ledger from any other SQLite database."""
+"""`SWLG` in the file's header: distinguishes a ledger from any other SQLite database."""
 
 
 def _one_of(column: str, *values: str) -> str:
-    """Not `IN`: of more than two values SQLite makes a table, each time a row is written (3.40: a third of a claim's work)."""
+    """
+    Return the condition that the column has one of these values.
+
+    It uses no `IN`: for more than two values SQLite makes a table of them, each time a row is written.
+    On SQLite 3.40 that was a third of a claim's work.
+    """
     return " OR ".join(f"{column} = '{value}'" for value in values)
 
 
@@ -124,7 +129,7 @@ CREATE = (
 _JOB = "namespace = :namespace AND queue = :queue AND key = :key AND round = :round"
 _SEEN = f"{_JOB} AND uid = :uid AND fence = :fence AND state = :state"
 _MINE = f"{_JOB} AND uid = :uid AND fence = :fence AND owner = :owner"
-# The order in which `sqlite_rows.row_of` unpacks them.
+# The order in which `rows.row_of` unpacks them.
 _COLUMNS = """
     namespace, queue, key, round, uid, state, body_sha256, hop, fence, owner, lease_boot, lease_until,
     attempts, crashes, losses, interruptions, first_failed_at, target, due_boot, due, not_before, delay,
@@ -136,7 +141,7 @@ _CHECKPOINT_OF_ROUND_BEFORE = """(
     WHERE earlier.namespace = :namespace AND earlier.queue = :queue AND earlier.key = :key
         AND earlier.round = :round - 1
 )"""
-# Never given before, and above every fence of a ledger that was lost: the triggers `fence_is_drawn_…` count on from it.
+# Never given before, and above every fence of a ledger that was lost; the triggers `fence_is_drawn_…` store the next one.
 _FENCE = "(SELECT max(next_fence, :wall_ms) FROM meta)"
 _OWN = f"fence = {_FENCE}, owner = :owner, lease_boot = :boot, lease_until = :lease_until"
 _NOBODY = "owner = NULL, lease_boot = NULL, lease_until = NULL"
@@ -153,8 +158,8 @@ _MOVING = f"""
 """
 
 READ = f"SELECT {_COLUMNS} FROM jobs WHERE {_JOB}"
-# A row's number is the fence that it began with: SQLite tells the number of a row that was inserted, and for all else
-# (RETURNING) it would make a table first.
+# A row's number (rowid) is the fence that it began with.
+# SQLite reports the rowid of an inserted row; for RETURNING it would make a table first.
 CLAIM_NEW = f"""
     INSERT INTO jobs (
         rowid, namespace, queue, key, round, uid, body_sha256, state, hop, fence, owner, lease_boot, lease_until,
@@ -217,7 +222,7 @@ CANCEL_UNSEEN = f"""
     VALUES ({_FENCE}, :namespace, :queue, :key, :round, :uid, 'interrupted', :reason, :now)
 """
 SKIP_FENCE = f"UPDATE meta SET next_fence = {_FENCE} + 1"
-"""After it: the number of its row is no other's."""
+"""To be run after `CANCEL_UNSEEN`, so that no other row gets the same number."""
 CLEAR_CHECKPOINT = f"""
     UPDATE jobs SET checkpoint = NULL, checkpoint_fence = NULL WHERE {_JOB} AND state NOT IN ('running', 'moving')
 """

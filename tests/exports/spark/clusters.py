@@ -190,10 +190,12 @@ class Standalone:
         """The ids of the applications that run."""
         return [app["id"] for app in self.books()["activeapps"]]
 
-    def executors(self) -> list[int]:
-        """The processes that run tasks."""
-        return [
-            pid
-            for pid in session(self.worker.pid)
-            if b"CoarseGrainedExecutorBackend" in Path(f"/proc/{pid}/cmdline").read_bytes()
-        ]
+    def executors(self, application: str = "app-") -> list[int]:
+        """Return the processes that run tasks, of one application or of all."""
+        found = []
+        for pid in session(self.worker.pid):
+            with suppress(OSError):  # it ends meanwhile
+                line = Path(f"/proc/{pid}/cmdline").read_bytes()
+                if b"CoarseGrainedExecutorBackend" in line and application.encode() in line:
+                    found.append(pid)
+        return found

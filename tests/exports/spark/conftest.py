@@ -10,29 +10,38 @@ from typing import Any
 
 import pytest
 
-from steadyworker.exports.spark.archive import build_archive
 from steadyworker.exports.spark.service import SparkService
 from steadyworker.exports.spark.settings import SparkSettings
 from tests.brokers.postgres import Postgres
+from tests.exports.spark.archives import START_WITHIN, archive
 from tests.exports.spark.clusters import ConnectServer, Standalone
 from tests.exports.spark.jdbckit import PASSWORD, password
 from tests.exports.spark.sparkkit import SMALL_TASKS, Made, payments_folder
 
-START_WITHIN = 300.0  # seconds: 180 were not enough on two cores that ten others wanted
+__all__ = ["archive"]
+
+SHARED = ("shaky", "sources", "warm")
+"""Fixtures with a Spark host; the tests that ask for the same one run in one process, so that it is started once."""
 
 
-@pytest.fixture(scope="session")
-def archive(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The folder with the class-data archive that all hosts share."""
-    folder = tmp_path_factory.mktemp("spark")
-    build_archive(SparkSettings(folder=folder, start_within=START_WITHIN))
-    return folder
+@pytest.hookimpl(tryfirst=True)  # before anybody asks for the groups
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        host = next((name for name in SHARED if name in getattr(item, "fixturenames", ())), None)
+        if host and item.get_closest_marker("spark") and not item.get_closest_marker("xdist_group"):
+            item.add_marker(pytest.mark.xdist_group(f"spark {host}"))
 
 
 @pytest.fixture(scope="session")
 def warm(archive: Path) -> Iterator[SparkService]:
-    """A service that stays warm; its tasks are small, so that small data makes many parts."""
-    service = SparkService(SparkSettings(folder=archive, conf=SMALL_TASKS, start_within=START_WITHIN))
+    """
+    A service that stays warm; its tasks are small, so that small data makes many parts.
+
+    Its machine has no locale, as under systemd, and a zone of its own: nothing of either may reach a file.
+    """
+    environ = {**os.environ, "LC_ALL": "C", "TZ": "Asia/Kolkata"}
+    settings = SparkSettings(folder=archive, conf=SMALL_TASKS, start_within=START_WITHIN)
+    service = SparkService(settings, environ=environ)
     yield service
     service.stop(10)
 

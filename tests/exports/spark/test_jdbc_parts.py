@@ -58,7 +58,7 @@ def test_a_url_becomes_a_place_a_user_and_the_drivers_properties(tmp_path: Path)
         ("postgresql://reader:canary@db:x/shop", "t", {}, "it is not shown"),
         ("postgresql://reader:canary@a,b/shop?socketFactory=x", "t", {}, "without a password"),
         ("mysql://reader:canary@db/shop", "t", {}, "it is not shown"),
-        ("postgresql://db", "t", {}, "and a database"),
+        ("postgresql://db", "t", {}, "and one database"),
         (URL + "?socketFactory=evil", "t", {}, "got socketFactory"),
         ("sqlite:", "t", {}, "sqlite:PATH"),
         (URL, "t; DROP TABLE t", {}, "a table's name"),

@@ -25,7 +25,7 @@ from tests.exports.spark.clusters import TOKEN, ConnectServer, free_port
 from tests.exports.spark.sparkkit import ORDER, QUERY, LiveServices, Made, session, session_cpu
 
 # Slow: minutes in all, for a server that is killed has to be started again.
-pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(400)]
+pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(400), pytest.mark.xdist_group("spark servers")]
 
 
 def export(services: LiveServices, payments: Path, to: Path) -> Manifest:

@@ -25,6 +25,7 @@ from tests.exports.spark.sparkkit import BIG, SMALL_TASKS, LiveServices
 pytestmark = [
     pytest.mark.spark,
     pytest.mark.timeout(400),
+    pytest.mark.xdist_group("spark servers"),
     pytest.mark.filterwarnings("ignore:PySpark does not yet fully support:FutureWarning"),
 ]
 

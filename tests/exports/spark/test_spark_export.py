@@ -270,7 +270,7 @@ def test_what_an_export_cannot_be_is_refused(warm: SparkService, payments: Path,
         )
 
     cases: list[tuple[Callable[[], None], str]] = [
-        (lambda: export(table=tmp_path / "missing"), r"table 'payments', got .*missing: nothing there"),
+        (lambda: export(table=tmp_path / "missing"), r"table 'payments', got .*missing, which does not exist"),
         (lambda: export(table=Files(payments, format="csv", schema="nonsense here now")), "query"),
         (lambda: export(totals={"amount": "max"}), r'Expected "sum"'),
         (lambda: export(totals={"merchant": "sum"}), r"integers or decimals in 'merchant', got string"),
@@ -297,15 +297,19 @@ def test_few_rows_are_read_sorted_and_written_by_one_task(warm: SparkService, tm
 
 
 def test_a_small_export_beside_a_big_one_starts_at_once(warm: SparkService, payments: Path, tmp_path: Path) -> None:
-    """As fast as alone but for a task of its neighbour's at each step: never behind the whole of it."""
+    """
+    As fast as alone but for a task of its neighbour's at each step: never behind the whole of it.
+
+    Counted in the neighbour's tasks, of which it has 20,000: a busy machine makes both slow.
+    """
     small = QUERY + " WHERE id < 10"
-    at = time.monotonic()
     ask(warm, small, tmp_path / "alone.csv", payments=payments)
-    alone = time.monotonic() - at
     begun, ended = threading.Event(), threading.Event()
+    tasks: list[int] = []
 
     def on_event(event: Mapping[str, Any]) -> None:
         if event["type"] == "progress":
+            tasks.append(event["done"])
             begun.set()
 
     def big() -> None:
@@ -320,14 +324,14 @@ def test_a_small_export_beside_a_big_one_starts_at_once(warm: SparkService, paym
     thread = threading.Thread(target=big)
     thread.start()
     assert begun.wait(60)
-    at = time.monotonic()
+    before = tasks[-1]
     _, lines = ask(warm, small, tmp_path / "small.csv", payments=payments)
-    took = time.monotonic() - at
+    meanwhile = tasks[-1] - before
     ended.set()
     services.hear()
     thread.join(60)
     assert len(lines) == 11
-    assert took < max(5, 5 * alone)
+    assert meanwhile < 40, "what five seconds of two cores take"
     assert not (tmp_path / "big.csv").exists()
 
 

@@ -23,6 +23,7 @@ from steadyworker.exports.spark.service import SparkService
 from steadyworker.exports.spark.settings import SparkSettings
 from steadyworker.exports.verifying import verify
 from tests.conftest import Eventually
+from tests.exports.spark.archives import START_WITHIN
 from tests.exports.spark.sparkkit import (
     BIG,
     ORDER,
@@ -55,6 +56,23 @@ def made(archive: Path, tmp_path: Path) -> Iterator[Callable[..., SparkService]]
         service.stop(10)
 
 
+@pytest.fixture(scope="module")
+def shaky(archive: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkService]:
+    """A service whose hosts the tests kill, freeze and leave to the next test as they are; a job has one more chance."""
+    settings = SparkSettings(
+        folder=archive,
+        scratch=tmp_path_factory.mktemp("shaky"),
+        conf=SMALL_TASKS,
+        start_within=START_WITHIN,
+        resubmissions=1,
+        ping_every=0.5,
+        hung_after=8,
+    )
+    service = SparkService(settings)
+    yield service
+    service.stop(10)
+
+
 def host_of(service: SparkService) -> int:
     return service._hosts[0].process.pid
 
@@ -78,10 +96,10 @@ def at(kind: str, do: Callable[[], None], times: int = 1) -> Callable[[Mapping[s
 
 
 def test_a_host_that_dies_mid_export_costs_a_resubmission_and_the_file_is_the_same(
-    made: Callable[..., SparkService], payments: Path, tmp_path: Path, eventually: Eventually
+    shaky: SparkService, payments: Path, tmp_path: Path
 ) -> None:
     """SIGKILL of the host while its parts are being joined, then of the JVM before its first part."""
-    service = made()
+    service = shaky
     undisturbed = export(LiveServices(service), payments, tmp_path / "a.csv")
     hosts = [host_of(service)]
 
@@ -103,14 +121,17 @@ def test_a_host_that_dies_mid_export_costs_a_resubmission_and_the_file_is_the_sa
     assert services.events[-1]["submissions"] == 2
     assert host_of(service) not in hosts
     assert [session(host) for host in hosts] == [[], []]
-    assert len(list((tmp_path / "scratch" / "hosts").iterdir())) == 1, "the dead hosts' folders are gone"
+    assert list(service._settings.hosts.iterdir()) == [service._hosts[0].process.folder], "the dead hosts' are gone"
     assert not list(tmp_path.glob(".sw-stage/**/part-*"))
 
 
 def test_a_jvm_that_is_killed_while_it_starts_is_started_again(
-    made: Callable[..., SparkService], payments: Path, tmp_path: Path, eventually: Eventually
+    shaky: SparkService, payments: Path, tmp_path: Path, eventually: Eventually
 ) -> None:
-    service = made()
+    service = shaky
+    for host in service._hosts:
+        host.kill()
+    eventually(lambda: not service._hosts, within=60)
     killed: list[int] = []
 
     def kill() -> None:
@@ -132,10 +153,10 @@ def test_a_jvm_that_is_killed_while_it_starts_is_started_again(
 
 
 def test_a_job_that_kills_every_host_is_given_up_and_its_neighbour_is_not(
-    made: Callable[..., SparkService], payments: Path, tmp_path: Path, eventually: Eventually
+    shaky: SparkService, payments: Path, tmp_path: Path
 ) -> None:
     """Both are on the host that dies first; then each runs alone, and only the culprit's hosts go on dying."""
-    service = made(resubmissions=1)
+    service = shaky
     begun = threading.Event()
     ends: list[str] = []
 
@@ -165,41 +186,36 @@ def test_a_job_that_kills_every_host_is_given_up_and_its_neighbour_is_not(
     assert "host-died" in ends[0]
 
 
-def test_a_host_knows_neither_locale_nor_zone_of_the_machine(archive: Path, tmp_path: Path) -> None:
+def test_a_host_knows_neither_locale_nor_zone_of_the_machine(warm: SparkService, tmp_path: Path) -> None:
     """No locale, as under systemd; names of files are neither ASCII nor patterns; a parameter without a zone is UTC."""
-    environ = {**os.environ, "LC_ALL": "C", "TZ": "Asia/Kolkata"}
-    service = SparkService(SparkSettings(folder=archive, scratch=tmp_path / "scratch"), environ=environ)
+    assert warm._environ is not None
+    assert (warm._environ["LC_ALL"], warm._environ["TZ"]) == ("C", "Asia/Kolkata")
     folder = tmp_path / "öffentlich [1]{a,b}*#%20"
     payments_folder(folder / "payments", 20)
     since = payment(3)[2]
-    try:
-        manifest = SparkExport(
-            QUERY + " WHERE paid_at >= :since",
-            tables={"payments": folder / "payments"},
-            order_by=ORDER,
-            params={"since": since},
-        ).write(LiveServices(service), folder / "out.csv")
-    finally:
-        service.stop(10)
+    manifest = SparkExport(
+        QUERY + " WHERE paid_at >= :since",
+        tables={"payments": folder / "payments"},
+        order_by=ORDER,
+        params={"since": since},
+    ).write(LiveServices(warm), folder / "out.csv")
     assert manifest.rows == sum(payment(number)[2] >= since for number in range(20))
-    assert [path.name for path in tmp_path.iterdir() if path.name != "scratch"] == [folder.name]
+    assert [path.name for path in tmp_path.iterdir()] == [folder.name]
     assert verify(folder / "out.csv") == manifest
 
 
-def test_text_that_is_no_text_ends_the_job(made: Callable[..., SparkService], tmp_path: Path) -> None:
+def test_text_that_is_no_text_ends_the_job(warm: SparkService, tmp_path: Path) -> None:
     export = SparkExport("SELECT 1 AS id, CAST(X'FF' AS STRING) AS text", tables={}, order_by=("id",))
     with pytest.raises(ExportError, match="Expected text in UTF-8 from Spark"):
-        export.write(LiveServices(made()), tmp_path / "out.csv")
+        export.write(LiveServices(warm), tmp_path / "out.csv")
     assert not (tmp_path / "out.csv").exists()
 
 
-def test_a_jvm_that_hangs_is_replaced(made: Callable[..., SparkService], payments: Path, tmp_path: Path) -> None:
-    service = made(ping_every=0.5, hung_after=8)
-
+def test_a_jvm_that_hangs_is_replaced(shaky: SparkService, payments: Path, tmp_path: Path) -> None:
     def freeze() -> None:
-        os.kill(java_of(host_of(service)), signal.SIGSTOP)
+        os.kill(java_of(host_of(shaky)), signal.SIGSTOP)
 
-    services = LiveServices(service, on_event=at("started", freeze))
+    services = LiveServices(shaky, uid="frozen", on_event=at("started", freeze))
     assert export(services, payments, tmp_path / "out.csv").rows == 60_000
     assert services.events[-1]["submissions"] == 2
 
@@ -222,7 +238,8 @@ def test_an_idle_host_ends_and_its_folder_with_it(
     assert list((tmp_path / "scratch" / "hosts").iterdir()) == []
 
 
-@pytest.mark.parametrize("limit", [{"max_rss": 1}, {"jobs_per_host": 1}])
+# How many jobs a host is given, test_many_small_exports_lose_none_and_slow_none_down counts, too.
+@pytest.mark.parametrize("limit", [{"max_rss": 1}, pytest.param({"jobs_per_host": 1}, marks=pytest.mark.slow)])
 def test_a_host_that_has_had_its_share_takes_no_more_and_ends(
     made: Callable[..., SparkService], payments: Path, tmp_path: Path, eventually: Eventually, limit: dict[str, int]
 ) -> None:

@@ -8,6 +8,7 @@ import random
 from datetime import UTC, date, datetime
 from decimal import Decimal
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -21,6 +22,7 @@ from steadyworker.exports.spark.hosts import Call, Host
 from steadyworker.exports.spark.java import find_java
 from steadyworker.exports.spark.join import Join, LineCount
 from steadyworker.exports.spark.params import from_param, to_param
+from steadyworker.exports.spark.process import HostProcess
 from steadyworker.exports.spark.protocol import Database, Lines, Plan
 from steadyworker.exports.spark.service import SparkService
 from steadyworker.exports.spark.settings import SparkSettings
@@ -128,7 +130,7 @@ def test_a_tables_format_is_what_its_first_visible_file_says(tmp_path: Path) -> 
     assert source_of("t", tmp_path / "month=3").format == "json"
     assert source_of("t", Files("s3a://bucket/t", format="csv")).path == "s3a://bucket/t"
     for name, table, says in [
-        ("t", tmp_path / "none", "nothing there"),
+        ("t", tmp_path / "none", "which does not exist"),
         ("t", Path(__file__), r"end in \.parquet"),
         ("a b", tmp_path, "table name"),
     ]:
@@ -273,3 +275,13 @@ def test_a_database_may_be_silent_for_as_long_as_its_own_limit_says(tmp_path: Pa
         plan = Plan(query="", tables=dict(tables), order_by=(), lines=lines, parts="/")
         host.submit(Call(f"job-{number}", plan, lambda _: None))
     assert limits == [90.0, 1800.0]
+
+
+def test_the_end_of_a_hosts_log_begins_with_the_error_that_ended_its_jvm(tmp_path: Path) -> None:
+    """Python's traceback of the connection that was lost stands behind it, and is longer than the lines that are kept."""
+    traceback = [f'  File "py4j/clientserver.py", line {number}' for number in range(60)]
+    lines = ["starting", "java.lang.OutOfMemoryError: Java heap space", *traceback, "Py4JNetworkError: no reply"]
+    (tmp_path / "log").write_text("\n".join(lines))
+    host: Any = SimpleNamespace(folder=tmp_path)
+    tail = HostProcess.log_tail(host).split(" | ")
+    assert (tail[0], tail[-1], len(tail)) == (lines[1], lines[-1], 6)

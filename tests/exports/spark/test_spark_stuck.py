@@ -13,6 +13,7 @@ from steadyworker.exports.spark.export import SparkExport
 from steadyworker.exports.spark.process import KEPT_LOG
 from steadyworker.exports.spark.service import SparkService
 from steadyworker.exports.spark.settings import SparkSettings
+from tests.exports.spark.archives import share
 from tests.exports.spark.sparkkit import LiveServices
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(400)]
@@ -29,8 +30,7 @@ def made(archive: Path, tmp_path: Path) -> Iterator[Callable[..., SparkService]]
 
     def make(**settings: Any) -> SparkService:
         services.append(SparkService(SparkSettings(folder=tmp_path, **settings)))
-        for classes in archive.glob("*.jsa"):
-            (tmp_path / classes.name).symlink_to(classes)
+        share(archive, tmp_path)
         return services[-1]
 
     yield make

@@ -1,4 +1,4 @@
-"""Two runs of one Spark export in real worker processes, the first frozen past its lease (contract S7)."""
+"""Two runs of one Spark export in real worker processes, the first frozen past its lease."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ import pytest
 
 from steadyworker.exports.verifying import verify
 from steadyworker.ledger.base import State
+from tests.exports.spark.archives import share
 from tests.exports.spark.handed import ROWS
 from tests.support.stage import Stage
 
@@ -25,15 +26,16 @@ LONG = 240.0
 @pytest.fixture
 def stage(tmp_path: Path, archive: Path) -> Iterator[Stage]:
     """A broker, a ledger, and worker processes whose Spark hosts start quickly."""
-    (tmp_path / "state" / "spark").mkdir(parents=True)
-    for path in archive.glob("*.jsa"):
-        (tmp_path / "state" / "spark" / path.name).symlink_to(path)
+    share(archive, tmp_path / "state" / "spark")
     made = Stage(tmp_path)
     yield made
     made.close()
 
 
-@pytest.mark.parametrize("point", ["staged", "leave", "link"])
+# Both runs compute in the first; test_commit.py has the others without Spark.
+@pytest.mark.parametrize(
+    "point", ["staged", *(pytest.param(point, marks=pytest.mark.slow) for point in ("leave", "link"))]
+)
 def test_a_run_that_was_frozen_past_its_lease_changes_nothing_when_it_goes_on(stage: Stage, point: str) -> None:
     """
     One file, the job done once, and the stale run says `fenced`.
