@@ -120,7 +120,7 @@ def test_a_delivery_timeout_below_the_time_limit_is_a_warning() -> None:
     broker = replace(NETWORK, delivery_timeout=1800)
     only(found(broker=broker), "warning", "takes a delivery back after 1800 s", "above time_limit")
     assert found(spec(time_limit=1800), broker=broker) == []
-    only(found(spec(time_limit=None), broker=broker), "warning", "may run for ever", "delivery timeout")
+    only(found(spec(time_limit=None), broker=broker), "warning", "may run without a time limit", "delivery timeout")
 
 
 @pytest.mark.parametrize(
@@ -159,11 +159,11 @@ def test_a_namespace_must_be_a_name() -> None:
 
 
 def test_two_workers_on_one_queue_are_refused() -> None:
-    only(found(spec(), spec()), "error", "one Worker for queue 'exports', got 2", "a queue of its own")
+    only(found(spec(), spec()), "error", "one Worker for queue 'exports', got 2", "its own queue")
 
 
 def test_dead_letters_do_not_come_back_as_jobs() -> None:
-    only(found(spec(dead_letter_queue="exports")), "error", "read its dead letters as jobs", "dead_letter_queue")
+    only(found(spec(dead_letter_queue="exports")), "error", "a dead-letter queue for", "dead_letter_queue")
 
 
 def test_concurrency_is_for_one_target() -> None:
@@ -191,7 +191,7 @@ def test_a_password_on_the_command_line_is_a_warning_without_it() -> None:
 def test_a_group_that_is_killed_as_one_is_a_warning() -> None:
     only(found(host=Host(kills_group=True)), "warning", "kills this whole cgroup", "singleProcessOOMKill")
     stops = Host(unit=Unit("w.service", oom_policy="stop"))
-    only(found(host=stops), "warning", "systemd stops all of w.service", "OOMPolicy=continue in w.service")
+    only(found(host=stops), "warning", "systemd stops the whole unit w.service", "OOMPolicy=continue in w.service")
     assert found(host=Host(unit=Unit("w.service", oom_policy="continue"))) == []
 
 
@@ -209,7 +209,12 @@ def test_a_stop_budget_above_the_platforms_is_a_warning() -> None:
 
 def test_slots_that_together_may_use_more_than_there_is_are_a_warning() -> None:
     greedy = spec(memory_limit="1 GiB", concurrency=3)
-    only(found(greedy, host=Host(memory_limit=2 << 30)), "warning", "3.0 GiB, of 2.0 GiB", "memory_limit")
+    only(
+        found(greedy, host=Host(memory_limit=2 << 30)),
+        "warning",
+        "3.0 GiB, but the cgroup allows only 2.0 GiB",
+        "memory_limit",
+    )
     assert found(greedy, host=Host(memory_limit=4 << 30)) == []
 
 

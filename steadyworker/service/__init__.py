@@ -1,14 +1,15 @@
 """
-The worker process: wires the parts together, starts them, watches them and stops them.
+The worker process: wires its parts together, starts them, watches them and stops them.
 
 | file | subject |
 |---|---|
 | `launch.py` | `run(...)`: from Worker classes to an exit code |
-| `assemble.py` | the one file that knows every part, and connects them |
+| `assemble.py` | creates every part and connects them |
 | `service.py` | the life of the process: signals, stages, the stop budget |
-| `monitor.py`, `stop_conditions.py` | what is watched, and which finding ends the process |
-| `watchdog.py` | evidence that each thread still moves |
-| `checks.py` | what is verified before the first message |
+| `monitor.py` | the watchdog report, the health probes and systemd |
+| `stop_conditions.py` | the conditions that end the process without a signal |
+| `watchdog.py` | finds the threads that no longer turn |
+| `checks.py` | the checks before the first message |
 | `health.py` | the HTTP server of `/livez`, `/readyz` and `/metrics` |
-| `pool.py` | threads that carry out settlements that wait for a broker |
+| `pool.py` | the threads for settlements that wait for the broker |
 """

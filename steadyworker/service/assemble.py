@@ -1,7 +1,8 @@
 """
-The one file that knows every part: it wires a worker process together.
+Creates the parts of a worker process, and wires them together.
 
-Everything else is given what it needs; nothing is global.
+Only this file knows every part.
+Every other part receives what it needs as arguments; nothing is global.
 """
 
 from __future__ import annotations
@@ -39,7 +40,7 @@ from steadyworker.worker import Worker
 
 @dataclass(slots=True)
 class Assembly:
-    """A worker process, wired: what the service starts, watches and stops."""
+    """A wired worker process: all the parts that the service starts, watches and stops."""
 
     options: Options
     ledger: Ledger
@@ -52,12 +53,20 @@ class Assembly:
     pools: Sequence[SettlePool]
 
     def purge(self) -> None:
-        """Forget what need not be kept; a ledger that is away is asked again another time."""
+        """
+        Delete the ledger rows that need not be kept any longer.
+
+        If the ledger cannot be reached, nothing is deleted this time.
+        """
         with suppress(LedgerUnavailable):
             self.ledger.purge()
 
     def close(self) -> None:
-        """Say goodbye to the ledger, and free the owner lock: whatever is still ours may be taken over at once."""
+        """
+        Unregister from the ledger, close it, and free the owner lock.
+
+        Other workers may then take over at once any job that this process still holds.
+        """
         with suppress(LedgerUnavailable):
             self.ledger.unregister(self.owner)
         self.ledger.close()
@@ -66,7 +75,7 @@ class Assembly:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """Everything that is decided before a broker is asked: the Workers' specs, and the adapters that are opened for them."""
+    """All that is known before a broker is contacted: the Workers' specs, the ledger, and an adapter for each spec."""
 
     options: Options
     specs: Sequence[WorkerSpec]
@@ -76,7 +85,7 @@ class Plan:
     times: Times = field(default_factory=Times)
 
     def findings(self) -> list[Finding]:
-        """Everything that is wrong, errors first: what `checks` finds, and what Spark's settings do."""
+        """Return all findings of the checks and of Spark's settings, errors first."""
         found = [
             *check(self.specs, self.options, self.adapters, self.ledger),
             *_spark(self.options).findings(),
@@ -86,15 +95,15 @@ class Plan:
 
 def specs_of(workers: Sequence[type[Worker[Any, Any]]], options: Options) -> list[WorkerSpec]:
     """
-    The Workers with the file's and the command line's overrides.
+    Return the Workers' specs, with the overrides of the file and of the command line.
 
-    Raises ConfigError when there is none, when two Workers consume one queue, or --concurrency is given for more than one.
+    Raises ConfigError if there is no Worker, if two Workers consume one queue, or if --concurrency is given for more than one.
     """
     if not workers:
         raise ConfigError("Expected at least one Worker to run, got none: pass its class, as in run(PaymentExports).")
     if options.concurrency is not None and len(workers) > 1:
         names = ", ".join(worker.__name__ for worker in workers)
-        msg = f"Expected one Worker beside --concurrency, got {names}: use [workers.NAME] in steadyworker.toml."
+        msg = f"Expected one Worker beside --concurrency, got {names}: set concurrency in [workers.NAME] of steadyworker.toml."
         raise ConfigError(msg)
     specs = []
     for worker in workers:
@@ -106,13 +115,13 @@ def specs_of(workers: Sequence[type[Worker[Any, Any]]], options: Options) -> lis
     for spec in specs:
         other = seen.setdefault(spec.queue, spec)
         if other is not spec:
-            msg = f"Expected one Worker for each queue, got {other.target} and {spec.target} for {spec.queue!r}: take one out."
+            msg = f"Expected one Worker for each queue, got {other.target} and {spec.target} for {spec.queue!r}: run only one of them."
             raise ConfigError(msg)
     return specs
 
 
 def plan(workers: Sequence[type[Worker[Any, Any]]], options: Options, times: Times | None = None) -> Plan:
-    """Open ledger and adapters, connect nothing."""
+    """Open the ledger and the adapters; does not connect to any broker."""
     specs = specs_of(workers, options)
     clock, times = SystemClock(), times or Times()
     ledger = open_ledger(options, clock, times, socket.gethostname())
@@ -126,9 +135,10 @@ def assemble(
     spare: Spare | None = None,
 ) -> Assembly:
     """
-    Wire a worker process; nothing is started yet, but for a spare child that the first slot takes.
+    Wire a worker process.
 
-    Raises ConfigError for a namespace of another broker, BrokerUnavailable when a broker does not answer.
+    Nothing is started here, except the threads of the settle pools; `spare` is a child that runs already, for the first slot.
+    Raises ConfigError if the namespace is bound to another broker, and BrokerUnavailable if a broker does not respond.
     """
     options, clock, times = plan.options, plan.clock, plan.times
     namespaces = [
@@ -155,7 +165,7 @@ def assemble(
             times=times,
             emit=emit,
             submit=team.submit,
-            hurry=lambda: keeper.hurry(),  # noqa: PLW0108 - the keeper is made below: it serves every runner
+            hurry=lambda: keeper.hurry(),  # noqa: PLW0108 - the keeper is created below, because it serves every runner
             quota=quota,
             services=services,
             stop_on_ledger_loss=options.stops_on_ledger_loss,
@@ -174,7 +184,11 @@ def assemble(
 
 
 def counted(broker: Capabilities, options: Options) -> bool:
-    """Whether consumers are compared with owners: not where all are on one host by nature, or by the operator's word."""
+    """
+    Return whether this broker's consumers are compared with the owners in the ledger.
+
+    They are not if all consumers are on one host, by the broker's nature or by the option --ledger-reach.
+    """
     return broker.counts_consumers and not broker.one_host and options.ledger_reach != "host"
 
 
@@ -202,7 +216,11 @@ def _spark(options: Options) -> SparkSettings:
 
 
 def _services(options: Options, clock: Clock) -> Mapping[str, JobService]:
-    """What jobs may ask of this process; nothing of it is started before the first one asks, but what the dead have left goes."""
+    """
+    Return the services that jobs may call in this process.
+
+    A service starts with its first call; only what dead processes left behind is removed now.
+    """
     spark = SparkService(_spark(options), clock=clock)
     spark.reap()
     return {"spark": spark}

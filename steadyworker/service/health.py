@@ -1,10 +1,12 @@
 """
-`/livez` and `/readyz` over HTTP, from a snapshot that somebody else takes.
+Serves `/livez`, `/readyz` and `/metrics` over HTTP.
 
-`/livez` says whether the process is to be restarted, `/readyz` whether it takes messages: 200, or 503 with reasons.
-The body is text, or JSON where the request accepts only that.
-`/metrics` is there where somebody gives a page for it (`steadyworker.telemetry.metrics`).
-A prober gets few seconds and few kilobytes, and a few of them are served at a time: probing cannot wear the worker out.
+`/livez` returns 200 while the process is alive; 503 means that it should be restarted.
+`/readyz` returns 200 while the process takes messages, else 503.
+Each 503 has its reasons in the body: as text, or as JSON if the request accepts JSON and no text.
+`/metrics` returns a page that the caller provides (`steadyworker.telemetry.metrics`), else 404.
+
+A request may take 5 seconds and 8 KiB, and 16 requests are served at a time, so that probes cannot overload the worker.
 """
 
 from __future__ import annotations
@@ -27,12 +29,12 @@ from steadyworker.telemetry.metrics import Page
 _HEAD_BYTES = 8 << 10
 _WITHIN = 5.0
 _AT_A_TIME = 16
-_LOOK_EVERY = 0.2  # seconds that a stop may wait
+_LOOK_EVERY = 0.2  # seconds by which a stop may be delayed
 
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """Why the process is not alive, and why it is not ready; nothing means that it is."""
+    """Reasons why the process is not alive, and why it is not ready; empty if it is."""
 
     unlive: tuple[str, ...] = ()
     unready: tuple[str, ...] = ()
@@ -40,15 +42,15 @@ class Snapshot:
 
 class HealthServer:
     """
-    Answers probes on a thread of its own.
+    HTTP server for the probes, on its own thread.
 
     Args:
-        address: `host:port`; port 0 takes a free one.
-        snapshot: Asked for each probe, from any thread; must answer at once.
-        metrics: The page at `/metrics`; without one the path is not there.
+        address: `host:port`; port 0 takes a free port.
+        snapshot: Called for each probe, from any thread; must return at once.
+        metrics: The page at `/metrics`; without it that path returns 404.
 
     Raises:
-        ConfigError: The address cannot be listened on.
+        ConfigError: The server cannot listen on this address.
     """
 
     def __init__(
@@ -63,7 +65,7 @@ class HealthServer:
             self._server = _Server(host.strip("[]"), int(port), snapshot, clock or SystemClock(), metrics)
         except (OSError, OverflowError) as error:
             raise ConfigError(
-                f"Expected to listen on {address} for --health, got: {error}. Choose another address, or take it out."
+                f"Expected to listen on {address} for --health, got: {error}. Choose another address, or leave --health out."
             ) from error
         self._thread = threading.Thread(
             target=self._server.serve_forever, args=(_LOOK_EVERY,), name="health", daemon=True
@@ -71,16 +73,16 @@ class HealthServer:
 
     @property
     def address(self) -> str:
-        """Where it listens, as `host:port`."""
+        """The address that it listens on, as `host:port`."""
         host, port = self._server.server_address[:2]
         return f"[{host!s}]:{port}" if ":" in str(host) else f"{host!s}:{port}"
 
     def start(self) -> None:
-        """Begin to answer."""
+        """Start to answer probes."""
         self._thread.start()
 
     def stop(self) -> None:
-        """Stop listening; safe twice, and before `start`."""
+        """Stop listening; can be called twice, and before `start`."""
         if self._thread.is_alive():
             self._server.shutdown()
             self._thread.join()
@@ -90,7 +92,7 @@ class HealthServer:
 class _Server(ThreadingHTTPServer):
     request_queue_size = 64
     daemon_threads = True
-    block_on_close = False  # a prober that hangs must not hold the stop up
+    block_on_close = False  # a probe that hangs must not delay the stop
 
     def __init__(
         self, host: str, port: int, snapshot: Callable[[], Snapshot], clock: Clock, metrics: Page | None
@@ -103,7 +105,7 @@ class _Server(ThreadingHTTPServer):
         super().__init__((host, port), _Probe)
 
     def server_bind(self) -> None:
-        """Without the look-up of our own name that HTTPServer makes: it may wait for a name server."""
+        """Bind without HTTPServer's look-up of the host name, which may wait for a name server."""
         self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         self.socket.bind(self.server_address)
         self.server_address = self.socket.getsockname()
@@ -114,7 +116,7 @@ class _Server(ThreadingHTTPServer):
             return
         try:
             super().process_request(request, client_address)
-        except RuntimeError:  # no thread can be started
+        except RuntimeError:  # no thread could be started
             self._places.release()
             raise
 
@@ -125,7 +127,7 @@ class _Server(ThreadingHTTPServer):
             self._places.release()
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """A prober that went away is nobody's trouble."""
+        """Ignore a prober that has disconnected."""
 
 
 class _Probe(BaseHTTPRequestHandler):
@@ -136,7 +138,7 @@ class _Probe(BaseHTTPRequestHandler):
         return cast(_Server, self.server)
 
     def handle(self) -> None:
-        """One request, whose head is read here with a limit on its bytes and on the whole time."""
+        """Handle one request; its head is read here, with a limit on its bytes and on the whole time."""
         if head := self._head():
             self.rfile = BytesIO(head)
             self.handle_one_request()
@@ -148,11 +150,11 @@ class _Probe(BaseHTTPRequestHandler):
             self._count()
             return
         if path not in ("/livez", "/readyz"):
-            self._say(HTTPStatus.NOT_FOUND, ("expected /livez or /readyz",))
+            self._say(HTTPStatus.NOT_FOUND, ("expected /livez, /readyz or /metrics",))
             return
         try:
             snapshot = self._ours.snapshot()
-        except Exception as error:  # noqa: BLE001 - whatever it is, the prober hears of it and the server goes on
+        except Exception as error:  # noqa: BLE001 - the prober receives any error, and the server goes on
             self._say(HTTPStatus.INTERNAL_SERVER_ERROR, (f"no snapshot: {type(error).__name__}",))
             return
         reasons = snapshot.unlive if path == "/livez" else (*snapshot.unlive, *snapshot.unready)
@@ -161,18 +163,20 @@ class _Probe(BaseHTTPRequestHandler):
     do_HEAD = do_GET  # noqa: N815 - the stdlib's name
 
     def send_error(self, code: int, message: str | None = None, explain: str | None = None) -> None:
-        """What is no GET or HEAD, or no HTTP: said without echoing any of it."""
+        """Send an error for what is not GET or HEAD, or not HTTP, without repeating any of the request."""
         del message, explain
         # The base class answers 501 for a method that it does not find.
         status = HTTPStatus.METHOD_NOT_ALLOWED if code == HTTPStatus.NOT_IMPLEMENTED else HTTPStatus(code)
         self._say(status, ("expected GET or HEAD of /livez or /readyz",))
 
     def log_message(self, format: str, *args: Any) -> None:
-        """Probes come every few seconds: they are not logged."""
+        """Log nothing: probes arrive every few seconds."""
 
     def _count(self) -> None:
         if self._ours.metrics is None:
-            self._say(HTTPStatus.NOT_FOUND, ("no metrics here: they need prometheus-client (steadyworker[metrics])",))
+            self._say(
+                HTTPStatus.NOT_FOUND, ("no metrics: install prometheus-client (pip install 'steadyworker[metrics]')",)
+            )
         else:
             content_type, body = self._ours.metrics(self.headers.get("Accept", ""))
             self._send(HTTPStatus.OK, content_type, body)

@@ -1,4 +1,4 @@
-"""`run`: from Worker classes and settings to a worker process, and its exit code."""
+"""`run`: runs Worker classes in a worker process, and returns its exit code."""
 
 from __future__ import annotations
 
@@ -31,18 +31,21 @@ def run(
     **settings: object,
 ) -> int:
     """
-    Run these Workers in this process until it is told to stop; blocks, and answers the exit code.
+    Run these Workers in this process until a signal stops it, and return the exit code.
+
+    Call it from the main thread, because only that thread can catch signals.
+    If a setting or a check is wrong in a way that no retry can heal, the remedy is logged and 78 is returned.
 
     Args:
-        workers: Worker classes; two on one queue are refused.
-        broker: Where the queues are; explicit arguments win over environment and file.
-        ledger: Where jobs are recorded.
-        config_file: A `steadyworker.toml` that must be there, instead of the working directory's.
+        workers: Worker classes; two for one queue are refused.
+        broker: URL of the broker; explicit arguments win over environment and file.
+        ledger: URL of the ledger, which records the jobs.
+        config_file: A settings file that must exist, instead of `steadyworker.toml` in the working directory.
         listeners: Called with each event (`steadyworker.events`), in the runner's thread; they observe and change nothing.
         settings: Any other run option by its name (`stop_within=3600`).
 
-    Call it from the main thread: only that one can catch signals.
-    A setting or a check that no retry can heal is logged with its remedy and answers 78.
+    Raises:
+        RuntimeError: The caller is not the main thread.
     """
     return launch(workers, {"broker": broker, "ledger": ledger, **settings}, config_file, listeners)
 
@@ -54,10 +57,10 @@ def launch(
     listeners: Sequence[Listener] = (),
     spare: Spare | None = None,
 ) -> int:
-    """`run`, with settings that may be None for "not given", and a child in reserve."""
+    """Do what `run` does, with settings that may be None for "not given", and a spare child that runs already."""
     if threading.current_thread() is not threading.main_thread():
         raise RuntimeError(
-            "Expected run to be called from the main thread, which alone can catch signals: call it there."
+            "Expected a call of run from the main thread, got another thread: only the main thread can catch signals."
         )
     try:
         options = resolve.load(settings, os.environ, Path.cwd(), config_file)
@@ -80,7 +83,11 @@ def launch(
 
 
 def _checked(planned: Plan, listeners: Sequence[Listener], spare: Spare | None, told: set[Finding]) -> Assembly:
-    """Wire the parts, once every check has passed; what was `told` before, at an earlier try, is not said again."""
+    """
+    Run the checks, and wire the parts if none found an error.
+
+    A warning that is in `told` was logged at an earlier try, and is not logged again.
+    """
     log = get_logger("steadyworker.check")
     findings = planned.findings()
     errors = [finding for finding in findings if finding.level == "error"]

@@ -1,7 +1,7 @@
 """
-How a worker process is seen from outside: the watchdog's verdict, `/livez` and `/readyz`, systemd.
+Reports how the worker process is: to the watchdog, to `/livez` and `/readyz`, and to systemd.
 
-All three speak from the same evidence, taken once a second by the main thread.
+All three use the same evidence, which the main thread collects once a second.
 """
 
 from __future__ import annotations
@@ -19,19 +19,26 @@ from steadyworker.telemetry.metrics import Page
 
 _LOOK_EVERY = 1.0
 _TURN_LIMIT = 30.0
-"""A loop that turns every 5 s when idle, and may wait for two ledger calls, is stuck after this many seconds."""
+"""
+Seconds without a turn after which a loop is stuck.
+
+A loop turns every 5 s when it is idle, and may wait for two ledger calls.
+"""
 _EXTEND_BY = 10.0
 
 
 class Monitor:
     """
-    Looks at the parts, and tells whoever asks.
+    Watches the parts, and reports their state to the probes and to systemd.
 
-    1. `open` starts to answer probes and says READY=1, before any broker is asked: a unit must start while its broker is down.
-    2. `wait` says what is waited for, until `begin` names the parts.
-    3. `look` takes the evidence; the watchdog is fed only while every vital part turns.
-       What is in the way of being ready is logged once, and so is its end; STOPPING=1 is said when the stop begins.
-    4. `end` stops answering.
+    1. `open` starts the health server and sends READY=1.
+       It does so before any broker is contacted, because a unit must start while its broker is down.
+    2. `wait` sets the reason for not being ready, until `begin` names the parts to watch.
+    3. `look` collects the evidence.
+       It feeds systemd's watchdog only while every vital part turns.
+       Each reason for not being ready is logged once, and so is its end.
+       STOPPING=1 is sent when the stop begins.
+    4. `end` stops the health server.
     """
 
     def __init__(
@@ -56,19 +63,19 @@ class Monitor:
         self._log = get_logger("steadyworker.service")
 
     def open(self) -> None:
-        """Answer probes, and tell systemd that the process runs."""
+        """Start to answer probes, and report READY=1 to systemd."""
         if self._server is not None:
             self._server.start()
             self.address = self._server.address
         self._notifier.ready()
 
     def wait(self, cause: str) -> None:
-        """Not ready, for this cause; alive all the same."""
+        """Report that the process is alive, but not ready for this cause."""
         self._unready = {"broker": cause}
         self._feed(self._clock.monotonic())
 
     def begin(self, assembly: Assembly) -> None:
-        """Watch these parts from now on."""
+        """Start to watch the parts of this assembly."""
         parts = [
             Part("keeper", lambda: assembly.keeper.last_turn, self._times.renew * 2 + self._times.call_timeout * 2)
         ]
@@ -79,7 +86,7 @@ class Monitor:
         self._watchdog = Watchdog(self._clock, parts, _LOOK_EVERY)
 
     def look(self, assembly: Assembly, stage: Stage) -> None:
-        """Take the evidence, at most once a second, and tell systemd."""
+        """Collect the evidence, at most once a second, and report it to systemd."""
         now = self._clock.monotonic()
         if self._watchdog is None or now - self._looked_at < _LOOK_EVERY:
             return
@@ -101,14 +108,18 @@ class Monitor:
                 self._notifier.extend_timeout(_EXTEND_BY)
 
     def _feed(self, now: float) -> None:
-        """WATCHDOG=1, when it is time for it."""
+        """Send WATCHDOG=1 if it is due."""
         every = self._notifier.watchdog_every
         if every is not None and now - self._fed_at >= min(every, _EXTEND_BY) - _LOOK_EVERY:
             self._fed_at = now
             self._notifier.watchdog()
 
     def _tell(self, unready: Mapping[str, str]) -> None:
-        """Log what has been in the way for two looks: less is no trouble, and every start has some."""
+        """
+        Log each reason for not being ready that was seen in two looks, and its end.
+
+        A reason that was seen once may be part of a normal start.
+        """
         for part in (unready.keys() & self._unready.keys()) - self._told:
             self._told.add(part)
             self._log.warning("not_ready", part=part, why=unready[part])
@@ -123,17 +134,17 @@ class Monitor:
 
     @property
     def stuck(self) -> tuple[str, ...]:
-        """The parts that do not turn, as of the last look."""
+        """The parts that did not turn, as of the last look."""
         return self._verdict.stuck
 
     def snapshot(self) -> Snapshot:
-        """Why we are not alive, and why not ready; from any thread."""
+        """Return why the process is not alive, and why it is not ready; callable from any thread."""
         stuck = tuple(f"stuck: {part}" for part in self._verdict.stuck)
         unready = tuple(f"{part}: {why}" for part, why in self._unready.items())
         return Snapshot((), (*stuck, *unready)) if self._verdict.alive else Snapshot(stuck, unready)
 
     def end(self) -> None:
-        """The process ends."""
+        """Report STOPPING=1 to systemd, and stop the health server."""
         self._stops()
         if self._server is not None:
             self._server.stop()

@@ -4,17 +4,17 @@ A worker process from its start to its exit code: signals, the one stop budget, 
 ::
 
     SIGUSR1 ──→ quiet ⇄ running ←── SIGUSR2
-    SIGTERM, SIGINT, SIGHUP ──→ draining; a second one ──→ cancelling; a third one kills
-    stop_within: │←── draining ──→│ 13 s before the end: cancelling │ 3 s before the end: kill │ the end: gone
+    SIGTERM, SIGINT, SIGHUP ──→ draining; a second one ──→ interrupting; a third one kills
+    stop_within: │←── draining ──→│ 13 s before the end: interrupting │ 3 s before the end: kill │ the end
 
-| exit code | why |
+| exit code | reason |
 |---|---|
-| 0 | every job ended or gave back by itself, or --max-jobs or --idle-exit was reached |
+| 0 | every job ended, or stopped when it was asked to; or --max-jobs or --idle-exit was reached |
 | 143 | a job had to be killed, or a second signal came |
-| 69 | the broker was away for longer than --give-up-after |
-| 70 | a part of ours is broken: `setup` failed three times in a row, a thread that must end won't |
+| 69 | the broker was unreachable for longer than --give-up-after |
+| 70 | `setup` failed three times in a row, a handler's thread did not end when it had to, or a thread of the worker process died |
 | 75 | --max-rss was reached |
-| 78 | configuration, or a login, virtual host, certificate or protocol that was refused |
+| 78 | a wrong configuration, or a login, virtual host, certificate or protocol that the broker refused |
 """
 
 from __future__ import annotations
@@ -61,13 +61,13 @@ _PURGE_EVERY = 3600.0
 
 class Service:
     """
-    One worker process.
+    The life of one worker process.
 
-    1. `run` starts every part, watches them, and stops them in order; it answers the exit code.
-    2. Signals only put a word into a queue; everything is done by the main thread.
+    1. `run` starts every part, watches them, stops them in order, and returns the exit code.
+    2. A signal handler only puts the signal into a queue; the main thread does everything else.
     3. Heartbeats, leases and the watchdog run until the last stage ends.
 
-    `wire` makes the parts; it is called again while the broker cannot be reached.
+    `wire` creates the parts; it is called again while the broker or the ledger cannot be reached.
     """
 
     def __init__(self, options: Options, clock: Clock, wire: Callable[[], Assembly], monitor: Monitor) -> None:
@@ -93,9 +93,9 @@ class Service:
 
     def run(self) -> int:
         """
-        Run until it is time to stop, and stop; answers the exit code.
+        Run until a signal or a stop condition, stop every part, and return the exit code.
 
-        Raises ConfigError when the parts cannot be wired as they are configured.
+        Raises ConfigError if the parts cannot be wired with this configuration.
         """
         before = self._catch_signals()
         self._vigil.open()
@@ -120,7 +120,11 @@ class Service:
         return self._exit_code()
 
     def _wired(self) -> Assembly | None:
-        """The parts; a broker that cannot be reached is asked again, ever more patiently, until a stop signal."""
+        """
+        Return the wired parts, or None if a stop signal or --give-up-after comes first.
+
+        While the broker or the ledger cannot be reached, wiring is tried again after growing waits.
+        """
         tries, cause = 0, ""
         while self._budget is None:
             try:
@@ -157,7 +161,7 @@ class Service:
         self._log.info("worker_started", queues=queues, owner=assembly.owner, broker=broker, ledger=assembly.ledger.url)
 
     def _catch_signals(self) -> dict[int, Any]:
-        """Signals become words in a queue; only the main thread of a process can catch them."""
+        """Put each signal into a queue; only the main thread of a process can catch signals."""
 
         def heard(number: int, frame: FrameType | None) -> None:
             del frame
@@ -167,14 +171,18 @@ class Service:
         return {number: signal.signal(number, heard) for number in caught}
 
     def _over(self) -> bool:
-        """Every runner has finished, or the budget is spent but for what closing takes."""
+        """Return whether every runner has finished, or only the time for closing is left of the budget."""
         if self._budget is None or self._assembly is None:
             return False
         spent = self._left() <= CLOSE_BEFORE_END
         return spent or all(runner.finished for runner in self._assembly.runners)
 
     def _left(self) -> float:
-        """Seconds until everything must be gone; what ends without a signal gets as much as what is killed."""
+        """
+        Return the seconds until everything must have ended.
+
+        Without a stop budget they are the 3 s that a stop has after its kill.
+        """
         return self._budget.left(self._clock.monotonic()) if self._budget is not None else KILL_BEFORE_END
 
     def _stop(self, assembly: Assembly) -> None:
@@ -198,9 +206,10 @@ class Service:
 
     def _close(self, assembly: Assembly, closers: Sequence[Callable[[float], object]], within: float) -> None:
         """
-        Call these side by side, and leave behind what does not end in that many seconds.
+        Call these closers in parallel, and leave behind those that do not end within that many seconds.
 
-        Signals are heard and the watchdog is fed meanwhile, for a teardown may take long; a third signal ends the patience.
+        Meanwhile signals are handled and the watchdog is fed, because closing may take long.
+        A third signal ends the wait, and calls the closers once more with no time left.
         """
         within, hurried = (0.0 if self._killing else max(0.0, within)), self._killing
         closing = [threading.Thread(target=close, args=(within,), daemon=True) for close in closers]
@@ -223,10 +232,10 @@ class Service:
         killed = any(runner.killed or not runner.finished for runner in runners)
         return EX_TERMINATED if killed or self._signals > 1 else EX_OK
 
-    # --- what is heard and seen ------------------------------------------------------------------------------------
+    # --- signals and evidence --------------------------------------------------------------------------------------
 
     def _hear(self, patience: float | None = None) -> None:
-        """Wait for a signal, or until it is time to look again: soon, while something stops."""
+        """Wait for a signal, or until the next look is due: after 1 s, or 0.02 s while the process stops."""
         if patience is None:
             patience = _LOOK_EVERY if self._budget is None else _LOOK_SOON
         try:
@@ -234,7 +243,7 @@ class Service:
         except queue.Empty:
             return
         if number == signal.SIGUSR1:
-            self._quieted = False  # by a person: no part's recovery ends it
+            self._quieted = False  # an operator asked for it: the recovery of a part does not end it
             self.enter(Stage.QUIET, "SIGUSR1")
         elif number == signal.SIGUSR2:
             self.enter(Stage.RUNNING, "SIGUSR2")
@@ -246,7 +255,7 @@ class Service:
                 self.enter(Stage.INTERRUPTING, name, kill=self._signals > 2)  # noqa: PLR2004 - the third signal
 
     def _heed(self, stuck: Sequence[str]) -> None:
-        """A part that is stuck makes the process quiet, until it turns again."""
+        """Make the process quiet while a part is stuck."""
         if stuck and self.stage is Stage.RUNNING:
             self._quieted = True
             self.enter(Stage.QUIET, f"stuck: {', '.join(stuck)}")
@@ -258,10 +267,10 @@ class Service:
         now = self._clock.monotonic()
         dead = any(not thread.is_alive() for thread in self._threads) or any(team.broken for team in assembly.pools)
         if dead and (self._budget is None or self._budget.left(now) > INTERRUPT_BEFORE_END):
-            # Its jobs end unheard, or their leases are not renewed: draining, which may take hours, heals nothing.
+            # Without that thread, the ends of jobs are not processed, or leases not renewed: draining, perhaps for hours, cannot help.
             self._code = EX_SOFTWARE
             self._budget = Budget(now, min(self._options.stop_within, INTERRUPT_BEFORE_END))
-            self.enter(Stage.INTERRUPTING, "a thread of ours has died")
+            self.enter(Stage.INTERRUPTING, "a thread of the worker process has died")
         if self._budget is not None:
             stage, kill = self._budget.stage(now)
             if stage > self.stage or (kill and not self._killing):
@@ -278,13 +287,13 @@ class Service:
     # --- stages ----------------------------------------------------------------------------------------------------
 
     def drain(self, reason: str) -> None:
-        """Begin to stop; the first call starts the budget."""
+        """Start to stop; the first call starts the stop budget."""
         if self._budget is None:
             self._budget = Budget(self._clock.monotonic(), self._options.stop_within)
             self.enter(Stage.DRAINING, reason)
 
     def enter(self, stage: Stage, reason: str, *, kill: bool = False) -> None:
-        """Enter a stage, if there is a way to it, and tell the runners; `kill` ends what still runs."""
+        """Enter a stage if that is legal, and notify the runners; `kill` ends the jobs that still run."""
         reached = advance(self.stage, stage)
         if reached is self.stage and not (kill and not self._killing):
             return

@@ -1,4 +1,4 @@
-"""Why a worker process ends by itself."""
+"""The conditions that end a worker process without a signal."""
 
 from __future__ import annotations
 
@@ -14,7 +14,11 @@ _SETUP_FAILURES = 3
 
 
 class StopConditions:
-    """Looks for a reason to end, again and again; remembers since when nothing is done, and since when there is no broker."""
+    """
+    Checks again and again whether the process has a reason to end.
+
+    It remembers since when the process is idle, and since when the broker is unreachable.
+    """
 
     def __init__(self, options: Options, now: float) -> None:
         self._options = options
@@ -22,13 +26,15 @@ class StopConditions:
         self._away_since: float | None = None
 
     def to_stop(self, runners: Sequence[Runner], now: float) -> list[tuple[str, int]]:
-        """Each reason with its exit code, the gravest first; `now` is monotonic."""
+        """Return each reason to end with its exit code, the gravest first; `now` is monotonic."""
         options, found = self._options, _broken(runners)
         if options.max_rss is not None and (resident := rss(os.getpid())) > options.max_rss:
-            found.append((f"--max-rss: {resident} of {options.max_rss} bytes", EX_TEMPFAIL))
+            found.append((f"--max-rss: the process uses {resident} bytes, the limit is {options.max_rss}", EX_TEMPFAIL))
         away = any("broker" in runner.not_ready() for runner in runners)
         if self.gives_up(now, away=away):
-            found.append((f"--give-up-after: no broker for {options.give_up_after:g} s", EX_UNAVAILABLE))
+            found.append(
+                (f"--give-up-after: the broker was unreachable for {options.give_up_after:g} s", EX_UNAVAILABLE)
+            )
         if options.max_jobs is not None and all(runner.deps.quota.spent and runner.idle for runner in runners):
             found.append((f"--max-jobs: {options.max_jobs}", EX_OK))
         if away or not all(runner.waiting for runner in runners):
@@ -38,14 +44,14 @@ class StopConditions:
         return found
 
     def gives_up(self, now: float, *, away: bool) -> bool:
-        """Whether the broker has been away for longer than --give-up-after."""
+        """Return whether the broker has been away for longer than --give-up-after."""
         self._away_since = (now if self._away_since is None else self._away_since) if away else None
         patience = self._options.give_up_after
         return patience is not None and self._away_since is not None and now - self._away_since > patience
 
 
 def _broken(runners: Sequence[Runner]) -> list[tuple[str, int]]:
-    """What no waiting can heal."""
+    """Return the reasons that no waiting can heal."""
     found: list[tuple[str, int]] = []
     for runner in runners:
         if runner.final is not None:
@@ -57,5 +63,5 @@ def _broken(runners: Sequence[Runner]) -> list[tuple[str, int]]:
                 (f"setup failed {_SETUP_FAILURES} times in a row: {runner.not_ready().get('setup')}", EX_SOFTWARE)
             )
         if any(slot.stuck for slot in runner.deps.slots):
-            found.append(("a handler's thread must end and won't", EX_SOFTWARE))
+            found.append(("a handler's thread did not end when it had to", EX_SOFTWARE))
     return found

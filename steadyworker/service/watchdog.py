@@ -1,12 +1,13 @@
 """
-Which part of a worker process is stuck, from evidence: when each part last did a turn of its own work.
+Finds the stuck parts of a worker process, from evidence: the time of each part's last turn.
 
-Nothing here sleeps or has a thread: whoever owns the process asks `verdict()` again and again, and acts on the answer
-(`/livez`, `/readyz`, systemd's WATCHDOG=1).
-A busy worker is alive, for its parts turn while the child computes; a broker that is down stops no part from turning.
+Nothing here sleeps or has its own thread.
+The main thread calls `verdict()` again and again, and acts on the report (`/livez`, `/readyz`, systemd's WATCHDOG=1).
+A busy worker is alive, because its parts turn while the child computes.
+A broker that is down stops no part from turning.
 
-When `verdict` itself is asked late, the whole process stood still (SIGSTOP, a suspended machine, no CPU), and old
-evidence says nothing of any one part: each gets its limit again from that moment on.
+A late call of `verdict` means that the whole process stood still (SIGSTOP, a suspended machine, no CPU).
+Older evidence then proves nothing about a single part, so that each part gets its full limit again from that moment.
 """
 
 from __future__ import annotations
@@ -23,13 +24,13 @@ _LATE_AFTER = 5.0
 @dataclass(frozen=True, slots=True)
 class Part:
     """
-    Something that must keep turning.
+    A part of the process that must keep turning.
 
     Attributes:
-        name: What the log line and the probes call it.
-        last: When (monotonic) it last turned; None while it has no reason to turn.
+        name: Its name in the log and in the probes.
+        last: Returns when (monotonic) it last turned, or None while it has no reason to turn.
         limit: Seconds without a turn after which it is stuck.
-        vital: A stuck part makes the process unlive; otherwise only unready.
+        vital: Whether the process is not alive while this part is stuck; otherwise it is only not ready.
     """
 
     name: str
@@ -41,9 +42,9 @@ class Part:
 @dataclass(frozen=True, slots=True)
 class WatchdogReport:
     """
-    What the evidence says now.
+    The result of one look at the evidence.
 
-    `stuck` names the parts; `late` is by how many seconds the watchdog itself was asked late.
+    `stuck` names the stuck parts; `late` is by how many seconds the watchdog itself was called late.
     """
 
     alive: bool
@@ -54,9 +55,9 @@ class WatchdogReport:
 
 class Watchdog:
     """
-    Judges the parts; to be asked every `every` seconds, by one thread.
+    Judges the parts; one thread must call it every `every` seconds.
 
-    A part that gets stuck, and one that turns again, is logged once, by its name.
+    It logs a part once when it gets stuck, and once when it turns again.
     """
 
     def __init__(self, clock: Clock, deps: Sequence[Part], every: float = 1.0) -> None:
@@ -68,7 +69,7 @@ class Watchdog:
         self._stuck: frozenset[str] = frozenset()
 
     def verdict(self) -> WatchdogReport:
-        """Judge every part by its last turn."""
+        """Judge every part by its last turn, log changes, and return the report."""
         now = self._clock.monotonic()
         late = max(0.0, now - self._asked - self._every)
         self._asked = now

@@ -34,7 +34,7 @@ def test_69_when_the_broker_is_away_for_too_long(stage: Stage) -> None:
     with stage.locked(stage.broker):
         process = stage.command("run", STEPS, "--give-up-after", "1")
         process.ended(69)
-    assert "no broker for 1 s" in process.says("worker_stopped")["reasons"][0]
+    assert "the broker was unreachable for 1 s" in process.says("worker_stopped")["reasons"][0]
     assert stage.lines("starts") == []
 
 
@@ -86,4 +86,4 @@ def test_a_broker_that_stays_away_is_said_once(stage: Stage) -> None:
         process = stage.worker(STEPS, give_up_after=4)
         process.ended(69)
     assert len(process.lines("backend_unreachable")) == 1
-    assert ["does not answer" in line["what"] for line in process.lines("check_warning")].count(True) == 1
+    assert ["does not respond" in line["what"] for line in process.lines("check_warning")].count(True) == 1

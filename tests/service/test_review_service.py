@@ -92,6 +92,6 @@ def test_a_runner_whose_thread_has_died_is_not_waited_for_until_the_end_of_a_lon
     service = Service(options, clock, lambda: cast(Assembly, assembly), cast(Monitor, monitor))
 
     assert service.run() == 70
-    assert service.reasons[0] == "a thread of ours has died"
+    assert service.reasons[0] == "a thread of the worker process has died"
     assert runner.stopped
     assert clock.now < 60
