@@ -85,8 +85,6 @@ class Capabilities:
         max_body: The largest body in bytes that the broker accepts, or None.
         loses_unacked: True when un-acked messages are delivered again as soon as the connection is lost.
         one_host: The broker serves one host only, so a ledger for one host is enough.
-        delivery_timeout: Seconds after which the broker takes an un-settled delivery back, or None for never.
-        delivery_limit: Deliveries of one message after which the broker gives it up, or None for no limit.
     """
 
     delays: Delays = Delays.EXACT
@@ -98,8 +96,6 @@ class Capabilities:
     max_body: int | None = None
     loses_unacked: bool = True
     one_host: bool = False
-    delivery_timeout: float | None = None
-    delivery_limit: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
