@@ -1,8 +1,9 @@
 """
-For tests of Workers, of adapters and of ledgers.
+Tools for tests of Workers, adapters and ledgers.
 
-`run_one` runs one job in the calling thread; `Harness` (and the pytest fixture `harness`) a whole worker process over an
-in-memory broker and ledger with a clock of its own; `conformance` holds the suites that every adapter and ledger passes.
+- `run_one` runs one job in the calling thread.
+- `Harness` (and the pytest fixture `harness`) runs a whole worker process, with a broker, a ledger and a clock in memory.
+- `conformance` holds the test suites that every adapter and every ledger must pass.
 """
 
 from __future__ import annotations

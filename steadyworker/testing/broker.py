@@ -1,23 +1,23 @@
 """
-An in-memory broker that does to a worker what real brokers do, when a test says so.
+An in-memory broker that produces the faults of real brokers when a test asks for them.
 
-`MemoryBroker(clock)` has no thread and no sleep: publishing, settling and every fault act at once, and signals wait
-until `pump()` delivers them.
-A test, a simulation or the Harness therefore decides what happens in which order; with
-`pump(choose=random.Random(seed).randrange)` a seed does.
+`MemoryBroker(clock)` has no thread and never sleeps.
+Publishing, settling and every fault act at once; signals wait until `pump()` delivers them.
+A test, a simulation or the Harness therefore decides the order of events.
+With `pump(choose=random.Random(seed).randrange)`, a seed decides it.
 
-| verb | what a worker would see of it on a real broker |
+| method | the same event on a real broker |
 |---|---|
-| `drop_connection(adapter)` | the socket is cut: the epoch ends, what is un-acked comes again, a new epoch follows |
-| `redeliver(key)` | a delivery timeout: the message goes to someone again, and the first delivery is no longer valid |
-| `duplicate(key)` | a sender that did not hear its confirm and published twice |
-| `hasten(key)` | a delay that ends too early: a clock that was set |
-| `delay_by(*levels)` | a broker without exact delays: they are rounded up to a level, and one over the longest is cut to it |
-| `lose_settlement(adapter, landed=…)` | the acknowledgement, or the answer to it, is lost |
+| `drop_connection(adapter)` | the socket is cut: the epoch ends, un-acked messages are redelivered, a new epoch follows |
+| `redeliver(key)` | a delivery timeout: the message is delivered again, and the first delivery is no longer valid |
+| `duplicate(key)` | a sender that did not receive its confirm and published twice |
+| `hasten(key)` | a delay that ends too early, because a clock was set |
+| `delay_by(*levels)` | a broker without exact delays: a delay is rounded up to a level, and cut to the longest level |
+| `lose_settlement(adapter, landed=…)` | a settlement, or the reply to it, is lost |
 | `lose_confirm(adapter, landed=…)` | a publish, or its confirm, is lost |
 | `go_down()`, `come_up()` | the broker restarts |
-| `block()`, `unblock()` | an alarm: it takes no publishes |
-| `delete_queue(name)`, `declare_queue(name)` | somebody removed the queue that copies go to |
+| `block()`, `unblock()` | an alarm: the broker accepts no publishes |
+| `delete_queue(name)`, `declare_queue(name)` | an operator removes a queue, and declares it again |
 """
 
 from __future__ import annotations
@@ -41,14 +41,16 @@ from steadyworker.testing.memory_adapter import MemoryAdapter
 from steadyworker.testing.queues import Consumer, Message, Queues
 
 Choose = Callable[[int], int]
-"""Picks one of n: an index from 0 to n - 1, as `random.Random.randrange` does."""
+"""Picks one of n: returns an index from 0 to n - 1, as `random.Random.randrange` does."""
 
 
 class MemoryBroker:
     """
-    Queues in memory, shared by every adapter that `adapter(spec)` makes; delays are exact until told otherwise, by the clock given to it.
+    A broker with queues in memory; all adapters that `adapter(spec)` makes share them.
 
-    Thread-safe, but for `pump`, which one thread calls; sinks are called by `pump` only, without any lock held.
+    Delays are exact by the given clock, unless `delay_by` sets levels.
+    Thread-safe except for `pump`, which only one thread may call.
+    Only `pump` calls sinks, and it holds no lock then.
     """
 
     def __init__(self, clock: Clock, identity: str = "memory") -> None:
@@ -60,26 +62,26 @@ class MemoryBroker:
         self._pump = 0
 
     def adapter(self, spec: QueueSpec, settings: Settings | None = None) -> MemoryAdapter:
-        """A new adapter for this queue: another worker process, as far as the broker can tell."""
+        """Return a new adapter for this queue; to the broker it is another worker process."""
         self._dead_letter_queues[spec.queue] = spec.dead_letter_queue
         return MemoryAdapter(self._queues, self.identity, spec, settings or Settings(clock=self._clock))
 
-    # What a test looks at
+    # Results for a test
 
     def messages(self, queue: str) -> list[Message]:
-        """Everything that is not acknowledged, delayed and un-acked messages too, in the order in which it is due."""
+        """Return every message that is not acknowledged, including delayed and un-acked ones, in the order of their due times."""
         return self._queues.messages(queue)
 
     def dead(self, queue: str) -> list[Message]:
-        """The dead letters of this *work* queue."""
+        """Return the dead letters of this *work* queue."""
         return self.messages(self._dead_letter_queues[queue])
 
     def depth(self, queue: str) -> int:
-        """How many messages of the queue are not acknowledged, delayed and un-acked ones included."""
+        """Return how many messages of the queue are not acknowledged, including delayed and un-acked ones."""
         return len(self._queues.by_name.get(queue, ()))
 
     def due_in(self) -> float | None:
-        """Seconds until the next delayed message is due, or None when nothing waits for its time."""
+        """Return the seconds until the next delayed message is due, or None if no message is delayed."""
         now = self._clock.boottime()
         with self._lock:
             waits = [
@@ -87,14 +89,15 @@ class MemoryBroker:
             ]
         return min(waits, default=None)
 
-    # What a test drives
+    # Actions of a test
 
     def pump(self, choose: Choose | None = None, limit: int | None = None) -> int:
         """
-        Deliver signals until nothing is left to do, or `limit` of them, and answer how many.
+        Deliver signals until none is left, or `limit` of them, and return how many were delivered.
 
-        Without `choose`: the oldest message first, consumers in turn; with it, it picks who gets which message.
-        A message is handed over once per call, so that a worker that releases everything cannot keep it busy for ever.
+        Without `choose`, the oldest message goes first, and consumers take turns.
+        `choose` picks the consumer and the message.
+        A message is delivered at most once per call, so that a worker that releases everything cannot make it endless.
         """
         self._pump += 1
         done = 0
@@ -109,15 +112,15 @@ class MemoryBroker:
         return done
 
     def drop_connection(self, adapter: MemoryAdapter, cause: str = "connection reset") -> None:
-        """End this adapter's epoch: its un-acked messages come again, and the next pump says Lost, then Connected."""
+        """End this adapter's epoch: its un-acked messages are redelivered, and the next pump sends Lost, then Connected."""
         with self._lock:
             self._queues.end_epoch(adapter.consumer, cause)
 
     def redeliver(self, key: str, *, silent: bool = True) -> None:
         """
-        Take an un-acked message, named by its job key or message id, from who holds it; it comes again.
+        Take an un-acked message, named by its job key or message id, back from its consumer, and deliver it again.
 
-        The holder is told (`Lost`); when `silent` it only finds out when it settles.
+        The consumer receives `Lost`; with `silent` it gets StaleDelivery when it settles, and no signal before.
         """
         with self._lock:
             holder, id_ = self._queues.revoke(key)
@@ -125,7 +128,7 @@ class MemoryBroker:
                 holder.outbox.append(Lost(holder.epoch, "delivery timed out", id_))
 
     def duplicate(self, key: str) -> None:
-        """Publish a second time what is in a queue under this job key or message id."""
+        """Publish the message with this job key or message id a second time."""
         with self._lock:
             message = self._queues.find(key)[0]
             self._queues.put(message.queue, message.body, message.headers, message.message_id)
@@ -136,19 +139,19 @@ class MemoryBroker:
             self._queues.hasten(key)
 
     def delay_by(self, *levels: float) -> None:
-        """Delay by these levels only, in seconds, ascending; none: exactly."""
+        """Round delays up to these levels, in ascending seconds; without levels, delays are exact."""
         self._queues.levels = levels
 
     def lose_settlement(self, adapter: MemoryAdapter, *, landed: bool) -> None:
-        """The adapter's next settlement raises Unsettled, and its epoch ends; the broker heard it when it `landed`."""
+        """Make the adapter's next settlement raise Unsettled and end its epoch; if `landed`, the broker has carried it out."""
         adapter.consumer.settlement_lost = landed
 
     def lose_confirm(self, adapter: MemoryAdapter, *, landed: bool) -> None:
-        """The adapter's next publish raises PublishFailed; the message is there all the same when it `landed`."""
+        """Make the adapter's next publish raise PublishFailed; if `landed`, the message is in its queue all the same."""
         adapter.consumer.confirm_lost = landed
 
     def go_down(self, cause: str = "the broker is down") -> None:
-        """Drop every connection, and refuse everything until `come_up`."""
+        """Drop every connection, and refuse every call until `come_up`."""
         with self._lock:
             self._queues.down = cause
             for consumer in self._queues.everyone:
@@ -156,21 +159,21 @@ class MemoryBroker:
                 consumer.outbox.append(Unreachable(cause))
 
     def come_up(self) -> None:
-        """Take connections again; whoever was started connects at the next pump."""
+        """Accept connections again; each started adapter connects at the next pump."""
         self._queues.down = None
 
     def block(self, cause: str = "alarm") -> None:
-        """Refuse publishes, and say so to every connected consumer."""
+        """Refuse publishes, and send Blocked to every connected consumer."""
         self._queues.blocked = cause
         self._tell(Blocked(cause))
 
     def unblock(self) -> None:
-        """Take publishes again."""
+        """Accept publishes again, and send Unblocked to every connected consumer."""
         self._queues.blocked = None
         self._tell(Unblocked())
 
     def delete_queue(self, name: str) -> None:
-        """Publishing to it raises TargetMissing until it is declared again."""
+        """Delete a queue: publishing to it raises TargetMissing until it is declared again."""
         self._queues.deleted.add(name)
 
     def declare_queue(self, name: str) -> None:
@@ -195,7 +198,7 @@ class MemoryBroker:
         consumer, due = ready[choose(len(ready)) if choose else 0]
         if not due:
             return consumer.tell, consumer.outbox.popleft()
-        self._queues.everyone.remove(consumer)  # to the end of the line: consumers take turns
+        self._queues.everyone.remove(consumer)  # moved to the end, so that consumers take turns
         self._queues.everyone.append(consumer)
         message = due[choose(len(due)) if choose else 0]
         return consumer.tell, Delivered(self._queues.plan(consumer, message, self._pump))

@@ -1,14 +1,14 @@
-"""A clock that stands still until it is told to move."""
+"""A clock that moves only when a test moves it."""
 
 from __future__ import annotations
 
 
 class FakeClock:
     """
-    All three readings of `steadyworker.clock.Clock`, moved by hand.
+    A `steadyworker.clock.Clock` whose three readings a test moves.
 
     Args:
-        wall: The wall clock's first reading, in seconds since 1970; the other two begin at 1,000 seconds.
+        wall: The wall clock's first reading, in seconds since 1970; the other two start at 1,000 seconds.
     """
 
     def __init__(self, wall: float = 1_700_000_000.0) -> None:
@@ -17,27 +17,27 @@ class FakeClock:
         self._wall = wall
 
     def monotonic(self) -> float:
-        """Seconds that stand still while the machine sleeps."""
+        """Return seconds that do not advance while the machine sleeps."""
         return self._monotonic
 
     def boottime(self) -> float:
-        """Seconds since boot, sleep included."""
+        """Return the seconds since boot, sleep included."""
         return self._boottime
 
     def wall(self) -> float:
-        """Seconds since 1970 in UTC."""
+        """Return the seconds since 1970 in UTC."""
         return self._wall
 
     def advance(self, seconds: float) -> None:
-        """Let time pass on all three."""
+        """Move all three readings forward."""
         self._monotonic += seconds
         self.sleep(seconds)
 
     def sleep(self, seconds: float) -> None:
-        """Let time pass as a suspended machine does: the monotonic clock stands still."""
+        """Move time forward as on a suspended machine: the monotonic clock stands still."""
         self._boottime += seconds
         self._wall += seconds
 
     def step_wall(self, seconds: float) -> None:
-        """Let somebody set the wall clock."""
+        """Move only the wall clock, as an operator who sets it; a negative value moves it back."""
         self._wall += seconds

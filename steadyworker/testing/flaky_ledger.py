@@ -1,4 +1,4 @@
-"""One worker process's line to a ledger, which a test can cut."""
+"""The connection of one worker process to a ledger, which a test can cut."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from steadyworker.ledger.base import Ledger
 
 class LedgerLine:
     """
-    Passes every call on to the ledger, unless a test says that there is no answer.
+    Passes every call to the ledger, unless a test has cut the connection.
 
-    `cut` and `mend` take the ledger away and bring it back; calls meanwhile do nothing and raise LedgerUnavailable.
-    `lose_answer` does the one thing that is worse: the call lands, and its caller never hears of it.
+    After `cut`, calls do nothing and raise LedgerUnavailable, until `mend`.
+    `lose_answer` is worse: the ledger carries out the call, but the caller gets LedgerUnavailable.
     """
 
     def __init__(self, ledger: Ledger) -> None:
@@ -23,15 +23,15 @@ class LedgerLine:
         self._lost: list[str] = []
 
     def cut(self, cause: str = "the ledger is away") -> None:
-        """Answer nothing until `mend`."""
+        """Make every call raise LedgerUnavailable until `mend`."""
         self._away = cause
 
     def mend(self) -> None:
-        """Answer again."""
+        """Pass calls to the ledger again."""
         self._away = None
 
     def lose_answer(self, call: str) -> None:
-        """The next call of this name (`claim`, `done` …) lands, and raises LedgerUnavailable."""
+        """Make the next call of this name (`claim`, `done` …) take effect, and then raise LedgerUnavailable."""
         self._lost.append(call)
 
     def __getattr__(self, name: str) -> Any:
@@ -41,11 +41,11 @@ class LedgerLine:
     def _relayed(self, name: str, real: Callable[..., Any]) -> Callable[..., Any]:
         def call(*arguments: Any) -> Any:
             if self._away is not None:
-                raise LedgerUnavailable(f"Expected the ledger to answer {name}, but {self._away}.")
+                raise LedgerUnavailable(f"Expected a reply to {name}, but {self._away}: call mend().")
             answer = real(*arguments)
             if name in self._lost:
                 self._lost.remove(name)
-                raise LedgerUnavailable(f"Expected the ledger's answer to {name}, but it was lost.")
+                raise LedgerUnavailable(f"Expected the ledger's reply to {name}, but it was lost.")
             return answer
 
         return call

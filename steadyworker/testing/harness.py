@@ -1,5 +1,5 @@
 """
-A whole worker process in a test: the real runner, ledger rules and slots, on a broker and a ledger in memory.
+Runs a whole worker process in a test: the real runner, ledger rules and slots, with a broker and a ledger in memory.
 
 ::
 
@@ -11,9 +11,9 @@ A whole worker process in a test: the real runner, ledger rules and slots, on a 
         h.wait(key, until="done")
         assert h.starts(key) == 1
 
-Time is fake, so that a retry after an hour costs a test nothing.
-`wait` lets it pass by itself, but only while nothing else can happen: never while a handler runs.
-`advance` lets it pass whatever happens, with all that falls due on the way (renewals, retries, limits).
+Time is fake, so that a test need not wait for a retry after an hour.
+`wait` moves time forward by itself, but only if nothing else can happen: never while a handler runs.
+`advance` always moves time forward, and does everything that falls due meanwhile (renewals, retries, limits).
 """
 
 from __future__ import annotations
@@ -54,22 +54,22 @@ _WARM_UP = 5.0
 
 class Harness:
     """
-    One worker process for these Workers, started; more on request.
+    A started worker process for these Workers; `start` adds more.
 
     Args:
         workers: Worker classes; they may be defined inside a test.
-        adoption: Off, a redelivery never finds its way back to its run: every test passes without it too.
-        processes: Handlers run in real child processes instead of threads; their limits run by the machine's clock.
+        adoption: Whether a run adopts the redelivery of its own job; jobs must end the same without it.
+        processes: Whether handlers run in real child processes instead of threads; the machine's clock then measures their limits.
 
     Attributes:
         clock: The fake clock.
-        broker: The in-memory broker, with faults of its own.
+        broker: The in-memory broker, which can also produce faults.
         ledger: The in-memory ledger.
         events: Every event so far, of all worker processes.
-        processes: The worker processes, the first one first; each has its own line to the ledger, to be cut.
+        processes: The worker processes, in the order of their start; each has its own connection to the ledger, which a test can cut.
 
-    Not thread-safe: everything happens in the test's thread but the handlers.
-    Log lines go to the standard library's logging: pytest's `caplog` has them.
+    Not thread-safe: everything except the handlers runs in the test's thread.
+    Log lines go to the standard library's logging, so that pytest's `caplog` contains them.
     """
 
     def __init__(self, *workers: type[Worker[Any, Any]], adoption: bool = True, processes: bool = False) -> None:
@@ -88,7 +88,7 @@ class Harness:
         self._turns = Turns(self.clock, self.broker, self.processes)
         self.start()
 
-    # --- what a test does ---
+    # --- actions of a test ---
 
     def send(
         self,
@@ -100,7 +100,7 @@ class Harness:
         headers: Mapping[str, str] | None = None,
         again: bool = False,
     ) -> str:
-        """Send one job, as `Client.send` does, and answer its key; raises BadPayload."""
+        """Send one job, as `Client.send` does, and return its key; raises BadPayload."""
         spec = self._specs[worker]
         name = normal_key(key) if key is not None else f"job-{len(self._queues) + 1}"
         own = {**(headers or {}), KEY: name}
@@ -120,15 +120,20 @@ class Harness:
 
     def wait(self, key: str, until: Until | Callable[[], object] = "settled", timeout: float = 10.0) -> Row | None:
         """
-        Let everything take its turns until the job is so far, and answer its row.
+        Run broker and worker processes until the job has reached `until`, and return its row.
 
-        `started` and `checkpoint` ask for the first of its kind; `settled` for a job that is done or dead, and whose
-        every message is acknowledged; any other word for the row's state.
-        A callable is asked again after each turn.
-        Fake time passes while nothing else can happen; `timeout` is real, and only there for what never happens.
+        `until` is one of:
+
+        - `started` or `checkpoint`: the first start or the first checkpoint of the job;
+        - `settled`: the job is done or dead, and all its messages are acknowledged;
+        - any other word: a state of the row;
+        - a callable: it is called after each turn, until it returns something true.
+
+        Fake time passes while nothing else can happen.
+        `timeout` is in real seconds.
 
         Raises:
-            AssertionError: It did not, or cannot any more; the text says how far everything is.
+            AssertionError: The job did not get there in time, or cannot get there; the text describes its state.
         """
         id_ = self._id(key)
 
@@ -139,7 +144,7 @@ class Harness:
         return self.job(key)
 
     def advance(self, seconds: float) -> None:
-        """Let this much fake time pass, with everything that falls due on the way."""
+        """Move fake time forward by this much, and do everything that falls due meanwhile."""
         self._turns.advance(seconds)
 
     def drop_connection(self) -> None:
@@ -149,19 +154,19 @@ class Harness:
                 self.broker.drop_connection(adapter)
 
     def redeliver(self, key: str) -> None:
-        """Take the job's message from whoever holds it, as a broker does when a delivery times out; it comes again."""
+        """Take the job's message back from its consumer and deliver it again, as a broker does after a delivery timeout."""
         self.broker.redeliver(normal_key(key), silent=False)
 
     def expire_lease(self, key: str) -> None:
         """
-        Freeze the worker process that runs this job until another one has taken the job over, and thaw it then.
+        Freeze the worker process that runs this job, until another one has taken the job over; then thaw it.
 
-        The first run goes on, and is refused whatever it asks for from now on.
+        The first run goes on, but each of its requests to the ledger is refused from then on.
         """
         frozen = next((process for process in self.processes if process.run_of(normal_key(key)) is not None), None)
         row = self.job(key)
         if frozen is None or row is None:
-            raise LookupError(f"Expected a job that runs, but {key!r} does not: wait until it is started.")
+            raise LookupError(f"Expected the key of a running job, got {key!r}: wait until it is started.")
         frozen.freeze()
         if all(process.frozen or process.stopped for process in self.processes):
             self.start()
@@ -172,20 +177,20 @@ class Harness:
         frozen.thaw()
 
     def kill_child(self, key: str) -> None:
-        """SIGKILL the child that runs this job; only with `processes=True`."""
+        """Send SIGKILL to the child that runs this job; only with `processes=True`."""
         runs = (process.run_of(normal_key(key)) for process in self.processes)
         slot = next((run.slot for run in runs if run is not None), None)
         if slot is None:
-            raise LookupError(f"Expected a job that runs, but {key!r} does not: wait until it is started.")
+            raise LookupError(f"Expected the key of a running job, got {key!r}: wait until it is started.")
         if not isinstance(slot, ProcessSlot) or slot.pid is None:
-            raise TypeError("Expected a child process, got a thread, which nobody can kill: use processes=True.")
+            raise TypeError("Expected a child process, got a thread, which cannot be killed: use processes=True.")
         os.kill(slot.pid, signal.SIGKILL)
 
     def start(self) -> WorkerProcess:
         """
-        Start a worker process beside those that run: another host's, or the one that a deploy starts.
+        Start another worker process, like one on another host, or a new one in a deploy.
 
-        Waits, up to five real seconds, until each `setup` has returned or failed.
+        Waits until each `setup` has returned or failed, for at most five real seconds.
         """
         process = WorkerProcess(
             f"harness/{len(self.processes) + 1}",
@@ -204,9 +209,9 @@ class Harness:
 
     def stop(self) -> None:
         """
-        Stop every worker process as a deploy does: draining, then cancelling, then by force; safe twice.
+        Stop every worker process as a deploy does: draining, then interrupting, then by force; can be called twice.
 
-        A job has half a second of real time in each of the two.
+        A job has half a second of real time in draining, and another half in interrupting.
         """
         running = [process for process in self.processes if not process.stopped]
         for process in running:
@@ -220,32 +225,32 @@ class Harness:
         for process in running:
             process.close()
 
-    # --- what a test looks at ---
+    # --- results for a test ---
 
     def starts(self, key: str) -> int:
-        """How many runs of this job have begun, in all its rounds."""
+        """Return how many runs of this job have started, in all its rounds."""
         return sum(isinstance(event, JobStarted) for event in self.of(key))
 
     def of(self, key: str) -> list[Event]:
-        """The events of this job."""
+        """Return the events of this job."""
         return [event for event in self.events if event.key == normal_key(key)]
 
     def job(self, key: str) -> Row | None:
-        """The job's row in the ledger (of its last round), or None."""
+        """Return the job's row in the ledger (of its last round), or None."""
         return self.ledger.read(self._id(key))
 
     @property
     def dead(self) -> list[Message]:
-        """Every dead letter, with why in its headers."""
+        """Every dead letter, with the reason in its headers."""
         return [message for spec in self._specs.values() for message in self.broker.dead(spec.queue)]
 
     @property
     def not_ready(self) -> dict[str, str]:
-        """Why no message is taken, by the name of the part, of all worker processes; empty when all is well."""
+        """The reasons why worker processes take no message, by the name of the part; empty if there are none."""
         running = (process for process in self.processes if not process.stopped)
         return {part: why for process in running for each in process.runners for part, why in each.not_ready().items()}
 
-    # --- how far a job is ---
+    # --- the state of a job ---
 
     def _heard(self, event: Event) -> None:
         self.events.append(event)
@@ -285,7 +290,7 @@ class Harness:
                 return row is not None and row.state == until
 
     def _told(self, id_: JobId, until: object) -> str:
-        """How far everything is, for the report of a wait that failed."""
+        """Return a description of the job's state, for the error of a failed wait."""
         row = self.job(id_.key)
         is_ = "unknown to the ledger" if row is None else f"{row.state} ({row.reason or 'no reason'}; {row.counters})"
         messages = len(self._messages(id_))

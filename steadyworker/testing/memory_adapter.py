@@ -1,4 +1,4 @@
-"""The in-memory broker's adapter: the smallest that keeps every promise, and the first to read."""
+"""The adapter of the in-memory broker: the smallest that keeps every promise, and the best one to read first."""
 
 from __future__ import annotations
 
@@ -12,7 +12,11 @@ from steadyworker.testing.queues import Consumer, Queues
 
 
 class MemoryAdapter:
-    """One queue of a MemoryBroker, as `steadyworker.adapter.Adapter` promises it; `consumer` is for the fault verbs."""
+    """
+    The `steadyworker.adapter.Adapter` of one queue of a MemoryBroker.
+
+    `consumer` is for the broker's fault methods.
+    """
 
     def __init__(self, queues: Queues, identity: str, spec: QueueSpec, settings: Settings) -> None:
         self.consumer = Consumer(spec.queue)
@@ -25,7 +29,7 @@ class MemoryAdapter:
 
     @property
     def capabilities(self) -> Capabilities:
-        """Everything that a broker can do; delays by levels when the broker was told so."""
+        """All that this broker can do; delays are by levels after `MemoryBroker.delay_by`."""
         levels = self._queues.levels
         return Capabilities(
             delays=Delays.LEVELS if levels else Delays.EXACT,
@@ -37,7 +41,7 @@ class MemoryAdapter:
 
     @property
     def last_turn(self) -> None:
-        """There is no thread."""
+        """None: this adapter has no thread."""
         return
 
     def start(self, sink: Sink) -> None:
@@ -48,42 +52,42 @@ class MemoryAdapter:
             self._queues.connect(self.consumer)
 
     def prefetch(self, count: int) -> None:
-        """The window: at most so many un-settled deliveries; kept through a reconnect."""
+        """Allow at most this many un-settled deliveries; the number is kept through a reconnect."""
         self.consumer.window = count
 
     def publish(self, message: OutgoingMessage) -> None:
-        """Put the copy into its queue; raises ValueError for a new message whose body is over the limit."""
+        """Put the message into its queue; raises ValueError for a new message whose body is over the limit."""
         if message.first and len(message.body) > self._max_body:
             raise ValueError(
                 f"Expected a body of at most {self._max_body} bytes, got {len(message.body)}: send a reference to it."
             )
         if self._stopped:
-            raise PublishFailed("Expected an open adapter, got one that was stopped: open another.")
+            raise PublishFailed("Expected an open adapter, got a stopped one: open another.")
         self._queues.publish(self.consumer, self._targets[message.to], message)
 
     def settle(self, delivery: Delivery, how: Settle) -> Settled:
-        """Acknowledge or release; always `known`."""
+        """Acknowledge or release the delivery; always returns CONFIRMED."""
         self._queues.settle(self.consumer, delivery, how)
         return Settled.CONFIRMED
 
     def identity(self) -> str:
-        """The name that the broker was made with."""
+        """Return the name that was given to the broker."""
         self._queues.reach()
         return self._identity
 
     def consumers(self) -> int:
-        """How many connected adapters the queue has."""
+        """Return the number of connected adapters that the queue has."""
         return self._queues.consumers(self.consumer.queue)
 
     def findings(self, spec: QueueSpec) -> Sequence[Finding]:
-        """Nothing is ever wrong between this broker and a queue."""
+        """Return no findings: this broker fits every queue."""
         del spec
         self._queues.reach()
         return ()
 
     @contextmanager
     def dead_letters(self) -> Iterator[MemoryDeadLetters]:
-        """The dead letters, held while the context is open."""
+        """Open the dead letters; each one that is read is held while the context is open."""
         reader = Consumer(self._targets[Target.DEAD], epoch=1, connected=True)
         try:
             yield MemoryDeadLetters(self, self._queues, reader)
@@ -91,7 +95,7 @@ class MemoryAdapter:
             self._queues.close(reader)
 
     def stop(self, within: float) -> None:
-        """Give everything back, at once."""
+        """Close the consumer at once; its un-settled messages are delivered again."""
         del within
         self._stopped = True
         self._queues.close(self.consumer)
@@ -109,7 +113,7 @@ class MemoryDeadLetters:
         return self._queues.read(self._reader)
 
     def publish(self, message: OutgoingMessage) -> None:
-        """As the adapter's."""
+        """Publish a message, as `MemoryAdapter.publish` does."""
         self._adapter.publish(message)
 
     def drop(self, delivery: Delivery) -> None:

@@ -1,8 +1,9 @@
 """
-One job, in this process: for a Worker's own tests, and for a debugger.
+Runs one job in this process: for tests of a Worker, and for a debugger.
 
-No broker, no ledger, no child: the handler is called in the calling thread, so that breakpoints and mocks work.
-What the job asks of its worker process is granted at once; time limits are not enforced.
+There is no broker, no ledger and no child process.
+The handler is called in the calling thread, so that breakpoints and mocks work.
+Each request of the job to its worker process is granted at once; time limits are not enforced.
 """
 
 from __future__ import annotations
@@ -33,16 +34,16 @@ C = TypeVar("C", default=Any)
 @dataclass(frozen=True, slots=True)
 class Ran:
     """
-    What one run did.
+    The result of one run.
 
     Attributes:
-        outcome: How the handler ended.
-        settlement: What would follow for the message, by the Worker's retry policy.
-        error: What the handler raised, if anything.
-        checkpoints: What was saved, in order, as plain JSON data.
+        outcome: The run's outcome.
+        settlement: The settlement of the message, by the Worker's retry policy.
+        error: The exception that the handler raised, or None.
+        checkpoints: The saved checkpoints, in order, as plain JSON data.
         progress: Every `progress` call as (done, total, note), in order.
-        exports: The manifests that `job.export` has answered.
-        logs: The log lines that were written meanwhile, at INFO and above: `level`, `event`, `logger`, and what else they carry.
+        exports: The manifests that `job.export` returned.
+        logs: The log lines of the run, at INFO and above: `level`, `event`, `logger`, and their other fields.
     """
 
     outcome: Outcome
@@ -66,17 +67,17 @@ def run_one(
     raises: bool = True,
 ) -> Ran:
     """
-    Run one job here and now.
+    Run one job in the calling thread, and return its result.
 
     Args:
-        worker: A Worker class (`setup` and `teardown` run), or an instance (they don't: inject your fakes).
-        payload: The payload, or plain data that decodes to it, or a raw body.
+        worker: A Worker class, whose `setup` and `teardown` are called; or an instance, whose are not, so that it can hold fakes.
+        payload: The payload, plain data that decodes to it, or a raw body.
         key: The job's key.
-        attempt: Which attempt this is, from 1.
-        checkpoint: The checkpoint that an earlier run left.
+        attempt: The number of this attempt, from 1.
+        checkpoint: The checkpoint of an earlier run.
         headers: The message's headers.
-        stop_at_checkpoint: Shut down at this checkpoint, from 1: `Interrupt` is raised after that save.
-        raises: Let an exception that nobody planned for (not Retry, Reject or Snooze) through, as a test likes it.
+        stop_at_checkpoint: The number of a checkpoint, from 1; after it is saved, `Interrupt` is raised as in a shutdown.
+        raises: Raise an unplanned exception of the handler (not Retry, Reject, Snooze or Interrupt) to the caller.
 
     Raises:
         BadPayload: The payload is not of the Worker's payload type.
@@ -116,7 +117,7 @@ def run_one(
 
 
 class _Desk:
-    """Stands where the worker process would: grants everything, and keeps a record."""
+    """Stands in for the worker process: grants every request, and records it."""
 
     def __init__(self, stop_at_checkpoint: int | None) -> None:
         self.link: Link
@@ -140,7 +141,7 @@ class _Desk:
                 pass
             case _ if what != CANCEL:
                 raise RuntimeError(
-                    f"Expected a job that needs no service of a worker process, but it asks for {what!r}: "
+                    f"Expected a job that needs no service of a worker process, got a request for {what!r}: "
                     "use steadyworker.testing.Harness, or give the handler a fake."
                 )
         self.link.answer(id, Answer(answer))
@@ -148,7 +149,7 @@ class _Desk:
 
 @contextmanager
 def _captured() -> Iterator[list[dict[str, Any]]]:
-    """Everything that is logged meanwhile, at INFO and above."""
+    """Record everything that is logged in this context, at INFO and above."""
     root = logging.getLogger()
     handler = _Recorder()
     level = root.level
@@ -162,13 +163,13 @@ def _captured() -> Iterator[list[dict[str, Any]]]:
 
 
 class _Recorder(logging.Handler):
-    """Keeps log records as plain mappings, those of structlog and of the standard library alike."""
+    """Keeps log records of structlog and of the standard library as plain mappings."""
 
     def __init__(self) -> None:
         super().__init__(logging.INFO)
         self.lines: list[dict[str, Any]] = []
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Keep it."""
+        """Append the record to the lines."""
         said = record.msg if isinstance(record.msg, dict) else {"event": record.getMessage()}
         self.lines.append({"level": record.levelname.lower(), "logger": record.name, **said})

@@ -1,7 +1,8 @@
 """
 The pytest plugin: one fixture, `harness`.
 
-pytest imports this file at every start, in every project that has SteadyWorker installed; so it imports the rest late.
+pytest imports this file at every start, in every project that has SteadyWorker installed.
+Therefore it imports the rest only when the fixture is used.
 """
 
 from __future__ import annotations
@@ -17,16 +18,16 @@ if TYPE_CHECKING:
 
 
 class MakeHarness(Protocol):
-    """What the fixture `harness` is: call it as you would call `Harness`."""
+    """The type of the fixture `harness`; call it like `Harness`."""
 
     def __call__(self, *workers: type[Worker[Any, Any]], adoption: bool = True, processes: bool = False) -> Harness:
-        """A started Harness for these Workers; stopped when the test ends."""
+        """Return a started Harness for these Workers; it is stopped when the test ends."""
         ...
 
 
 @pytest.fixture
 def harness() -> Iterator[MakeHarness]:
-    """Make a `steadyworker.testing.Harness` for the Workers that are given to it; it is stopped when the test ends."""
+    """Return a function that makes a `steadyworker.testing.Harness` for Workers; each is stopped when the test ends."""
     from steadyworker.testing.harness import Harness
 
     made: list[Harness] = []

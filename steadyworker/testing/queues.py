@@ -1,4 +1,4 @@
-"""What is inside the in-memory broker: messages, who holds them, and what is due."""
+"""The state of the in-memory broker: its messages, and the consumers that hold them."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from steadyworker.errors import BrokerUnavailable, PublishFailed, StaleDelivery,
 
 @dataclass(slots=True, eq=False)
 class Message:
-    """A message that is in a queue until it is acknowledged; for assertions: look, don't touch."""
+    """A message in a queue, until it is acknowledged; tests may read it, but must not change it."""
 
     queue: str
     body: bytes
@@ -32,7 +32,7 @@ class Message:
 
 @dataclass(slots=True, eq=False)
 class Consumer:
-    """One consumer, as the broker sees it: the state behind a MemoryAdapter or a reader of dead letters."""
+    """The broker's state of one consumer: of a MemoryAdapter, or of a reader of dead letters."""
 
     queue: str
     tell: Sink = field(default=lambda _: None)
@@ -47,7 +47,7 @@ class Consumer:
     confirm_lost: bool | None = None
 
     def give_back(self) -> None:
-        """Let go of every message that is held."""
+        """Release every message that this consumer holds."""
         for message in self.held.values():
             message.holder = None
         self.held.clear()
@@ -56,9 +56,10 @@ class Consumer:
 
 class Queues:
     """
-    Messages by queue, ordered by when they are due and then by when they came, and the consumers that take them.
+    The consumers, and the messages of each queue, ordered by due time and then by time of arrival.
 
-    What adapters call takes the lock; what only the MemoryBroker calls expects its caller to hold it.
+    Methods that adapters call take the lock.
+    Methods that only the MemoryBroker calls expect that the caller holds it.
     """
 
     def __init__(self, clock: Clock) -> None:
@@ -73,19 +74,19 @@ class Queues:
         self._order = 0
 
     def messages(self, queue: str) -> list[Message]:
-        """Everything that is not acknowledged, in the order in which it is due."""
+        """Return every message that is not acknowledged, in the order of their due times."""
         with self.lock:
             return list(self.by_name.get(queue, ()))
 
     def connect(self, consumer: Consumer) -> None:
-        """The consumer wants to be connected, from the next pump on."""
+        """Connect the consumer at the next pump."""
         with self.lock:
             self.everyone.append(consumer)
             if self.down is not None:
                 consumer.outbox.append(Unreachable(self.down))
 
     def close(self, consumer: Consumer) -> None:
-        """The consumer is gone: what it held comes again, and it hears nothing more."""
+        """Remove the consumer: its messages are redelivered, and it receives no more signals."""
         with self.lock:
             consumer.give_back()
             consumer.connected = False
@@ -93,35 +94,37 @@ class Queues:
                 self.everyone.remove(consumer)
 
     def publish(self, consumer: Consumer, queue: str, message: OutgoingMessage) -> None:
-        """Put a copy into a queue."""
+        """Put a message into a queue."""
         with self.lock:
             refusal = self.down or self.blocked
             if refusal is not None:
-                raise PublishFailed(f"Expected a broker that takes messages, got: {refusal}.")
+                raise PublishFailed(f"Expected a broker that accepts messages, got: {refusal}.")
             if queue in self.deleted:
-                raise TargetMissing(f"Expected the queue {queue!r}, but it was deleted: declare it again.")
+                raise TargetMissing(f"Expected the queue {queue!r}, got none, as it was deleted: declare it again.")
             lost, consumer.confirm_lost = consumer.confirm_lost, None
             if lost is not False:
                 delay = self._delay(message.delay) if message.to is Target.LATER else 0.0
                 self.put(queue, message.body, dict(message.headers), message.message_id, delay)
             if lost is not None:
-                raise PublishFailed("Expected a confirm, got none: the message may or may not be there.")
+                raise PublishFailed("Expected a confirm, got none: the message may or may not be in its queue.")
 
     def settle(self, consumer: Consumer, delivery: Delivery, how: Settle) -> None:
         """Settle a delivery of the consumer's present epoch."""
         with self.lock:
             if not consumer.connected or delivery.epoch != consumer.epoch or delivery.id in consumer.revoked:
                 got = f"{delivery.id} of epoch {delivery.epoch}"
-                raise StaleDelivery(f"Expected a valid delivery of epoch {consumer.epoch}, got {got}: it comes again.")
+                raise StaleDelivery(
+                    f"Expected a valid delivery of epoch {consumer.epoch}, got {got}: its message is redelivered."
+                )
             lost, consumer.settlement_lost = consumer.settlement_lost, None
             if lost is not False:
                 self._take(consumer, delivery.id, remove=how is Settle.ACK)
             if lost is not None:
-                self.end_epoch(consumer, "a settlement without an answer")
-                raise Unsettled("Expected the broker's answer, got none: the message is gone, or comes again.")
+                self.end_epoch(consumer, "a settlement without a reply")
+                raise Unsettled("Expected the broker's reply, got none: the message is either gone or redelivered.")
 
     def consumers(self, queue: str) -> int:
-        """How many connected consumers the queue has."""
+        """Return the number of connected consumers that the queue has."""
         self.reach()
         with self.lock:
             return sum(1 for consumer in self.everyone if consumer.connected and consumer.queue == queue)
@@ -129,10 +132,10 @@ class Queues:
     def reach(self) -> None:
         """Raise BrokerUnavailable while the broker is down."""
         if self.down is not None:
-            raise BrokerUnavailable(f"Expected a broker that answers, got: {self.down}.")
+            raise BrokerUnavailable(f"Expected a broker that responds, got: {self.down}.")
 
     def read(self, reader: Consumer) -> Iterator[Delivery]:
-        """Hold each message that is due now, one by one, for a reader that is no worker."""
+        """Yield each message that is due now, and hold it for a reader that is not a worker."""
         self.reach()
         for message in self.messages(reader.queue):
             with self.lock:
@@ -159,7 +162,7 @@ class Queues:
                 insort(self.by_name[message.queue], message, key=_place)
 
     def due(self, queue: str, pump: int, limit: int | None = None) -> list[Message]:
-        """The messages that can be handed over now and were not in this pump, oldest first."""
+        """Return the messages that can be delivered now and were not delivered in this pump, oldest first."""
         now = self.clock.boottime()
         due: list[Message] = []
         for message in self.by_name.get(queue, ()):
@@ -170,7 +173,7 @@ class Queues:
         return due
 
     def plan(self, consumer: Consumer, message: Message, pump: int = 0) -> Delivery:
-        """Let the consumer hold the message."""
+        """Make the consumer hold the message, and return the delivery."""
         consumer.next_id += 1
         id_ = str(consumer.next_id)
         consumer.held[id_] = message
@@ -189,14 +192,14 @@ class Queues:
         )
 
     def end_epoch(self, consumer: Consumer, cause: str) -> None:
-        """Cut the consumer's connection: it will hear `Lost`."""
+        """Cut the consumer's connection; the next pump sends it `Lost`."""
         if consumer.connected:
             consumer.give_back()
             consumer.connected = False
             consumer.outbox.append(Lost(consumer.epoch, cause))
 
     def revoke(self, key: str) -> tuple[Consumer, str]:
-        """Take an un-acked message from its holder; answers the holder, and the delivery that is no longer valid."""
+        """Take an un-acked message from its consumer; return the consumer, and the id of the delivery that is no longer valid."""
         for message in self.find(key):
             if (holder := message.holder) is not None:
                 id_ = next(id_ for id_, held in holder.held.items() if held is message)
@@ -204,10 +207,10 @@ class Queues:
                 holder.revoked.add(id_)
                 message.holder = None
                 return holder, id_
-        raise LookupError(f"Expected an un-acked message {key!r}, but nobody holds it: pump first.")
+        raise LookupError(f"Expected an un-acked message {key!r}, got one that no consumer holds: pump first.")
 
     def find(self, key: str) -> list[Message]:
-        """The messages with this job key or message id; raises LookupError when there is none."""
+        """Return the messages with this job key or message id; raises LookupError if there is none."""
         everything = (message for queue in self.by_name.values() for message in queue)
         found = [message for message in everything if key in (message.message_id, message.headers.get(KEY))]
         if not found:
@@ -215,12 +218,12 @@ class Queues:
         return found
 
     def _delay(self, wanted: float) -> float:
-        """Rounded up to a level, where there are levels; one over the longest is cut to it."""
+        """Round a delay up to a level, or cut it to the longest level; without levels it is unchanged."""
         return next((level for level in self.levels if level >= wanted), max(self.levels, default=wanted))
 
     def _take(self, consumer: Consumer, id_: str, *, remove: bool) -> None:
         message = consumer.held.pop(id_, None)
-        if message is not None:  # else it was settled before: settling is idempotent
+        if message is not None:  # else it is settled already: settling is idempotent
             message.holder = None
             if remove:
                 self.by_name[message.queue].remove(message)

@@ -1,8 +1,9 @@
 """
-Who does what next in a Harness, where nobody but handlers has a thread of its own; and when fake time passes.
+Decides what runs next in a Harness, and when fake time passes.
 
-Real time is only waited for while a handler or a `setup` is at work; each of them wakes the test when it has something
-to say.  Fake time only passes when nothing else can happen, or when a test says so.
+Only handlers have their own threads in a Harness; everything else runs in the test's thread.
+The test waits in real time only while a handler or a `setup` runs; each of them wakes the test with its events.
+Fake time passes only when nothing else can happen, or when a test moves it.
 """
 
 from __future__ import annotations
@@ -19,14 +20,14 @@ _LOOK = 0.05
 _PATIENCE = 0.5
 _STAGE = 10.0
 _AT_ONCE = 1e-9
-"""A due time is a sum of floats: whoever comes to it may still be that much too early."""
+"""A due time is a sum of floats, so that the clock may stop this much before it."""
 
 
 class Turns:
     """
-    Lets broker and worker processes take their turns, in the calling thread.
+    Runs the turns of broker and worker processes in the calling thread.
 
-    `wake` is to be set by whoever has something new to say.
+    A thread that posts an event sets `wake`.
     """
 
     def __init__(self, clock: FakeClock, broker: MemoryBroker, processes: Sequence[WorkerProcess]) -> None:
@@ -37,13 +38,13 @@ class Turns:
         self._real = SystemClock()
 
     def turn(self) -> bool:
-        """Everybody does what there is to do now; answers whether there was anything."""
+        """Run one turn of the broker and of each worker process; return whether any of them had something to do."""
         self.wake.clear()
         done = [self._broker.pump() > 0, *(process.turn() for process in self._processes)]
         return any(done)
 
     def advance(self, seconds: float) -> None:
-        """Let this much fake time pass, stopping wherever something falls due."""
+        """Move fake time forward by this much, and stop wherever something falls due."""
         end = self._clock.monotonic() + seconds
         self._settle()
         while (left := end - self._clock.monotonic()) > _AT_ONCE:
@@ -51,30 +52,40 @@ class Turns:
             self._settle()
 
     def until(self, reached: Callable[[], object], told: Callable[[], str], timeout: float) -> None:
-        """Go on until it is reached; raises AssertionError, with what is `told`, after that many real seconds."""
+        """
+        Run turns until `reached` returns something true.
+
+        Raises AssertionError, with the text of `told`, after `timeout` real seconds or if nothing can happen any more.
+        """
         deadline = self._real.monotonic() + timeout
         while not reached():
             left = deadline - self._real.monotonic()
             if left <= 0:
-                raise AssertionError(f"{told()} Nothing came of it within {timeout:g} s.")
+                raise AssertionError(f"{told()} This did not change within {timeout:g} s.")
             if self.turn():
                 continue
             if any(process.busy for process in self._processes):
                 self.wake.wait(min(left, _LOOK))
             elif not self._skip():
-                raise AssertionError(f"{told()} Nothing is under way that could change it.")
+                raise AssertionError(f"{told()} Nothing is running that could change this.")
 
     def warm_up(self, process: WorkerProcess, within: float) -> None:
-        """Go on until each `setup` of this worker process has returned or failed, for that many real seconds at most."""
+        """Run turns until each `setup` of this worker process has returned or failed, or `within` real seconds are over."""
         deadline = self._real.monotonic() + within
         warming = True
         while warming and self._real.monotonic() < deadline:
-            warming = process.warming  # asked first: whoever has become warm by now has said so, and is heard below
+            warming = (
+                process.warming
+            )  # read first: a slot that is warm by now has posted its event, and the turn below handles it
             if not self.turn() and warming:
                 self.wake.wait(_LOOK)
 
     def finish(self, processes: Sequence[WorkerProcess], *, by_force: bool) -> bool:
-        """Give these their time to finish: real time to handlers, fake time to all else; answers whether all did."""
+        """
+        Run turns until these processes have finished, and return whether all did.
+
+        Handlers get real time, everything else gets fake time.
+        """
         real, fake = self._real.monotonic() + _PATIENCE * (1 + by_force), self._clock.monotonic() + _STAGE
         while not all(process.finished for process in processes):
             if self.turn():
@@ -93,13 +104,13 @@ class Turns:
             pass
 
     def _due(self) -> list[float]:
-        """In how many seconds somebody has something to do."""
+        """Return the seconds until each process, and the broker, has something to do."""
         awake = [process.due_in for process in self._processes if not (process.frozen or process.stopped)]
         due = self._broker.due_in()
         return awake if due is None else [*awake, due]
 
     def _skip(self) -> bool:
-        """Let fake time pass until something is due; False when nothing ever will be."""
+        """Move fake time forward until something is due; return False if nothing will ever be due."""
         due = self._broker.due_in()
         if not all(process.idle for process in self._processes):
             due = min(self._due(), default=None)

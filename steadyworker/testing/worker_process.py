@@ -1,8 +1,8 @@
 """
-One worker process of a Harness: all that a real one has, but for its threads, its signals and its exit code.
+One worker process of a Harness: it has all parts of a real one except threads, signals and exit code.
 
-Runners, keeper and hand-overs take their turns when the Harness says so, in the test's own thread; only handlers run
-elsewhere, in the threads of their slots, or in real children.
+The Harness runs the turns of runners, keeper and settlements in the test's thread.
+Only handlers run elsewhere: in the threads of their slots, or in real children.
 """
 
 from __future__ import annotations
@@ -37,10 +37,10 @@ class WorkerProcess:
     One worker process.
 
     Attributes:
-        ledger: Its own line to the ledger, to be cut.
+        ledger: Its own connection to the ledger, which a test can cut.
         runners: One for each Worker.
         adapters: One for each Worker, in the same order.
-        frozen: It does nothing, as a stopped or starved process does; the broker gives it nothing either.
+        frozen: True while it does nothing, like a stopped or starved process; the broker then delivers nothing to it.
     """
 
     def __init__(
@@ -93,7 +93,7 @@ class WorkerProcess:
             runner.start()
 
     def turn(self) -> bool:
-        """Do what there is to do now, without waiting; answers whether there was anything."""
+        """Do everything that is due now, without waiting; return whether anything was due."""
         if self.frozen or self.stopped:
             return False
         done = self._clock.monotonic() >= self._keeper_due
@@ -110,19 +110,19 @@ class WorkerProcess:
 
     @property
     def busy(self) -> bool:
-        """Somebody else is at work for it: a handler that does not wait for an answer, or a slot's `setup`."""
+        """Whether another thread works for it: a handler that does not wait for a reply, or a slot's `setup`."""
         return not (self.frozen or self.stopped) and any(
             _is_busy(slot, runner) for runner in self.runners for slot in runner.deps.slots
         )
 
     @property
     def warming(self) -> bool:
-        """A slot's `setup` has neither returned nor failed."""
+        """Whether a slot's `setup` has neither returned nor failed."""
         return any(_is_warming(slot, runner) for runner in self.runners for slot in runner.deps.slots)
 
     @property
     def idle(self) -> bool:
-        """It has nothing under way, so that only a message can give it something to do."""
+        """Whether nothing runs in it, so that only a message can give it work."""
         return (
             self.frozen
             or self.stopped
@@ -131,12 +131,12 @@ class WorkerProcess:
 
     @property
     def due_in(self) -> float:
-        """Seconds until it wants to do something by itself."""
+        """Seconds until its next timer or renewal."""
         timers = (runner.timers.next_in() for runner in self.runners)
         return max(0.0, min(self._keeper_due - self._clock.monotonic(), *(due for due in timers if due is not None)))
 
     def run_of(self, key: str) -> Run | None:
-        """The run of this job that is in a slot here and was not dropped."""
+        """Return the run of this job that is in a slot here and was not dropped, or None."""
         runs = (run for runner in self.runners for run in runner.state.by_fence.values())
         return next(
             (
@@ -148,34 +148,34 @@ class WorkerProcess:
         )
 
     def has(self, fence: int) -> bool:
-        """Whether the run of this fence, or its hand-over, is under way here."""
+        """Return whether the run of this fence, or its settlement, is in progress here."""
         return not self.stopped and any(fence in runner.state.by_fence for runner in self.runners)
 
     def freeze(self) -> None:
-        """Do nothing until `thaw`: no renewal, no answer; the handler alone goes on."""
+        """Stop all work until `thaw`, renewals and replies included; only the handler goes on."""
         self.frozen = True
         self._windows = [adapter.consumer.window for adapter in self.adapters]
         for adapter in self.adapters:
             adapter.prefetch(0)
 
     def thaw(self) -> None:
-        """Go on as if nothing had happened."""
+        """Resume all work, with the prefetch of before."""
         self.frozen = False
         for adapter, window in zip(self.adapters, self._windows, strict=True):
             adapter.prefetch(window)
 
     def enter(self, stage: Stage, *, kill: bool = False) -> None:
-        """Enter this stage at its next turn; with `kill` it ends what still runs."""
+        """Enter this stage at the next turn; `kill` ends the jobs that still run."""
         for runner in self.runners:
             runner.post(Staged(stage, kill=kill))
 
     @property
     def finished(self) -> bool:
-        """It was told to stop, and has nothing left to wait for."""
+        """Whether it is stopped, or every runner has finished after a stop."""
         return self.stopped or all(runner.finished for runner in self.runners)
 
     def close(self) -> None:
-        """Close every part; what is not settled comes again to others."""
+        """Close every part; un-settled messages are delivered to other consumers."""
         if self.stopped:
             return
         self.stopped = True
@@ -190,7 +190,7 @@ class WorkerProcess:
 
 
 class _Runner(Runner):
-    """A runner that wakes the test's thread when a slot has something to say."""
+    """A runner that wakes the test's thread at each event."""
 
     def __init__(self, deps: Deps, wake: Callable[[], None]) -> None:
         self._wake = wake
@@ -204,7 +204,7 @@ class _Runner(Runner):
 
 
 class _Thread(ThreadSlot):
-    """A thread slot that knows whether it was given up since its last start."""
+    """A thread slot that records whether it has failed since its last start."""
 
     down = False
 
@@ -214,7 +214,7 @@ class _Thread(ThreadSlot):
 
 
 class _Process(ProcessSlot):
-    """A process slot that knows whether it was given up since its last start."""
+    """A process slot that records whether it has failed since its last start."""
 
     down = False
 
@@ -224,7 +224,7 @@ class _Process(ProcessSlot):
 
 
 def _slot(number: int, spec: WorkerSpec, clock: FakeClock, *, processes: bool) -> Slot:
-    """A child lives by the machine's clock: it cannot be told to take an hour for a second."""
+    """Return a new slot; a child process uses the machine's clock, because fake time does not reach it."""
     return _Process(number, spec, clock=SystemClock()) if processes else _Thread(number, spec, clock=clock)
 
 

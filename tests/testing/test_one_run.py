@@ -165,5 +165,5 @@ def test_exports_and_logs_are_recorded() -> None:
 
 
 def test_a_service_of_the_worker_process_is_missed_with_the_remedy() -> None:
-    with pytest.raises(RuntimeError, match=r"it asks for 'spark': use steadyworker\.testing\.Harness"):
+    with pytest.raises(RuntimeError, match=r"got a request for 'spark': use steadyworker\.testing\.Harness"):
         run_one(Pages, Request(0, "spark"))

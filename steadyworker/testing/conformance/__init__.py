@@ -1,7 +1,7 @@
 """
-The suites that define what an adapter and a ledger are: one test for each sentence of their Protocols.
+Test suites that define a correct adapter and a correct ledger: one test for each sentence of their Protocols.
 
-An author subclasses a suite in a test module, says how one is made, and runs pytest.
+An author subclasses a suite in a test module, implements the method that makes an adapter or a ledger, and runs pytest.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
 """
-`AdapterSuite`: the definition of an adapter that works.
+`AdapterSuite`: the tests that every adapter must pass.
 
 ::
 
@@ -10,7 +10,7 @@
         def cut(self, adapter):
             kill_connections_of(adapter)
 
-What a broker cannot do is read from its `Capabilities`, and the tests of it are skipped.
+The tests of a feature that the broker does not have, by its `Capabilities`, are skipped.
 """
 
 from __future__ import annotations
@@ -21,4 +21,8 @@ from steadyworker.testing.conformance.adapter_settle import SettlePromises
 
 
 class AdapterSuite(ConsumePromises, PublishPromises, SettlePromises):
-    """Every promise of `steadyworker.adapter.Adapter`; subclass it and say how an adapter is made (`AdapterBench`)."""
+    """
+    Tests of every promise of `steadyworker.adapter.Adapter`.
+
+    Subclass it, and implement `make_adapter` and `cut` (see `AdapterBench`).
+    """

@@ -1,4 +1,4 @@
-"""Promises about signals: connections, deliveries, credits, and the end of an epoch."""
+"""Promises about signals: connections, deliveries, prefetch, and the end of an epoch."""
 # ruff: noqa: PLR2004 - the expected number belongs in the assertion
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ Open = Callable[[], Adapter]
 
 
 class ConsumePromises(AdapterBench):
-    """What the sink hears."""
+    """Tests of the signals that the sink receives."""
 
     def test_the_first_signal_is_a_connection(self, adapter: Adapter) -> None:
-        """`start` returns at once; Connected comes before any delivery."""
+        """Connected arrives before any delivery."""
         adapter.publish(message())
         adapter.prefetch(1)
         tape = self.started(adapter, 1)
@@ -29,12 +29,12 @@ class ConsumePromises(AdapterBench):
         assert isinstance(tape.signals[0], Connected)
 
     def test_no_delivery_comes_without_credits(self, adapter: Adapter) -> None:
-        """The window begins at 0."""
+        """The prefetch is 0 at first."""
         adapter.publish(message())
         self.started(adapter).stays(deliveries=0)
 
     def test_credits_are_a_window(self, adapter: Adapter) -> None:
-        """Never more un-settled deliveries than credits; settling one makes room for one."""
+        """There are never more un-settled deliveries than the prefetch; settling one allows one more."""
         for each in messages(5):
             adapter.publish(each)
         tape = self.started(adapter, 2)
@@ -48,7 +48,7 @@ class ConsumePromises(AdapterBench):
         tape.stays(deliveries=4)
 
     def test_zero_credits_stop_deliveries_and_nothing_else(self, adapter: Adapter) -> None:
-        """With 0 no new delivery comes; what is un-settled stays valid, and credits bring the next."""
+        """With prefetch 0 no new delivery arrives; un-settled ones stay valid, and a higher prefetch brings the next."""
         tape = self.started(adapter, 1)
         adapter.publish(message("k-1"))
         held = tape.delivery()
@@ -61,7 +61,7 @@ class ConsumePromises(AdapterBench):
         assert not any(isinstance(signal, Lost) for signal in tape.signals)
 
     def test_a_delivery_is_what_was_published(self, adapter: Adapter, spec: QueueSpec) -> None:
-        """Body and headers arrive as they were sent, every byte and letter of them."""
+        """Body and headers arrive exactly as they were sent."""
         body, headers = bytes(range(256)), {KEY: "k-1", "shop": "Café №7", "empty": ""}
         adapter.publish(OutgoingMessage(Target.WORK, body, headers))
         delivery = self.started(adapter, 1).delivery()
@@ -71,12 +71,12 @@ class ConsumePromises(AdapterBench):
         assert delivery.queue == spec.queue
 
     def test_an_empty_body_is_a_body(self, adapter: Adapter) -> None:
-        """Nothing, too, arrives as it was sent."""
+        """An empty body arrives as an empty body."""
         adapter.publish(message(body=b""))
         assert self.started(adapter, 1).delivery().body == b""
 
     def test_a_message_is_handed_to_one_consumer(self, open_adapter: Open) -> None:
-        """Two clients share a queue; each message comes once."""
+        """Two clients share a queue, and each message is delivered once."""
         one, two = open_adapter(), open_adapter()
         tapes = self.started(one, 5), self.started(two, 5)
         for each in messages(10):
@@ -102,7 +102,7 @@ class ConsumePromises(AdapterBench):
         assert len(threads) == 1
 
     def test_a_cut_ends_the_epoch_and_a_new_one_follows(self, adapter: Adapter) -> None:
-        """Lost names the old epoch; Connected a new one, which is greater."""
+        """Lost names the old epoch, Connected a new and greater one."""
         tape = self.started(adapter)
         old = tape.connected()
         self.cut(adapter)
@@ -113,7 +113,7 @@ class ConsumePromises(AdapterBench):
         assert new.epoch > old.epoch
 
     def test_what_a_cut_took_comes_again(self, adapter: Adapter) -> None:
-        """The un-acked message is delivered in the new epoch, with the same stable id, and the window is still open."""
+        """The un-acked message is delivered in the new epoch, with the same stable id and the same prefetch."""
         tape = self.started(adapter, 1)
         adapter.publish(message())
         old = tape.delivery()
@@ -129,13 +129,13 @@ class ConsumePromises(AdapterBench):
             adapter.settle(old, Settle.ACK)
 
     def test_capabilities_are_the_same_before_and_after_start(self, adapter: Adapter) -> None:
-        """They are data about the broker, not about a connection."""
+        """Capabilities describe the broker, not a connection."""
         before = adapter.capabilities
         self.started(adapter)
         assert adapter.capabilities == before
 
     def test_consumers_are_counted(self, open_adapter: Open) -> None:
-        """Who consumes (has credits) is counted, who only publishes is not, who stopped is not."""
+        """An adapter with prefetch above 0 is counted; one that only publishes, or has stopped, is not."""
         one, two, three = open_adapter(), open_adapter(), open_adapter()
         if not one.capabilities.counts_consumers:
             assert one.consumers() is None
@@ -148,7 +148,7 @@ class ConsumePromises(AdapterBench):
         assert tape.until(lambda: three.consumers() == 1, "1 consumer")
 
     def test_what_is_un_settled_at_stop_is_the_next_ones(self, open_adapter: Open) -> None:
-        """`stop` gives back at once; a delivery of the stopped adapter is stale, and it hears nothing more."""
+        """`stop` releases at once; deliveries of a stopped adapter are stale, and it sends no more signals."""
         one, two = open_adapter(), open_adapter()
         tape = self.started(one, 1)
         one.publish(message())
@@ -160,7 +160,7 @@ class ConsumePromises(AdapterBench):
         assert [type(signal) for signal in tape.signals] == [Connected, Delivered]
 
     def test_stop_is_safe_in_any_order(self, open_adapter: Open) -> None:
-        """Before start, twice, from another thread; what is published afterwards fails, and start does nothing."""
+        """`stop` works before start, twice, and from another thread; afterwards `publish` fails and `start` does nothing."""
         never, started = open_adapter(), open_adapter()
         never.stop(self.within)
         never.stop(self.within)
@@ -178,7 +178,7 @@ class ConsumePromises(AdapterBench):
         assert heard == []
 
     def test_the_io_thread_says_when_it_last_turned(self, adapter: Adapter) -> None:
-        """It is the watchdog's evidence: nothing before start, and then later and later; None without a thread."""
+        """`last_turn` is None before start or without a thread; else it increases, as the watchdog's evidence."""
         assert adapter.last_turn is None
         tape = self.started(adapter, 1)
         before = adapter.last_turn

@@ -1,4 +1,4 @@
-"""What the tests of an adapter are given: how one is made and cut, a tape of its signals, and messages."""
+"""Fixtures for the tests of an adapter: opening and cutting it, a tape of its signals, and messages."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ _POLL = 0.01
 
 class AdapterBench:
     """
-    What a subclass says of its adapter.
+    Base of the adapter tests; a subclass implements `make_adapter` and `cut`.
 
     Attributes:
-        within: Seconds after which something that must happen counts as not happening.
-        quiet: Seconds for which something that must not happen is watched.
-        delay: Seconds of a delayed copy; a level of the broker's ladder, where it has one.
+        within: Seconds after which a test fails if an expected event has not happened.
+        quiet: Seconds for which a test watches that an event does not happen.
+        delay: The delay of a delayed message in seconds; one of the broker's delay levels, if it has levels.
     """
 
     within = 10.0
@@ -33,31 +33,31 @@ class AdapterBench:
     delay = 1.0
 
     def make_adapter(self, place: Path, spec: QueueSpec) -> Adapter:
-        """Another client of the same broker for the same place, with the same settings each time."""
+        """Return another client of the same broker for the same place, with the same settings each time."""
         raise NotImplementedError
 
     def cut(self, adapter: Adapter) -> None:
-        """End the adapter's connection as a network does, so that it is told without having asked."""
+        """End the adapter's connection from outside, as a network failure does."""
         raise NotImplementedError
 
     def clear(self, adapter: Adapter) -> None:
-        """Remove what the test left in a broker that outlives it; nothing by default."""
+        """Remove what the test left in a broker that outlives it; by default does nothing."""
 
     def pump(self) -> None:
-        """Let the adapters turn, where they have no thread of their own."""
+        """Run the adapters' turns, if they have no thread of their own."""
 
     def let_pass(self, seconds: float) -> None:
-        """Let time pass; a broker with a clock of its own waits."""
+        """Let time pass, by default in real time."""
         threading.Event().wait(seconds)
 
     @pytest.fixture
     def spec(self) -> QueueSpec:
-        """The queue of this test."""
+        """Return the queue of this test."""
         return QueueSpec("exports", "exports.dead", concurrency=4)
 
     @pytest.fixture
     def open_adapter(self, tmp_path: Path, spec: QueueSpec) -> Iterator[Callable[[], Adapter]]:
-        """Open another client; all are stopped when the test ends."""
+        """Return a function that opens another client; all are stopped when the test ends."""
         opened: list[Adapter] = []
 
         def another() -> Adapter:
@@ -72,11 +72,11 @@ class AdapterBench:
 
     @pytest.fixture
     def adapter(self, open_adapter: Callable[[], Adapter]) -> Adapter:
-        """One client, not started."""
+        """Return one client that is not started."""
         return open_adapter()
 
     def started(self, adapter: Adapter, credits_: int = 0, then: Sink | None = None) -> Tape:
-        """Start the adapter, wait until it is connected, and give it credits; answers the tape of its signals."""
+        """Start the adapter, wait until it is connected, set its prefetch, and return the tape of its signals."""
         tape = Tape(self, then)
         adapter.start(tape)
         tape.connected()
@@ -85,7 +85,7 @@ class AdapterBench:
 
 
 class Tape:
-    """A sink that keeps every signal, in order, and waits for what must come."""
+    """A sink that keeps every signal in order, and can wait for expected signals."""
 
     def __init__(self, bench: AdapterBench, then: Sink | None = None) -> None:
         self.signals: list[Signal] = []
@@ -100,30 +100,30 @@ class Tape:
 
     @property
     def deliveries(self) -> list[Delivery]:
-        """Every delivery until now."""
+        """Every delivery so far."""
         return [signal.delivery for signal in list(self.signals) if isinstance(signal, Delivered)]
 
     def delivery(self, number: int = 1) -> Delivery:
-        """Wait for the n-th delivery."""
+        """Wait for the n-th delivery, and return it."""
         return self.until(lambda: self.deliveries[number - 1 : number], f"delivery {number}")[0]
 
     def connected(self, number: int = 1) -> Connected:
-        """Wait for the n-th connection."""
+        """Wait for the n-th connection, and return it."""
         return self.until(lambda: self._all(Connected)[number - 1 : number], f"connection {number}")[0]
 
     def lost(self) -> Lost:
-        """Wait until the epoch is over."""
+        """Wait for the end of the epoch, and return the signal."""
         return self.until(lambda: self._all(Lost), "Lost")[0]
 
     def stays(self, deliveries: int) -> None:
-        """Watch that no more deliveries come than these."""
+        """Fail unless the number of deliveries stays at this number."""
         self._bench.let_pass(self._bench.quiet)
         self._bench.pump()
         if len(self.deliveries) != deliveries:
             pytest.fail(f"Expected {deliveries} deliveries and no more, got {self.signals}.")
 
     def until(self, probe: Callable[[], Answer], what: str) -> Answer:
-        """Wait for something true."""
+        """Wait until `probe` returns something true, and return that."""
         clock = SystemClock()
         deadline = clock.monotonic() + self._bench.within
         while True:
@@ -140,10 +140,10 @@ class Tape:
 
 
 def message(key: str = "k-1", body: bytes = b"{}", to: Target = Target.WORK, delay: float = 0.0) -> OutgoingMessage:
-    """A copy as `settle.py` makes them."""
+    """Return a message as the runner publishes it."""
     return OutgoingMessage(to, body, {KEY: key}, delay)
 
 
 def messages(number: int) -> Iterator[OutgoingMessage]:
-    """So many messages, with the keys k-1, k-2, and so on."""
+    """Return this many messages, with the keys k-1, k-2, and so on."""
     return (message(f"k-{n}") for n in range(1, number + 1))

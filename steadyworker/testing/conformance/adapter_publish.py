@@ -1,4 +1,4 @@
-"""Promises about what is published: now, later, dead; and about the broker that it is published to."""
+"""Promises about publishing (work, delayed work, dead letters), and about the broker itself."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ Open = Callable[[], Adapter]
 
 
 class PublishPromises(AdapterBench):
-    """Where copies go."""
+    """Tests of published messages, dead letters, and the identity of the broker."""
 
     def test_publish_works_before_start_and_for_other_clients(self, open_adapter: Open) -> None:
-        """A sender never starts its adapter."""
+        """A sender does not start its adapter."""
         sender, worker = open_adapter(), open_adapter()
         sender.publish(message())
         assert self.started(worker, 1).delivery().headers[KEY] == "k-1"
@@ -35,7 +35,7 @@ class PublishPromises(AdapterBench):
         assert Counter(d.headers[KEY] for d in tape.deliveries) == Counter({f"k-{n}": 1 for n in range(1, 81)})
 
     def test_a_message_that_is_sent_twice_comes_twice(self, adapter: Adapter) -> None:
-        """The broker does not judge keys: that is the ledger's work."""
+        """The broker does not compare keys; only the ledger does."""
         tape = self.started(adapter, 5)
         adapter.publish(message())
         adapter.publish(message())
@@ -43,7 +43,7 @@ class PublishPromises(AdapterBench):
         tape.stays(deliveries=2)
 
     def test_a_copy_for_later_comes_later(self, adapter: Adapter) -> None:
-        """Not before its delay is over, and then once; work that is due goes before it."""
+        """It is delivered once, after its delay; work that is due is delivered before it."""
         if adapter.capabilities.delays is Delays.NONE:
             pytest.skip("this broker does not delay")
         tape = self.started(adapter, 5)
@@ -67,7 +67,7 @@ class PublishPromises(AdapterBench):
         assert tape.delivery().headers[KEY] == "k-1"
 
     def test_a_dead_letter_is_no_work(self, adapter: Adapter) -> None:
-        """It goes to the dead-letter queue, as it is, and nobody is handed it as a job."""
+        """It goes to the dead-letter queue unchanged, and is never delivered as a job."""
         adapter.publish(message(body=b"broken", to=Target.DEAD))
         self.started(adapter, 5).stays(deliveries=0)
         if adapter.capabilities.reads_dead_letters:
@@ -75,7 +75,7 @@ class PublishPromises(AdapterBench):
                 assert [(letter.headers[KEY], letter.body) for letter in dead] == [("k-1", b"broken")]
 
     def test_dead_letters_are_held_while_they_are_read(self, open_adapter: Open) -> None:
-        """Oldest first, each once, to one reader at a time; they go back when the context ends."""
+        """A reader gets each dead letter once, oldest first, and no other reader gets it until the context ends."""
         one, two = open_adapter(), open_adapter()
         self._needs_dead_letters(one)
         for n in range(1, 4):
@@ -86,11 +86,11 @@ class PublishPromises(AdapterBench):
             with two.dead_letters() as theirs:
                 assert [letter.headers[KEY] for letter in theirs] == ["k-3"]
         with two.dead_letters() as theirs:
-            # What two readers gave back may have changed places.
+            # Letters that two readers gave back may be in another order.
             assert sorted(letter.headers[KEY] for letter in theirs) == ["k-1", "k-2", "k-3"]
 
     def test_a_dropped_dead_letter_is_gone(self, adapter: Adapter) -> None:
-        """The others stay."""
+        """`drop` removes one dead letter, and leaves the others."""
         self._needs_dead_letters(adapter)
         for n in range(1, 4):
             adapter.publish(message(f"k-{n}", to=Target.DEAD))
@@ -102,7 +102,7 @@ class PublishPromises(AdapterBench):
             assert [letter.headers[KEY] for letter in dead] == ["k-1", "k-3"]
 
     def test_a_dead_letter_is_replayed_by_publishing_and_dropping(self, adapter: Adapter) -> None:
-        """It comes as work; one that is dead again meanwhile is not read again by the same reader."""
+        """It is delivered as work; a letter that is published meanwhile is not read by the same reader."""
         self._needs_dead_letters(adapter)
         adapter.publish(message("k-1", to=Target.DEAD))
         with adapter.dead_letters() as dead:
@@ -115,7 +115,7 @@ class PublishPromises(AdapterBench):
         tape.stays(deliveries=1)
 
     def test_the_largest_body_is_taken_whole_and_a_larger_one_is_refused(self, adapter: Adapter) -> None:
-        """`max_body` says what a new message may have; a dead letter may be larger, for nothing else is left of it."""
+        """`max_body` limits the body of a new message (`first`)."""
         largest = adapter.capabilities.max_body
         if largest is None:
             pytest.skip("this broker takes any body")
@@ -129,7 +129,7 @@ class PublishPromises(AdapterBench):
         tape.stays(deliveries=1)
 
     def test_a_copy_of_a_message_that_was_taken_is_over_no_limit(self, adapter: Adapter) -> None:
-        """Another client may have sent it, and it comes whole: its dead letter is all that is left of it."""
+        """Another client may have sent a larger body; it is delivered whole, so that its dead letter is whole."""
         largest = adapter.capabilities.max_body
         if largest is None:
             pytest.skip("this broker takes any body")
@@ -140,7 +140,7 @@ class PublishPromises(AdapterBench):
         adapter.settle(delivery, Settle.ACK)
 
     def test_the_broker_is_the_same_for_every_client_and_for_ever(self, open_adapter: Open) -> None:
-        """`identity` is what a namespace is bound to."""
+        """`identity` stays the same, because a namespace is bound to it."""
         one, two = open_adapter(), open_adapter()
         before = one.identity()
         assert before
@@ -150,7 +150,7 @@ class PublishPromises(AdapterBench):
         assert open_adapter().identity() == before
 
     def test_a_healthy_queue_has_no_errors_and_looking_changes_nothing(self, adapter: Adapter, spec: QueueSpec) -> None:
-        """`findings` looks only."""
+        """`findings` changes nothing, and a healthy queue has no errors."""
         adapter.publish(message())
         assert [finding for finding in adapter.findings(spec) if finding.level == "error"] == []
         tape = self.started(adapter, 5)

@@ -1,4 +1,4 @@
-"""Promises about settling: an ack is final, a release comes again, and an old epoch cannot be settled."""
+"""Promises about settling: an ack is final, a release is redelivered, and an old epoch cannot be settled."""
 
 from __future__ import annotations
 
@@ -18,17 +18,17 @@ Open = Callable[[], Adapter]
 
 
 class SettlePromises(AdapterBench):
-    """What becomes of a message."""
+    """Tests of acknowledging and releasing deliveries."""
 
     @pytest.mark.parametrize("how", list(Settle))
     def test_settling_says_how_much_is_known(self, adapter: Adapter, how: Settle) -> None:
-        """`known` or `written`, never nothing."""
+        """`settle` returns CONFIRMED or SENT."""
         tape = self.started(adapter, 1)
         adapter.publish(message())
         assert adapter.settle(tape.delivery(), how) in Settled
 
     def test_an_acknowledged_message_never_comes_again(self, open_adapter: Open) -> None:
-        """Not after a cut, and not to the next consumer."""
+        """It is redelivered neither after a cut nor to the next consumer."""
         one, two = open_adapter(), open_adapter()
         tape = self.started(one, 1)
         one.publish(message())
@@ -40,7 +40,7 @@ class SettlePromises(AdapterBench):
         self.started(two, 1).stays(deliveries=0)
 
     def test_a_released_message_comes_again_as_it_was(self, adapter: Adapter) -> None:
-        """Same key, same body, same stable id; the broker no longer says that it is new."""
+        """It has the same key, body and stable id; the broker does not mark it as new."""
         tape = self.started(adapter, 1)
         adapter.publish(message(body=b"payload"))
         first = tape.delivery()
@@ -54,7 +54,7 @@ class SettlePromises(AdapterBench):
             assert second.message_id == first.message_id
 
     def test_a_released_message_may_go_to_another(self, open_adapter: Open) -> None:
-        """Whoever has credits gets it."""
+        """A consumer with a free prefetch gets it."""
         one, two = open_adapter(), open_adapter()
         tape = self.started(one, 1)
         one.publish(message())
@@ -65,7 +65,7 @@ class SettlePromises(AdapterBench):
         assert other.delivery().headers[KEY] == "k-1"
 
     def test_settling_is_idempotent_within_its_epoch(self, adapter: Adapter) -> None:
-        """The second time changes nothing: not even for the same message, which was handed over again since."""
+        """Settling a delivery again changes nothing, even after its message was delivered again."""
         tape = self.started(adapter, 1)
         adapter.publish(message())
         first = tape.delivery()
@@ -79,7 +79,7 @@ class SettlePromises(AdapterBench):
         tape.stays(deliveries=2)
 
     def test_settling_takes_one_delivery_and_no_other(self, adapter: Adapter) -> None:
-        """An acknowledgement is never for all before it."""
+        """An acknowledgement does not include earlier deliveries."""
         tape = self.started(adapter, 3)
         for each in messages(3):
             adapter.publish(each)
@@ -94,7 +94,7 @@ class SettlePromises(AdapterBench):
         assert acked.headers[KEY] not in again
 
     def test_a_delivery_of_an_old_epoch_cannot_be_settled(self, adapter: Adapter) -> None:
-        """It is refused, and the message that came again is untouched by the attempt."""
+        """It is refused, and does not affect the redelivered message."""
         tape = self.started(adapter, 1)
         adapter.publish(message())
         old = tape.delivery()
@@ -107,7 +107,7 @@ class SettlePromises(AdapterBench):
         assert tape.delivery(3).headers[KEY] == "k-1"
 
     def test_nothing_can_be_settled_before_start(self, open_adapter: Open) -> None:
-        """A delivery belongs to the adapter that was handed it."""
+        """Only the adapter that received a delivery can settle it."""
         one, two = open_adapter(), open_adapter()
         tape = self.started(one, 1)
         one.publish(message())
@@ -115,7 +115,7 @@ class SettlePromises(AdapterBench):
             two.settle(replace(tape.delivery(), epoch=1), Settle.ACK)
 
     def test_settling_is_thread_safe(self, open_adapter: Open) -> None:
-        """Many slots settle at once, and each message is gone once."""
+        """Many slots settle at once, and no message is left."""
         one, two = open_adapter(), open_adapter()
         tape = self.started(one, 40)
         for each in messages(40):
@@ -127,7 +127,7 @@ class SettlePromises(AdapterBench):
         self.started(two, 40).stays(deliveries=0)
 
     def test_settling_soon_answers_each_settlement_once(self, adapter: Adapter) -> None:
-        """Where an adapter can: what `settle` would answer or raise, to everyone who asked, and nobody waits meanwhile."""
+        """If an adapter has `settle_async`, it reports to each caller what `settle` would return or raise."""
         if not isinstance(adapter, SettlesAsync):
             pytest.skip("this adapter settles in the call")
         answers: SimpleQueue[tuple[str, Settled | StaleDelivery | Unsettled]] = SimpleQueue()

@@ -1,5 +1,5 @@
 """
-`LedgerSuite`: the definition of a ledger that works.
+`LedgerSuite`: the tests that every ledger must pass.
 
 ::
 
@@ -16,4 +16,8 @@ from steadyworker.testing.conformance.ledger_writes import WritePromises
 
 
 class LedgerSuite(ClaimPromises, WritePromises, RecordPromises):
-    """Every promise of `steadyworker.ledger.base.Ledger`; subclass it and say how a ledger is made (`LedgerBench`)."""
+    """
+    Tests of every promise of `steadyworker.ledger.base.Ledger`.
+
+    Subclass it, and implement `make_ledger` (see `LedgerBench`).
+    """

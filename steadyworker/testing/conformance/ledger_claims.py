@@ -1,4 +1,4 @@
-"""Promises about who holds a job: claims, fences, leases, take-overs."""
+"""Promises about the owner of a job: claims, fences, leases, take-overs."""
 # ruff: noqa: PLR2004 - the expected number belongs in the assertion
 
 from __future__ import annotations
@@ -31,14 +31,14 @@ ROUND_1 = replace(JOB, round=1)
 
 
 class ClaimPromises(LedgerBench):
-    """Who holds a job."""
+    """Tests of claims, fences, leases and take-overs."""
 
     def test_a_job_that_was_never_seen_has_no_row(self, ledger: Ledger) -> None:
-        """`read` answers None."""
+        """`read` returns None."""
         assert ledger.read(JOB) is None
 
     def test_a_first_claim_makes_the_row(self, ledger: Ledger) -> None:
-        """A claim of a job without a row writes all that it was given."""
+        """A claim of a job without a row writes every value of the claim."""
         counters = Counters(attempts=2, crashes=1, losses=3, interruptions=4, first_failed_at=12.5)
         row = ledger.claim(Claimed(JOB, None, ME, 3, BODY, counters))
         assert row is not None
@@ -58,7 +58,7 @@ class ClaimPromises(LedgerBench):
         assert row.started_at is not None
 
     def test_jobs_are_told_apart_by_namespace_queue_key_and_round(self, ledger: Ledger) -> None:
-        """All four make the primary key."""
+        """These four are the primary key."""
         ids = [
             JOB,
             replace(JOB, namespace="other"),
@@ -69,14 +69,14 @@ class ClaimPromises(LedgerBench):
         assert len({claimed(ledger, id).uid for id in ids}) == len(ids)
 
     def test_a_first_claim_is_refused_when_there_is_a_row_by_now(self, ledger: Ledger) -> None:
-        """`seen` None means: only when nobody was quicker."""
+        """A claim with `seen` None lands only if there is no row yet."""
         first = claimed(ledger)
         assert ledger.claim(Claimed(JOB, None, OTHER, 0, BODY, Counters())) is None
         assert timeless(seen(ledger)) == timeless(first)
 
     @pytest.mark.parametrize("state", [State.RUNNING, State.INTERRUPTED, State.MOVING, State.MOVED])
     def test_a_claim_keeps_uid_checkpoint_handle_and_cancel_mark(self, ledger: Ledger, state: State) -> None:
-        """A claim begins a run and forgets nothing of the job."""
+        """A claim starts a run, and keeps what the job has saved."""
         token = claimed(ledger).token
         assert ledger.checkpoint(token, b"17")
         assert ledger.export_state(token, b"spark-1")
@@ -101,13 +101,13 @@ class ClaimPromises(LedgerBench):
         assert claimed(ledger, seen=first, hop=2).hop == 4
 
     def test_a_claim_writes_its_counters(self, ledger: Ledger) -> None:
-        """What a take-over counts is written by the claim."""
+        """A take-over's counters are written by its claim."""
         row = ledger.claim(Claimed(JOB, claimed(ledger), OTHER, 0, BODY, Counters(losses=1)))
         assert row is not None
         assert row.counters == Counters(losses=1)
 
     def test_a_claim_is_refused_when_the_row_was_claimed_since(self, ledger: Ledger) -> None:
-        """Of two that saw the same row, one wins."""
+        """Of two claims that saw the same row, one wins."""
         before = in_state(ledger, State.INTERRUPTED)[0]
         winner = claimed(ledger, owner=OTHER, seen=before)
         assert ledger.claim(Claimed(JOB, before, ME, 0, BODY, Counters())) is None
@@ -117,7 +117,7 @@ class ClaimPromises(LedgerBench):
     def test_what_was_seen_running_is_not_claimed_or_lost_when_it_no_longer_runs(
         self, ledger: Ledger, state: State
     ) -> None:
-        """The fence alone does not tell: a run ends under its own."""
+        """The state must match too, because a run ends without a new fence."""
         now, _ = in_state(ledger, state)
         before = replace(now, state=State.RUNNING)
         assert ledger.claim(Claimed(JOB, before, OTHER, 0, BODY, Counters())) is None
@@ -125,20 +125,20 @@ class ClaimPromises(LedgerBench):
         assert timeless(seen(ledger)) == timeless(now)
 
     def test_a_claim_is_refused_when_the_row_is_gone(self, ledger: Ledger) -> None:
-        """A row that was removed since it was seen cannot be claimed as it was."""
+        """A row that was removed since it was seen cannot be claimed."""
         dead = in_state(ledger, State.DEAD)[0]
         ledger.forget(JOB)
         assert ledger.claim(Claimed(JOB, dead, OTHER, 0, BODY, Counters())) is None
 
     @pytest.mark.parametrize("state", [State.DONE, State.DEAD])
     def test_what_has_ended_is_never_claimed(self, ledger: Ledger, state: State) -> None:
-        """At most one of `done` and `dead`, and nothing after it."""
+        """A job ends as `done` or `dead`, and never runs after that."""
         row, _ = in_state(ledger, state)
         assert ledger.claim(Claimed(JOB, row, OTHER, 0, BODY, Counters())) is None
         assert timeless(seen(ledger)) == timeless(row)
 
     def test_a_row_made_by_a_cancel_takes_the_body_of_its_first_claim(self, ledger: Ledger) -> None:
-        """A cancelled job that has no row matches any body, and the first one stays."""
+        """The row of a job that was cancelled in advance matches any body, and keeps the first one."""
         ledger.cancel(JOB, "not needed")
         row = claimed(ledger, seen=seen(ledger))
         assert (row.body_sha256, row.cancel_reason) == (BODY, "not needed")
@@ -147,7 +147,7 @@ class ClaimPromises(LedgerBench):
         assert again.body_sha256 == BODY
 
     def test_the_first_claim_of_a_round_begins_at_the_checkpoint_of_the_round_before(self, ledger: Ledger) -> None:
-        """A replay goes on where the dead letter stopped."""
+        """A replay continues from the dead letter's checkpoint."""
         first = claimed(ledger).token
         assert ledger.checkpoint(first, b"400")
         assert ledger.moving(first, DEAD_END)
@@ -160,14 +160,14 @@ class ClaimPromises(LedgerBench):
         assert claimed(ledger, replace(JOB, round=3)).checkpoint is None, "only from the round just before"
 
     def test_a_round_that_was_cancelled_before_it_came_keeps_the_checkpoint_too(self, ledger: Ledger) -> None:
-        """A cancel mark makes the row; the first claim is still the first."""
+        """A cancel in advance creates the row; the first claim still copies the checkpoint."""
         first = claimed(ledger).token
         assert ledger.checkpoint(first, b"400")
         ledger.cancel(ROUND_1, "wrong month")
         assert claimed(ledger, ROUND_1, seen=seen(ledger, ROUND_1)).checkpoint == b"400"
 
     def test_every_fence_is_greater_than_every_fence_before(self, ledger: Ledger, clock: FakeClock) -> None:
-        """One counter for the whole ledger, for claims and take-overs; a wall clock set back changes nothing."""
+        """The ledger has one counter for claims and take-overs; setting the wall clock back does not affect it."""
         fences = [claimed(ledger).fence, claimed(ledger, replace(JOB, key="b")).fence]
         clock.step_wall(-3600)
         lost = ledger.lose(seen(ledger), OTHER, DEAD_END)
@@ -181,7 +181,7 @@ class ClaimPromises(LedgerBench):
         assert fences == sorted(set(fences))
 
     def test_a_fence_is_at_least_the_wall_clock_in_milliseconds(self, ledger: Ledger, clock: FakeClock) -> None:
-        """So a ledger that was lost and made again goes on above the fences of the old one."""
+        """A ledger that was lost and created again therefore continues above the fences of the old one."""
         if self.own_clock:
             pytest.skip("reads a clock of its own")
         assert claimed(ledger).fence >= int(clock.wall() * 1000)
@@ -189,7 +189,7 @@ class ClaimPromises(LedgerBench):
         assert claimed(ledger, replace(JOB, key="b")).fence >= int(clock.wall() * 1000)
 
     def test_of_many_that_claim_at_once_one_wins(self, ledger: Ledger) -> None:
-        """A claim is one compare-and-set, from any thread."""
+        """A claim is one compare-and-set, and can be made from any thread."""
         together = Barrier(8)
 
         def claim(number: int) -> Row | None:
@@ -205,7 +205,7 @@ class ClaimPromises(LedgerBench):
                 assert before == winners[0]
 
     def test_a_lease_is_over_a_margin_after_its_end(self, ledger: Ledger, clock: FakeClock) -> None:
-        """Until then the owner may renew it in peace."""
+        """Until then no other owner can take the job over."""
         claimed(ledger)
         self.let_pass(clock, self.times.lease + self.times.margin * 0.5)
         assert not seen(ledger).lease_over
@@ -214,13 +214,13 @@ class ClaimPromises(LedgerBench):
         assert seen(ledger).lease_over
 
     def test_a_wall_clock_that_jumps_ends_no_lease(self, ledger: Ledger, clock: FakeClock) -> None:
-        """Who runs a job is never decided by the wall clock."""
+        """The wall clock never decides which owner runs a job."""
         claimed(ledger)
         clock.step_wall(86_400)
         assert not seen(ledger).lease_over
 
     def test_a_lease_runs_out_while_its_machine_sleeps(self, ledger: Ledger, clock: FakeClock) -> None:
-        """The rest of the world goes on through a suspend."""
+        """Leases use a clock that includes sleep, because other machines go on meanwhile."""
         if self.own_clock:
             pytest.skip("reads a clock of its own")
         claimed(ledger)
@@ -229,12 +229,12 @@ class ClaimPromises(LedgerBench):
 
     @pytest.mark.parametrize("state", [State.INTERRUPTED, State.MOVED, State.DONE, State.DEAD])
     def test_nobody_holds_what_does_not_run(self, ledger: Ledger, state: State) -> None:
-        """Owner and lease are only of `running` and `moving`."""
+        """Only `running` and `moving` rows have an owner and a lease."""
         row, _ = in_state(ledger, state)
         assert (row.owner, row.lease_over) == (None, True)
 
     def test_a_renewal_begins_the_lease_anew(self, ledger: Ledger, clock: FakeClock) -> None:
-        """Running and moving alike."""
+        """A renewal restarts the lease of a running and of a moving row."""
         running = claimed(ledger).token
         moving = claimed(ledger, replace(JOB, key="b")).token
         assert ledger.moving(moving, AGAIN)
@@ -245,7 +245,7 @@ class ClaimPromises(LedgerBench):
         assert [seen(ledger, token.id).late_by for token in (running, moving)] == [0.0, 0.0]
 
     def test_renewals_are_answered_one_each_and_in_order(self, ledger: Ledger) -> None:
-        """A refused one changes nothing for the others, and a cancel mark comes with its own."""
+        """A refused renewal does not affect the others; a cancel mark is returned with its own job."""
         tokens = [claimed(ledger, replace(JOB, key=key)).token for key in "abc"]
         ledger.cancel(tokens[2].id, "wrong month")
         assert claimed(ledger, tokens[1].id, OTHER, seen(ledger, tokens[1].id))
@@ -258,7 +258,7 @@ class ClaimPromises(LedgerBench):
         assert list(ledger.renew([])) == []
 
     def test_a_lease_that_ran_out_and_was_not_taken_is_renewed(self, ledger: Ledger, clock: FakeClock) -> None:
-        """The fence, not the clock, says whose job it is."""
+        """The fence, not the clock, decides which run has the job."""
         token = claimed(ledger).token
         self.lease_ends(clock)
         assert seen(ledger).lease_over
@@ -290,7 +290,7 @@ class ClaimPromises(LedgerBench):
         assert ledger.take(before, ME) is None
 
     def test_a_run_that_was_lost_too_often_goes_to_moving(self, ledger: Ledger) -> None:
-        """`lose` draws a fence, owns the row and writes the verdict; the old owner is refused."""
+        """`lose` draws a fence, sets the owner and writes the verdict; writes of the old owner are refused."""
         before = claimed(ledger)
         verdict = Verdict(Moving.DEAD, "owner lost ×5", Counters(losses=5))
         lost = ledger.lose(before, OTHER, verdict)

@@ -1,4 +1,4 @@
-"""What the tests of a ledger are given: how one is made, how time passes, and a job in every state."""
+"""Fixtures for the tests of a ledger: opening it, letting time pass, and a job in each state."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ DEAD_END = Verdict(Moving.DEAD, "exhausted", Counters(attempts=5))
 
 class LedgerBench:
     """
-    What a subclass says of its ledger.
+    Base of the ledger tests; a subclass implements `make_ledger`.
 
     Attributes:
-        times: The ledger's clocks; a ledger that reads a clock of its own scales them, so that no test waits long.
-        own_clock: The ledger reads a clock of its own (a server's): tests that need days to pass are skipped.
-        durable: What was written is there when the ledger is opened again.
+        times: The ledger's times; a suite for a ledger with its own clock scales them down, so that no test waits long.
+        own_clock: Whether the ledger reads its own clock (a server's); tests in which days pass are then skipped.
+        durable: Whether the record is still there when the ledger is opened again.
     """
 
     times = Times()
@@ -38,32 +38,32 @@ class LedgerBench:
     durable = True
 
     def make_ledger(self, place: Path, clock: FakeClock, times: Times) -> Ledger:
-        """Open the ledger at this place: the same record for the same place, also when it is open already."""
+        """Open the ledger at this place; the same place has the same record, even if it is open already."""
         raise NotImplementedError
 
     def let_pass(self, clock: FakeClock, seconds: float) -> None:
-        """Let time pass on the ledger's clock; one that reads its own waits."""
+        """Let time pass on the ledger's clock; a suite for a ledger with its own clock waits instead."""
         clock.advance(seconds)
 
     @pytest.fixture
     def clock(self) -> FakeClock:
-        """The clock of this test."""
+        """Return the clock of this test."""
         return FakeClock()
 
     @pytest.fixture
     def ledger(self, tmp_path: Path, clock: FakeClock) -> Iterator[Ledger]:
-        """An empty ledger."""
+        """Open an empty ledger, and close it when the test ends."""
         ledger = self.make_ledger(tmp_path, clock, self.times)
         yield ledger
         ledger.close()
 
     def lease_ends(self, clock: FakeClock) -> None:
-        """Let a lease that began now run out, and its margin too."""
+        """Let a lease that starts now end, and its margin too."""
         self.let_pass(clock, self.times.lease + self.times.margin + 0.01)
 
 
 def claimed(ledger: Ledger, id: JobId = JOB, owner: str = ME, seen: Row | None = None, hop: int = 0) -> Row:
-    """Claim, and be granted."""
+    """Claim a job, fail the test if the claim is refused, and return the row."""
     counters = seen.counters if seen else Counters()
     row = ledger.claim(Claimed(id, seen, owner, hop, BODY, counters))
     assert row is not None, "a claim was refused"
@@ -71,7 +71,7 @@ def claimed(ledger: Ledger, id: JobId = JOB, owner: str = ME, seen: Row | None =
 
 
 def in_state(ledger: Ledger, state: State, *, id: JobId = JOB, checkpoint: bytes | None = None) -> tuple[Row, Token]:
-    """A job in this state, with that checkpoint, and the token of its last run."""
+    """Bring a job into this state, with this checkpoint; return its row, and the token of its last run."""
     token = claimed(ledger, id).token
     if checkpoint is not None:
         assert ledger.checkpoint(token, checkpoint)
@@ -94,12 +94,12 @@ def in_state(ledger: Ledger, state: State, *, id: JobId = JOB, checkpoint: bytes
 
 
 def seen(ledger: Ledger, id: JobId = JOB) -> Row:
-    """The row, which must be there."""
+    """Return the row; fail the test if there is none."""
     row = ledger.read(id)
     assert row is not None, "the row is gone"
     return row
 
 
 def timeless(row: Row) -> Row:
-    """The row without what changes by itself while a clock runs."""
+    """Return the row without the values that change with the clock."""
     return replace(row, due_in=0.0, late_by=0.0)

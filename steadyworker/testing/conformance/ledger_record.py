@@ -1,4 +1,4 @@
-"""Promises about the record: who consumes, what is remembered and for how long, cancel marks, progress."""
+"""Promises about the record: owners, retention, cancel marks, progress."""
 # ruff: noqa: PLR2004 - the expected number belongs in the assertion
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from steadyworker.testing.conformance.ledger_fixtures import (
 )
 
 OLD = {
-    (State.MOVED, None): 14 * DAY + 20,  # counted from when the copy is due
+    (State.MOVED, None): 14 * DAY + 20,  # counted from the time at which the copy is due
     (State.MOVED, True): 14 * DAY + 20,
     (State.DONE, None): 14 * DAY,
     (State.DONE, False): 14 * DAY,
@@ -35,10 +35,10 @@ OLD = {
 
 
 class RecordPromises(LedgerBench):
-    """What the ledger keeps."""
+    """Tests of what the ledger keeps, and for how long."""
 
     def test_a_job_that_is_cancelled_unseen_is_in_no_claim_s_way(self, ledger: Ledger) -> None:
-        """Rows that are made within one instant, by claims and by cancels, all stand."""
+        """Claims and cancels at the same instant each create their own row."""
         fences = []
         for number in range(20):
             assert ledger.cancel(replace(JOB, key=f"cancelled-{number}"), "wrong month") is None
@@ -47,7 +47,7 @@ class RecordPromises(LedgerBench):
         assert len(list(ledger.jobs())) == 40
 
     def test_a_ledger_has_an_id_of_its_own(self, ledger: Ledger, tmp_path: Path, clock: FakeClock) -> None:
-        """The same as long as it lives; another ledger's is another."""
+        """The id never changes, and differs from that of another ledger."""
         (tmp_path / "elsewhere").mkdir()
         other = self.make_ledger(tmp_path / "elsewhere", clock, self.times)
         assert ledger.ledger_id() == ledger.ledger_id()
@@ -55,16 +55,16 @@ class RecordPromises(LedgerBench):
         other.close()
 
     def test_a_good_ledger_has_nothing_wrong(self, ledger: Ledger) -> None:
-        """`findings` names errors only where there are some."""
+        """`findings` of a healthy ledger has no errors."""
         assert [finding for finding in ledger.findings() if finding.level == "error"] == []
 
     def test_its_url_says_which_kind_it_is(self, ledger: Ledger) -> None:
-        """A scheme, and no password."""
+        """The url has a scheme and no password."""
         assert ":" in ledger.url
         assert "secret" not in ledger.url
 
     def test_the_first_broker_is_the_one_that_is_bound(self, ledger: Ledger) -> None:
-        """`bind` answers what the queue is bound to, ours or another's."""
+        """`bind` returns the broker that the queue is bound to, even if it is another one."""
         assert ledger.bind("shop", "exports", "broker-1") == "broker-1"
         assert ledger.bind("shop", "exports", "broker-2") == "broker-1"
         assert ledger.bind("shop", "exports", "broker-1") == "broker-1"
@@ -72,7 +72,7 @@ class RecordPromises(LedgerBench):
         assert ledger.bind("other", "exports", "broker-3") == "broker-3"
 
     def test_owners_are_known_while_they_are_seen(self, ledger: Ledger, clock: FakeClock) -> None:
-        """Registered again at each renewal, forgotten when they leave, no longer listed after a day."""
+        """Registering again updates an owner; it is not listed after it unregisters, or after a day."""
         ledger.register(ME, "host", ["exports", "refunds"])
         self.let_pass(clock, self.times.renew)
         ledger.register(OTHER, "other-host", [])
@@ -93,7 +93,7 @@ class RecordPromises(LedgerBench):
 
     @pytest.mark.parametrize("state", [State.RUNNING, State.INTERRUPTED, State.MOVING, State.MOVED])
     def test_a_cancel_leaves_a_mark(self, ledger: Ledger, state: State) -> None:
-        """It answers the state that the job was in, and changes nothing else; a second reason replaces the first."""
+        """`cancel` returns the job's state, and changes only the reason; a second reason replaces the first."""
         before, _ = in_state(ledger, state)
         assert ledger.cancel(JOB, "first") is state
         assert ledger.cancel(JOB, "wrong month") is state
@@ -103,13 +103,13 @@ class RecordPromises(LedgerBench):
 
     @pytest.mark.parametrize("state", [State.DONE, State.DEAD])
     def test_what_has_ended_cannot_be_cancelled(self, ledger: Ledger, state: State) -> None:
-        """It stays as it is."""
+        """`cancel` returns its state, and changes nothing."""
         before, _ = in_state(ledger, state)
         assert ledger.cancel(JOB, "too late") is state
         assert timeless(seen(ledger)) == timeless(before)
 
     def test_a_cancel_that_is_quicker_than_its_job_makes_the_row(self, ledger: Ledger) -> None:
-        """`interrupted`, nobody's, and of any body."""
+        """The row is `interrupted`, has no owner, and matches any body."""
         assert ledger.cancel(JOB, "not needed") is None
         row = seen(ledger)
         assert (row.state, row.cancel_reason, row.body_sha256) == (State.INTERRUPTED, "not needed", None)
@@ -119,7 +119,7 @@ class RecordPromises(LedgerBench):
 
     @pytest.mark.parametrize("state", State)
     def test_a_checkpoint_is_cleared_when_nobody_runs_the_job(self, ledger: Ledger, state: State) -> None:
-        """`replay --from-start`; a job that is held keeps its own."""
+        """`replay --from-start` clears it; a job with an owner keeps its checkpoint."""
         in_state(ledger, state, checkpoint=b"17")
         assert seen(ledger).checkpoint == b"17"
         ledger.clear_checkpoint(JOB)
@@ -127,7 +127,7 @@ class RecordPromises(LedgerBench):
         assert seen(ledger).checkpoint == kept
 
     def test_progress_is_kept_for_people(self, ledger: Ledger) -> None:
-        """The last beat of the run that holds the job; one of a run that was taken over is not kept."""
+        """The ledger keeps the last progress of the current run; progress of a run that was taken over is ignored."""
         row = claimed(ledger)
         assert ledger.last_progress(JOB) is None
         ledger.progress(row.token, Progress(1, 100, "page", 12.5))
@@ -140,7 +140,7 @@ class RecordPromises(LedgerBench):
         assert ledger.last_progress(JOB) == Progress(3, 100, "page", 15.5)
 
     def test_the_highest_round_of_a_key_is_known(self, ledger: Ledger) -> None:
-        """`send(again=True)` asks for it."""
+        """`last_round` returns it, for `send(again=True)`."""
         assert ledger.last_round(JOB.namespace, JOB.queue, JOB.key) is None
         for number in (0, 2, 1):
             claimed(ledger, replace(JOB, round=number))
@@ -148,7 +148,7 @@ class RecordPromises(LedgerBench):
         assert ledger.last_round(JOB.namespace, JOB.queue, JOB.key) == 2
 
     def test_jobs_are_listed_newest_first_with_their_progress(self, ledger: Ledger) -> None:
-        """All of them, or a namespace's, or a queue's."""
+        """`jobs` returns all jobs, or those of a namespace or a queue."""
         rows = [claimed(ledger, replace(JOB, key=f"m-{number}")) for number in range(450)]
         ledger.progress(rows[3].token, Progress(1, 2, "x", 3.5))
         elsewhere = claimed(ledger, replace(JOB, namespace="other", queue="refunds"))
@@ -161,7 +161,7 @@ class RecordPromises(LedgerBench):
 
     @pytest.mark.parametrize("state", State)
     def test_only_a_dead_job_is_forgotten(self, ledger: Ledger, state: State) -> None:
-        """A dead letter that was dropped: its row goes, with its progress, and nobody else's does."""
+        """`forget` removes the row of a dropped dead letter, with its progress; rows in other states stay."""
         _, token = in_state(ledger, state)
         ledger.progress(token, Progress(1, 2, "", 3.5))
         ledger.forget(JOB)
@@ -170,7 +170,7 @@ class RecordPromises(LedgerBench):
         assert (ledger.last_progress(JOB) is None) is dead
 
     def test_which_jobs_have_ended_is_known_by_their_uids(self, ledger: Ledger) -> None:
-        """Their export stages may be reaped; of a uid that it does not know, the ledger says nothing."""
+        """`ended` returns the uids whose staging folders may be removed; an unknown uid is not among them."""
         uids = {}
         for state in State:
             row, _ = in_state(ledger, state, id=replace(JOB, key=state.value))
@@ -180,7 +180,7 @@ class RecordPromises(LedgerBench):
         assert ledger.ended([]) == frozenset()
 
     def test_a_checkpoint_outlives_the_replay_until_the_next_round_has_it(self, ledger: Ledger) -> None:
-        """A dead letter that is replayed is forgotten before its next round is claimed; the position must not be."""
+        """The row of a replayed dead letter is removed before the next round is claimed; its checkpoint is not."""
         token = claimed(ledger).token
         ledger.checkpoint(token, b"400")
         ledger.moving(token, DEAD_END)
@@ -194,7 +194,7 @@ class RecordPromises(LedgerBench):
     def test_a_row_is_kept_for_its_time(
         self, ledger: Ledger, clock: FakeClock, state: State, *, known: bool | None
     ) -> None:
-        """`moved` until due + 14 days; `done` 24 h when its message is known to be gone, else 14 days; `dead` 30."""
+        """`moved` is kept until due + 14 days, `dead` 30 days, `done` 14 days or 24 h if its settlement is confirmed."""
         if self.own_clock:
             pytest.skip("reads a clock of its own")
         _, token = in_state(ledger, state)
@@ -210,7 +210,7 @@ class RecordPromises(LedgerBench):
 
     @pytest.mark.parametrize("state", [State.RUNNING, State.INTERRUPTED, State.MOVING])
     def test_what_is_not_ended_is_never_removed(self, ledger: Ledger, clock: FakeClock, state: State) -> None:
-        """Nor does settling it change anything: it is not settled."""
+        """A row that has not ended is never purged, and `settled` does not change it."""
         _, token = in_state(ledger, state)
         if state is not State.INTERRUPTED:
             ledger.settled(token, known=True)
@@ -220,7 +220,7 @@ class RecordPromises(LedgerBench):
         assert seen(ledger).state is state
 
     def test_a_purge_removes_many(self, ledger: Ledger, clock: FakeClock) -> None:
-        """It answers how many."""
+        """`purge` returns how many rows it removed."""
         if self.own_clock:
             pytest.skip("reads a clock of its own")
         for number in range(1200):
@@ -231,7 +231,7 @@ class RecordPromises(LedgerBench):
         assert [row.id for row, _ in ledger.jobs()] == [kept.id]
 
     def test_only_the_last_run_says_what_is_known_of_its_message(self, ledger: Ledger) -> None:
-        """A late word of an earlier run is not about this row; `known` is never taken back."""
+        """`settled` of an earlier run is ignored; `confirmed` never becomes `sent` again."""
         row, stale = in_state(ledger, State.MOVED)
         token = claimed(ledger, seen=row, hop=1).token
         ledger.done(token)
@@ -242,7 +242,7 @@ class RecordPromises(LedgerBench):
         assert seen(ledger).settled == "confirmed"
 
     def test_the_record_outlives_the_process(self, ledger: Ledger, tmp_path: Path, clock: FakeClock) -> None:
-        """Closed, twice, and opened again: everything is there, and fences go on."""
+        """After closing twice and opening again, everything is there, and fences continue."""
         if not self.durable:
             pytest.skip("is not durable")
         token = claimed(ledger).token
@@ -262,7 +262,7 @@ class RecordPromises(LedgerBench):
         second.close()
 
     def test_what_one_worker_writes_the_next_reads(self, ledger: Ledger, tmp_path: Path, clock: FakeClock) -> None:
-        """Two worker processes that open one ledger see one record."""
+        """Two worker processes that open one ledger read and write one record."""
         second = self.make_ledger(tmp_path, clock, self.times)
         assert second.ledger_id() == ledger.ledger_id()
         row = claimed(ledger)
@@ -275,7 +275,7 @@ class RecordPromises(LedgerBench):
         second.close()
 
     def test_keys_are_kept_as_they_are(self, ledger: Ledger) -> None:
-        """Upper and lower case, `:` and `.` make different jobs."""
+        """Keys that differ in case, `:` or `.` are different jobs."""
         keys = ["a", "A", "a:", "a.", "a:b"]
         uids = {claimed(ledger, JobId("shop", "exports", key)).uid for key in keys}
         assert len(uids) == len(keys)

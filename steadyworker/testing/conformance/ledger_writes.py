@@ -1,4 +1,4 @@
-"""Promises about an owner's writes: what each does, and that nobody else's lands."""
+"""Promises about an owner's writes: the effect of each, and that all other writes are refused."""
 # ruff: noqa: PLR2004 - the expected number belongs in the assertion
 
 from __future__ import annotations
@@ -40,12 +40,12 @@ ALLOWED = {"renew": {State.RUNNING, State.MOVING}, "moved": {State.MOVING}}
 
 
 class WritePromises(LedgerBench):
-    """What the owner of a run may write."""
+    """Tests of the writes of a run's owner."""
 
     @pytest.mark.parametrize("write", WRITES)
     @pytest.mark.parametrize("state", State)
     def test_each_write_lands_in_its_states_only(self, ledger: Ledger, write: str, state: State) -> None:
-        """A refused write answers False and changes nothing."""
+        """A refused write returns False and changes nothing."""
         before, token = in_state(ledger, state)
         allowed = state in ALLOWED.get(write, {State.RUNNING})
         assert WRITES[write](ledger, token) is allowed
@@ -54,7 +54,7 @@ class WritePromises(LedgerBench):
 
     @pytest.mark.parametrize("write", WRITES)
     def test_no_write_lands_after_another_claimed(self, ledger: Ledger, write: str) -> None:
-        """A thawed owner is refused, whatever it tries; the row is as its new owner left it."""
+        """Every write of a thawed owner is refused; the row stays as its new owner left it."""
         stale = claimed(ledger)
         row = claimed(ledger, owner=OTHER, seen=stale)
         if write == "moved":
@@ -66,7 +66,7 @@ class WritePromises(LedgerBench):
     @pytest.mark.parametrize("write", WRITES)
     @pytest.mark.parametrize("forged", ["uid", "fence", "owner"])
     def test_a_write_names_the_run_in_full(self, ledger: Ledger, write: str, forged: str) -> None:
-        """Uid, fence and owner must all be the row's."""
+        """A write lands only if uid, fence and owner all match the row."""
         state = State.MOVING if write == "moved" else State.RUNNING
         before, token = in_state(ledger, state)
         others = {
@@ -79,7 +79,7 @@ class WritePromises(LedgerBench):
 
     @pytest.mark.parametrize("write", WRITES)
     def test_a_write_to_a_row_that_is_gone_is_refused(self, ledger: Ledger, write: str) -> None:
-        """So is one of a run whose row was removed and made again."""
+        """A write is refused even if the row was removed and created again."""
         token = in_state(ledger, State.DEAD)[1]
         ledger.forget(JOB)
         assert WRITES[write](ledger, token) is False
@@ -88,7 +88,7 @@ class WritePromises(LedgerBench):
         assert WRITES[write](ledger, token) is False
 
     def test_a_checkpoint_is_kept_with_the_fence_that_saved_it(self, ledger: Ledger) -> None:
-        """`checkpoint_fence` tells a run that saved from one that did not; None clears both."""
+        """`checkpoint_fence` shows which run saved the checkpoint; None clears both."""
         token = claimed(ledger).token
         big = bytes(range(256)) * 256
         assert ledger.checkpoint(token, big)
@@ -97,13 +97,13 @@ class WritePromises(LedgerBench):
         assert (seen(ledger).checkpoint, seen(ledger).checkpoint_fence) == (None, None)
 
     def test_an_empty_checkpoint_is_a_checkpoint(self, ledger: Ledger) -> None:
-        """No bytes are not None."""
+        """Empty bytes are kept, and differ from None."""
         token = claimed(ledger).token
         assert ledger.checkpoint(token, b"")
         assert (seen(ledger).checkpoint, seen(ledger).checkpoint_fence) == (b"", token.fence)
 
     def test_a_handle_is_kept_until_it_is_replaced(self, ledger: Ledger) -> None:
-        """None clears it."""
+        """`export_state` is kept until it is replaced; None clears it."""
         token = claimed(ledger).token
         assert ledger.export_state(token, b"\x00app-1")
         assert seen(ledger).export_state == b"\x00app-1"
@@ -111,7 +111,7 @@ class WritePromises(LedgerBench):
         assert seen(ledger).export_state is None
 
     def test_leave_to_commit_renews_the_lease(self, ledger: Ledger, clock: FakeClock) -> None:
-        """Whoever has leave has a whole lease to use it in."""
+        """A run that may commit has a whole lease to do so."""
         token = claimed(ledger).token
         self.let_pass(clock, self.times.lease * 0.8)
         assert ledger.may_commit(token)
@@ -119,7 +119,7 @@ class WritePromises(LedgerBench):
         assert seen(ledger).late_by == 0.0
 
     def test_done_ends_the_job(self, ledger: Ledger) -> None:
-        """It is nobody's, and what an earlier attempt failed of is no longer its reason."""
+        """The row has no owner, and no reason of an earlier attempt."""
         row, token = in_state(ledger, State.MOVED)
         token = claimed(ledger, seen=row, hop=1).token
         assert seen(ledger).reason == AGAIN.reason
@@ -130,7 +130,7 @@ class WritePromises(LedgerBench):
         assert after.ended_at is not None
 
     def test_interrupted_is_nobodys_and_keeps_its_position(self, ledger: Ledger) -> None:
-        """Checkpoint and export_state stay for whoever claims next."""
+        """Checkpoint and export_state stay for the next claim."""
         token = claimed(ledger).token
         ledger.checkpoint(token, b"17")
         ledger.export_state(token, b"app-1")
@@ -140,7 +140,7 @@ class WritePromises(LedgerBench):
         assert row.counters == Counters(attempts=1, interruptions=2)
 
     def test_moving_keeps_the_verdict_and_the_owner(self, ledger: Ledger) -> None:
-        """Target, reason, counters and delay are on record before anything is published."""
+        """Target, reason, counters and delay are recorded before anything is published."""
         token = claimed(ledger, hop=3).token
         ledger.checkpoint(token, b"17")
         counters = Counters(attempts=2, first_failed_at=99.5)
@@ -153,7 +153,7 @@ class WritePromises(LedgerBench):
         assert 19.0 < row.due_in <= 20.0
 
     def test_a_verdict_may_clear_the_checkpoint(self, ledger: Ledger) -> None:
-        """`Retry(fresh=True)`: the next attempt starts from the beginning, an export's position is forgotten, too."""
+        """After `Retry(fresh=True)` the next attempt starts from the beginning; an export's position is cleared too."""
         token = claimed(ledger).token
         ledger.checkpoint(token, b"17")
         ledger.export_state(token, b"row 17")
@@ -162,7 +162,7 @@ class WritePromises(LedgerBench):
         assert (row.checkpoint, row.checkpoint_fence, row.export_state) == (None, None, None)
 
     def test_moved_goes_where_the_verdict_said(self, ledger: Ledger) -> None:
-        """A retry is `moved`, and a dead letter is `dead`, with why."""
+        """A retry becomes `moved`, and a dead letter becomes `dead`, with the reason."""
         assert in_state(ledger, State.MOVED)[0].state is State.MOVED
         again = claimed(ledger, seen=seen(ledger), hop=1).token
         assert ledger.moving(again, DEAD_END)
@@ -192,7 +192,7 @@ class WritePromises(LedgerBench):
         assert seen(ledger).late_by > 0
 
     def test_odd_text_is_kept_readable(self, ledger: Ledger) -> None:
-        """Reasons come from exceptions: NUL, undecodable bytes of file names and long texts are no reason to fail."""
+        """Reasons come from exceptions: a NUL, undecodable bytes of file names and long texts must not fail."""
         token = claimed(ledger).token
         odd = "no \udcff \x00 ü 𝄞 " + "x" * 100_000
         assert ledger.moving(token, replace(AGAIN, reason=odd, error_class=odd, error_text=odd))
