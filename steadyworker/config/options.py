@@ -76,7 +76,7 @@ def _size(value: Any) -> int:
     return parse_size(value) if isinstance(value, str) else msgspec.convert(value, int)
 
 
-def _ladder(value: Any) -> tuple[float, ...]:
+def _delay_levels(value: Any) -> tuple[float, ...]:
     steps = value.replace(",", " ").split() if isinstance(value, str) else value
     ladder = tuple(parse_seconds(step) for step in msgspec.convert(steps, list[Any]))
     if not ladder or ladder[0] <= 0 or list(ladder) != sorted(set(ladder)):
@@ -125,7 +125,7 @@ _BUDGET = Kind(
 )
 _COUNT = Kind("N", "a whole number of at least 1", _at_least(1, _whole))
 _SIZE = Kind("SIZE", "bytes, or a text like '2 GiB'", _at_least(1, _size))
-_LADDER = Kind("SECONDS,...", "ascending durations above 0, like 1s,5s,1m", _ladder)
+_DELAY_LEVELS = Kind("SECONDS,...", "ascending durations above 0, like 1s,5s,1m", _delay_levels)
 _PAIRS = Kind("NAME=VALUE,...", "a table of settings, or name=value,name=value", _pairs)
 _ADDRESS = Kind("[HOST:]PORT", "a port, or host:port", _address)
 
@@ -191,7 +191,7 @@ OPTIONS: tuple[Option, ...] = (
     ),
     Option(
         "delays",
-        _LADDER,
+        _DELAY_LEVELS,
         tuple(map(float, DELAYS)),
         "Delay levels; a broker that needs it has a retry queue for each.",
     ),

@@ -76,7 +76,7 @@ class Service:
         self._options = options
         self._clock = clock
         self._wire = wire
-        self._vigil = monitor
+        self._monitor = monitor
         self._assembly: Assembly | None = None
         self._log = get_logger("steadyworker.service")
         self._words: queue.SimpleQueue[int] = queue.SimpleQueue()
@@ -98,23 +98,23 @@ class Service:
         Raises ConfigError if the parts cannot be wired with this configuration.
         """
         before = self._catch_signals()
-        self._vigil.open()
+        self._monitor.open()
         try:
             self._assembly = self._wired()
             if self._assembly is not None:
                 self._start(self._assembly)
-                self._vigil.begin(self._assembly)
+                self._monitor.begin(self._assembly)
                 while not self._over():
                     self._hear()
                     self._look(self._assembly)
-                    self._vigil.look(self._assembly, self.stage)
-                    self._heed(self._vigil.stuck)
+                    self._monitor.look(self._assembly, self.stage)
+                    self._heed(self._monitor.stuck)
         finally:
             try:
                 if self._assembly is not None:
                     self._stop(self._assembly)
             finally:
-                self._vigil.end()
+                self._monitor.end()
                 for number, handler in before.items():
                     signal.signal(number, handler)
         return self._exit_code()
@@ -140,7 +140,7 @@ class Service:
                 return None
             again_at = now + _AGAIN.delay(min(tries, 10))
             while self._budget is None and (left := again_at - self._clock.monotonic()) > 0:
-                self._vigil.wait(cause)
+                self._monitor.wait(cause)
                 self._hear(min(left, _LOOK_EVERY))
         return None
 
@@ -218,7 +218,7 @@ class Service:
         end = self._clock.monotonic() + within + _FORCE_TAKES
         while any(thread.is_alive() for thread in closing) and self._clock.monotonic() < end:
             self._hear(_LOOK_SOON)
-            self._vigil.look(assembly, self.stage)
+            self._monitor.look(assembly, self.stage)
             if self._killing and not hurried:
                 self._close(assembly, closers, 0.0)
                 return

@@ -97,7 +97,7 @@ class ProcessSlot:
         self._waker = Waker()
         self._sink: SlotSink = _nobody
         self._thread: threading.Thread | None = None
-        self._tenure: ChildState | None = None
+        self._state: ChildState | None = None
         self._run: Run | None = None
         self._stopping = False
         self._close_by = NEVER
@@ -110,8 +110,8 @@ class ProcessSlot:
     @property
     def warm(self) -> bool:
         """True when warm and idle."""
-        tenure = self._tenure
-        return tenure is not None and tenure.phase is Phase.IDLE and self._run is None and self._close_by == NEVER
+        state = self._state
+        return state is not None and state.phase is Phase.IDLE and self._run is None and self._close_by == NEVER
 
     @property
     def stuck(self) -> bool:
@@ -121,8 +121,8 @@ class ProcessSlot:
     @property
     def pid(self) -> int | None:
         """The child's process id, or None."""
-        tenure = self._tenure
-        return None if tenure is None else tenure.child.pid
+        state = self._state
+        return None if state is None else state.child.pid
 
     # --- Called by the runner, from any thread ---
 
@@ -144,8 +144,8 @@ class ProcessSlot:
             given_up = self._thread is None
             if not given_up:
                 self._run = run
-                if self._tenure is not None and self._tenure.phase is Phase.IDLE:
-                    self._tenure.begin(run)
+                if self._state is not None and self._state.phase is Phase.IDLE:
+                    self._state.begin(run)
         if given_up:
             self._sink(self._ended(run, Interrupted()))
 
@@ -154,14 +154,14 @@ class ProcessSlot:
     ) -> None:
         """Reply to a request of the job."""
         with self._lock:
-            if (tenure := self._tenure_of(fence)) is not None:
-                tenure.send(Reply(fence, id, answer, refused, end))
+            if (state := self._state_of(fence)) is not None:
+                state.send(Reply(fence, id, answer, refused, end))
 
     def interrupt(self, fence: int, reason: InterruptReason, *, hard: bool) -> None:
         """Ask the run to end; hard raises Interrupt in its handler, and sends TERM to all processes that it has started."""
         with self._lock:
-            if (tenure := self._tenure_of(fence)) is not None:
-                tenure.stop(reason, hard=hard)
+            if (state := self._state_of(fence)) is not None:
+                state.stop(reason, hard=hard)
                 return
             if self._run is not None and self._run.task.fence == fence:  # the run waits for a child
                 self._run.soft = reason
@@ -174,8 +174,8 @@ class ProcessSlot:
             run = self._run
             if run is None or run.task.fence != fence or run.forced_outcome is not None:
                 return
-            if (tenure := self._tenure_of(fence)) is not None:
-                tenure.kill(outcome)
+            if (state := self._state_of(fence)) is not None:
+                state.kill(outcome)
                 return
             self._run, run.forced_outcome = None, outcome
         self._sink(self._ended(run, outcome))
@@ -189,8 +189,8 @@ class ProcessSlot:
         with self._lock:
             self._close_by = min(self._close_by, self._clock.monotonic() + within)
             thread = self._thread
-            if self._tenure is not None:
-                self._tenure.leave(self._close_by, closing=True)
+            if self._state is not None:
+                self._state.leave(self._close_by, closing=True)
         if thread is not None and thread is not threading.current_thread():
             thread.join()
         self._waker.close()
@@ -201,11 +201,11 @@ class ProcessSlot:
         """Run one child after another, until one is not to be replaced."""
         while self._thread is not None:
             try:
-                tenure = self._spawn()
+                state = self._spawn()
             except OSError as error:
                 last = self._give_up(f"a child could not be started: {error}")
             else:
-                last = self._reap(tenure, self._serve(tenure))
+                last = self._reap(state, self._serve(state))
             for event in last:
                 self._sink(event)
 
@@ -214,7 +214,7 @@ class ProcessSlot:
         hello = Hello(self._spec.target, list(sys.path), *self._log, self._silence)
         child = ChildProcess(started, hello, self._held, self._waker)
         with self._lock:
-            self._tenure = tenure = ChildState(
+            self._state = state = ChildState(
                 child,
                 self._waker,
                 self._clock,
@@ -223,47 +223,47 @@ class ProcessSlot:
                 memory_limit=self._spec.memory_limit,
             )
             if self._close_by < NEVER:
-                tenure.leave(self._close_by, closing=True)
-        return tenure
+                state.leave(self._close_by, closing=True)
+        return state
 
-    def _serve(self, tenure: ChildState) -> int:
+    def _serve(self, state: ChildState) -> int:
         """Receive the child's frames and enforce its limits until it has died; return its return code."""
-        child = tenure.child
+        child = state.child
         while not child.dead:
             with self._lock:
                 now = self._clock.monotonic()
-                wakes_at = tenure.sleep_until(now)
+                wakes_at = state.sleep_until(now)
             child.wait(wakes_at - now)
-            self._listen(tenure)
+            self._listen(state)
             with self._lock:
-                tenure.enforce(self._clock.monotonic())
-        self._listen(tenure)  # frames that it sent before it died
+                state.enforce(self._clock.monotonic())
+        self._listen(state)  # frames that it sent before it died
         return child.reap()
 
-    def _listen(self, tenure: ChildState) -> None:
+    def _listen(self, state: ChildState) -> None:
         try:
-            for frame in tenure.child.receive():
+            for frame in state.child.receive():
                 with self._lock:
-                    event = self._hear(tenure, frame)
+                    event = self._hear(state, frame)
                 if event is not None:
                     self._sink(event)
         except (ValueError, msgspec.MsgspecError) as error:
             with self._lock:
-                tenure.kill(Crashed(f"wrote to its worker process's socket: {error}"))
+                state.kill(Crashed(f"wrote to its worker process's socket: {error}"))
 
-    def _hear(self, tenure: ChildState, frame: Upward) -> SlotEvent | None:
+    def _hear(self, state: ChildState, frame: Upward) -> SlotEvent | None:
         """Take a frame; return the event for the runner, or None."""
         now = self._clock.monotonic()
-        run = tenure.run
+        run = state.run
         match frame:
             case Warm():
-                tenure.enter(Phase.IDLE)
+                state.enter(Phase.IDLE)
                 if self._run is not None:
-                    tenure.begin(self._run)
+                    state.begin(self._run)
                 return Ready(self._id)
             case Cold(reason=reason):
-                tenure.cold = f"setup raised {reason}"
-                tenure.leave(now + PARTING, closing=False)
+                state.cold = f"setup raised {reason}"
+                state.leave(now + PARTING, closing=False)
             case Moved() if run is not None and run.task.fence == frame.fence:
                 run.limits.moved = now
                 return Progressed(self._id, frame.fence, frame.done, frame.total, frame.note)
@@ -273,23 +273,23 @@ class ProcessSlot:
             case Over() if run is not None and run.task.fence == frame.fence and run.forced_outcome is None:
                 outcome = outcome_of(frame)
                 self._run = None
-                tenure.over()
+                state.over()
                 if self._close_by < NEVER:
-                    tenure.leave(self._close_by, closing=True)
-                elif tenure.runs == self._spec.jobs_per_child:
-                    tenure.leave(now + PARTING, closing=False)
+                    state.leave(self._close_by, closing=True)
+                elif state.runs == self._spec.jobs_per_child:
+                    state.leave(now + PARTING, closing=False)
                 return self._ended(run, outcome)
             case _:
                 pass  # a sign of life, or a frame of a run that has ended
         return None
 
-    def _reap(self, tenure: ChildState, code: int) -> list[SlotEvent]:
+    def _reap(self, state: ChildState, code: int) -> list[SlotEvent]:
         """Take the end of a reaped child; return the events for the runner, and end the slot if no other child follows."""
         with self._lock:
-            run, self._tenure = tenure.run, None
+            run, self._state = state.run, None
             self._run = self._run if run is None else None
         said: list[SlotEvent] = [] if run is None else [self._ended(run, run.ending(code, stopping=self._stopping))]
-        reason, stood = tenure.unready(code), tenure.phase is not Phase.WARMING
+        reason, stood = state.unready(code), state.phase is not Phase.WARMING
         over = reason is not None or self._close_by < NEVER
         return said + (self._give_up(reason, stood=stood) if over else [])
 
@@ -302,10 +302,10 @@ class ProcessSlot:
                 said.append(Unready(self._id, reason, stood))
         return said
 
-    def _tenure_of(self, fence: int) -> ChildState | None:
+    def _state_of(self, fence: int) -> ChildState | None:
         """Return the child that has this run; None when the run has ended, or waits for a child."""
-        tenure = self._tenure
-        return tenure if tenure is not None and tenure.run is not None and tenure.run.task.fence == fence else None
+        state = self._state
+        return state if state is not None and state.run is not None and state.run.task.fence == fence else None
 
     def _ended(self, run: Run, outcome: Outcome) -> Ended:
         seconds = self._clock.monotonic() - run.limits.began

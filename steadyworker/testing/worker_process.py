@@ -62,7 +62,7 @@ class WorkerProcess:
         self.stopped = False
         self._clock = clock
         self._times = Times()
-        self._hand_overs: deque[Callable[[], None]] = deque()
+        self._submitted: deque[Callable[[], None]] = deque()
         self._windows: list[int] = []
         self.adapters: list[MemoryAdapter] = []
         self.runners: list[Runner] = []
@@ -80,7 +80,7 @@ class WorkerProcess:
                 clock=clock,
                 times=self._times,
                 emit=emit,
-                submit=self._hand_overs.append,
+                submit=self._submitted.append,
                 hurry=self._hurry,
                 adoption=adoption,
             )
@@ -103,8 +103,8 @@ class WorkerProcess:
         for runner in self.runners:
             done |= runner.drain_inbox() > 0 or runner.timers.next_in() == 0.0
             runner.tick()
-        while self._hand_overs:
-            self._hand_overs.popleft()()
+        while self._submitted:
+            self._submitted.popleft()()
             done = True
         return done
 

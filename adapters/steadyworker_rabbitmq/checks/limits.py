@@ -109,7 +109,7 @@ def outlives(time_limit: float | None, timeout: float | None) -> bool:
     return timeout is not None and (time_limit is None or time_limit >= timeout)
 
 
-def hand_overs(version: Version, work: QueueState, time_limit: float | None) -> float:
+def deliveries_needed(version: Version, work: QueueState, time_limit: float | None) -> float:
     """
     Return how many deliveries of one job the broker may count, with `SPARE_HAND_OVERS` to spare.
 

@@ -91,7 +91,7 @@ def delivery_limit(
             "warning", f"The broker drops a dead letter in {actual.name!r} that has been read {limit} times.", remedy
         )
         return
-    needed = limits.hand_overs(version, actual, time_limit)
+    needed = limits.deliveries_needed(version, actual, time_limit)
     if needed > limit:
         what = f"One job of {actual.name!r} may need {needed:g} deliveries, but the broker gives a message up after {limit}."
         yield Finding("error", what, remedy)
