@@ -22,6 +22,7 @@ from typing import Protocol, runtime_checkable
 from steadyworker.clock import Clock, SystemClock
 from steadyworker.delivery import Delivery, Headers, OutgoingMessage, Redelivered, Settle, Settled, Target
 from steadyworker.errors import Finding, StaleDelivery, Unsettled
+from steadyworker.names import renamed
 
 __all__ = [
     "SPI_VERSION",
@@ -84,8 +85,6 @@ class Capabilities:
         max_body: The largest body in bytes that the broker accepts, or None.
         loses_unacked: True when un-acked messages are delivered again as soon as the connection is lost.
         one_host: The broker serves one host only, so a ledger for one host is enough.
-        delivery_timeout: Seconds after which the broker takes an un-settled delivery back, or None for never.
-        delivery_limit: Deliveries of one message after which the broker gives it up, or None for no limit.
     """
 
     delays: Delays = Delays.EXACT
@@ -97,8 +96,6 @@ class Capabilities:
     max_body: int | None = None
     loses_unacked: bool = True
     one_host: bool = False
-    delivery_timeout: float | None = None
-    delivery_limit: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -324,3 +321,5 @@ def check_size(what: str, size: int, limit: int) -> None:
 
 
 OpenAdapter = Callable[[str, QueueSpec, Settings], Adapter]
+
+__getattr__ = renamed(__name__, {"Copy": "OutgoingMessage", "Gone": "Unreachable", "SettlesSoon": "SettlesAsync"})

@@ -39,13 +39,11 @@ from steadyworker.delivery import (
     UID,
     WORKER,
     Headers,
-    key_of,
-    moment_of,
-    number_of,
 )
 from steadyworker.errors import SteadyWorkerError
 from steadyworker.ledger.base import JobId, Ledger, State
 from steadyworker.names import normal_key
+from steadyworker.runner.envelope import key_of, moment_of, number_of
 
 KEY_CONFLICT = "key-conflict"
 """The reason of a letter with the key of a job that has another body."""

@@ -11,6 +11,8 @@ from collections.abc import Callable
 
 from msgspec import Struct
 
+from steadyworker.names import renamed
+
 
 class Event(Struct, frozen=True, kw_only=True):
     """The base of all events: the job, its queue, its run, and the time (wall clock, seconds in UTC)."""
@@ -91,3 +93,7 @@ class Checkpointed(Event, frozen=True, kw_only=True):
 
 
 Listener = Callable[[Event], None]
+
+__getattr__ = renamed(
+    __name__, {"Adrift": "DeliveryLost", "Followed": "DeliveryDeferred", "Answered": "DuplicateAcked"}
+)

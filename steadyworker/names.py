@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import hashlib
 import re
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from typing import NoReturn
 
 PLAIN_KEY = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:-]{0,199}")
 _UNSAFE = re.compile(r"[^A-Za-z0-9._-]")
@@ -65,3 +67,18 @@ def file_name(key: str, round_: int = 0) -> str:
         digest = hashlib.sha256(key.encode("utf-8", "surrogatepass")).hexdigest()[:12]
         safe = f"{_UNSAFE.sub('_', key)[:_NAME_HEAD].lstrip('.') or 'key'}-{digest}"
     return f"{safe}.r{round_}" if round_ else safe
+
+
+def renamed(module: str, names: Mapping[str, str]) -> Callable[[str], NoReturn]:
+    """
+    Return a module's `__getattr__` that names what an old name is called now.
+
+    It raises ImportError for an old name, because `from … import` replaces the text of an AttributeError.
+    """
+
+    def __getattr__(name: str) -> NoReturn:  # noqa: N807 - the module's
+        if name in names:
+            raise ImportError(f"{module}.{name} is now called {names[name]}: import that name.")
+        raise AttributeError(f"module {module!r} has no attribute {name!r}")
+
+    return __getattr__

@@ -80,7 +80,7 @@ class Wing:
 
 WINGS: dict[str, Wing] = {
     "exports/": Wing(floors=2, also=("payload.py", "telemetry/", "system/")),
-    "deadletters.py": Wing(floors=4),
+    "deadletters.py": Wing(floors=4, also=("runner/envelope.py",)),
     "diagnosis/": Wing(floors=2, also=("telemetry/",)),
     "testing/": Wing(floors=7, also=("exports/", "deadletters.py"), seen_from=10),  # shipped for users; never imported
 }

@@ -113,44 +113,6 @@ def test_reach_that_is_safe_or_said_out_loud(settings: Options, broker: Capabili
     assert found(settings=settings, broker=broker) == []
 
 
-# --- deliveries that a broker takes back, or counts
-
-
-def test_a_delivery_timeout_below_the_time_limit_is_a_warning() -> None:
-    broker = replace(NETWORK, delivery_timeout=1800)
-    only(found(broker=broker), "warning", "takes a delivery back after 1800 s", "above time_limit")
-    assert found(spec(time_limit=1800), broker=broker) == []
-    only(found(spec(time_limit=None), broker=broker), "warning", "may run without a time limit", "delivery timeout")
-
-
-@pytest.mark.parametrize(
-    ("time_limit", "timeout", "limit", "fits"),
-    [
-        (3600, 1800, 7, True),
-        (3600, 1800, 6, False),
-        (3600, None, 5, True),
-        (3600, None, 4, False),
-        (None, None, 5, True),
-    ],
-)
-def test_a_delivery_limit_must_hold_for_one_run_and_five_more(
-    time_limit: float | None, timeout: float | None, limit: int, fits: bool
-) -> None:
-    broker = replace(NETWORK, delivery_timeout=timeout, delivery_limit=limit)
-    errors = [f for f in found(spec(time_limit=time_limit), broker=broker) if f.level == "error"]
-    if fits:
-        assert errors == []
-    else:
-        only(errors, "error", f"gives a message up after {limit}", "raise the queue's delivery limit")
-
-
-def test_a_delivery_limit_is_always_exhausted_by_a_run_without_end() -> None:
-    broker = replace(NETWORK, delivery_timeout=1800, delivery_limit=1000)
-    error, warning = found(spec(time_limit=None), broker=broker)
-    assert (error.level, warning.level) == ("error", "warning")
-    assert "set a time_limit" in error.remedy
-
-
 # --- names and overrides
 
 
@@ -158,18 +120,8 @@ def test_a_namespace_must_be_a_name() -> None:
     only(found(settings=options(namespace="a b")), "error", "namespace", "--namespace")
 
 
-def test_two_workers_on_one_queue_are_refused() -> None:
-    only(found(spec(), spec()), "error", "one Worker for queue 'exports', got 2", "its own queue")
-
-
 def test_dead_letters_do_not_come_back_as_jobs() -> None:
     only(found(spec(dead_letter_queue="exports")), "error", "a dead-letter queue for", "dead_letter_queue")
-
-
-def test_concurrency_is_for_one_target() -> None:
-    two = (spec(), spec(queue="other"))
-    only(found(*two, settings=options(concurrency=2)), "error", "beside --concurrency, got 2", "[workers.NAME]")
-    assert found(settings=options(concurrency=2)) == []
 
 
 def test_a_table_for_a_worker_with_a_typo_is_a_warning() -> None:

@@ -25,12 +25,12 @@ class Turns:
 
 
 class House:
-    """A watchdog over one vital part (10 s) and one that is not (20 s), asked every second."""
+    """A watchdog over two parts (10 s and 20 s), called every second."""
 
     def __init__(self) -> None:
         self.clock = FakeClock()
         self.io, self.child = Turns(self.clock), Turns(self.clock)
-        parts = [Part("io", self.io, 10), Part("child", self.child, 20, vital=False)]
+        parts = [Part("io", self.io, 10), Part("child", self.child, 20)]
         self.watchdog = Watchdog(self.clock, parts)
 
     def seconds(self, count: int, *turning: Turns) -> list[tuple[str, ...]]:
@@ -39,31 +39,22 @@ class House:
             self.clock.advance(1)
             for part in turning:
                 part.turn()
-            said.append(self.watchdog.verdict().stuck)
+            said.append(self.watchdog.stuck())
         return said
 
 
-def test_parts_that_turn_are_alive_and_ready() -> None:
+def test_parts_that_turn_are_not_stuck() -> None:
     house = House()
     assert set(house.seconds(100, house.io, house.child)) == {()}
-    verdict = house.watchdog.verdict()
-    assert (verdict.alive, verdict.ready) == (True, True)
 
 
-def test_a_vital_part_that_is_stuck_makes_the_process_unlive_by_name() -> None:
+def test_each_part_is_stuck_after_its_own_limit_by_name() -> None:
     house = House()
     said = house.seconds(11, house.child)
     assert said[9] == ()
     assert said[10] == ("io",)
-    verdict = house.watchdog.verdict()
-    assert (verdict.alive, verdict.ready) == (False, False)
-
-
-def test_a_part_that_is_not_vital_makes_it_only_unready() -> None:
-    house = House()
-    house.seconds(21, house.io)
-    verdict = house.watchdog.verdict()
-    assert (verdict.alive, verdict.ready, verdict.stuck) == (True, False, ("child",))
+    assert house.seconds(10)[-1] == ("io",)
+    assert house.seconds(11)[-1] == ("io", "child")
 
 
 def test_a_part_without_a_reason_to_turn_is_not_stuck() -> None:
@@ -73,13 +64,13 @@ def test_a_part_without_a_reason_to_turn_is_not_stuck() -> None:
     assert set(house.seconds(60, house.child)) == {()}
 
 
-def test_a_process_that_stood_still_does_not_blame_its_parts() -> None:
+def test_a_process_that_stood_still_does_not_blame_its_parts(caplog: pytest.LogCaptureFixture) -> None:
     """After SIGCONT every part gets its limit again; one that then stays silent is stuck."""
     house = House()
     house.clock.advance(300)
-    verdict = house.watchdog.verdict()
-    assert (verdict.alive, verdict.stuck) == (True, ())
-    assert verdict.late == 299
+    with caplog.at_level(logging.INFO, "steadyworker.service.watchdog"):
+        assert house.watchdog.stuck() == ()
+    assert [(record.message, vars(record)["late_s"]) for record in caplog.records] == [("watchdog_late", 299)]
     assert house.seconds(10, house.child)[-1] == ()
     assert house.seconds(1, house.child) == [("io",)]
 

@@ -12,21 +12,14 @@ from dataclasses import dataclass
 
 from msgspec import Struct
 
-from steadyworker.delivery import (
-    ATTEMPTS,
-    CRASHES,
-    FIRST_FAILED_AT,
-    HOP,
-    LOSSES,
-    ROUND,
-    Delivery,
-    key_of,
-    moment_of,
-    number_of,
-)
+from steadyworker.delivery import ATTEMPTS, CRASHES, FIRST_FAILED_AT, HOP, KEY, LOSSES, ROUND, Delivery, Headers
 from steadyworker.ledger.base import JobId
 from steadyworker.names import PLAIN_KEY, normal_key
 from steadyworker.outcome import Counters
+
+_LARGEST_NUMBER = 1_000_000
+_DIGITS = 7
+_LATEST = 1e11  # the year 5138: a larger number cannot be a time
 
 
 class Envelope(Struct, frozen=True):
@@ -84,3 +77,31 @@ def too_large(delivery: Delivery, limit: int) -> str | None:
     if delivery.size <= limit:
         return None
     return f"bad-payload: expected at most {limit} bytes, got {delivery.size}"
+
+
+def key_of(delivery: Delivery, key_header: str | None) -> str | None:
+    """Return the key as its sender gave it: from `key_header`, else from `sw-job-key`, else the broker's stable message id."""
+    headers = delivery.headers
+    return (headers.get(key_header) if key_header else None) or headers.get(KEY) or delivery.message_id
+
+
+def number_of(headers: Headers, name: str) -> int:
+    """Return a counter from a header, 0 without one; raise ValueError for anything but 0 to 1,000,000."""
+    text = headers.get(name, "0")
+    if not (text.isascii() and text.isdigit() and len(text) <= _DIGITS and int(text) <= _LARGEST_NUMBER):
+        raise ValueError(f"{name}: expected a whole number from 0 to {_LARGEST_NUMBER}, got {text[:40]!r}")
+    return int(text)
+
+
+def moment_of(headers: Headers, name: str) -> float | None:
+    """Return seconds since 1970 from a header, None without one; raise ValueError for anything else."""
+    text = headers.get(name)
+    if text is None:
+        return None
+    try:
+        moment = float(text)
+    except ValueError:
+        moment = -1.0
+    if not 0 <= moment < _LATEST:
+        raise ValueError(f"{name}: expected seconds since 1970, got {text[:40]!r}")
+    return moment

@@ -14,7 +14,6 @@ from __future__ import annotations
 import difflib
 import os
 import sys
-from collections import Counter
 from collections.abc import Iterator, Sequence
 
 from steadyworker.adapter import Adapter, Capabilities
@@ -26,8 +25,6 @@ from steadyworker.spec import WorkerSpec
 from steadyworker.system.host import Host, look
 from steadyworker.telemetry.redaction import redact
 from steadyworker.units import size_text
-
-_SPARE_HAND_OVERS = 5
 
 
 def check(
@@ -51,7 +48,6 @@ def check(
     ]
     for spec, adapter in zip(specs, adapters, strict=True):
         found += _reach(options, adapter.capabilities)
-        found += _hand_overs(spec, adapter.capabilities)
         found += _broker(spec, adapter)
     return sorted(dict.fromkeys(found), key=lambda finding: finding.level != "error")
 
@@ -61,17 +57,10 @@ def _settings(specs: Sequence[WorkerSpec], options: Options) -> Iterator[Finding
         yield Finding(
             "error", problem, "set another --namespace, or leave it out: the default is the broker's identity."
         )
-    for queue, count in Counter(spec.queue for spec in specs).items():
-        if count > 1:
-            what = f"Expected one Worker for queue {queue!r}, got {count}."
-            yield Finding("error", what, "run only one of them, or give each its own queue.")
     for spec in specs:
         if spec.dead_letter_queue == spec.queue:
             what = f"Expected a dead-letter queue for {spec.target} that is not its work queue, got {spec.queue!r} for both."
             yield Finding("error", what, "give dead_letter_queue another name, or leave it out.")
-    if options.concurrency is not None and len(specs) > 1:
-        what = f"Expected one Worker beside --concurrency, got {len(specs)}."
-        yield Finding("error", what, "set concurrency in [workers.NAME] of steadyworker.toml for each.")
     names = [spec.cls.__name__ for spec in specs]
     for name in options.workers:
         if name not in names and (near := difflib.get_close_matches(name, names, n=1)):
@@ -137,29 +126,6 @@ def _reach(options: Options, broker: Capabilities) -> Iterator[Finding]:
         what,
         "set --ledger postgresql://…, or confirm with --ledger-reach host that all consumers are on this host.",
     )
-
-
-def _hand_overs(spec: WorkerSpec, broker: Capabilities) -> Iterator[Finding]:
-    """Check whether a long job exceeds the broker's delivery timeout or its delivery limit."""
-    limit, timeout = broker.delivery_limit, broker.delivery_timeout
-    longest = "without a time limit" if spec.time_limit is None else f"for {spec.time_limit:g} s"
-    outlived = timeout is not None and (spec.time_limit is None or spec.time_limit > timeout)
-    if outlived:
-        what = f"{spec.target} may run {longest}, but the broker takes a delivery back after {timeout:g} s."
-        remedy = "raise the queue's delivery timeout above time_limit; until then such a run goes on, and adopts the redelivery."
-        yield Finding("warning", what, remedy)
-    if limit is None:
-        return
-    if outlived and spec.time_limit is None:
-        what = f"{spec.target} may run {longest}, and the broker gives a message up after {limit} deliveries."
-        yield Finding("error", what, "set a time_limit, or remove the queue's delivery limit.")
-        return
-    needed = _SPARE_HAND_OVERS + (spec.time_limit or 0.0) / timeout if timeout is not None else _SPARE_HAND_OVERS
-    if needed > limit:
-        what = (
-            f"One run of {spec.target} may take {needed:g} deliveries, but the broker gives a message up after {limit}."
-        )
-        yield Finding("error", what, f"raise the queue's delivery limit to {int(needed) + 1}, or its delivery timeout.")
 
 
 def _ledger(ledger: Ledger) -> Sequence[Finding]:

@@ -12,7 +12,7 @@ from steadyworker.clock import Clock, Times
 from steadyworker.lifecycle import Stage
 from steadyworker.service.assemble import Assembly
 from steadyworker.service.health import HealthServer, Snapshot
-from steadyworker.service.watchdog import Part, Watchdog, WatchdogReport
+from steadyworker.service.watchdog import Part, Watchdog
 from steadyworker.system.systemd import Notifier
 from steadyworker.telemetry.logs import get_logger
 from steadyworker.telemetry.metrics import Page
@@ -35,7 +35,7 @@ class Monitor:
        It does so before any broker is contacted, because a unit must start while its broker is down.
     2. `wait` sets the reason for not being ready, until `begin` names the parts to watch.
     3. `look` collects the evidence.
-       It feeds systemd's watchdog only while every vital part turns.
+       It feeds systemd's watchdog only while every part turns.
        Each reason for not being ready is logged once, and so is its end.
        STOPPING=1 is sent when the stop begins.
     4. `end` stops the health server.
@@ -55,7 +55,7 @@ class Monitor:
         self._notifier = Notifier(environ)
         self._server = HealthServer(health, self.snapshot, clock, metrics) if health is not None else None
         self._watchdog: Watchdog | None = None
-        self._verdict = WatchdogReport(alive=True, ready=False)
+        self._stuck: tuple[str, ...] = ()
         self._unready: dict[str, str] = {"worker": "starting"}
         self._told: set[str] = set()
         self._stopping = False
@@ -93,13 +93,13 @@ class Monitor:
         self._looked_at = now
         if stage >= Stage.DRAINING:
             self._stops()
-        self._verdict = self._watchdog.verdict()
+        self._stuck = self._watchdog.stuck()
         unready: dict[str, str] = {}
         for runner in assembly.runners:
             unready |= {f"{runner.deps.spec.queue}: {part}": why for part, why in runner.not_ready().items()}
         self._tell(unready)
         self._unready = unready
-        if self._verdict.alive:
+        if not self._stuck:
             self._feed(now)
         if self._notifier.listening:
             running = sum(len(runner.state.by_fence) for runner in assembly.runners)
@@ -135,13 +135,13 @@ class Monitor:
     @property
     def stuck(self) -> tuple[str, ...]:
         """The parts that did not turn, as of the last look."""
-        return self._verdict.stuck
+        return self._stuck
 
     def snapshot(self) -> Snapshot:
         """Return why the process is not alive, and why it is not ready; callable from any thread."""
-        stuck = tuple(f"stuck: {part}" for part in self._verdict.stuck)
+        stuck = tuple(f"stuck: {part}" for part in self._stuck)
         unready = tuple(f"{part}: {why}" for part, why in self._unready.items())
-        return Snapshot((), (*stuck, *unready)) if self._verdict.alive else Snapshot(stuck, unready)
+        return Snapshot(stuck, unready)
 
     def end(self) -> None:
         """Report STOPPING=1 to systemd, and stop the health server."""

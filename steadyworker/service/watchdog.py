@@ -2,11 +2,11 @@
 Finds the stuck parts of a worker process, from evidence: the time of each part's last turn.
 
 Nothing here sleeps or has its own thread.
-The main thread calls `verdict()` again and again, and acts on the report (`/livez`, `/readyz`, systemd's WATCHDOG=1).
+The main thread calls `stuck()` again and again, and acts on the result (`/livez`, `/readyz`, systemd's WATCHDOG=1).
 A busy worker is alive, because its parts turn while the child computes.
 A broker that is down stops no part from turning.
 
-A late call of `verdict` means that the whole process stood still (SIGSTOP, a suspended machine, no CPU).
+A late call of `stuck` means that the whole process stood still (SIGSTOP, a suspended machine, no CPU).
 Older evidence then proves nothing about a single part, so that each part gets its full limit again from that moment.
 """
 
@@ -30,27 +30,11 @@ class Part:
         name: Its name in the log and in the probes.
         last: Returns when (monotonic) it last turned, or None while it has no reason to turn.
         limit: Seconds without a turn after which it is stuck.
-        vital: Whether the process is not alive while this part is stuck; otherwise it is only not ready.
     """
 
     name: str
     last: Callable[[], float | None]
     limit: float
-    vital: bool = True
-
-
-@dataclass(frozen=True, slots=True)
-class WatchdogReport:
-    """
-    The result of one look at the evidence.
-
-    `stuck` names the stuck parts; `late` is by how many seconds the watchdog itself was called late.
-    """
-
-    alive: bool
-    ready: bool
-    stuck: tuple[str, ...] = ()
-    late: float = 0.0
 
 
 class Watchdog:
@@ -60,31 +44,26 @@ class Watchdog:
     It logs a part once when it gets stuck, and once when it turns again.
     """
 
-    def __init__(self, clock: Clock, deps: Sequence[Part], every: float = 1.0) -> None:
+    def __init__(self, clock: Clock, parts: Sequence[Part], every: float = 1.0) -> None:
         self._clock = clock
-        self._deps = tuple(deps)
+        self._parts = tuple(parts)
         self._every = every
         self._log = logging.getLogger(__name__)
         self._asked = self._since = clock.monotonic()
         self._stuck: frozenset[str] = frozenset()
 
-    def verdict(self) -> WatchdogReport:
-        """Judge every part by its last turn, log changes, and return the report."""
+    def stuck(self) -> tuple[str, ...]:
+        """Judge every part by its last turn, log changes, and return the names of the parts that are stuck."""
         now = self._clock.monotonic()
         late = max(0.0, now - self._asked - self._every)
         self._asked = now
         if late > _LATE_AFTER:
             self._since = now
             self._log.warning("watchdog_late", extra={"late_s": round(late, 1)})
-        silent = {part.name: self._silent(part, now) for part in self._deps}
-        stuck = [part for part in self._deps if silent[part.name] > part.limit]
+        silent = {part.name: self._silent(part, now) for part in self._parts}
+        stuck = [part for part in self._parts if silent[part.name] > part.limit]
         self._tell(stuck, silent)
-        return WatchdogReport(
-            alive=not any(part.vital for part in stuck),
-            ready=not stuck,
-            stuck=tuple(part.name for part in stuck),
-            late=late,
-        )
+        return tuple(part.name for part in stuck)
 
     def _silent(self, part: Part, now: float) -> float:
         last = part.last()

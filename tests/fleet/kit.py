@@ -21,7 +21,7 @@ from tests.support.stage import Processes, WorkerProcess, eventually
 QUEUE = "fleet"
 LIGHT, STEADY = "tests.fleet.jobs:Light", "tests.fleet.jobs:Steady"
 
-SOON = {"times": {"follow": 2.0}}
+SOON = {"times": {"defer_delay": 2.0}}
 """A copy that follows another's run comes back after 2 s instead of 30."""
 
 

@@ -9,7 +9,7 @@ from tests.brokers.rabbitmq import Node
 from tests.fleet.kit import LIGHT, QUEUE, SOON, STEADY, Fleet, says_all
 
 HEARTBEAT = 2
-HASTY = {"times": {"lease": 8.0, "renew": 2.0, "trust": 6.0, "margin": 2.0, "follow": 1.0}}
+HASTY = {"times": {"lease": 8.0, "renew": 2.0, "trust_for": 6.0, "margin": 2.0, "defer_delay": 1.0}}
 
 
 def test_a_broker_that_is_frozen_for_longer_than_heartbeats_allow(rabbitmq_node: Node, fleet: Fleet) -> None:

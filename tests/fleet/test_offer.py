@@ -18,7 +18,7 @@ def test_another_jobs_message_is_handed_over_once_and_given_back_once(fleet: Fle
     with Proxy(fleet.vhost.url) as proxy, fleet.channel() as foreign:
         fleet.send_all({"mine": {"gate": "gate"}})
         worker = fleet.worker(
-            LIGHT, broker=fleet.url(proxy.url), script={"times": {"offer": 60.0}}, ledger_reach="host"
+            LIGHT, broker=fleet.url(proxy.url), script={"times": {"adopt_window": 60.0}}, ledger_reach="host"
         )
         fleet.notes("starts", 1)
         held: list[int] = []

@@ -25,7 +25,7 @@ def test_a_foreign_consumer_stops_a_worker_and_not_one_that_was_told_of_it(fleet
         foreign.basic_qos(prefetch_count=1)
         foreign.basic_consume(QUEUE, lambda *_: None)
         assert counting.says("surplus_consumers")["consumers"] == 3
-        why = counting.says("not_ready", part="fleet: reach")["why"]
+        why = counting.says("not_ready", part="fleet: consumers")["why"]
         counting.ended(78)
         assert "--ledger postgresql://" in why
         assert "--ledger-reach host" in why
@@ -44,7 +44,7 @@ def test_a_foreign_consumer_stops_all_who_count(fleet: Fleet) -> None:
         foreign.basic_qos(prefetch_count=1)
         foreign.basic_consume(QUEUE, lambda *_: None)
         for worker in counting:
-            worker.says("not_ready", part="fleet: reach")
+            worker.says("not_ready", part="fleet: consumers")
         for worker in counting:
             worker.ended(78, within=120)
         fleet.consumed_by(1)

@@ -33,7 +33,7 @@ def test_a_rolling_restart(rabbitmq_node: Node, fleet: Fleet) -> None:
     """`stop_app` closes connections with 320: the log says so, every run's message comes home, and nothing starts again."""
     jobs = [f"job-{number}" for number in range(4)]
     fleet.send_all({job: {"gate": "gate"} for job in jobs})
-    patient = {"times": {"follow": 2.0, "offer": 60.0}}
+    patient = {"times": {"defer_delay": 2.0, "adopt_window": 60.0}}
     workers = [fleet.worker(LIGHT, concurrency=2, script=patient) for _ in range(2)]
     fleet.notes("starts", 4)
     for turn in (1, 2):

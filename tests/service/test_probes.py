@@ -102,6 +102,6 @@ def test_a_duplicate_of_a_job_that_is_done_is_counted_with_the_run_that_did_it(s
     fence = process.says("job_settled")["fence"]
     stage.send("steps", {"steps": 1}, key="twice")
     assert process.says("duplicate_acked")["fence"] == fence
-    line = 'steadyworker_deliveries_unrun_total{action="answer",queue="steps",state="done"} 1.0'
+    line = 'steadyworker_deliveries_unrun_total{action="duplicate_acked",queue="steps",state="done"} 1.0'
     eventually(lambda: line in probe(health, "metrics")[1], "counted", report=lambda: str(probe(health, "metrics")))
     process.terminate()

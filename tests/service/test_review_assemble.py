@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
-from steadyworker import config
+from steadyworker import Job, Worker, config
 from steadyworker.errors import ConfigError
 from steadyworker.events import Adopted, Event
 from steadyworker.service.assemble import specs_of
@@ -20,6 +20,32 @@ def test_no_worker_at_all_is_refused(tmp_path: Path) -> None:
     options = config.load({"state_dir": tmp_path}, os.environ, tmp_path)
     with pytest.raises(ConfigError, match="Expected at least one Worker"):
         specs_of([], options)
+
+
+class First(Worker[dict[str, int]]):
+    queue = "first"
+    time_limit = 60
+
+    def handle(self, job: Job[dict[str, int]]) -> None:
+        """Never run here."""
+
+
+class Second(First):
+    queue = "second"
+
+
+def test_one_number_of_slots_is_for_one_worker(tmp_path: Path) -> None:
+    """Which of two it is for, the command line cannot say; the file can."""
+    options = config.load({"state_dir": tmp_path, "concurrency": 2}, os.environ, tmp_path)
+    assert [spec.concurrency for spec in specs_of([First], options)] == [2]
+    with pytest.raises(ConfigError, match=r"one Worker .*--concurrency, got First, Second: .*\[workers\.NAME\]"):
+        specs_of([First, Second], options)
+
+
+def test_two_workers_on_one_queue_are_refused(tmp_path: Path) -> None:
+    options = config.load({"state_dir": tmp_path}, os.environ, tmp_path)
+    with pytest.raises(ConfigError, match="one Worker for each queue, got .*First and .*First for 'first'"):
+        specs_of([First, type("First", (First,), {})], options)
 
 
 def test_a_listener_that_fails_twice_at_once_is_silenced_once() -> None:

@@ -186,7 +186,7 @@ def test_quiet_takes_no_message_until_it_is_left(stage: Stage) -> None:
     assert stage.lines("starts") == ["first 1 0", "second 1 0"]
     process.send_signal(signal.SIGUSR1)
     process.says(
-        "stage",
+        "stage_changed",
         3,
     )
     process.terminate()

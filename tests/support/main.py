@@ -98,7 +98,7 @@ def main() -> int:
     if "setup_limit" in script:
         patch.object(assembling, "ProcessSlot", partial(ProcessSlot, setup_limit=script["setup_limit"])).start()
     if not script.get("adoption", True):
-        patch.object(assembling, "Parts", partial(Deps, adoption=False)).start()
+        patch.object(assembling, "Deps", partial(Deps, adoption=False)).start()
     if "turn_limit" in script:
         patch.object(watching, "_TURN_LIMIT", script["turn_limit"]).start()
     options = config.load({}, os.environ, Path.cwd())

@@ -213,7 +213,7 @@ class Stage(Processes):
 
     def ready(self, queue: str) -> int:
         """How many messages of the queue nobody holds."""
-        held = "SELECT seq FROM handovers WHERE consumer IS NOT NULL"
+        held = "SELECT seq FROM deliveries WHERE consumer IS NOT NULL"
         return self._count(f"SELECT count(*) FROM messages WHERE queue = ? AND seq NOT IN ({held})", queue)
 
     def _count(self, statement: str, queue: str) -> int:
@@ -239,7 +239,7 @@ class Stage(Processes):
         with closing(sqlite3.connect(self.broker, isolation_level=None, timeout=10)) as broker:
             broker.execute("BEGIN IMMEDIATE")
             consumers = "SELECT id FROM consumers WHERE queue = ?"
-            broker.execute(f"UPDATE handovers SET consumer = NULL WHERE consumer IN ({consumers})", (owner_of,))
+            broker.execute(f"UPDATE deliveries SET consumer = NULL WHERE consumer IN ({consumers})", (owner_of,))
             broker.execute("DELETE FROM consumers WHERE queue = ?", (owner_of,))
             broker.execute("COMMIT")
 
