@@ -44,7 +44,7 @@ def test_one_number_of_slots_is_for_one_worker(tmp_path: Path) -> None:
 
 def test_two_workers_on_one_queue_are_refused(tmp_path: Path) -> None:
     options = config.load({"state_dir": tmp_path}, os.environ, tmp_path)
-    with pytest.raises(ConfigError, match="one Worker for each queue, got .*First and .*First for 'first'"):
+    with pytest.raises(ConfigError, match=r"one Worker for each queue, got .*First and .*First for 'first'"):
         specs_of([First, type("First", (First,), {})], options)
 
 
