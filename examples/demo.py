@@ -1,11 +1,12 @@
 """
-Payment exports from message to file, with crashes on the way: `make demo`.
+Runs payment exports from message to file, with crashes on purpose: `make demo`.
 
-Six messages are queued, a worker process runs them, is killed in the middle of an export, and another one goes on.
-The biggest export is Spark's, and its JVM is killed in the middle, too.
-At the end a table says what became of each, and every file is checked against its source.
-All that is made is in `demo-output/`.
-The broker is a file; `make demo BROKER=amqp://…` takes another one, best a virtual host of its own.
+The demo queues six messages, and starts a worker process.
+It kills the worker process in the middle of an export, and a second worker process continues the job.
+Spark runs the biggest export, and the demo kills Spark's JVM in the middle of it.
+At the end a table shows the result of each job, and every file is checked against its source.
+All output is in `demo-output/`.
+The broker is a file; `make demo BROKER=amqp://…` uses another one, preferably in its own virtual host.
 """
 
 from __future__ import annotations
@@ -39,11 +40,11 @@ STATE, PAYMENTS, EXPORTS = OUT / "state", OUT / "payments", OUT / "exports"
 EMBEDDED, LEDGER = f"sqlite:{STATE / 'broker.db'}", f"sqlite:{STATE / 'ledger.db'}"
 ENVIRON = {"STEADYWORKER_STATE_DIR": str(STATE), "PAYMENTS_SOURCE": str(PAYMENTS), "PAYMENTS_OUT": str(EXPORTS)}
 SPARK = SparkSettings(folder=STATE / "spark")
-WITHIN = 300.0  # for what never happens
+WITHIN = 300.0  # seconds; then the demo has failed
 
 
 def main(broker: str = EMBEDDED) -> int:
-    """Run the demo; answers 0 when all of it is as it has to be."""
+    """Run the demo, and return 0 if every result is right."""
     began = time.monotonic()
     environ = {**ENVIRON, "STEADYWORKER_BROKER": broker}
     clear()
@@ -53,7 +54,7 @@ def main(broker: str = EMBEDDED) -> int:
     with closing(ledger), Screen() as screen, Watched(screen, ledger, environ, OUT / "worker.log") as worker:
         screen.chapter(f"Making {demo_data.PAYMENTS:,} payments")
         demo_data.make_payments(PAYMENTS)
-        screen.say("Parquet, a folder for each month; the biggest merchant has 2,000,000 of them, the tiniest 37")
+        screen.say("Parquet, one folder per month; the biggest merchant has 2,000,000 payments, the smallest 37")
 
         where = "the embedded broker: a file, no server" if broker == EMBEDDED else redact(broker)
         screen.chapter(f"Queueing {len(stories)} jobs, on {where}")
@@ -61,21 +62,23 @@ def main(broker: str = EMBEDDED) -> int:
         for story in stories:
             screen.say(f"{story.key}: {story.request!r}")
 
-        screen.chapter("Starting a worker process, to be killed at the third saved position of `middle`")
+        screen.chapter("Starting a worker process; it is killed when `middle` has saved its position three times")
         worker.start()
         worker.until(lambda: len(worker.positions.get("middle", ())) >= THIRD, began + WITHIN)
         worker.end(signal.SIGKILL)
         saved = worker.positions["middle"][-1]
-        screen.say(f"worker process {worker.pid} got SIGKILL; `middle` had saved {saved:,} rows", "bold red")
+        screen.say(
+            f"worker process {worker.pid} got SIGKILL; `middle` had saved its position at row {saved:,}", "bold red"
+        )
 
-        screen.chapter("Starting another one, with two slots")
+        screen.chapter("Starting another worker process, with two slots")
         worker.start("--concurrency", "2")
         killed = False
         if not no_java:
             worker.until(lambda: "biggest" in worker.writing or worker.settled(["biggest"]), began + WITHIN)
             if killed := not worker.settled(["biggest"]):
                 os.killpg(worker.spark_hosts[-1], signal.SIGKILL)
-                screen.say("Spark's JVM got SIGKILL, half-way through the export of `biggest`", "bold red")
+                screen.say("Spark's JVM got SIGKILL, in the middle of the export of `biggest`", "bold red")
         worker.until(lambda: worker.settled(story.key for story in stories), began + WITHIN)
         code = worker.end(signal.SIGTERM)
 
@@ -85,25 +88,25 @@ def main(broker: str = EMBEDDED) -> int:
         if killed and len(worker.spark_hosts) == 1:
             wrong.append("Spark was killed, and did not start again")
         if code:
-            wrong.append(f"the worker process, told to stop, ended with {code}")
+            wrong.append(f"the worker process got SIGTERM, and ended with exit code {code} instead of 0")
         screen.table(what_became_of_them(worker, saved, no_java))
         screen.table(what_celery_does())
         seconds = time.monotonic() - began
-        screen.chapter(f"All as it has to be, in {seconds:.0f} s." if not wrong else "Not as it has to be:")
+        screen.chapter(f"Every result is right, after {seconds:.0f} s." if not wrong else "These results are wrong:")
         for fault in wrong:
             screen.say(fault, "bold red")
-        screen.say(f"Look into {OUT.name}/exports: each file has its manifest beside it.  Then ask, with")
+        screen.say(f"The files are in {OUT.name}/exports, each with its manifest beside it.  To look further:")
         screen.say(f"  export STEADYWORKER_STATE_DIR={OUT.name}/state PATH=$PWD/.venv/bin:$PATH")
         screen.say("  steadyworker jobs")
         screen.say("  steadyworker dead show payment-exports kills-itself")
         screen.say(f"  steadyworker verify {OUT.name}/exports/*.csv")
         if no_java:
-            screen.say(f"The biggest merchant was left out.  {no_java}", "bold yellow")
+            screen.say(f"The export of the biggest merchant was left out.  {no_java}", "bold yellow")
     return 1 if wrong else 0
 
 
 def clear() -> None:
-    """Remove what an earlier demo left, but for Spark's archive of classes."""
+    """Remove the output of an earlier demo, except Spark's archive of classes."""
     OUT.mkdir(exist_ok=True)
     for path in (PAYMENTS, EXPORTS, *STATE.glob("*.db*")):
         shutil.rmtree(path, ignore_errors=True)
@@ -114,7 +117,7 @@ def clear() -> None:
 
 
 def missing_java() -> str:
-    """What is missing for Spark and how to install it; empty when nothing is."""
+    """Return what Spark needs and how to install it, or "" if nothing is missing."""
     try:
         SPARK.java(os.environ)
     except ConfigError as error:
@@ -123,14 +126,18 @@ def missing_java() -> str:
 
 
 def send(stories: list[Story], broker: str) -> None:
-    """Queue them; a client that is told a queue's name instead of a Worker has nothing to check payloads against."""
+    """
+    Queue the jobs of these stories.
+
+    The target is a queue's name and not a Worker, so that the client does not check the payloads.
+    """
     with Client(broker, ledger=LEDGER) as client:
         for story in stories:
             client.send("payment-exports", story.request, key=story.key)
 
 
 def faults(story: Story, worker: Watched) -> list[str]:
-    """What is not as it has to be."""
+    """Return what is wrong with the result of this story."""
     row = worker.row(story.key)
     wrong = []
     if row is None or row.state is not story.end or not row.reason.startswith(story.reason):
@@ -140,12 +147,16 @@ def faults(story: Story, worker: Watched) -> list[str]:
     if story.end is State.DONE and isinstance(story.request, ExportRequest):
         wrong += wrong_with(EXPORTS / f"{story.key}.csv", PAYMENTS, story.request.merchant)
     elif (EXPORTS / f"{story.key}.csv").exists():
-        wrong.append("a dead letter has left a file")
+        wrong.append("the job is dead, but a file was exported")
     return [f"{story.key}: {fault}" for fault in wrong]
 
 
 def what_became_of_them(worker: Watched, saved: int, no_java: str) -> Table:
-    """Each job, how often it ran and why, what it left; the numbers are the manifest's, which `faults` has compared."""
+    """
+    Return a table of each job: how often it ran and why, and its result.
+
+    The numbers are from the manifests, which `faults` has compared with the source.
+    """
     rows = []
     for story in STORIES:
         row = worker.row(story.key)
@@ -158,16 +169,18 @@ def what_became_of_them(worker: Watched, saved: int, no_java: str) -> Table:
             )
         else:
             rows.append((story.key, f"{worker.runs[story.key]} ×", story.why, "dead letter", row.reason if row else ""))
-    return table("What became of them", ("job", "ran", "why", "result", "checked against the source"), rows)
+    return table("The result of each job", ("job", "ran", "why", "result", "checked against the source"), rows)
 
 
 def what_celery_does() -> Table:
-    """One line each; as drilled with RabbitMQ."""
-    return table("What Celery 5.7 does with the same", ("job", ""), [(story.key, story.celery) for story in STORIES])
+    """Return a table of what Celery does with each job, as seen in drills with RabbitMQ."""
+    return table(
+        "What Celery 5.7 does with the same jobs", ("job", ""), [(story.key, story.celery) for story in STORIES]
+    )
 
 
 def set_up() -> int:
-    """Build Spark's archive of classes, once: it halves the time to Spark's first job."""
+    """Build Spark's archive of classes, once; it halves the time to Spark's first job."""
     if not missing_java():
         OUT.mkdir(exist_ok=True)
         build_archive(SPARK)
@@ -175,10 +188,10 @@ def set_up() -> int:
 
 
 if __name__ == "__main__":
-    parser = argparse.ArgumentParser(description="Payment exports, with crashes on the way.")
-    parser.add_argument("--set-up", action="store_true", help="only build the archive of Spark's classes")
+    parser = argparse.ArgumentParser(description="Run payment exports, with crashes on purpose.")
+    parser.add_argument("--set-up", action="store_true", help="build the archive of Spark's classes, and stop")
     parser.add_argument(
-        "--broker", default=EMBEDDED, help="another broker than a file: amqp://user:password@host/vhost"
+        "--broker", default=EMBEDDED, help="use this broker instead of a file: amqp://user:password@host/vhost"
     )
     chosen = parser.parse_args()
     sys.exit(set_up() if chosen.set_up else main(chosen.broker))

@@ -1,4 +1,4 @@
-"""The demo's judge: every file is read by another reader than wrote it, and compared with the source."""
+"""The demo's checks: each file is read with another library than the one that wrote it, and compared with its source."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ Totals = dict[tuple[str, str], tuple[int, str]]
 
 
 def wrong_with(file: Path, payments: Path, merchant: str) -> list[str]:
-    """What is wrong with an exported file; nothing, if file, manifest and source agree to the cent."""
+    """Return what is wrong with an exported file; nothing if file, manifest and source agree to the cent."""
     if not file.exists():
         return [f"{file.name} is missing"]
     manifest = verify(file)
@@ -34,12 +34,12 @@ def wrong_with(file: Path, payments: Path, merchant: str) -> list[str]:
             convert_options=pa_csv.ConvertOptions(column_types={"amount": pa.decimal128(12, 2)}),
         )
     )
-    wrong = [] if exported == source else ["its rows or totals are not those of the source"]
-    return wrong + ([] if _told(manifest.totals) == source else ["its manifest's totals are not those of the source"])
+    wrong = [] if exported == source else ["its rows or totals differ from the source"]
+    return wrong + ([] if _told(manifest.totals) == source else ["its manifest's totals differ from the source"])
 
 
 def rows_and_totals(file: Path) -> str:
-    """Rows and captured euros, as the manifest has them, which `wrong_with` has compared."""
+    """Return the rows and the captured euros of the manifest, which `wrong_with` has compared."""
     manifest = Manifest.load(manifest_path(file))
     euros = [total for total in manifest.totals if total.by["currency"] == "EUR" and total.by["status"] == "captured"]
     return f"{manifest.rows:,} rows, {len(manifest.totals)} totals; captured: {euros[0].sums['amount']} EUR"

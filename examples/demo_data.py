@@ -1,8 +1,8 @@
 """
-Three million payments, the same ones every time: Parquet, a folder for each month of 2025.
+Three million payments, the same in every run, as Parquet files with a folder for each month of 2025.
 
-Merchants are of very different size, as they are in life: the biggest has two million payments, most have some hundreds.
-Most payments are in euros, refunds are negative, and notes hold what breaks careless CSV.
+Merchants differ in size, as in reality: the biggest has two million payments, most have some hundreds.
+Most payments are in euros, refunds are negative, and the notes contain text that breaks careless CSV writers.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ PAYMENTS = 3_000_000
 BIGGEST, MIDDLE, SMALL, TINY = "grand-bazaar", "harbour-books", "villa-rosa", "atelier-ines"
 SIZES = {BIGGEST: 2_000_000, MIDDLE: 60_000, SMALL: 2_400, TINY: 37}
 
-pc: Any = pyarrow.compute  # its functions are made when it is imported, where no type checker sees them
+pc: Any = pyarrow.compute  # its functions are created at import, so that no type checker sees them
 
 _OTHERS = 800
 _NEW_YEAR, _YEAR = 1_735_689_600, 365 * 86_400  # 2025, in UTC
@@ -30,14 +30,14 @@ _REFUNDED, _FAILED = 0.04, 0.06  # of all payments; the second one includes the 
 
 
 def make_payments(folder: Path) -> None:
-    """Write them into this folder."""
+    """Write the payments into this folder."""
     merchant = _merchants()
     count = len(merchant)
     number = pa.array(range(count), pa.int64())
     luck = _random(count, seed=1)
     refunded, failed = pc.less(luck, _REFUNDED), pc.less(luck, _FAILED)
     second = pc.add(_NEW_YEAR, pc.divide(pc.multiply(number, _YEAR), count))
-    # Skewed like money is: cents to four digits, with a middle of about 35.
+    # Skewed like real amounts: from cents to four digits, with a middle of about 35.
     cents = pc.cast(pc.round(pc.exp(pc.add(5.0, pc.multiply(6.3, _random(count, seed=2))))), pa.int64())
     signed = pc.if_else(refunded, pc.negate(cents), cents)
     month = pc.strftime(pc.cast(second, pa.timestamp("s")), format="%Y-%m")
@@ -64,7 +64,11 @@ def make_payments(folder: Path) -> None:
 
 
 def _merchants() -> Any:
-    """Whose payment each one is: the named merchants' and, by Zipf's law, those of the others; shuffled."""
+    """
+    Return the merchant of each payment, shuffled.
+
+    Named merchants have their own sizes; the sizes of the others follow Zipf's law.
+    """
     left = PAYMENTS - sum(SIZES.values())
     harmonic = sum(1 / rank for rank in range(1, _OTHERS + 1))
     others = {f"shop-{rank:03}": int(left / rank / harmonic) for rank in range(1, _OTHERS + 1)}

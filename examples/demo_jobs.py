@@ -1,4 +1,4 @@
-"""The demo's Worker: `payment_exports.py`, with everything that goes wrong in a year happening in one minute."""
+"""The demo's Worker: `payment_exports.py`, with a year's faults in one minute."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class DemoExports(PaymentExports):
 
     def handle(self, job: Job[ExportRequest]) -> None:
         if job.key == KILLS_ITSELF:
-            os.kill(os.getpid(), signal.SIGKILL)  # as the kernel does when memory runs out
+            os.kill(os.getpid(), signal.SIGKILL)  # like the kernel when memory runs out
         if job.key == FAILS_TWICE and job.attempt < THIRD:
             raise ConnectionError("the payments are not reachable")
         super().handle(job)
@@ -36,7 +36,7 @@ class DemoExports(PaymentExports):
 
 
 class _FarAway:
-    """Payments that come over a network: slowly enough to watch the middle merchant's export, and to end it half-way."""
+    """A source that delays the rows of the middle merchant, so that the demo can kill its export half-way."""
 
     def __init__(self, near: Source) -> None:
         self._near, self.columns = near, near.columns

@@ -1,4 +1,4 @@
-"""What the demo shows: sentences and progress bars on a terminal, plain lines elsewhere."""
+"""The demo's output: sentences and progress bars on a terminal, plain lines elsewhere."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _LINES_ARE_WIDE = 150
 
 
 class Screen:
-    """Standard output; NO_COLOR and pipes are respected."""
+    """Prints to standard output; respects NO_COLOR and pipes."""
 
     def __init__(self) -> None:
         self._console = Console(highlight=False, markup=False)
@@ -37,59 +37,59 @@ class Screen:
         self._bars.stop()
 
     def chapter(self, text: str) -> None:
-        """What comes next."""
+        """Print a heading."""
         self._console.print()
         self._console.print(text, style="bold", soft_wrap=True)
 
     def say(self, text: str, style: str = "") -> None:
-        """One line."""
+        """Print one line."""
         self._console.print("  " + text, style=style, soft_wrap=True)
 
     def table(self, table: Table) -> None:
-        """A table, below everything that moves."""
+        """Print a table."""
         self._console.print()
         self._console.print(table)
 
     def progress(self, key: str, done: float, total: float | None) -> None:
-        """How far a job is; shown on a terminal only."""
+        """Show the progress of a job; only on a terminal."""
         if key not in self._tasks:
             self._tasks[key] = self._bars.add_task(key)
         self._bars.update(self._tasks[key], completed=int(done), total=None if total is None else int(total))
 
     def settled(self, key: str) -> None:
-        """Take the job's bar away."""
+        """Remove the job's progress bar."""
         if key in self._tasks:
             self._bars.remove_task(self._tasks.pop(key))
 
     def event(self, line: Mapping[str, Any]) -> None:
-        """A worker's log line, if it is one that people want to see."""
+        """Show a worker's log line, if it is one of those below."""
         key = line.get("key", "")
         match line.get("event"):
             case "worker_started":
-                self.say(f"worker process {line['worker']} is up", "cyan")
+                self.say(f"worker process {line['worker']} has started", "cyan")
             case "spark_host_ready":
-                self.say(f"Spark is up, in a process group of its own: {line['pid']}", "cyan")
+                self.say(f"Spark has started, in its own process group: {line['pid']}", "cyan")
             case "spark_host_died":
-                self.say("Spark died: what ran there begins again inside the same run", "yellow")
+                self.say("Spark died: its export starts again inside the same run", "yellow")
             case "job_started":
                 why = "tried again" if line["why"] == "after moved" else line["why"]
-                self.say(f"{key}: a run begins ({why})")
+                self.say(f"{key}: a run starts ({why})")
             case "reading" if line["first_row"]:
-                self.say(f"{key}: goes on at row {line['first_row']:,}", "bold green")
+                self.say(f"{key}: continues at row {line['first_row']:,}", "bold green")
             case "job_settled" if line["settlement"] == "ack":
                 self.settled(key)
                 self.say(f"{key}: done", "green")
             case "job_settled" if line["settlement"] == "later":
-                self.say(f"{key}: {line['reason']}; again in a second", "yellow")
+                self.say(f"{key}: {line['reason']}; retried in a second", "yellow")
             case "job_settled" if line["settlement"] == "dead-letter":
                 self.settled(key)
                 self.say(f"{key}: dead letter, {line['reason']}", "red")
             case "taken_over":
-                self.say(f"{key}: its worker process is dead, so this one takes it over", "yellow")
+                self.say(f"{key}: its worker process is dead, and this one takes the job over", "yellow")
 
 
 def table(title: str, columns: Sequence[str], rows: Sequence[Sequence[str]]) -> Table:
-    """A table of text."""
+    """Return a table of text."""
     framed = Table(*columns, title=title, title_style="bold", title_justify="left", box=SIMPLE_HEAD, pad_edge=False)
     for row in rows:
         framed.add_row(*row)

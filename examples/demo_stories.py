@@ -1,4 +1,4 @@
-"""The demo's six jobs: what is sent, what has to become of it, and what Celery 5.7 does with the like."""
+"""The demo's six jobs: what is sent, the expected result, and what Celery 5.7 does with such a job."""
 
 from __future__ import annotations
 
@@ -17,10 +17,12 @@ class Story:
     One job.
 
     Attributes:
-        runs: How often a slot is given the job.
-        end: What it is in the end,
-        reason: and how the reason of its dead letter begins.
-        why: Why it ran so often, for the table.
+        runs: How many runs the job needs.
+        end: Its final state.
+        why: The reason for the number of runs, for the table.
+        celery: What Celery 5.7 does with such a job.
+        reason: The beginning of its dead letter's reason.
+        needs_java: Whether Spark runs it.
     """
 
     key: str
@@ -40,15 +42,15 @@ STORIES = (
         1,
         State.DONE,
         "streamed by its own process",
-        "The same; that nothing is left half-written when it dies is yours to code.",
+        "The same; but you must write the code that leaves no half-written file after a crash.",
     ),
     Story(
         "bad-payload",
         b'{"merchant": 17}',
         1,
         State.DEAD,
-        "it does not decode: the handler was never called",
-        "Calls your function with the 17, unless you asked for pydantic.",
+        "its payload does not decode: the handler was not called",
+        "Calls your function with the 17, unless you use pydantic.",
         "bad-payload",
     ),
     Story(
@@ -56,8 +58,8 @@ STORIES = (
         ExportRequest(demo_data.TINY),
         3,
         State.DEAD,
-        "three starts, and it is out of the others' way",
-        "task_acks_late: drops it without a word. With task_reject_on_worker_lost: 48 starts in 70 s, unless 5.7's new limit is set.",
+        "after three starts it is a dead letter, and blocks no other job",
+        "With task_acks_late: drops it silently. With task_reject_on_worker_lost: 48 starts in 70 s, unless 5.7's new limit is set.",
         "crash-loop: SIGKILL",
     ),
     Story(
@@ -65,24 +67,24 @@ STORIES = (
         ExportRequest(demo_data.SMALL),
         3,
         State.DONE,
-        "two failures, each tried again after a second",
-        "The same, once you have coded the retry; on classic queues the message waits in the worker's memory.",
+        "it failed twice, and was retried after a second each time",
+        "The same, once you have written the retry; on classic queues the message waits in the worker's memory.",
     ),
     Story(
         "middle",
         ExportRequest(demo_data.MIDDLE),
         2,
         State.DONE,
-        "its worker process was killed: the second run went on at row {:,}",
-        "Acknowledged before it ran: lost. With task_acks_late: again from row 1.",
+        "its worker process was killed: the second run continued at row {:,}",
+        "Lost, because it is acknowledged before it runs. With task_acks_late: starts again from row 1.",
     ),
     Story(
         "biggest",
         ExportRequest(demo_data.BIGGEST),
         1,
         State.DONE,
-        f"more than {SPARK_ABOVE:,} rows: Spark, whose JVM was killed: begun again inside the run",
-        "Spark inside the worker's child dies with its JVM, and stays dead; progress, cancelling and the one whole file are yours.",
+        f"Spark runs it (more than {SPARK_ABOVE:,} rows); its JVM was killed, and restarted inside the same run",
+        "Spark in the worker's child ends with its JVM, and is not restarted; you must write progress, cancelling and the whole file.",
         needs_java=True,
     ),
 )

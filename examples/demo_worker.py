@@ -1,4 +1,4 @@
-"""The demo's worker process, and what is known of its jobs: from its log, and from the ledger."""
+"""The demo's worker process, and the state of its jobs, from its log and from the ledger."""
 
 from __future__ import annotations
 
@@ -27,19 +27,19 @@ _SPARK_WRITES = re.compile(r"[1-9][\d,]* rows written")
 
 class Watched:
     """
-    A worker process that is watched.
+    A worker process that the demo watches.
 
     Args:
-        screen: Where what happens is shown.
+        screen: Shows what happens.
         ledger: The worker's ledger.
-        environ: What the worker gets on top of the environment.
-        log: The file that takes its log.
+        environ: The worker's variables, in addition to the environment.
+        log: The file for its log.
 
     Attributes:
-        runs: Per job, how many runs have begun.
-        first_rows: Per job, the row that each reading of its source began at.
-        positions: Per job, the positions that a streamed export has saved, as the ledger had them.
-        writing: The jobs whose rows Spark has begun to write.
+        runs: Per job, the number of started runs.
+        first_rows: Per job, the first row of each reading of its source.
+        positions: Per job, the positions that a streamed export has saved in the ledger.
+        writing: The jobs whose rows Spark has started to write.
         spark_hosts: The process group of each Spark host and its JVM.
     """
 
@@ -63,12 +63,12 @@ class Watched:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        """Whatever went wrong, or Ctrl-C: leave no worker process behind."""
+        """Stop the worker process, also after an error or Ctrl-C."""
         if self._process is not None and self._process.poll() is None:
             self.end(signal.SIGTERM)
 
     def start(self, *options: str) -> None:
-        """Start a worker process, as anyone would on the command line."""
+        """Start a worker process with the command line."""
         self._process = subprocess.Popen(
             [sys.executable, "-m", "steadyworker", "run", "demo_jobs:DemoExports", "--log-format", "json", *options],
             cwd=Path(__file__).parent,
@@ -81,7 +81,7 @@ class Watched:
         self._reader.start()
 
     def end(self, number: int) -> int:
-        """Send this signal, and answer the exit code once all is said."""
+        """Send this signal, read the rest of the log, and return the exit code."""
         assert self._process is not None
         self._process.send_signal(number)
         code = self._process.wait()
@@ -92,10 +92,10 @@ class Watched:
 
     def until(self, reached: Callable[[], bool], deadline: float) -> None:
         """
-        Show what happens until something is so.
+        Show what happens until `reached` returns True.
 
         Raises:
-            RuntimeError: The worker process ended meanwhile, or the deadline passed.
+            RuntimeError: The worker process ended before that, or the deadline passed.
         """
         assert self._process is not None
         while not reached():
@@ -103,22 +103,22 @@ class Watched:
             self._look()
             if self._process.poll() is not None or time.monotonic() > deadline:
                 raise RuntimeError(
-                    f"Expected the worker process to go on, but it ended or hangs: {self._log} says why."
+                    f"Expected a running worker process, got one that has ended or hangs: see {self._log}."
                 )
             time.sleep(_LOOK_EVERY)
         self._hear()
 
     def row(self, key: str) -> Row | None:
-        """What the ledger knows of a job."""
+        """Return the job's row in the ledger, or None."""
         return next((row for row, _ in self._ledger.jobs() if row.id.key == key), None)
 
     def settled(self, keys: Iterable[str]) -> bool:
-        """Whether all of these jobs have ended."""
+        """Return whether all of these jobs have ended."""
         ended = {row.id.key for row, _ in self._ledger.jobs() if row.state in {State.DONE, State.DEAD}}
         return ended.issuperset(keys)
 
     def _look(self) -> None:
-        """See in the ledger how far the jobs are."""
+        """Read the progress of the jobs from the ledger, and show it."""
         for row, beat in self._ledger.jobs():
             key, position = row.id.key, json.loads(row.export_state or b"{}").get("rows")
             saved = self.positions.setdefault(key, [])

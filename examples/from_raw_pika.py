@@ -1,16 +1,16 @@
 """
 The move from sixty lines of raw pika with `heartbeat=0` (`from_raw_pika.before.txt`) to a Worker.
 
-| there | here |
+| before | with SteadyWorker |
 |---|---|
-| `heartbeat = 0`, or the broker cuts us off in the middle | the handler runs in a child process; the process that holds the connection is never busy |
-| `consumer_timeout` closes the channel after 30 minutes, the export starts again | the redelivery is bound to the run that is under way |
+| needs `heartbeat = 0`, or the broker closes the connection during a job | the handler runs in a child process; the process that holds the connection is never busy |
+| `consumer_timeout` closes the channel after 30 minutes, the export starts again | the running export goes on, and adopts the redelivery |
 | a connection that drops starts the export again | it goes on, and is settled once |
-| killed: again from the first row | on from the last saved row |
-| retries at once, counted in a header, published without a confirm | `RetryPolicy`, delays, confirmed before the original is acknowledged |
-| a message that kills the process comes again without end | a dead letter after three starts, with the cause |
-| a deploy waits for an hour, or kills | the export is interrupted, its position is kept, no attempt is counted |
-| a part file that is renamed, by hand | `job.export`: the whole file or none, with a manifest |
+| a killed export starts again from the first row | it continues from the last saved row |
+| a retry is immediate, counted in a header, and published without a confirm | a retry has a policy and a delay, and is confirmed before the original is acknowledged |
+| a message that kills the process is redelivered without end | it is a dead letter after three starts, with the cause |
+| a deploy waits for an hour, or kills the export | the export is interrupted, its position is kept, and no attempt is counted |
+| your code writes a part file and renames it | `job.export` makes the whole file or none, with a manifest |
 
 Try it on the embedded queue; with `--broker amqp://…` the same class runs on RabbitMQ:
 
@@ -39,7 +39,7 @@ class ExportRequest:
 
 
 class PaymentExports(Worker[ExportRequest]):
-    queue = "payment-exports"  # the queue that is there already, with the messages that are sent already
+    queue = "payment-exports"  # the existing queue, with the messages that are in it
     time_limit = 2 * 3600
     retry = RetryPolicy(max_attempts=5, wait=wait_exponential_jitter(initial=5, max=3600))
 
@@ -49,6 +49,6 @@ class PaymentExports(Worker[ExportRequest]):
 
 
 def payments_of(merchant: str, start: int) -> Iterator[tuple[str, int, int]]:
-    """Stands for the query that was there before: the same rows in the same order each time, from number `start` on."""
+    """Stand in for the old query: yield the same rows in the same order each time, from row number `start`."""
     for number in range(start, 20_000):
         yield merchant, number, number * 37 % 10_000

@@ -1,30 +1,30 @@
 """
-A worker that exports one merchant's payments into one CSV file: copy it, and make it yours.
+A worker that exports one merchant's payments into one CSV file: copy it, and adapt it.
 
 ::
 
-    pip install '.[spark,postgres]'           # in a clone: Arrow reads Parquet and CSV, Spark what is large
+    pip install '.[spark,postgres]'           # in a clone: Arrow reads Parquet and CSV, Spark runs large exports
     export PAYMENTS_SOURCE=data/payments      # Parquet or CSV, a folder or a file; or sqlite:shop.db#payments;
                                               # or postgresql://reader@db/shop#payments, its password in PGPASSWORD
     steadyworker send   payment_exports:PaymentExports '{"merchant": "harbour-books"}' --key harbour-books-2025
     steadyworker run    payment_exports:PaymentExports
     steadyworker verify exports/harbour-books-2025.csv
 
-Up to 100,000 rows are streamed by the job's own process, which saves its position and goes on there after a crash.
-More are handed to Spark.
-Either way the file is there whole or not at all, beside a manifest with its totals by currency and status.
+The job's own process streams exports of up to 100,000 rows; it saves its position, and continues there after a crash.
+Spark runs larger exports.
+Either way the file is complete or absent, and a manifest beside it has its totals by currency and status.
 
 | variable | names | default |
 |---|---|---|
-| PAYMENTS_SOURCE | where the payments are, unless the job's payload says it | data/payments |
+| PAYMENTS_SOURCE | the source of the payments, unless the job's payload names one | data/payments |
 | PAYMENTS_OUT | the folder of the exported files | exports |
-| MERCHANT_COLUMN | whose payment it is | merchant |
-| AMOUNT_COLUMN | what is summed | amount |
-| ORDER_BY | what is sorted by; together unique | paid_at,id |
-| TOTALS_BY | what totals are grouped by | currency,status |
-| PARTITION_BY | a number, date or timestamp by whose ranges Spark reads a table in PostgreSQL at once | |
+| MERCHANT_COLUMN | the column of the merchant | merchant |
+| AMOUNT_COLUMN | the column that is summed | amount |
+| ORDER_BY | the columns to sort by; together they must be unique | paid_at,id |
+| TOTALS_BY | the columns by which totals are grouped | currency,status |
+| PARTITION_BY | a column with a number, date or timestamp: Spark reads its ranges from PostgreSQL in parallel | |
 
-A sender may name any source that this worker can read: drop `source` from the payload if that is too much.
+A sender may name any source that this worker can read; remove `source` from the payload if you do not want that.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ TEXTS = {psycopg.adapters.types[name].oid for name in ("text", "varchar", "bpcha
 
 @dataclass
 class ExportRequest:
-    """What a message asks for."""
+    """The payload of a message."""
 
     merchant: str
     source: str | None = None
@@ -76,7 +76,9 @@ class PaymentExports(Worker[ExportRequest]):
 
         count = source.count(merchant)
         if count == 0:
-            raise Reject(f"no payments of {merchant!r}")  # a dead letter at once: another try would find none either
+            raise Reject(
+                f"no payments of {merchant!r}"
+            )  # a dead letter at once, because a retry would find none either
         heavy = source.query(merchant) if count > SPARK_ABOVE else None
 
         def rows(start: int) -> Iterable[Any]:
@@ -87,7 +89,7 @@ class PaymentExports(Worker[ExportRequest]):
             rows,
             columns=source.columns,
             description="a merchant's payments",
-            # With another count the source is another: a run that goes on uses no position of the old one.
+            # If the count has changed, the source has changed: a later run then does not use the saved position.
             parameters={"merchant": merchant, "payments": count},
             expected=count,
             save_rows=5_000,
@@ -100,13 +102,13 @@ class PaymentExports(Worker[ExportRequest]):
         )
 
     def source(self, place: str) -> Source:
-        """Where the payments are; a place that does not fit is a dead letter, to be replayed once it does."""
+        """Return the source at this place; if it does not fit, the job is a dead letter, which can be replayed later."""
         if place.startswith("sqlite:"):
             path, _, table = place.removeprefix("sqlite:").partition("#")
             source: Source = SqliteTable(Path(path), table or "payments", self.names)
         elif place.startswith("postgresql:"):
             url, _, table = place.partition("#")
-            if urlsplit(url).password is not None:  # a place is repeated in reasons and in logs
+            if urlsplit(url).password is not None:  # reasons and logs repeat the place
                 raise Reject("expected the password of the database in PGPASSWORD, got it in its URL")
             source = PostgresTable(url, table or "payments", self.names)
         else:
@@ -118,12 +120,12 @@ class PaymentExports(Worker[ExportRequest]):
         return source
 
 
-# --- where payments come from ---
+# --- sources of payments ---
 
 
 @dataclass(frozen=True)
 class Names:
-    """What the columns are called."""
+    """The names of the columns."""
 
     merchant: str
     amount: str
@@ -147,7 +149,7 @@ class Names:
 
 
 class Source(Protocol):
-    """Payments, a merchant's at a time, always in the same order: that is what makes a position worth saving."""
+    """Payments of one merchant at a time, always in the same order, so that a saved position stays valid."""
 
     columns: tuple[str, ...]
 
@@ -170,7 +172,7 @@ class PaymentFiles:
         if first.suffix == ".parquet":
             self._data = pa_dataset.dataset(path, format="parquet")
         else:
-            # CSV has no types: amounts are decimals, never floats, and text stays as it is written ("007" too).
+            # CSV has no types: amounts become decimals, never floats, and text stays as it is ("007" too).
             header = pa_dataset.dataset(first, format="csv").schema.names
             money = {names.amount: pa.decimal128(18, 2)}
             types = {name: money.get(name, pa.string()) for name in header}
@@ -185,10 +187,10 @@ class PaymentFiles:
         self.columns: tuple[str, ...] = tuple(self._data.schema.names)
 
     def count(self, merchant: str) -> int:
-        return int(self._data.count_rows(filter=self._of(merchant)))  # Parquet's statistics skip most of the files
+        return int(self._data.count_rows(filter=self._of(merchant)))  # Parquet's statistics let it skip most files
 
     def rows(self, merchant: str, start: int) -> Iterator[Any]:
-        # Fewer than `SPARK_ABOVE` rows fit into memory, so that they are sorted there: as Spark does, NULL first.
+        # At most `SPARK_ABOVE` rows fit into memory, where they are sorted as Spark sorts them: NULL first.
         table = self._data.to_table(filter=self._of(merchant))
         order = [(name, "ascending", "at_start") for name in self._names.order_by]
         yield from table.sort_by(order).slice(start).to_batches(max_chunksize=1_000)
@@ -201,7 +203,7 @@ class PaymentFiles:
 
 
 class SqliteTable:
-    """A table in a SQLite file; always streamed, for a file on this machine is read no faster by Spark."""
+    """A table in a SQLite file; always streamed, because Spark reads a file on this machine no faster."""
 
     def __init__(self, path: Path, table: str, names: Names) -> None:
         self._path, self._names = path, names
@@ -222,7 +224,7 @@ class SqliteTable:
         sql = f"SELECT {columns} {self._from} ORDER BY {order} LIMIT -1 OFFSET ?"
         with closing(self._connected()) as db:
             for row in db.execute(sql, (merchant, start)):
-                # SQLite has no decimals: totals are exact all the same.
+                # SQLite has no decimals; this conversion keeps totals exact.
                 exact = None if row[amount] is None else Decimal(str(row[amount]))
                 yield (*row[:amount], exact, *row[amount + 1 :])
 
@@ -234,7 +236,7 @@ class SqliteTable:
 
 
 class PostgresTable:
-    """A table in PostgreSQL; its password, if it wants one, is in PGPASSWORD for both ways of reading it."""
+    """A table in PostgreSQL; streaming and Spark both read its password, if any, from PGPASSWORD."""
 
     def __init__(self, url: str, table: str, names: Names) -> None:
         self._url, self._table, self._names = url, table, names
@@ -258,11 +260,14 @@ class PostgresTable:
             for name in self._names.order_by
         )
         ordered = sql.SQL("SELECT {} {} ORDER BY {} OFFSET %s").format(columns, self._from, order)
-        with psycopg.connect(self._url) as db, db.cursor("payments") as cursor:  # a name: the rows stay at the server
+        with (
+            psycopg.connect(self._url) as db,
+            db.cursor("payments") as cursor,
+        ):  # a named cursor: the rows stay on the server
             yield from cursor.execute(ordered, (merchant, start))
 
     def _as_bytes(self, name: str) -> sql.SQL:
-        """Text is sorted as Spark sorts it, whatever the language of the database."""
+        """Return the collation that sorts text as Spark does, in any language of the database."""
         return sql.SQL(' COLLATE "C"' if name in self._texts else "")
 
     def query(self, merchant: str) -> SparkExport:
@@ -272,7 +277,7 @@ class PostgresTable:
 
 
 def by_spark(table: Files | Jdbc, columns: Iterable[str], names: Names, merchant: str) -> SparkExport:
-    """The same rows, in the same order."""
+    """Return an export of the same rows in the same order, by Spark."""
     return SparkExport(
         f"SELECT {', '.join(map(quoted, columns))} FROM payments WHERE {quoted(names.merchant)} = :merchant",  # noqa: S608 - names are quoted
         tables={"payments": table},
@@ -282,5 +287,5 @@ def by_spark(table: Files | Jdbc, columns: Iterable[str], names: Names, merchant
 
 
 def quoted(name: str) -> str:
-    """A column's name in a query; Spark and SQLite both take backticks."""
+    """Return a column's name, quoted for a query; Spark and SQLite both accept backticks."""
     return "`" + name.replace("`", "``") + "`"

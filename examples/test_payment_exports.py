@@ -1,5 +1,5 @@
 """
-How a Worker is tested: `run_one` for one job in this thread, `harness` for a whole worker process on a clock of its own.
+Tests of a Worker: `run_one` runs one job in this thread, `harness` runs a whole worker process with a fake clock.
 
     pytest test_payment_exports.py
 """
@@ -22,7 +22,7 @@ PAYMENTS = 10
 
 @pytest.fixture(autouse=True)
 def shop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A small shop's payments, in a SQLite file; exports go to the folder beside it."""
+    """Write a small shop's payments to a SQLite file; the exports go to the same folder."""
     with sqlite3.connect(tmp_path / "shop.db") as db:
         db.execute(
             "CREATE TABLE payments (id INTEGER, merchant TEXT, paid_at TEXT, amount TEXT, currency TEXT, status TEXT)"

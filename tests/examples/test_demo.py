@@ -18,10 +18,10 @@ from tests.support.stage import eventually
 def test_the_demo_ends_as_it_has_to(archive: Path, tmp_path: Path, shell: Shell) -> None:
     share(archive, tmp_path / "demo-output/state/spark")
     said = shell(f"python {EXAMPLES}/demo.py", within=500)
-    assert said.count("All as it has to be") == 1
-    assert said.count("middle: goes on at row ") == 1
+    assert said.count("Every result is right") == 1
+    assert said.count("middle: continues at row ") == 1
     assert said.count("Spark's JVM got SIGKILL") == said.count("Spark died") == 1
-    assert said.count("biggest: a run begins") == said.count("biggest: done") == 1
+    assert said.count("biggest: a run starts") == said.count("biggest: done") == 1
     assert sorted(path.name for path in (tmp_path / "demo-output/exports").glob("*.csv")) == [
         "biggest.csv",
         "fails-twice.csv",
@@ -40,8 +40,8 @@ def test_the_demo_ends_as_it_has_to_on_rabbitmq(
     """The same jobs, killed at the same saved position; and nothing is left in any queue but the dead letters."""
     share(archive, tmp_path / "demo-output/state/spark")
     said = shell(f"python {EXAMPLES}/demo.py --broker {vhost.url}", within=500)
-    assert said.count("All as it has to be") == 1
-    assert said.count("middle: goes on at row ") == 1
+    assert said.count("Every result is right") == 1
+    assert said.count("middle: continues at row ") == 1
     assert vhost.password not in said
 
     def left() -> dict[str, int]:
@@ -66,7 +66,7 @@ sys.exit(demo.main())
 END""",
         within=500,
     )
-    assert said.count("All as it has to be") == 1
+    assert said.count("Every result is right") == 1
     assert said.count("left out: no Java") == 1
     assert said.rstrip().endswith("apt-get install openjdk-17-jre-headless")
     assert len(list((tmp_path / "demo-output/exports").glob("*.csv"))) == 3
