@@ -23,6 +23,7 @@ from steadyworker.backends.connections import Connections, Line, line_of
 from steadyworker.config.resolve import Options, load
 from steadyworker.delivery import KEY, ROUND
 from steadyworker.errors import BadPayload, BrokerUnavailable, PublishFailed, SendError, seconds
+from steadyworker.ledger.base import Row
 from steadyworker.names import normal_key
 from steadyworker.outcome import JobState
 from steadyworker.worker import Worker
@@ -256,9 +257,11 @@ class Client:
         """
         links, line = self._connected(), line_of(worker, self._options)
         ledger, job = links.ledger(), links.last_job(line, normal_key(key))
+        row = ledger.read(job)
         before = ledger.cancel(job, reason)
-        row = ledger.read(job) if before is not None else None
-        return row.job_state if row is not None else None
+        if before is None:
+            return None
+        return (row if row is not None and row.state is before else Row(job, "", before)).job_state
 
     def close(self) -> None:
         """Close this process's connections; safe to call twice, and from any thread."""

@@ -287,7 +287,7 @@ def _letter(delivery: Delivery, queue: str, key_header: str | None) -> DeadLette
     key = key_of(delivery, key_header)
     return DeadLetter(
         key=normal_key(key) if key else f"unkeyed-{_digest(delivery.body)}",
-        round=_readable(number_of, headers, ROUND, 0),
+        round=_readable(_seven_digits, headers, ROUND, 0),
         queue=queue,
         body=delivery.body,
         size=delivery.size,
@@ -295,9 +295,9 @@ def _letter(delivery: Delivery, queue: str, key_header: str | None) -> DeadLette
         reason=headers.get(REASON, ""),
         error_class=headers.get(ERROR_CLASS, ""),
         error=headers.get(ERROR_TEXT, ""),
-        attempts=_readable(number_of, headers, ATTEMPTS, 0),
-        crashes=_readable(number_of, headers, CRASHES, 0),
-        losses=_readable(number_of, headers, LOSSES, 0),
+        attempts=_readable(_seven_digits, headers, ATTEMPTS, 0),
+        crashes=_readable(_seven_digits, headers, CRASHES, 0),
+        losses=_readable(_seven_digits, headers, LOSSES, 0),
         first_failed_at=_readable(moment_of, headers, FIRST_FAILED_AT, None),
         sent_at=delivery.sent_at,
         worker=headers.get(WORKER, ""),
@@ -319,6 +319,11 @@ def _is_ours(headers: Mapping[str, str]) -> bool:
 
 def _digest(body: bytes) -> str:
     return hashlib.sha256(body).hexdigest()[:12]
+
+
+def _seven_digits(headers: Headers, name: str) -> int:
+    """Return a counter that a worker may have refused: the round of a bad header must not become another job's."""
+    return number_of(headers, name, 9_999_999)
 
 
 def _readable(read: Callable[[Headers, str], Value], headers: Headers, name: str, otherwise: Value) -> Value:

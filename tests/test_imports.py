@@ -12,7 +12,7 @@ import sys
 import pytest
 
 # The other half of the house: a child speaks frames, and knows neither the broker's side nor the command line.
-_OURS = ("cli", "launch", "assemble", "service", "runner", "events", "ledger", "registry", "config", "health", "checks")
+_OURS = ("cli", "service", "runner", "events", "ledger", "backends", "config", "client", "deadletters")
 _PARENTS_ONLY = {f"steadyworker.{name}" for name in _OURS} | {"click", "tomllib", "sqlite3", "http", "email"}
 _JVM = {"pyspark", "py4j", "pyarrow"}
 
@@ -23,7 +23,7 @@ _JVM = {"pyspark", "py4j", "pyarrow"}
         # The first child is started here, before the rest is imported.
         (
             "steadyworker.cli.run",
-            {"structlog", "asyncio", "rich", "tenacity", "sqlite3", "steadyworker.service.launch", *_JVM},
+            {"structlog", "asyncio", "rich", "tenacity", "sqlite3", "tomllib", "steadyworker.service.launch", *_JVM},
         ),
         (
             "steadyworker.service.launch",

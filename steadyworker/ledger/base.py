@@ -104,9 +104,10 @@ class Row(Struct, frozen=True):
         """The state that users see: `moving` and `moved` become what the job waits for, a cancelled job is not `dead`."""
         match self.state:
             case State.MOVING | State.MOVED if self.target is not Moving.DEAD:
-                return JobState.SCHEDULED if self.reason.startswith(SNOOZED) else JobState.RETRYING
+                snoozed = self.reason.startswith(SNOOZED) and not self.error_class  # every failure has a class
+                return JobState.SCHEDULED if snoozed else JobState.RETRYING
             case State.MOVING | State.DEAD:
-                by_cancel = self.cancel_reason is not None and self.reason.startswith(CANCELLED)
+                by_cancel = self.cancel_reason is not None and self.reason == f"{CANCELLED}{self.cancel_reason}"
                 return JobState.CANCELLED if by_cancel else JobState.DEAD
             case state:
                 return JobState(state.value)

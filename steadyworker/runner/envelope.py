@@ -85,11 +85,11 @@ def key_of(delivery: Delivery, key_header: str | None) -> str | None:
     return (headers.get(key_header) if key_header else None) or headers.get(KEY) or delivery.message_id
 
 
-def number_of(headers: Headers, name: str) -> int:
-    """Return a counter from a header, 0 without one; raise ValueError for anything but 0 to 1,000,000."""
+def number_of(headers: Headers, name: str, largest: int = _LARGEST_NUMBER) -> int:
+    """Return a counter from a header, 0 without one; raise ValueError for anything but 0 to `largest`."""
     text = headers.get(name, "0")
-    if not (text.isascii() and text.isdigit() and len(text) <= _DIGITS and int(text) <= _LARGEST_NUMBER):
-        raise ValueError(f"{name}: expected a whole number from 0 to {_LARGEST_NUMBER}, got {text[:40]!r}")
+    if not (text.isascii() and text.isdigit() and len(text) <= _DIGITS and int(text) <= largest):
+        raise ValueError(f"{name}: expected a whole number from 0 to {largest}, got {text[:40]!r}")
     return int(text)
 
 

@@ -198,6 +198,8 @@ class Runs:
         """Record how certain the settlement is: the ledger keeps a row for a shorter time once the broker has confirmed it."""
         if plan.settled is None or plan.token is None or isinstance(plan.record, RecordInterrupted):
             return
+        if self._state.ledger_away:  # each call may take long, and this thread serves every job
+            return
         try:
             self._deps.ledger.settled(plan.token, plan.settled is Settled.CONFIRMED)
         except LedgerUnavailable:

@@ -14,7 +14,7 @@ _NETWORK = re.compile(
 
 def mounted() -> str:
     """Return the text of /proc/self/mountinfo; empty where there is none (macOS)."""
-    return _MOUNTS.read_text(encoding="utf-8", errors="replace") if _MOUNTS.exists() else ""
+    return _MOUNTS.read_text(encoding="utf-8", errors="surrogateescape") if _MOUNTS.exists() else ""
 
 
 def network_file_system(path: Path, mounts: str) -> str | None:

@@ -19,6 +19,7 @@ from steadyworker.errors import ConfigError, LedgerUnavailable
 from steadyworker.ledger.base import Claimed, JobId, Moving, Row, Verdict
 from steadyworker.ledger.sqlite.ledger import SqliteLedger
 from steadyworker.outcome import Counters
+from steadyworker.system import mounts
 from steadyworker.system.mounts import network_file_system
 from steadyworker.testing.clock import FakeClock
 
@@ -309,3 +310,10 @@ MOUNTS = """\
 )
 def test_a_network_file_system_is_known_by_its_mount(path: str, kind: str | None) -> None:
     assert network_file_system(Path(path), MOUNTS) == kind
+
+
+def test_a_mount_point_that_is_no_utf8_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    info = tmp_path / "mountinfo"
+    info.write_bytes(b"1 0 8:1 / / rw - ext4 /dev/sda1 rw\n2 1 0:9 / /srv/\xff rw - nfs4 server:/x rw\n")
+    monkeypatch.setattr(mounts, "_MOUNTS", info)
+    assert network_file_system(Path(os.fsdecode(b"/srv/\xff/ledger.db")), mounts.mounted()) == "nfs4"

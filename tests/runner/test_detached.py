@@ -223,7 +223,7 @@ def test_a_lease_that_ran_out_is_taken_over_from_the_last_checkpoint(harness: Ma
     assert first.reasons == ["fenced"]
 
 
-@pytest.mark.parametrize("asks", ["checkpoint", "handle", "nothing"])
+@pytest.mark.parametrize("asks", ["checkpoint", "export_state", "nothing"])
 def test_whatever_a_thawed_owner_asks_for_is_refused(harness: MakeHarness, asks: str) -> None:
     """Its run ends as fenced, its outcome is not taken, and its process goes on to the next job."""
     gate, told = Gate(), []
@@ -233,8 +233,8 @@ def test_whatever_a_thawed_owner_asks_for_is_refused(harness: MakeHarness, asks:
         try:
             if asks == "checkpoint":
                 job.checkpoint(99)
-            elif asks == "handle":
-                job._link.ask("handle", b"99")
+            elif asks == "export_state":
+                job._link.ask("export_state", b"99")
         except BaseException as error:
             told.append(getattr(error, "reason", error))
             raise

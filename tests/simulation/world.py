@@ -280,7 +280,10 @@ class SimWorker:
         self.slot.step(self.world.rng)
 
     def _one_event(self) -> None:
-        self.runner.handle(self.runner._inbox.get())
+        """A turn of one event or of several, as the runner's thread takes them."""
+        for _ in range(min(self.world.rng.choice((1, 1, 2, 3, 5)), self.runner._inbox.qsize())):
+            self.runner._take(self.runner._inbox.get())
+        self.runner.tick()
 
     def _one_hand_over(self) -> None:
         self.pending.pop(self.world.rng.randrange(len(self.pending)))()
@@ -358,7 +361,7 @@ class World:
             if answer.fence <= self.granted:
                 raise Violation(f"fence {answer.fence} was given although {self.granted} was given before")
             self.granted = answer.fence
-        elif name in ("checkpoint", "handle", "done", "interrupted", "moving", "moved", "may_commit") and answer:
+        elif name in ("checkpoint", "export_state", "done", "interrupted", "moving", "moved", "may_commit") and answer:
             token: Token = arguments[0]
             if token.fence != self.granted:
                 raise Violation(f"{name} was accepted under fence {token.fence}; the latest is {self.granted}")
