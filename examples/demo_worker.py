@@ -109,7 +109,7 @@ class Watched:
         self._hear()
 
     def row(self, key: str) -> Row | None:
-        """What the ledger knows of a job."""
+        """Return the row of a job in the ledger."""
         return next((row for row, _ in self._ledger.jobs() if row.id.key == key), None)
 
     def settled(self, keys: Iterable[str]) -> bool:

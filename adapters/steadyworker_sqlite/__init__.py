@@ -17,7 +17,7 @@ It is the reference adapter: to write an adapter for another broker, start from 
 | delay | `due`, exact, by CLOCK_BOOTTIME; across a reboot by the wall clock |
 | prefetch | how many deliveries we may hold: the LIMIT of the statement that takes messages |
 
-How to write an adapter, in eight points:
+An adapter of your own must do eight things:
 
 1. Make a package with these files: `__init__` (`open_adapter`), `adapter`, `connection`, `topology`, `errors`.
    Register it in the entry-point group `steadyworker.adapters` under its URL scheme.

@@ -102,8 +102,8 @@ def namespace_of(adapter: Adapter, options: Options, ledger: Ledger, queue_name:
     bound = ledger.bind(namespace, queue_name, identity)
     if bound != identity:
         msg = (
-            f"Expected namespace {namespace!r} and queue {queue_name!r} on the broker {bound!r} that they were first used with, "
-            f"got {identity!r}: set another --namespace, or set --broker to that broker."
+            f"Expected broker {bound!r}, on which namespace {namespace!r} and queue {queue_name!r} were first used, "
+            f"got {identity!r}: set another --namespace, or correct --broker."
         )
         raise ConfigError(msg)
     return namespace

@@ -249,7 +249,7 @@ class Ledger(Protocol):
         ...
 
     def interrupted(self, token: Token, counters: Counters) -> bool:
-        """Change `running` to `interrupted`: no owner, checkpoint and export_state kept."""
+        """Change `running` to `interrupted`, and remove the owner; checkpoint and export_state stay."""
         ...
 
     def moving(self, token: Token, verdict: Verdict) -> bool:

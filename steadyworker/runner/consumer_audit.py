@@ -97,7 +97,7 @@ class ConsumerAudit:
             self._since = None
         elif self._lasts(consumers, known):
             cause = (
-                f"the queue has {consumers} consumers, and the ledger knows {known} of them: the others may run the same jobs. "
+                f"the queue has {consumers} consumers, but the ledger lists only {known}: the others may run the same jobs. "
                 "Give every worker one ledger (--ledger postgresql://…), "
                 "or state that all of them are on this host (--ledger-reach host)"
             )

@@ -35,7 +35,7 @@ _BACK_OFF = wait_random_exponential(multiplier=0.5, max=30)
 """The waits between attempts to publish: full jitter, at most 30 s."""
 
 _LIMITS = ("time-limit", "stalled")
-"""A run that waits for the ledger cannot prevent these ends: they count as an interruption, which is free."""
+"""Limits that a run may exceed because it waits for the ledger; that end is an interruption, which counts no attempt."""
 
 
 class Runs:

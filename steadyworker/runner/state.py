@@ -1,5 +1,5 @@
 """
-What one runner is given (`Deps`), and what it has under way (`RunnerState`).
+The dependencies of one runner (`Deps`), and the runs and deliveries that it holds (`RunnerState`).
 
 Only the runner's own thread changes the state; every other thread posts an event.
 """
@@ -96,7 +96,7 @@ class Deps:
 
 class Phase(Enum):
     """
-    How far a run is.
+    The phase of a run.
 
     ::
 
@@ -118,7 +118,7 @@ class Run:
 
     Attributes:
         delivery: The delivery that the run will settle; None while the run is detached: its delivery was lost.
-        trusted_until: Boot time until which the run may rely on the ledger's last answer about it.
+        trusted_until: Boot time until which the run may rely on its last claim or granted renewal.
         stopped: The settlement waits for the ledger.
         saved: The run has saved a checkpoint.
         waiting: Requests of the job that wait for the ledger.
@@ -190,7 +190,7 @@ class RunnerState:
         return delivery is not None and self.valid.get((delivery.epoch, delivery.id)) is delivery
 
     def trusted(self, run: Run) -> bool:
-        """Return whether the ledger's last answer about this run is recent enough to commit on."""
+        """Return whether the last claim or renewal of this run is recent enough to allow a commit."""
         return self._clock.boottime() < run.trusted_until
 
     def free_slot(self) -> Slot | None:

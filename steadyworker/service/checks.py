@@ -120,7 +120,7 @@ def _reach(options: Options, broker: Capabilities) -> Iterator[Finding]:
     if broker.one_host or broker.counts_consumers or options.ledger_reach == "host" or not options.ledger_is_local:
         return
     scheme = options.ledger.partition(":")[0]
-    what = f"The {scheme}: ledger reaches this host only, and this broker cannot report consumers on other hosts."
+    what = f"The {scheme}: ledger serves this host only, and this broker cannot report consumers on other hosts."
     yield Finding(
         "error",
         what,

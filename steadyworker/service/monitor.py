@@ -1,5 +1,5 @@
 """
-Reports how the worker process is: to the watchdog, to `/livez` and `/readyz`, and to systemd.
+Reports the state of the worker process to the watchdog, to `/livez` and `/readyz`, and to systemd.
 
 All three use the same evidence, which the main thread collects once a second.
 """

@@ -46,8 +46,8 @@ class Broker:
         user: The user of the login; `USER` for a login by certificate, as AMQP does not report the name that the broker took.
         heartbeat: The negotiated heartbeat in seconds; 0 for none.
         identity: Cluster name and virtual host: the same from every client, and after every restart.
-        asks: Whether there is a management API to query.
-        unasked: Why the management API is not queried any more; None while it works.
+        asks: True if there is a management API to query.
+        unasked: The reason why the management API is not queried any more; None while it works.
     """
 
     def __init__(self, connection: pika.BlockingConnection, management: Management | None) -> None:

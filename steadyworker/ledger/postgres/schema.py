@@ -15,7 +15,7 @@ from __future__ import annotations
 from typing import LiteralString
 
 SCHEMA_VERSION = 3
-"""The version of the tables, raised with every change, as SQLite's is; a ledger of any other version is refused."""
+"""The version of the tables, raised with every change; a ledger of any other version is refused."""
 
 CREATE_LOCK = 0x53574C47
 """The advisory lock of this database under which the tables are created: `SWLG`."""

@@ -284,7 +284,7 @@ class ClaimPromises(LedgerBench):
         assert timeless(seen(ledger)) == timeless(row)
 
     def test_of_two_that_take_one_hand_over_one_wins(self, ledger: Ledger) -> None:
-        """`take` is a compare-and-set on what was seen."""
+        """`take` succeeds only if the row has not changed since it was read."""
         before, _ = in_state(ledger, State.MOVING)
         assert ledger.take(before, OTHER) is not None
         assert ledger.take(before, ME) is None
