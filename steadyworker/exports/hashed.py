@@ -14,7 +14,7 @@ from typing import BinaryIO, Self
 from steadyworker.errors import ExportError
 
 _PIECE = 1 << 20
-_AHEAD = 8 << 20  # after each 8 MiB the kernel begins to write them to disk, so that `sync` waits for the last ones only
+_AHEAD = 8 << 20  # after so many bytes the kernel begins to write to disk, so that `sync` waits for the last ones only
 _SYNC_FILE_RANGE_WRITE = 2  # sync_file_range(2), Linux
 
 
