@@ -39,7 +39,7 @@ class Backoff:
     """
     The waits of one client, drawn at random so that a fleet does not reconnect at one moment.
 
-    A connection that was not useful counts as a refused try: so a broker that dies at each connect gets rest.
+    A connection that was not useful counts as a refused try, to spare a broker that crashes at each connect.
     """
 
     def __init__(self) -> None:

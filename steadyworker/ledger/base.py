@@ -220,7 +220,11 @@ class Ledger(Protocol):
         ...
 
     def lose(self, seen: Row, owner: str, verdict: Verdict) -> Row | None:
-        """Take over a job that was lost too often: to `moving` with this verdict, under a new fence; return None when refused."""
+        """
+        Take over a job that was lost too often; return None when refused.
+
+        The row changes to `moving`, with this verdict and a new fence.
+        """
         ...
 
     def renew(self, tokens: Sequence[Token]) -> Sequence[Renewal]:
@@ -316,7 +320,7 @@ class Ledger(Protocol):
         ...
 
     def close(self) -> None:
-        """Close files and connections; safe twice."""
+        """Close files and connections; may be called twice."""
         ...
 
 

@@ -291,7 +291,7 @@ class Runner:
 
     @property
     def waiting(self) -> bool:
-        """True when messages are taken, and there is none."""
+        """True when the runner takes messages, and has none."""
         return self.idle and self._prefetch > 0
 
     def _write_progress(self) -> None:

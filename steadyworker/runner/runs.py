@@ -218,7 +218,7 @@ class Runs:
     # --- what happens to a run -------------------------------------------------------------------------------------
 
     def detached(self, delivery: Delivery, cause: str) -> None:
-        """Take this delivery from the run or plan that meant to settle it: the broker no longer accepts that."""
+        """Remove this delivery from its run or plan: the broker no longer accepts its settlement."""
         for plan in self._state.passing:
             if plan.delivery is delivery:
                 plan.delivery = None

@@ -9,7 +9,7 @@ A settlement plan: the steps that one message still needs, and how many of them 
       moving   letter      dead
 
 `planning.py` makes plans, `settler.py` carries them out.
-A process that dies between two steps repeats at most a step that is safe to repeat.
+If a process dies between two steps, the next owner may repeat the last step, which is safe.
 The ledger refuses a second record, and a redelivery of the original is acknowledged from the record.
 """
 

@@ -81,11 +81,12 @@ class Broker:
 
     def look(self, wanted: Wanted, *, redeclare: bool) -> QueueState | None:
         """
-        Return the queue as it is, as far as that can be found out; None if it does not exist.
+        Return the state of the queue, as far as the broker reports it; None if the queue does not exist.
 
-        Without the management API, `redeclare` permits to find the arguments by declaring the queue.
-        Each refusal names one argument that differs; the next try uses its value, until none differs.
-        This never changes a queue that exists.
+        Without the management API and with `redeclare`, the probe declares the queue to learn its arguments.
+        Each refusal names one argument that differs, with its present value.
+        The probe uses this value in its next declaration, until no argument differs.
+        A declaration never changes an existing queue.
         """
         if not self.exists(wanted.name):
             return None

@@ -168,7 +168,7 @@ def _committing(level: LiteralString) -> LiteralString:
     """
     Return the first part of a statement, which sets `synchronous_commit` for the statement's own commit.
 
-    The rest of the statement must read `FROM committed`, or the setting is not made.
+    The rest of the statement must contain `FROM committed`; without it PostgreSQL does not apply the setting.
     """
     return f"WITH committed AS MATERIALIZED (SELECT set_config('synchronous_commit', {level}, true))"
 

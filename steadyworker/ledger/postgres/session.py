@@ -156,7 +156,7 @@ class Session:
             self._lock.release()
 
     def close(self) -> None:
-        """Close for good; safe twice."""
+        """Close for good; may be called twice."""
         with self._lock:
             self._closed = True
             self._drop()

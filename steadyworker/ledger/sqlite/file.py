@@ -149,7 +149,7 @@ class LedgerFile:
                 pass
 
     def close(self) -> None:
-        """Write the deferred writes, and close for good; safe twice."""
+        """Write the deferred writes, and close for good; may be called twice."""
         with suppress(ConfigError, LedgerUnavailable):
             self.catch_up()
         with self._lock:
