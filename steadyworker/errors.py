@@ -142,7 +142,7 @@ class PublishFailed(SteadyWorkerError):
 
 
 class TargetMissing(PublishFailed):
-    """A missing or full queue that a message was published to; the original stays un-acknowledged."""
+    """A message that was not published, because its queue is missing or full; the original stays un-acknowledged."""
 
 
 class StaleDelivery(SteadyWorkerError):

@@ -83,7 +83,7 @@ class ConsumerAudit:
         self._said = AuditResult()
 
     def look(self) -> AuditResult:
-        """Count once, and return the result; it stays the same when the broker or the ledger does not answer."""
+        """Count once, and return the result; it stays the same when the broker or the ledger does not respond."""
         try:
             consumers = self._adapter.consumers() or 0
             peers = self._peers()
@@ -127,7 +127,7 @@ class ConsumerAudit:
 
 class AuditThread:
     """
-    Audits every queue once a minute, in a thread of its own, because brokers and ledgers may answer slowly.
+    Audits every queue once a minute, in a thread of its own, because brokers and ledgers may respond slowly.
 
     Each result goes to the callable that was given with the audit.
     """

@@ -235,7 +235,7 @@ class Runner:
         self.post(Renewed(began, answers))
 
     def ledger_lost(self, cause: str) -> None:
-        """Receive that the ledger did not answer (Holder)."""
+        """Note that the ledger did not respond (Holder)."""
         self.post(LedgerLost(cause))
 
     def _renewed(self, event: Renewed) -> None:

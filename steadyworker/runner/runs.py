@@ -251,7 +251,7 @@ class Runs:
             self._state.reconsider(delivery)
 
     def ledger_lost(self, cause: str) -> None:
-        """Note that the ledger did not answer; with `on_ledger_loss = "stop"`, end the runs whose lease is over."""
+        """Note that the ledger did not respond; with `on_ledger_loss = "stop"`, end the runs whose lease is over."""
         if not self._state.ledger_away:
             self._deps.hurry()
         self._state.ledger_cause = cause
