@@ -4,8 +4,19 @@ Jobs of seconds to many hours, one message each: a dropped connection neither lo
 Subclass `Worker`, write `handle(job)`, and start it with `run` or on the command line: `steadyworker run app:Worker`.
 Names are imported when they are first used, so that `import steadyworker` costs next to nothing.
 
-The glossary:
+The way of a message through the package:
 
+| step | place |
+|---|---|
+| the broker's adapter receives it | a package that implements `adapter.py`, such as `steadyworker_rabbitmq` |
+| the runner reads the job's row, and starts, adopts or defers | `runner/deliveries.py`, by the rules in `ledger/rules.py` |
+| a slot runs the handler | `slots/` |
+| a pure function decides on ack, retry or dead letter | `retry.py` |
+| the settler records, publishes and acknowledges | `runner/settler.py` |
+
+A new broker needs a package with an adapter, and no change here: `steadyworker_sqlite` is the one to copy.
+
+The glossary:
 | term | meaning |
 |---|---|
 | ledger | The durable record of jobs: which worker process runs a job, until when, how far it got, how it ended. |

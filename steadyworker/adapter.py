@@ -58,7 +58,7 @@ __all__ = [
 SPI_VERSION = 1
 
 DELAYS: tuple[float, ...] = (1, 2, 5, 10, 30, 60, 300, 900, 3600, 14400, 86400)
-"""The default delay levels in seconds: an adapter whose broker has levels rounds a delay up to the next of them."""
+"""The default delay levels in seconds; an adapter whose broker has delay levels rounds each delay up to the next level."""
 
 
 class Delays(Enum):
@@ -75,7 +75,7 @@ class Capabilities:
     The abilities of this broker, as data: the runner and `check` read them and never ask which broker it is.
 
     Attributes:
-        delays: How the broker delays messages.
+        delays: The kind of delay that the broker has.
         levels: The delays in seconds of a broker with levels, ascending; other delays are rounded up to the next level.
         stable_ids: Each message has an id that stays the same in every redelivery.
         counts_consumers: `consumers()` returns a number.
@@ -299,7 +299,7 @@ class Adapter(Protocol):
 
 @runtime_checkable
 class SettlesAsync(Protocol):
-    """An adapter whose broker confirms a settlement later, and which needs no waiting thread until then."""
+    """An adapter that can settle without blocking a thread until the broker confirms."""
 
     def settle_async(
         self, delivery: Delivery, how: Settle, on_settled: Callable[[Settled | StaleDelivery | Unsettled], None]

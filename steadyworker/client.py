@@ -41,7 +41,7 @@ class JobStatus:
     Attributes:
         attempts, crashes, losses, interruptions: The four counters.
         done, total, note: The last progress of its last run, or None and "".
-        reason: Why the job is in this state: the last failure, or the dead letter's reason.
+        reason: The reason for this state: the last failure, or the dead letter's reason.
         started_at, ended_at, last_progress: Seconds since 1970 in UTC.
     """
 

@@ -46,7 +46,7 @@ from steadyworker.names import normal_key
 from steadyworker.runner.envelope import key_of, moment_of, number_of
 
 KEY_CONFLICT = "key-conflict"
-"""The reason of a letter with the key of a job that has another body."""
+"""The reason of a dead letter whose key belongs to a job with another body."""
 
 _BAD_HEADER = "bad-header"
 _STRIPPED = frozenset((*OWN_HEADERS, *DEAD_HEADERS))
@@ -61,8 +61,8 @@ class DeadLetter:
 
     Attributes:
         key: The job's key; a letter without one gets `unkeyed-`, its body's digest and a number.
-        round: How often this job had been replayed or sent again before.
-        reason: Why it is a dead letter; empty if the broker put it here and gave no reason.
+        round: The number of times that this job had been replayed or sent again before.
+        reason: The reason why it is a dead letter; empty if the broker put it here and gave no reason.
         ours: True if SteadyWorker made it a dead letter.
             Otherwise the broker did, and only `body` and `headers` are certain.
         size: The body's length in bytes; `body` is shorter if the adapter left it out.
@@ -114,7 +114,7 @@ class DeadLetterQueue:
         ledger: The ledger, which has the checkpoints and the state of jobs that the broker gave up.
         namespace: The ledger's namespace for this broker.
         queue: The work queue's name.
-        key_header: The header that holds the Worker's key, if the Worker names one.
+        key_header: The header that holds a job's key, if the Worker names such a header.
 
     `letters`, `replay` and `drop` may raise BrokerUnavailable.
     All methods but `letters` may raise LedgerUnavailable.

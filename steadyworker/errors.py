@@ -81,7 +81,7 @@ class Retry(SteadyWorkerError):
     A handler's request to count this attempt as failed and to try the job again.
 
     Args:
-        reason: Why, for the log and the dead letter.
+        reason: The reason, for the log and the dead letter.
         delay: Seconds (or a timedelta) until the next attempt, instead of the policy's wait.
         fresh: Forget the checkpoint and the state of exports: the next attempt starts from the beginning.
             A file that was exported stays.
@@ -142,7 +142,7 @@ class PublishFailed(SteadyWorkerError):
 
 
 class TargetMissing(PublishFailed):
-    """A missing or full queue that a message was published to; the original stays un-acknowledged."""
+    """A message that was not published, because its queue is missing or full; the original stays un-acknowledged."""
 
 
 class StaleDelivery(SteadyWorkerError):

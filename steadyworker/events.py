@@ -39,7 +39,7 @@ class JobEnded(Event, frozen=True, kw_only=True):
 
 
 class JobSettled(Event, frozen=True, kw_only=True):
-    """The settlement of a message: the one canonical record of it."""
+    """The settlement of a run's message, with the outcome of the run and the job's counters."""
 
     settlement: str
     outcome: str

@@ -103,7 +103,7 @@ class Job(Generic[P, C]):
     @property
     def sent_at(self) -> float | None:
         """
-        The time when the message was sent, or None if the message does not have it.
+        The time when the message was sent, or None if the message does not carry a time.
 
         In seconds since 1970, by the sender's or the broker's clock.
         """

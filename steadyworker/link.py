@@ -29,7 +29,7 @@ SERVICE_ERROR = "service-error"
 
 class Task(Struct, frozen=True, kw_only=True):
     """
-    The input of one run: all that its job is told at the start.
+    The input of one run: all that its job receives at the start.
 
     `last_checkpoint` is the JSON text of the user's checkpoint.
     `time_limit` and `stall_limit` are seconds, or None; the slot enforces both.

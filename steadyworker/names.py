@@ -71,7 +71,7 @@ def file_name(key: str, round_: int = 0) -> str:
 
 def renamed(module: str, names: Mapping[str, str]) -> Callable[[str], NoReturn]:
     """
-    Return a module's `__getattr__` that names what an old name is called now.
+    Return a `__getattr__` for a module, which reports the new name of a renamed object.
 
     It raises ImportError for an old name, because `from … import` replaces the text of an AttributeError.
     """

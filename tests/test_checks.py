@@ -97,7 +97,7 @@ def test_nothing_is_wrong() -> None:
 def test_a_ledger_of_one_host_with_consumers_that_cannot_be_counted_is_an_error_said_once(ledger: str) -> None:
     uncounted = Capabilities()
     twice = found(spec(), spec(queue="other"), settings=options(ledger=ledger), broker=uncounted)
-    only(twice, "error", "reaches this host only", "--ledger-reach host")
+    only(twice, "error", "serves this host only", "--ledger-reach host")
 
 
 @pytest.mark.parametrize(

@@ -89,7 +89,7 @@ def test_a_surplus_is_tolerated_for_three_heartbeats_and_a_minute_then_not_ready
     watched.broker.count = 2
     tolerated = int((HEARTBEATS + 60) / LOOK_EVERY) + 1
     assert watched.looks(tolerated + 3) == [(False, False)] * tolerated + [(True, False), (True, True), (True, True)]
-    assert "2 consumers, and the ledger knows 1" in (cause := watched.audit.look().cause or "")
+    assert "2 consumers, but the ledger lists only 1" in (cause := watched.audit.look().cause or "")
     assert "--ledger postgresql://" in cause
     assert "--ledger-reach host" in cause
 

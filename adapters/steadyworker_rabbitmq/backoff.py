@@ -13,7 +13,8 @@ Each wait begins where the wait before could end, so that the tries of a fleet's
 In simulations, 200 workers lost the broker at the same moment, for 0.5 s to 10 min.
 In the busiest second after its return, 11 % of them tried to connect, on average.
 In 2 of 2600 simulated outages it was 20 % or more.
-Full jitter over 5 s, doubling, cannot reach that: a fifth tries in each second, and the third tries come on top (29 %).
+Full jitter over 5 s, doubled for each try, is worse: 29 % in the busiest second.
+In each second a fifth of the workers makes its second try, and some already make their third.
 The price: after a restart of the broker, which takes 7 s, a worker waits 8 s on average instead of 6.
 """
 
@@ -38,7 +39,7 @@ class Backoff:
     """
     The waits of one client, drawn at random so that a fleet does not reconnect at one moment.
 
-    A connection that was not useful counts as a refused try: so a broker that dies at each connect gets rest.
+    A connection that was not useful counts as a refused try, to spare a broker that crashes at each connect.
     """
 
     def __init__(self) -> None:

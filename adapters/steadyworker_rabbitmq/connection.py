@@ -186,7 +186,11 @@ class Owed:
 # --- Visits --------------------------------------------------------------------------------------------------------------
 
 BLOCKED_FOR = 10.0
-"""Seconds that a visit waits during an alarm (memory, disk): all that it publishes is the probe of the permission."""
+"""
+Seconds that a visit waits during a memory or disk alarm.
+
+A visit publishes nothing but the probe of the permission to publish.
+"""
 
 _HASTY = 10
 """The longest heartbeat of a visit, in seconds, so that it notices within 30 s that the broker stopped replying."""

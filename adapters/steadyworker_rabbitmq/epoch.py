@@ -53,7 +53,7 @@ _EARLY = 1.0
 
 
 _GATHER = 0.02
-"""The least time between two barriers, in seconds; only the record that a settlement is confirmed waits for one."""
+"""The least time between two barriers, in seconds; no job waits for a barrier, only the report that its ack is confirmed."""
 
 OnSettled = Callable[[Settled | StaleDelivery | Unsettled], None]
 

@@ -37,7 +37,7 @@ class Foreign(Exception):
 
 def unavailable(error: BaseException, place: str) -> BrokerUnavailable:
     """
-    Return our error for whatever ended, or prevented, a connection to `place`.
+    Translate the error that ended or prevented a connection to `place`, and return ours.
 
     It is `Refused` if only a person can help, else BrokerUnavailable, after which the adapter keeps trying.
     """
@@ -53,7 +53,7 @@ def unavailable(error: BaseException, place: str) -> BrokerUnavailable:
 
 @contextmanager
 def translated(place: str, to: type[SteadyWorkerError] | None = None) -> Iterator[None]:
-    """Raise our error for whatever the client raises inside: the one of `unavailable`, or `to` with its text."""
+    """Translate any error that the client raises inside: raise the error of `unavailable`, or `to` with its text."""
     try:
         yield
     except SteadyWorkerError as error:

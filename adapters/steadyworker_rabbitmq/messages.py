@@ -7,7 +7,7 @@ Both survive when a worker publishes the message again (retry, deferral, dead le
 - Each header appears as text: numbers, booleans and lists as JSON, bytes decoded as UTF-8.
 - One more header, `sw-amqp`, carries what text cannot express from the delivery to the copy.
   It holds the exact value of each header that is not text, and the properties in `_KEPT`; it is never published.
-  A header whose text changed meanwhile is published as that text.
+  If the text of a header was changed since the delivery, the header is published as the new text.
 - A text that is not UTF-8 (a name, an id, a property) appears with those bytes in hexadecimal (`backslashreplace`).
   It is published in that form.
 - A message whose headers cannot be read at all has the reason as its only header, so that it becomes a dead letter.

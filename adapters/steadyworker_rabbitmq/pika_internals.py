@@ -18,7 +18,11 @@ from pika import SelectConnection, frame, spec
 from pika.channel import Channel
 
 UNREADABLE = "sw-hop"
-"""The header that gets the reason if headers are unreadable: its value is not a number, so the message becomes a dead letter."""
+"""
+The header into which the reason is written if a message's headers are unreadable.
+
+The reason is not a number, so the runner makes the message a dead letter.
+"""
 
 _METHOD_FRAME = b"\x01"
 _HEADER_FRAME = 2

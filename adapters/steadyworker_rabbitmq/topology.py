@@ -72,7 +72,7 @@ _NO_LIMIT = -1
 
 KEEPS_PLACE = 2**31 - 1
 """
-A delivery limit that is never met, for dead-letter queues on 3.x.
+A delivery limit that is never reached, for dead-letter queues on 3.x.
 
 Without any limit, 3.x puts a released message at the end; dead letters should be read oldest first.
 """

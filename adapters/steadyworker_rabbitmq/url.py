@@ -36,7 +36,12 @@ from steadyworker.errors import ConfigError
 from steadyworker_rabbitmq.checks.management import Management
 
 HEARTBEAT = 60
-"""Seconds: long enough for a process that is stopped or swapped out for a while; a dead one is noticed within three minutes."""
+"""
+The default heartbeat in seconds.
+
+A process that is stopped or swapped out for a while keeps its connection.
+The broker notices a dead process within three minutes.
+"""
 
 # RFC 3986, appendix B.  Python's `urlsplit` refuses [::1] behind another host, since its releases of 2025.
 _URL = re.compile(r"([a-z][a-z0-9+.-]*)://([^/?#]*)([^?#]*)(?:\?([^#]*))?(?:#.*)?", re.IGNORECASE | re.DOTALL)

@@ -17,11 +17,11 @@ It is the reference adapter: to write an adapter for another broker, start from 
 | delay | `due`, exact, by CLOCK_BOOTTIME; across a reboot by the wall clock |
 | prefetch | how many deliveries we may hold: the LIMIT of the statement that takes messages |
 
-How to write an adapter, in eight points:
+An adapter of your own must do eight things:
 
 1. Make a package with these files: `__init__` (`open_adapter`), `adapter`, `connection`, `topology`, `errors`.
    Register it in the entry-point group `steadyworker.adapters` under its URL scheme.
-   Import from `steadyworker.adapter`, `steadyworker.errors` and `steadyworker.names`, and from no other module of SteadyWorker.
+   Import only from `steadyworker.adapter`, `steadyworker.errors`, `steadyworker.names` and `steadyworker.system.mounts`.
 2. Give the client library one I/O thread; no other thread may touch the client that consumes.
    Send every signal from that thread, in order: Connected, deliveries, Lost, Connected…
 3. Publish on a connection of its own, and return only when the broker has the message.

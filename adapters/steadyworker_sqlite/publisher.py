@@ -31,7 +31,7 @@ class Publisher:
     Args:
         path: The broker file.
         clock: The clock for due times.
-        declare: Whether to create the file and the queues if they are missing.
+        declare: True to create the file and the queues if they are missing.
     """
 
     def __init__(self, path: Path, clock: Clock, *, declare: bool) -> None:

@@ -21,7 +21,7 @@ SILENCE = 30.0
 """Seconds after which a live process loses its messages because its I/O thread does not turn."""
 
 _STAMPS = 10
-"""The number of times that the I/O thread records its turn within the silence: every 3 s."""
+"""The number of times that the I/O thread records its turn within `SILENCE`: every 3 s."""
 
 LOOK = 0.5
 """Seconds between two checks of an idle consumer for dead consumers; a new message wakes it at once, by its bell."""

@@ -135,7 +135,7 @@ class Store:
         If `durable`, it is on disk when the block ends; else it survives the death of any process.
 
         Raises:
-            Replaced: After the commit: the file at the path is no longer the one that was written.
+            Replaced: The commit succeeded, but another file is now at the path.
         """
         with translated(self.path):
             if durable is not self._durable:  # it applies from the next transaction on, so one connection can use both

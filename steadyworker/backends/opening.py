@@ -28,7 +28,7 @@ def open_ledger(options: Options, clock: Clock | None = None, times: Times | Non
     """
     Open the ledger that `--ledger` names: `sqlite:PATH`, with `?synchronous=full` on request, `postgresql://…`, or `memory:` for tests.
 
-    Raises ConfigError for a URL that names no ledger, a place where no ledger can be, or an extra that is not installed.
+    Raises ConfigError if the URL names no ledger, if its place cannot hold a ledger, or if an extra is not installed.
     """
     clock, times = clock or SystemClock(), times or Times()
     scheme, _, rest = options.ledger.partition(":")
@@ -102,8 +102,8 @@ def namespace_of(adapter: Adapter, options: Options, ledger: Ledger, queue_name:
     bound = ledger.bind(namespace, queue_name, identity)
     if bound != identity:
         msg = (
-            f"Expected namespace {namespace!r} and queue {queue_name!r} on the broker {bound!r} that they were first used with, "
-            f"got {identity!r}: set another --namespace, or set --broker to that broker."
+            f"Expected broker {bound!r}, on which namespace {namespace!r} and queue {queue_name!r} were first used, "
+            f"got {identity!r}: set another --namespace, or correct --broker."
         )
         raise ConfigError(msg)
     return namespace

@@ -37,7 +37,7 @@ def adapters() -> dict[str, EntryPoint]:
 
 def open_adapter(url: str, spec: QueueSpec, settings: Settings) -> Adapter:
     """
-    Open the adapter that the URL's scheme names, for one queue; connects nothing.
+    Open the adapter that the URL's scheme names, for one queue; does not connect.
 
     Raises:
         ConfigError: The URL has no scheme or one without an adapter, the adapter is broken, or it refuses the URL.

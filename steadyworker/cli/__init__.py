@@ -4,7 +4,7 @@ The command line: one file per verb, imported only when that verb is called, so 
 | exit code | meaning |
 |---|---|
 | 0 | done |
-| 1 | understood, but impossible (a file does not match its manifest, a job has already ended) |
+| 1 | a negative result (a file does not match its manifest, a job has already ended) |
 | 64 | wrong usage |
 | 65 | an invalid payload, or an invalid file of jobs |
 | 69 | the broker or the ledger could not be reached, or did not confirm |

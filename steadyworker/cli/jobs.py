@@ -22,7 +22,7 @@ from steadyworker.ledger.base import Ledger, Progress, Row, State
 from steadyworker.outcome import JobState
 
 OVERDUE = 3600.0
-"""Seconds after which an operator must look: a copy did not arrive, or a worker did not renew its lease."""
+"""Seconds after which a job is overdue: its retry did not arrive, or its worker process did not renew the lease."""
 
 _REFRESH = 2.0
 _BAR = 20

@@ -193,7 +193,7 @@ OPTIONS: tuple[Option, ...] = (
         "delays",
         _DELAY_LEVELS,
         tuple(map(float, DELAYS)),
-        "Delay levels; a broker that needs it has a retry queue for each.",
+        "Delay levels of retries; a broker without delays of its own gets a retry queue for each level.",
     ),
     Option("health", _ADDRESS, None, "Serve /livez and /readyz at this address; a bare port is on 127.0.0.1."),
     Option(

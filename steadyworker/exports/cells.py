@@ -1,4 +1,4 @@
-"""Rows as lines of text: what CSV and JSON Lines have in common."""
+"""Rows as lines of text: the common part of CSV and JSON Lines."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ class LineWriter:
     Writes each row as one line (`formats.Writer`).
 
     Args:
-        out: Where to.
+        out: The file to write to.
         columns: The columns' names, for errors.
-        line: The line of a row, without its end.
-        shown: The text of a value that is not None; finds the one that a line could not be made of.
+        line: Returns the line of a row, without its end.
+        shown: Returns the text of a value that is not None; it finds the value for which `line` failed.
     """
 
     def __init__(
@@ -37,13 +37,13 @@ class LineWriter:
         self._out.write(data)
 
     def finish(self) -> None:
-        """Lines need no end."""
+        """Do nothing: lines need no end."""
 
     def close(self) -> None:
-        """They hold nothing."""
+        """Do nothing: the writer holds no resources."""
 
     def _explain(self, rows: Iterable[Row], first: int) -> None:
-        """Find the value that could not be written, and say where it is."""
+        """Find the value that could not be written, and raise ExportError with its row and column."""
         for number, row in enumerate(rows, first):
             for column, value in zip(self._columns, row, strict=True):
                 try:
@@ -54,7 +54,7 @@ class LineWriter:
 
 
 class Cells(dict[type, Callable[[Any], str]]):
-    """Type to converter; a type that is not there has the one of the nearest class that it derives from."""
+    """A converter for each type; a type without one gets the converter of its nearest base class."""
 
     def __missing__(self, kind: type) -> Callable[[Any], str]:
         found = next((self[base] for base in kind.__mro__ if base in self), text)

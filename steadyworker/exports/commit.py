@@ -1,5 +1,5 @@
 """
-The commit protocol: one whole file, or none, whichever process dies and whichever worker runs the job again.
+The commit protocol: it leaves one whole file or none, whichever process dies and whichever worker runs the job again.
 
 ::
 
@@ -8,16 +8,16 @@ The commit protocol: one whole file, or none, whichever process dies and whichev
     write the stage's data, fsync                   computes again (RowExport: continues at its position)
     write the stage's manifest, rename, fsync       requests permission and links, computes nothing
     request permission to commit                    does the same
-    link data to the target                         finds by inode that it is ours, links the manifest
+    link data to the target                         finds its own file by the inode, links the manifest
     link manifest, fsync the folder, save handle    returns the manifest
 
 - `link` never overwrites: of two runs one publishes, and the other finds the file in place.
-  Which one does not matter: the loser checks that the file is of this job, and returns its manifest.
+  It does not matter which one: the other checks that the file is of this job, and returns its manifest.
 - Permission to commit is the ledger's confirmation that this run's fence still holds.
   A run that has lost its fence stops there, and the target is untouched.
 - A run that is frozen between permission and link may still win the link.
-  Its file is whole and of the same job: it *is* the export.
-- A network file system may report "exists" for a `link` that succeeded; the inode shows that the file is ours.
+  That does no harm, because its file is complete and of the same job.
+- A network file system may report "exists" for a `link` that succeeded; the inode shows that the run made the file.
 """
 
 from __future__ import annotations
@@ -134,7 +134,7 @@ def commit(target: Target, services: Services, stage: StagingDir) -> Manifest:
     try:
         os.link(stage.data, target.path)
     except FileExistsError:
-        pass  # of a run of this job, or of another job: `_finish` finds out
+        pass  # a run of this job made it, or another job: `_finish` checks that
     except FileNotFoundError:
         services.may_commit()  # the stage was removed after the job was settled: this run was frozen, so this raises
         raise
@@ -163,10 +163,10 @@ def _finish(target: Target, services: Services) -> Manifest:
             return manifest
     uid = _uid_at(target.manifest)
     if uid != services.uid:
-        owner = f"job {uid} made it" if uid else "it has no manifest of a SteadyWorker job"
+        owner = f"was made by job {uid}" if uid else "has no manifest of a SteadyWorker job"
         raise TargetExists(
-            f"target exists: {target.path}: {owner}, not this one ({services.uid}). "
-            "Move it away, or export to another name."
+            f"target exists: {target.path} {owner}; this job is {services.uid}. "
+            "Move the file away, or export to another name."
         )
     manifest = Manifest.load(target.manifest)
     size = target.path.stat().st_size

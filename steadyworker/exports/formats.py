@@ -8,7 +8,7 @@ NULL is the null text, never quoted: with the default `null=""` it is an empty f
 Readers that respect quotes (PostgreSQL's COPY, DuckDB, pyarrow, Spark) can distinguish the two; others read "" for both.
 In a file of one column NULL is written as `""` too, because most readers skip a blank line.
 
-Spark makes the same bytes by expressions, in `spark/lines.py`.
+Spark makes the same bytes with expressions, in `spark/lines.py`.
 
 A file with a name that ends in `.gz` has the same bytes, compressed by `packed.py`.
 """
@@ -171,7 +171,7 @@ class Csv:
         missing = [name for name in renamed if name not in columns]
         if missing or len(set(names)) < len(names):
             raise ExportError(
-                f"Expected in header columns out of {', '.join(columns)}, with different names for each, "
+                f"Expected header to map columns out of {', '.join(columns)} to different names, "
                 f"got {dict(renamed)!r}: correct it."
             )
         line = self.delimiter.join(map(self._cells()[str], names)) + "\n" if self.header is not False else ""

@@ -1,4 +1,4 @@
-"""A file that is counted and hashed while it is written, so that no second pass over it is needed."""
+"""A file that is counted and hashed while it is written, so that it need not be read again."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from typing import BinaryIO, Self
 from steadyworker.errors import ExportError
 
 _PIECE = 1 << 20
-_AHEAD = 8 << 20  # bytes after which the disk is told to begin, so that `sync` waits for the last of them only
+_AHEAD = 8 << 20  # after so many bytes the kernel begins to write to disk, so that `sync` waits for the last ones only
 _SYNC_FILE_RANGE_WRITE = 2  # sync_file_range(2), Linux
 
 
@@ -23,7 +23,7 @@ class HashedFile:
     A new file, written from start to end.
 
     Attributes:
-        bytes: How many were written.
+        bytes: The number of bytes written.
     """
 
     def __init__(self, path: Path) -> None:
@@ -33,7 +33,7 @@ class HashedFile:
         self._begun = 0
 
     def write(self, data: bytes, /) -> int:
-        """Write, count and hash all of them."""
+        """Write, count and hash all these bytes."""
         self._file.write(data)
         self._hash.update(data)
         self.bytes += len(data)
@@ -47,7 +47,7 @@ class HashedFile:
         Write this many bytes from a file; `moved` is called after each MiB.
 
         Raises:
-            ExportError: It has fewer.
+            ExportError: The file has fewer bytes.
         """
         left = length
         while left:
@@ -60,25 +60,25 @@ class HashedFile:
 
     @property
     def sha256(self) -> str:
-        """Of what was written so far, in hex digits."""
+        """The SHA-256 of all bytes written so far, in hex digits."""
         return self._hash.hexdigest()
 
     def sync(self) -> None:
-        """Return when all that was written is on the disk."""
+        """Return when all written bytes are on disk."""
         self._file.flush()
         os.fsync(self._file.fileno())
 
     def close(self) -> None:
-        """Close the file; what was not synced may still be lost."""
+        """Close the file; bytes that were not synced may still be lost."""
         self._file.close()
 
     def flush(self) -> None:
-        """Hand what was written to the operating system; pyarrow calls it."""
+        """Pass the written bytes to the operating system; pyarrow calls this."""
         self._file.flush()
 
     @property
     def closed(self) -> bool:
-        """Whether it was closed; pyarrow asks."""
+        """True if the file was closed; pyarrow reads this."""
         return self._file.closed
 
     def __enter__(self) -> Self:
@@ -91,7 +91,7 @@ class HashedFile:
 
 
 def _begin(file: int, start: int, length: int) -> None:
-    """Begin to bring these bytes to the disk, and do not wait; a hint, whose errors `sync` meets again."""
+    """Begin to write these bytes to disk, without waiting; errors are ignored here, because `sync` raises them."""
     if sys.platform == "linux":
         ctypes.CDLL(None).sync_file_range(
             file, ctypes.c_int64(start), ctypes.c_int64(length), ctypes.c_uint(_SYNC_FILE_RANGE_WRITE)

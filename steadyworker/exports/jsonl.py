@@ -1,9 +1,10 @@
 r"""
-JSON Lines: one object a line, keys in the columns' order, no blanks.
+JSON Lines: one object per line, keys in the columns' order, no blanks.
 
-Decimals are strings, because most readers make binary floats of JSON's numbers.
-NaN and the infinities are strings, because JSON has no such number.
-Text is escaped only where JSON asks for it, as Jackson does, by which Spark writes: `\n`, `\u001F`, and `é` as it is.
+Decimals are strings, because most readers convert JSON's numbers to binary floats.
+NaN and the infinities are strings, because JSON has no such numbers.
+Text is escaped only where JSON requires it: `\n`, `\u001F`, but `é` stays as it is.
+Spark's JSON writer, Jackson, does the same.
 """
 
 from __future__ import annotations
@@ -26,13 +27,13 @@ _CONTROL = re.compile(r"[\x00-\x07\x0b\x0e-\x1f]")
 @dataclass(frozen=True, slots=True)
 class JsonLines:
     """
-    One JSON object a line (`.jsonl`), in UTF-8; the module's docstring has the exact rules.
+    The JSON Lines format (`.jsonl`): one JSON object per line, in UTF-8; the module's docstring has the exact rules.
 
     Args:
-        compression: "gzip", which a name that ends in `.gz` asks for, too.
+        compression: "gzip" or None; a file name that ends in `.gz` also sets "gzip".
 
     Raises:
-        ExportError: Another compression.
+        ExportError: The compression is neither "gzip" nor None.
     """
 
     name: ClassVar[str] = "jsonl"
@@ -44,23 +45,23 @@ class JsonLines:
 
     @property
     def resumable(self) -> bool:
-        """Whether a file can be cut after any row and written on."""
+        """True if a file can be cut after any row and continued from there."""
         return self.compression is None
 
     def options(self) -> dict[str, Any]:
-        """Name and compression, for the manifest."""
+        """Return name and compression, for the manifest."""
         return {"name": self.name} | ({"compression": self.compression} if self.compression else {})
 
     def head(self, columns: Sequence[str]) -> bytes:  # noqa: ARG002 - each line has the names
-        """Nothing."""
+        """Return no bytes: JSON Lines has no header."""
         return b""
 
     def text(self, value: object) -> str:
-        """The text of a value."""
+        """Return the text of a value."""
         return text(value)
 
     def writer(self, out: Out, columns: Sequence[str], schema: Callable[[], Any]) -> LineWriter:  # noqa: ARG002 - for Parquet
-        """A writer of rows."""
+        """Return a writer of rows."""
         names = [name + ":" for name in map(escaped, columns)]
         cells = Cells(
             {
@@ -82,20 +83,20 @@ class JsonLines:
 
 def check_compression(compression: object) -> None:
     """
-    Whether it is one that there is.
+    Check that this compression is supported.
 
     Raises:
-        ExportError: It is not.
+        ExportError: It is neither "gzip" nor None.
     """
     if compression not in (None, "gzip"):
         raise ExportError(f'Expected "gzip" or None as compression, got {compression!r}.')
 
 
 def escaped(value: str) -> str:
-    """A JSON string, with its quotes."""
+    """Return the text as a JSON string, with its quotes."""
     if _CONTROL.search(value) is None:
         return encode_basestring(value)
-    # Each piece between two control characters by itself: afterwards `\\u001f` could be what the text itself says.
+    # Each piece between two control characters is encoded by itself: the text may itself contain `\\u001f`.
     pieces = [encode_basestring(piece)[1:-1] for piece in _CONTROL.split(value)]
     found = [f"\\u{ord(character):04X}" for character in _CONTROL.findall(value)]
     return '"' + "".join(map("".join, zip(pieces, [*found, ""], strict=True))) + '"'

@@ -2,7 +2,7 @@
 The manifest of an exported file: `FILE.manifest.json` next to it, written once and never changed.
 
 A redelivered job returns it instead of making the file again; `steadyworker verify FILE` checks the file against it.
-It never contains a credential: an export stores its query and its parameters there, and no connection.
+It never contains a credential: an export stores its query and parameters there, but not its connection.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ class Total(msgspec.Struct, frozen=True, kw_only=True):
     The totals of one group of rows; an export without `by` has one group, of all rows.
 
     Attributes:
-        by: Column to value, as text as it is in the file, without quotes; None is NULL.
+        by: The value of each column, as text as it is in the file, without quotes; None is NULL.
         rows: The number of rows in the group.
-        sums: Column to its exact sum, as a plain decimal (never with an exponent).
+        sums: The exact sum of each column, as a plain decimal (never with an exponent).
             NULLs are ignored; the sum of no values is "0".
     """
 
@@ -45,7 +45,8 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         schema: The version of this record.
-        uid: The uid of the job that made the file: generated with the job's row in the ledger, so that a reused key has another.
+        uid: The uid of the job that made the file.
+            It is generated with the job's row in the ledger, so a later job with the same key has another uid.
         key: The job's key.
         fence: The fence of the run that wrote the bytes; a later run of the same job may have linked them.
         name: The file's name when it was made.
@@ -58,8 +59,8 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
         bytes: The size of the file.
         sha256: Its SHA-256, in hex digits.
         format: The format's `name` and its options.
-        versions: Tool to version.
-        timings: Step to seconds, for the run that wrote the bytes.
+        versions: The version of each tool.
+        timings: The seconds of each step, for the run that wrote the bytes.
         created_at: The time of creation, ISO 8601 in UTC; for people.
     """
 
@@ -96,9 +97,7 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
                 f"Expected a manifest at {path}, got {error.strerror}: check that job.export made this file."
             ) from error
         except msgspec.MsgspecError as error:
-            raise ExportError(
-                f"Expected a manifest at {path}, got something else ({error}): move the file away, it is not ours."
-            ) from error
+            raise ExportError(f"Expected a manifest at {path}, got another file ({error}): move it away.") from error
         if manifest.schema > SCHEMA:
             raise ExportError(
                 f"Expected a manifest of schema up to {SCHEMA} at {path}, got {manifest.schema}: upgrade steadyworker."

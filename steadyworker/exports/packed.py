@@ -1,8 +1,9 @@
 """
-gzip in members of a fixed size, so that the same bytes in give the same bytes out, however they were handed over.
+gzip in members of a fixed size, so that equal input gives equal output, whatever the sizes of the writes.
 
-A member holds 4 MiB of what was written, the last one what is left; it says no name and no time.
-Members are compressed side by side, because zlib leaves the interpreter to others while it works.
+Each member holds 4 MiB of input, and the last one the rest.
+Members contain no file name and no time.
+They are compressed in parallel threads, because zlib releases the GIL while it works.
 Any reader of gzip reads them as one file.
 """
 
@@ -16,13 +17,13 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from steadyworker.exports.parquet import Out
 
 MEMBER = 4 << 20
-"""Bytes of a member before it is compressed."""
+"""Bytes of a member before compression."""
 
 _LEVEL = 6
 
 
 class Gzip:
-    """Compresses what is written, on its way to `out`; `finish` has to be called."""
+    """Compresses the bytes written to it, and writes them to `out`; the caller must call `finish`."""
 
     def __init__(self, out: Out) -> None:
         self._out = out
@@ -34,7 +35,7 @@ class Gzip:
         self._under_way: deque[Future[bytes]] = deque()
 
     def write(self, data: bytes, /) -> int:
-        """Take all of them."""
+        """Accept all these bytes."""
         self._rest += data
         while len(self._rest) >= MEMBER:
             self._submit(bytes(self._rest[:MEMBER]))
@@ -42,7 +43,7 @@ class Gzip:
         return len(data)
 
     def finish(self) -> None:
-        """Write what is left; a file of nothing is one member of nothing."""
+        """Write the remaining bytes; an empty file becomes one empty member."""
         if self._rest or not self._members:
             self._submit(bytes(self._rest))
             self._rest.clear()
@@ -50,7 +51,7 @@ class Gzip:
             self._out.write(self._under_way.popleft().result())
 
     def close(self) -> None:
-        """Release the threads, finished or not."""
+        """End the threads, even if `finish` was not called."""
         self._pool.shutdown(cancel_futures=True)
 
     def _submit(self, data: bytes) -> None:

@@ -1,12 +1,13 @@
 """
-Parquet, written by pyarrow (extra `spark`), which is imported when the first one is written.
+Parquet, written by pyarrow (extra `spark`), which is imported when the first Parquet file is written.
 
-Columns have the types of the source's Arrow batches where it gives batches, the plain one of each kind: `string` for all
-text, microseconds, UTC for all moments that have a zone; and all may be NULL.
-Else they have those that pyarrow sees in the first rows, widened: decimals have 38 digits, and a column that begins
-with NULLs only is text.
+If the source yields Arrow batches, the columns have the batches' types, each reduced to the plain type of its kind.
+The plain types are `string` for text, microseconds for moments, and UTC for moments with a zone.
+Else pyarrow infers the types from the first rows, and they are widened.
+Widened decimals have 38 digits, and a column with nothing but NULLs in these rows is text.
+Every column may contain NULL.
 
-Row groups have 65,536 rows, whatever pieces the rows came in: the same rows of the same types are the same bytes.
+A row group has 65,536 rows, however many rows each batch has: equal rows of equal types give equal bytes.
 """
 
 from __future__ import annotations
@@ -20,51 +21,52 @@ from steadyworker.errors import ExportError
 from steadyworker.exports.values import text
 
 ROW_GROUP = 65_536
-"""Rows of a row group."""
+"""The number of rows in a row group."""
 
 
 class Out(Protocol):
-    """Where the bytes go: a file that is written from start to end."""
+    """The output for bytes: a file that is written from start to end."""
 
     def write(self, data: bytes, /) -> int:
-        """Take all of them."""
+        """Write all these bytes."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class Parquet:
     """
-    Parquet, compressed with zstd.
+    The Parquet format, compressed with zstd.
 
-    Its index stands at the end, so that half a file is no file: an interrupted export starts from its first row.
+    Its index is at the end of the file, so an incomplete file cannot be used.
+    Therefore an interrupted export starts from the first row.
     """
 
     name: ClassVar[str] = "parquet"
 
     @property
     def resumable(self) -> bool:
-        """Never."""
+        """False: Parquet needs its index at the end."""
         return False
 
     @property
     def compression(self) -> None:
-        """It is compressed inside."""
+        """None: Parquet compresses its own data."""
 
     def options(self) -> dict[str, Any]:
-        """Name and compression, for the manifest."""
+        """Return name and compression, for the manifest."""
         return {"name": self.name, "compression": "zstd"}
 
     def head(self, columns: Sequence[str]) -> bytes:  # noqa: ARG002 - pyarrow writes what stands before the first row
-        """Nothing."""
+        """Return no bytes: pyarrow writes the beginning of the file."""
         return b""
 
     def text(self, value: object) -> str:
-        """The text of a value."""
+        """Return the text of a value."""
         return text(value)
 
     def writer(self, out: Out, columns: Sequence[str], schema: Callable[[], Any]) -> ParquetWriter:
         """
-        A writer of rows.
+        Return a writer of rows.
 
         Raises:
             ExportError: pyarrow is not installed.
@@ -73,10 +75,10 @@ class Parquet:
 
 
 class RowGroups:
-    """Arrow tables of one schema to one file."""
+    """Writes Arrow tables of one schema into one file, in row groups of equal size."""
 
     def __init__(self, out: Out, schema: Any) -> None:
-        import pyarrow.parquet  # the extra is there: `arrow()` has answered
+        import pyarrow.parquet  # it is installed: `arrow()` has returned
 
         self._schema = schema
         self._waiting: list[Any] = []
@@ -84,7 +86,7 @@ class RowGroups:
         self._writer = pyarrow.parquet.ParquetWriter(out, schema, compression="zstd")
 
     def add(self, table: Any) -> None:
-        """Write these rows as soon as there are enough for a row group."""
+        """Add these rows; write each row group when it is full."""
         self._waiting.append(table)
         self._rows += len(table)
         if self._rows >= ROW_GROUP:
@@ -95,13 +97,13 @@ class RowGroups:
             self._waiting, self._rows = [waiting.slice(whole)], self._rows - whole
 
     def finish(self) -> None:
-        """Write the rest, and the index; of no rows at all, too."""
+        """Write the remaining rows and the index, even for a file without rows."""
         if self._rows:
             self._write(self._together())
         self._writer.close()
 
     def close(self) -> None:
-        """End pyarrow's writer, which would else try to when it is collected; of an unfinished file nothing is used."""
+        """Close pyarrow's writer now, because its finalizer would write; an unfinished file is never used."""
         if self._writer.is_open:
             with suppress(OSError):
                 self._writer.close()
@@ -110,12 +112,12 @@ class RowGroups:
         return arrow().concat_tables(self._waiting)
 
     def _write(self, table: Any) -> None:
-        # In one piece each: pages end where pieces do.
+        # In one chunk, because a page ends where a chunk ends.
         self._writer.write_table(table.combine_chunks(), ROW_GROUP)
 
 
 class ParquetWriter:
-    """Writes rows; knows its schema from the first."""
+    """Writes rows; the first rows decide its schema."""
 
     def __init__(self, out: Out, columns: Sequence[str], schema: Callable[[], Any]) -> None:
         self._arrow = arrow()
@@ -136,12 +138,12 @@ class ParquetWriter:
         groups.add(self._arrow.Table.from_arrays(arrays, schema=self._schema))
 
     def finish(self) -> None:
-        """Write the rest and the index; of no rows at all, too."""
+        """Write the remaining rows and the index, even for a file without rows."""
         groups = self._groups or self._open([()] * len(self._columns))
         groups.finish()
 
     def close(self) -> None:
-        """End the writer."""
+        """Close the writer."""
         if self._groups is not None:
             self._groups.close()
 
@@ -165,7 +167,7 @@ class ParquetWriter:
         except (self._arrow.ArrowException, OverflowError) as error:
             raise ExportError(
                 f"Column {name!r}: expected values of type {kind or 'one type'}, but {error}. "
-                "Give rows as Arrow batches, whose schema says the types."
+                "Yield Arrow batches instead of rows: their schema sets the types."
             ) from error
 
     def _widened(self, kind: Any) -> Any:
@@ -178,7 +180,7 @@ class ParquetWriter:
 
 
 def plain_schema(names: Sequence[str], types: Sequence[Any]) -> Any:
-    """The Arrow schema of these columns, with the plain type of each kind, without metadata."""
+    """Return the Arrow schema of these columns, with the plain type of each kind, without metadata."""
     return arrow().schema(list(zip(names, map(_plain, types), strict=True)))
 
 
@@ -195,13 +197,13 @@ def _plain(kind: Any) -> Any:
 
 def arrow(purpose: str = "Parquet()") -> Any:
     """
-    The pyarrow module, for what it is needed for.
+    Import pyarrow and return it; `purpose` names in the error why it is needed.
 
     Raises:
         ExportError: It is not installed.
     """
     try:
-        import pyarrow  # noqa: ICN001 - its own name says more than "pa"
+        import pyarrow  # noqa: ICN001 - its own name is clearer than "pa"
     except ImportError as error:
         raise ExportError(f"Expected pyarrow for {purpose}, got none: pip install 'steadyworker[spark]'.") from error
     return pyarrow

@@ -1,16 +1,17 @@
 """
-How dates and moments look in a file: the part of strftime's notation that Python and Spark write equally.
+Patterns of dates and moments: the part of strftime's notation that Python and Spark write equally.
 
 | directive | writes |
 |---|---|
 | `%Y` | the year, four digits: year 1 is `0001` |
 | `%m`, `%d`, `%H`, `%M`, `%S` | month, day, hour (00 to 23), minute, second; two digits |
 | `%f` | microseconds, six digits |
-| `%z` | the offset of a moment that has a zone, `+02:00`, with seconds where they are not 0; `Z` when it is none |
+| `%z` | the offset of a moment that has a zone: `+02:00`, with seconds if they are not 0; `Z` for an offset of 0 |
 | `%%` | `%` |
 
-A moment that has a zone is told in the zone of the format, one without as it is, and `%z` is nothing for it.
-A pattern without `%z` so tells the two hours apart that a clock shows twice in autumn no longer.
+A moment that has a zone is converted to the zone of the format.
+A moment without a zone is written as it is, and `%z` writes nothing for it.
+In autumn a clock shows one hour twice: without `%z` a pattern cannot distinguish the two.
 """
 
 from __future__ import annotations
@@ -44,15 +45,15 @@ _DIRECTIVES: Mapping[str, tuple[str, str]] = MappingProxyType(
         "%%": ("%", ""),
     }
 )
-"""Directive to Python's format field and to Java's pattern letters."""
+"""For each directive, Python's format field and Java's pattern letters."""
 
 
 def check_pattern(name: str, pattern: str, forbidden: str, *, of_dates: bool) -> None:
     """
-    Whether a pattern can be written, and needs no quotes.
+    Check that a pattern is valid, and that its text needs no quotes.
 
     Raises:
-        ExportError: A directive that is none of ours, or a character that would have to be quoted or guarded.
+        ExportError: The pattern has an unknown directive, or a character that would need quotes or a guard.
     """
     known = _OF_DATES if of_dates else frozenset(_DIRECTIVES)
     pieces = _PIECE.findall(pattern)
@@ -67,10 +68,10 @@ def check_pattern(name: str, pattern: str, forbidden: str, *, of_dates: bool) ->
 
 def check_zone(name: str) -> None:
     """
-    Whether a zone is known.
+    Check that a time zone exists.
 
     Raises:
-        ExportError: It is not.
+        ExportError: It does not.
     """
     try:
         ZoneInfo(name)
@@ -79,15 +80,15 @@ def check_zone(name: str) -> None:
 
 
 def date_texts(pattern: str) -> Callable[[date], str]:
-    """What writes dates by this pattern."""
+    """Return the function that writes dates by this pattern."""
     return cast("Callable[[date], str]", _python(pattern).format)
 
 
 def moment_texts(pattern: str, zone: str) -> Callable[[datetime], str]:
     """
-    What writes moments by this pattern.
+    Return the function that writes moments by this pattern.
 
-    It raises ExportError for one that is not in the years 1 to 9999 of the zone.
+    It raises ExportError for a moment outside the years 1 to 9999 of the zone.
     """
     form, there = _python(pattern).format, ZoneInfo(zone)
 
@@ -106,7 +107,7 @@ def moment_texts(pattern: str, zone: str) -> Callable[[datetime], str]:
 
 
 def java_pieces(pattern: str) -> list[str]:
-    """The pattern as Java's, cut at each `%z`, which takes a place of its own."""
+    """Return the pattern in Java's notation, cut at each `%z`, which becomes a piece of its own."""
     pieces: list[str] = []
     literal = ""
     for piece in [*_PIECE.findall(pattern), ""]:

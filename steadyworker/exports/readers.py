@@ -1,7 +1,7 @@
 """
-Readers of exported files that share nothing with what wrote them; `verify.py` says which reads what.
+Readers of exported files, which share no code with the writers; `verifying.py` lists the reader of each format.
 
-Each answers, row by row, the cells of the columns that are asked for, in that order: text, or what the format has.
+Each yields, row by row, the cells of the requested columns, in that order: as text, or in the format's own types.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _BATCH = 10_000
 
 
 def read_csv(file: Path, manifest: Manifest, columns: Sequence[str]) -> Iterator[Cells]:
-    """By pyarrow if it is there, else by Python's csv."""
+    """Read with pyarrow if it is installed, else with Python's csv."""
     try:
         import pyarrow.csv
     except ImportError:
@@ -40,10 +40,10 @@ def read_csv(file: Path, manifest: Manifest, columns: Sequence[str]) -> Iterator
 
 
 def csv_by_arrow(arrow_csv: Any, file: Path, manifest: Manifest, columns: Sequence[str]) -> Iterator[Cells]:
-    """Every column is text; what is quoted is never NULL."""
+    """Read every column as text; a quoted value is never NULL."""
     options = _csv_options(file, manifest)
     if not manifest.rows and _length(file, options) == len(options.head(manifest.columns)):
-        return  # pyarrow refuses a file of nothing
+        return  # pyarrow refuses an empty file
     wanted = list(columns) or [manifest.columns[0]]
     with (
         _opened(file, options.compression) as source,
@@ -71,7 +71,7 @@ def csv_by_arrow(arrow_csv: Any, file: Path, manifest: Manifest, columns: Sequen
 
 
 def csv_by_python(file: Path, manifest: Manifest, columns: Sequence[str]) -> Iterator[Cells]:
-    """Every column is text; NULL and "" are both ""."""
+    """Read every column as text; NULL and "" both become ""."""
     options = _csv_options(file, manifest)
     csv.field_size_limit(_BLOCK)
     places = [manifest.columns.index(column) for column in columns]
@@ -89,7 +89,7 @@ def csv_by_python(file: Path, manifest: Manifest, columns: Sequence[str]) -> Ite
 
 
 def read_jsonl(file: Path, manifest: Manifest, columns: Sequence[str]) -> Iterator[Cells]:
-    """By Python's json; numbers with a point stay exact."""
+    """Read with Python's json; numbers with a point stay exact."""
     with TextIOWrapper(_opened(file, manifest.format.get("compression")), "utf-8", newline="\n") as lines:
         for number, line in enumerate(lines, 1):
             row = json.loads(line, parse_float=Decimal)
@@ -101,7 +101,7 @@ def read_jsonl(file: Path, manifest: Manifest, columns: Sequence[str]) -> Iterat
 
 
 def read_parquet(file: Path, manifest: Manifest, columns: Sequence[str]) -> Iterator[Cells]:
-    """By DuckDB if it is there, else by pyarrow, which wrote it."""
+    """Read with DuckDB if it is installed, else with pyarrow, which also wrote the file."""
     pyarrow = arrow()
     places = [manifest.columns.index(name) for name in columns] or [0]
     try:
@@ -113,7 +113,7 @@ def read_parquet(file: Path, manifest: Manifest, columns: Sequence[str]) -> Iter
             for batch in source.iter_batches(_BATCH):
                 yield from zip(*(batch.column(place).to_pylist() for place in places), strict=True)
         return
-    # By place, as names that differ by case only are one to DuckDB; by Arrow, as DuckDB needs pytz to make a moment.
+    # By position, because DuckDB ignores case in names; through Arrow, because DuckDB needs pytz for moments.
     wanted = ", ".join(f"c{place} AS w{number}" for number, place in enumerate(places))
     all_of_them = ", ".join(f"c{place}" for place in range(len(manifest.columns)))
     query = f"SELECT {wanted} FROM read_parquet(?) AS file({all_of_them})"  # noqa: S608 - numbers only
@@ -124,28 +124,28 @@ def read_parquet(file: Path, manifest: Manifest, columns: Sequence[str]) -> Iter
 
 
 def _opened(file: Path, compression: str | None) -> BinaryIO:
-    """The file's bytes, unpacked."""
+    """Open the file's bytes, decompressed."""
     return cast("BinaryIO", gzip.open(file)) if compression else file.open("rb")
 
 
 def _length(file: Path, options: Csv) -> int:
-    """Size of the bytes, unpacked."""
+    """Return the number of bytes, decompressed."""
     with _opened(file, options.compression) as source:
         return source.seek(0, os.SEEK_END)
 
 
 def _csv_options(file: Path, manifest: Manifest) -> Csv:
-    """The options that the file was written with; its first bytes have to agree."""
+    """Return the options that the file was written with; raise ExportError if its first bytes do not match them."""
     options = Csv(**{name: value for name, value in manifest.format.items() if name != "name"})
     head = options.head(manifest.columns)
     with _opened(file, options.compression) as source:
         first = source.read(len(head))
     if first != head:
         raise ExportError(
-            f"Expected {file} to begin with {head!r:.200}, got {first!r:.200}: its columns are not its manifest's."
+            f"Expected {file} to begin with {head!r:.200}, as in its manifest, got {first!r:.200}: export it again."
         )
     return options
 
 
 READERS: Mapping[str, Reader] = MappingProxyType({"csv": read_csv, "jsonl": read_jsonl, "parquet": read_parquet})
-"""Format's name to its reader."""
+"""The reader of each format, by the format's name."""

@@ -42,11 +42,11 @@ class Position(msgspec.Struct, frozen=True, kw_only=True, tag="rows"):
     The saved position of a `RowExport`, stored in the handle.
 
     Attributes:
-        target: `Target.digest`: a job may export several files, and has one handle.
+        target: `Target.digest` of the current file; a job may export several files, but has one handle.
         asked: The hash of the request; a changed request starts from the first row.
-        fence: The fence of the run that wrote the bytes, which names their stage.
+        fence: The fence of the run that wrote the bytes; it is part of their stage's path.
         rows: The number of rows in those bytes.
-        bytes: The number of bytes of that stage that count.
+        bytes: The number of bytes, from the start of that stage's file, that are saved.
         sha256: The SHA-256 of those bytes.
         totals: The totals of those rows.
     """
@@ -68,15 +68,15 @@ class RowExport:
     Args:
         rows: An iterable of rows: tuples or lists of one value per column, or Arrow record batches.
             A DB-API cursor that has executed its query is such an iterable, and so is an Arrow reader.
-            Or a callable that returns such an iterable from a row number on: `rows(start)`.
-            Only with a callable can the export resume.
+            Or a callable `rows(start)` that returns such an iterable, beginning at that row number.
+            The export can resume only with a callable.
             The callable must return the same rows in the same order each time: sort by a unique key.
         columns: The names of the columns, in order; by default those of the cursor or the reader.
         description: A description of the rows, for the manifest; by default the callable's name.
         parameters: The parameters of the rows, for the manifest; they must not contain a credential.
         expected: The expected number of rows, if known; only for the progress display.
-        save_rows: Save a position after so many rows, or after `save_seconds`, whichever comes first.
-        save_seconds: Save a position after so many seconds.
+        save_rows: The number of rows after which a position is saved.
+        save_seconds: The seconds after which a position is saved, if that is earlier.
 
     Raises:
         ExportError: Two columns have the same name, a name is not text, or there are no columns.

@@ -1,4 +1,4 @@
-"""Rows out of what a user gives."""
+"""The rows of a user's source: plain rows, a cursor, or Arrow batches."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ Row = Sequence[object]
 
 class Source:
     """
-    Rows as they are, Arrow batches row by row.
+    An iterable of rows; Arrow batches are split into rows.
 
-    Iterating raises ExportError for what is neither, for a row that has not one value per column, and for a moment that
-    Python's datetime does not hold.
+    Iterating raises ExportError for an item that is neither a row nor a batch.
+    It also raises for a row without exactly one value per column, and for a moment that Python's datetime cannot hold.
     """
 
     def __init__(self, items: Iterable[Any], columns: Sequence[str]) -> None:
@@ -24,7 +24,7 @@ class Source:
         self._schema: Any = None
 
     def schema(self) -> Any:
-        """The Arrow schema of the first batch; None for rows."""
+        """Return the Arrow schema of the first batch; None for plain rows."""
         return self._schema
 
     def __iter__(self) -> Iterator[Row]:
@@ -47,23 +47,23 @@ class Source:
             raise ExportError(f"Expected rows of {width} values, one per column, got {len(row)}: {row!r:.200}")
 
     def _is_batch(self, item: object) -> bool:
-        """Whether this is Arrow data; refuses what is neither that nor a row."""
+        """Return whether the item is an Arrow batch; raise ExportError if it is neither a batch nor a row."""
         if hasattr(item, "schema") and hasattr(item, "columns"):
             return True
         if isinstance(item, (str, bytes, Mapping)) or not hasattr(item, "__getitem__") or not hasattr(item, "__len__"):
             raise ExportError(
                 f"Expected rows as tuples or lists, or Arrow record batches, got {type(item).__name__}: "
-                "a mapping becomes a row with its values in the columns' order."
+                "turn a mapping into a tuple of its values, in the columns' order."
             )
         return False
 
 
 def columns_of(items: Any) -> tuple[str, ...]:
     """
-    The columns that a DB-API cursor or an Arrow reader tells of.
+    Return the columns of a DB-API cursor or an Arrow reader.
 
     Raises:
-        ExportError: It is neither, or tells of none.
+        ExportError: `items` is neither, or has no columns.
     """
     if hasattr(items, "schema"):
         names = list(items.schema.names)
@@ -80,10 +80,10 @@ def columns_of(items: Any) -> tuple[str, ...]:
 
 def check_columns(columns: Sequence[str]) -> None:
     """
-    Whether these can be columns.
+    Check the names of columns.
 
     Raises:
-        ExportError: None, two of the same name, or a name that is no text.
+        ExportError: There are no names, two are the same, or a name is not text.
     """
     names = tuple(columns)
     text = not isinstance(columns, str) and all(isinstance(name, str) for name in names)
@@ -92,7 +92,7 @@ def check_columns(columns: Sequence[str]) -> None:
 
 
 def _values(name: str, column: Any) -> list[Any]:
-    """An Arrow column's values; nanoseconds are refused, if they are not whole microseconds."""
+    """Return an Arrow column's values; raise ExportError for nanoseconds that are not whole microseconds."""
     kind = column.type
     try:
         if str(kind).startswith("timestamp[ns"):
@@ -100,6 +100,6 @@ def _values(name: str, column: Any) -> list[Any]:
         values: list[Any] = column.to_pylist()
     except (ValueError, OverflowError) as error:
         raise ExportError(
-            f"Column {name!r}: expected values that Python has, but {error}. Cast it at its source."
+            f"Column {name!r}: expected values that Python can represent, but {error}. Cast the column in the query."
         ) from error
     return values

@@ -3,7 +3,7 @@ The stage: the private folder where a run makes its export before it is publishe
 
 ::
 
-    OUT/report.csv                      the target: linked when all else is done, or absent
+    OUT/report.csv                      the target: absent, or linked as the last step before its manifest
     OUT/report.csv.manifest.json        linked just after it
     OUT/.sw-stage/<uid>/<fence>/<SHA-256 of the target's name, first 16 hex digits>/
         data                            the file
@@ -32,7 +32,7 @@ STAGES = ".sw-stage"
 SUFFIX = ".manifest.json"
 _REMEMBERED = 30 * 86_400.0  # seconds that a ledger keeps a settled job at most
 _NAME_BYTES = 255 - len(SUFFIX)
-_SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:/")  # one slash: a Path has folded the second away
+_SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:/")  # one slash: a Path removes the second one
 _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f]")
 
 
@@ -158,7 +158,7 @@ def stages(target: Target, uid: str) -> list[StagingDir]:
 
 
 def drop_incomplete(target: Target, uid: str, before: int) -> None:
-    """Remove incomplete stages of runs before this fence; a frozen run among them has lost its fence."""
+    """Remove incomplete stages of runs with a lower fence; if such a run was frozen, it may no longer publish."""
     for stage in stages(target, uid):
         if stage.fence < before and stage.read() is None:
             stage.remove()

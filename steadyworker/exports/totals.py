@@ -1,4 +1,4 @@
-"""Exact totals in the same pass as the writing: counts and sums per group, kept as integers and decimals."""
+"""Exact totals, computed while the rows are written: counts and sums per group, kept as integers and decimals."""
 
 from __future__ import annotations
 
@@ -9,22 +9,22 @@ from steadyworker.errors import ExportError
 from steadyworker.exports.manifest import Total, in_order
 from steadyworker.exports.values import decimal_text
 
-_DIGITS = 200  # of a sum; numbers of 38 digits, however many and wherever their point is, have far fewer
+_DIGITS = 200  # of a sum; the sum of any number of values with 38 digits has far fewer
 _EXACT = (int, Decimal)
 
 
 class Totals:
     """
-    Adds rows up.
+    Counts and sums rows, in groups.
 
     Args:
         columns: The rows' columns.
-        totals: Column to "sum".
-        by: Columns whose values make the groups.
-        text: How the file shows a value that is not None (`Format.text`).
+        totals: The columns to sum, each with the function "sum".
+        by: The columns to group by.
+        text: Returns the text of a value that is not None, as in the file (`Format.text`).
 
     Raises:
-        ExportError: A column that is not there, another function than "sum".
+        ExportError: A column does not exist, or a function is not "sum".
     """
 
     def __init__(
@@ -34,11 +34,13 @@ class Totals:
         for column in (*wanted, *by):
             if column not in columns:
                 raise ExportError(
-                    f"Expected totals of, and by, columns out of {', '.join(columns)}, got {column!r}: correct it."
+                    f"Expected columns out of {', '.join(columns)} in totals and by, got {column!r}: correct it."
                 )
         for column, function in wanted.items():
             if function != "sum":
-                raise ExportError(f'Expected "sum" as total of {column!r}, got {function!r}: leave it out, or sum it.')
+                raise ExportError(
+                    f'Expected "sum" as total of {column!r}, got {function!r}: write "sum", or leave the column out.'
+                )
         self._text = text
         self._names, self._by = tuple(wanted), tuple(by)
         self._summed = [columns.index(column) for column in wanted]
@@ -52,7 +54,7 @@ class Totals:
         Count and sum these rows.
 
         Raises:
-            ExportError: A sum over what is neither an integer nor a finite decimal; a sum of more than 200 digits.
+            ExportError: A value to sum is neither an integer nor a finite decimal, or a sum has more than 200 digits.
         """
         if not self._names and not self._by:
             return
@@ -77,7 +79,7 @@ class Totals:
                 if isinstance(value, Decimal) and not value.is_finite():
                     raise ExportError(
                         f"Expected finite numbers in {self._names[place - 1]!r} to sum, got {value}: "
-                        "leave such rows, or the total, out."
+                        "exclude such rows in the query, or leave out this total."
                     )
                 sums[place] += value
             elif value is not None:
@@ -88,7 +90,7 @@ class Totals:
 
     def _new(self, group: tuple[object, ...]) -> list[int | Decimal]:
         for column, value in zip(self._by, group, strict=True):
-            if isinstance(value, (float, Decimal)):  # 1, 1.0 and 1.00 are equal, and three texts
+            if isinstance(value, (float, Decimal)):  # 1, 1.0 and 1.00 are equal, but have three different texts
                 raise ExportError(
                     f"Expected text, integers or dates in {column!r} to group by, got {type(value).__name__}: "
                     "cast the column to text in the query."
@@ -97,7 +99,7 @@ class Totals:
         return sums
 
     def result(self) -> tuple[Total, ...]:
-        """The totals so far; none were asked for: none."""
+        """Return the totals so far; empty if no totals were requested."""
         merged = dict(self._restored)
         with localcontext(self._context):
             for group, sums in self._groups.items():
@@ -117,7 +119,7 @@ class Totals:
         )
 
     def restore(self, totals: Sequence[Total]) -> None:
-        """Begin with what `result` answered for earlier rows."""
+        """Start from the totals that `result` returned for earlier rows."""
         for total in totals:
             sums = [Decimal(total.sums[name]) for name in self._names]
             self._restored[tuple(total.by[column] for column in self._by)] = [total.rows, *sums]

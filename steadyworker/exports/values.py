@@ -1,5 +1,5 @@
 """
-How one value becomes text: the same text whether a row was streamed by `RowExport` or written by Spark.
+The text of one value: the same whether `RowExport` or Spark writes the row.
 
 | Python | text | Spark's expression for the same |
 |---|---|---|
@@ -14,8 +14,8 @@ How one value becomes text: the same text whether a row was streamed by `RowExpo
 | time | `02:30:00.123456` | – |
 | UUID | with hyphens, lower case | – |
 
-Anything else is refused: a list, a mapping and bytes have no one text, so the query has to choose it.
-(Java before 19 writes a few floats with one digit more than the shortest: money is decimal.)
+All other types are refused: lists, mappings and bytes have no single obvious text, so the query must choose one.
+Java before 19 writes a few floats with one digit more than the shortest; use decimals for money.
 """
 
 from __future__ import annotations
@@ -34,10 +34,10 @@ _PLAIN_FROM, _PLAIN_BELOW = 1e-3, 1e7  # where Java, like Python, writes a float
 
 def text(value: object) -> str:
     """
-    The text of one value that is not None.
+    Return the text of one value that is not None.
 
     Raises:
-        ExportError: A type without one text; a moment that is not in the years 1 to 9999 of UTC.
+        ExportError: The value's type is refused, or a moment is outside the years 1 to 9999 of UTC.
     """
     kind = type(value)
     try:
@@ -51,13 +51,13 @@ def text(value: object) -> str:
 
 
 def decimal_text(value: Decimal) -> str:
-    """Plain digits: `0.00000001`, never `1E-8`; zero has no sign."""
+    """Return plain digits: `0.00000001`, never `1E-8`; zero has no sign."""
     return format(value or value.copy_abs(), "f")
 
 
 def float_text(value: float) -> str:
-    """The shortest digits that read back equal, in the layout of Java's `Double.toString`."""
-    plain = float.__repr__(value)  # a subclass has its own: NumPy's says its type
+    """Return the shortest digits that read back equal, in the layout of Java's `Double.toString`."""
+    plain = float.__repr__(value)  # a subclass may have its own: NumPy's contains its type
     if not isfinite(value):
         return plain.replace("nan", "NaN").replace("inf", "Infinity")
     if value == 0 or _PLAIN_FROM <= abs(value) < _PLAIN_BELOW:
@@ -68,7 +68,7 @@ def float_text(value: float) -> str:
 
 
 def datetime_text(value: datetime) -> str:
-    """ISO 8601 to the microsecond; a moment with a zone is told in UTC."""
+    """Return ISO 8601 to the microsecond; a moment with a zone is converted to UTC."""
     if value.tzinfo is None:
         return value.isoformat(timespec="microseconds")
     try:
@@ -100,4 +100,4 @@ TEXTS: Mapping[type, Callable[..., str]] = MappingProxyType(
         UUID: str,
     }
 )
-"""Type to converter; for loops that look the type up themselves."""
+"""The converter of each type; for loops that look up the type themselves."""

@@ -119,7 +119,7 @@ Given: all consumers of a queue share one ledger, and the ledger keeps what it c
 
 1. Every job ends in `done`, or in `dead` with a reason, and never in both.
 2. At most one run of a job at a time can write a checkpoint, commit an export or record an outcome.
-   A second run may compute beside it only while the owner of one is frozen or cut off from the ledger.
+   Two runs may compute at the same time only while the owner of one of them is frozen or cut off from the ledger.
 3. A lost connection, a broker's timeout or restart, or a redelivery never starts a job again.
    A job starts again after a retry, a snooze or an interruption, or when its process, host or ledger is lost.
    It then goes on from its last checkpoint, unless the handler asked for a fresh start.

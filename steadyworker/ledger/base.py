@@ -221,7 +221,11 @@ class Ledger(Protocol):
         ...
 
     def lose(self, seen: Row, owner: str, verdict: Verdict) -> Row | None:
-        """Take over a job that was lost too often: to `moving` with this verdict, under a new fence; return None when refused."""
+        """
+        Take over a job that was lost too often; return None when refused.
+
+        The row changes to `moving`, with this verdict and a new fence.
+        """
         ...
 
     def renew(self, tokens: Sequence[Token]) -> Sequence[Renewal]:
@@ -250,7 +254,7 @@ class Ledger(Protocol):
         ...
 
     def interrupted(self, token: Token, counters: Counters) -> bool:
-        """Change `running` to `interrupted`: no owner, checkpoint and export_state kept."""
+        """Change `running` to `interrupted`, and remove the owner; checkpoint and export_state stay."""
         ...
 
     def moving(self, token: Token, verdict: Verdict) -> bool:
@@ -317,7 +321,7 @@ class Ledger(Protocol):
         ...
 
     def close(self) -> None:
-        """Close files and connections; safe twice."""
+        """Close files and connections; may be called twice."""
         ...
 
 

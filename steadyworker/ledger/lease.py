@@ -17,7 +17,11 @@ from steadyworker.errors import LedgerUnavailable
 from steadyworker.ledger.base import Ledger, Renewal, Token
 
 _HURRY_WHEN_AWAY = 15
-"""While the ledger is unreachable, renewals come this many times as often, because work waits for it; and never more often."""
+"""
+The factor by which renewals are more frequent while the ledger is unreachable, because jobs wait for it.
+
+They are never more frequent than that.
+"""
 
 
 class Holder(Protocol):

@@ -80,7 +80,7 @@ class OwnerLock:
         return self._fd
 
     def release(self) -> None:
-        """Release the lock; it stays held while a child has it; safe twice."""
+        """Release this process's hold on the lock, which its children keep; may be called twice."""
         if self._fd >= 0:
             os.close(self._fd)  # never LOCK_UN, which would free it for the children as well
             self._fd = -1

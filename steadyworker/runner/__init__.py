@@ -4,15 +4,15 @@ The runner: what one worker process does with the deliveries of one Worker.
 | file | subject |
 |---|---|
 | `runner.py` | the loop: one event at a time, and what depends on all of them |
-| `state.py` | what the runner is given, and what it has under way |
+| `state.py` | the runner's dependencies, and the runs and deliveries that it holds |
 | `envelope.py` | reads a delivery: which job, which hop, which counters |
 | `deliveries.py` | asks the ledger what to do with a delivery, and does it |
 | `runs.py` | the life of a run, from its claim to its settlement |
 | `requests.py` | what a running job asks for: checkpoints, handles, permission to commit, services |
-| `planning.py` | from an outcome to what must be recorded, published and settled |
+| `planning.py` | makes the plan of a settlement from an outcome, after `steadyworker.retry.decide` has decided |
 | `settlement_plan.py` | the plan of one settlement, as values |
 | `settler.py` | carries a plan out; the only caller of `adapter.publish` and `adapter.settle` |
 | `slot_health.py` | which slots cannot take a run, and why |
-| `consumer_audit.py` | compares the queue's consumers with the owners that the ledger knows |
-| `report.py` | what events and logs say of a run |
+| `consumer_audit.py` | compares the queue's consumers with the owners in the ledger |
+| `report.py` | the fields of a run in events and logs |
 """

@@ -83,7 +83,7 @@ class ConsumerAudit:
         self._said = AuditResult()
 
     def look(self) -> AuditResult:
-        """Count once, and return the result; it stays the same when the broker or the ledger does not answer."""
+        """Count once, and return the result; it stays the same when the broker or the ledger does not respond."""
         try:
             consumers = self._adapter.consumers() or 0
             peers = self._peers()
@@ -97,7 +97,7 @@ class ConsumerAudit:
             self._since = None
         elif self._lasts(consumers, known):
             cause = (
-                f"the queue has {consumers} consumers, and the ledger knows {known} of them: the others may run the same jobs. "
+                f"the queue has {consumers} consumers, but the ledger lists only {known}: the others may run the same jobs. "
                 "Give every worker one ledger (--ledger postgresql://…), "
                 "or state that all of them are on this host (--ledger-reach host)"
             )
@@ -127,7 +127,7 @@ class ConsumerAudit:
 
 class AuditThread:
     """
-    Audits every queue once a minute, in a thread of its own, because brokers and ledgers may answer slowly.
+    Audits every queue once a minute, in a thread of its own, because brokers and ledgers may respond slowly.
 
     Each result goes to the callable that was given with the audit.
     """

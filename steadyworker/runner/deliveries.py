@@ -40,7 +40,7 @@ from steadyworker.runner.state import Deps, Phase, RunnerState, Timers
 from steadyworker.telemetry.logs import get_logger
 
 _TRIES = 20
-"""How often the runner decides again, at once, when the ledger refuses a claim; then it holds the delivery for a while."""
+"""The number of times that the runner decides again at once after a refused claim; then it holds the delivery for a while."""
 
 
 class Deliveries:
@@ -158,7 +158,7 @@ class Deliveries:
             case Claim():
                 return self._claim(envelope, row, action)
             case Adopt():
-                assert row is not None, "what is adopted has a row"
+                assert row is not None, "an adopted run has a row"
                 run = self._state.by_fence[row.fence]
                 self._runs.adopt(run, envelope.delivery)
                 self._deps.emit(Adopted(**report.about(run.token, self._deps.clock)))
@@ -171,11 +171,11 @@ class Deliveries:
             case KeyConflict():
                 self._dead_letter(envelope.delivery, "key-conflict")
             case Finish():
-                assert row is not None, "what is finished has a row"
+                assert row is not None, "an unfinished settlement has a row"
                 began = self._deps.clock.boottime()
                 return self._finish(envelope, self._deps.ledger.take(row, self._deps.owner), began)
             case LostTooOften(counters=counters, reason=reason):
-                assert row is not None, "what was lost has a row"
+                assert row is not None, "a lost run has a row"
                 began, verdict = self._deps.clock.boottime(), Verdict(Moving.DEAD, reason, counters)
                 return self._finish(envelope, self._deps.ledger.lose(row, self._deps.owner, verdict), began)
         return True

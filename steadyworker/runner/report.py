@@ -1,4 +1,4 @@
-"""What events and logs say of a run: its job, why it began, how it ended, and how its message was settled."""
+"""The fields of a run in events and logs: its job, why it began, how it ended, and how its message was settled."""
 
 from __future__ import annotations
 

@@ -71,9 +71,7 @@ class Requests:
                 case "ended":
                     granted, answer = True, sorted(ledger.ended(asked.data))
                 case other:
-                    msg = (
-                        f"Expected a request that this worker process knows, got {other!r}: was the service assembled?"
-                    )
+                    msg = f"Expected a request that this worker process serves, got {other!r}: add its service to the assembly."
                     run.slot.reply(asked.fence, asked.id, {SERVICE_ERROR: msg})
                     return
         except LedgerUnavailable as error:
@@ -99,7 +97,7 @@ class Requests:
         try:
             run.calls[asked.id] = service.open(asked.data, run.token.uid, run.token.fence, emit)
         except Exception as error:  # noqa: BLE001 - a service's fault fails the job's call, not the runner
-            text = f"Expected the service {asked.what!r} to take the request, got {type(error).__name__}: {error}"
+            text = f"Expected the service {asked.what!r} to accept the request, got {type(error).__name__}: {error}"
             run.slot.reply(asked.fence, asked.id, {SERVICE_ERROR: text})
 
     def _cancel_call(self, run: Run, asked: Asked) -> None:

@@ -59,8 +59,8 @@ class Runner:
 
     1. `start` opens slots and adapter; `run` drives the machine until `end`.
     2. `post` puts an event into the inbox, from any thread.
-    3. The event `Staged` stops it; `finished` tells that nothing is left to wait for.
-    4. `not_ready` returns why no message is taken, from any thread.
+    3. The event `Staged` stops it; `finished` is True when nothing is left to wait for.
+    4. `not_ready` returns the reasons why the runner takes no message; any thread may call it.
     """
 
     def __init__(self, deps: Deps) -> None:
@@ -231,11 +231,11 @@ class Runner:
         return self._tokens
 
     def renewed(self, began: float, answers: Sequence[tuple[Token, Renewal]]) -> None:
-        """Receive the ledger's answers to a renewal (Holder)."""
+        """Receive the ledger's replies to a renewal (Holder)."""
         self.post(Renewed(began, answers))
 
     def ledger_lost(self, cause: str) -> None:
-        """Receive that the ledger did not answer (Holder)."""
+        """Note that the ledger did not respond (Holder)."""
         self.post(LedgerLost(cause))
 
     def _renewed(self, event: Renewed) -> None:
@@ -291,7 +291,7 @@ class Runner:
 
     @property
     def waiting(self) -> bool:
-        """True when messages are taken, and there is none."""
+        """True when the runner takes messages, and has none."""
         return self.idle and self._prefetch > 0
 
     def _write_progress(self) -> None:

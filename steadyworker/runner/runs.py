@@ -35,7 +35,7 @@ _BACK_OFF = wait_random_exponential(multiplier=0.5, max=30)
 """The waits between attempts to publish: full jitter, at most 30 s."""
 
 _LIMITS = ("time-limit", "stalled")
-"""A run that waits for the ledger cannot prevent these ends: they count as an interruption, which is free."""
+"""Limits that a run may exceed because it waits for the ledger; that end is an interruption, which counts no attempt."""
 
 
 class Runs:
@@ -220,7 +220,7 @@ class Runs:
     # --- what happens to a run -------------------------------------------------------------------------------------
 
     def detached(self, delivery: Delivery, cause: str) -> None:
-        """Take this delivery from the run or plan that meant to settle it: the broker no longer accepts that."""
+        """Remove this delivery from its run or plan: the broker no longer accepts its settlement."""
         for plan in self._state.passing:
             if plan.delivery is delivery:
                 plan.delivery = None
@@ -253,7 +253,7 @@ class Runs:
             self._state.reconsider(delivery)
 
     def ledger_lost(self, cause: str) -> None:
-        """Note that the ledger did not answer; with `on_ledger_loss = "stop"`, end the runs whose lease is over."""
+        """Note that the ledger did not respond; with `on_ledger_loss = "stop"`, end the runs whose lease is over."""
         if not self._state.ledger_away:
             self._deps.hurry()
         self._state.ledger_cause = cause

@@ -9,7 +9,7 @@ A settlement plan: the steps that one message still needs, and how many of them 
       moving   letter      dead
 
 `planning.py` makes plans, `settler.py` carries them out.
-A process that dies between two steps repeats at most a step that is safe to repeat.
+If a process dies between two steps, the next owner may repeat the last step, which is safe.
 The ledger refuses a second record, and a redelivery of the original is acknowledged from the record.
 """
 
@@ -58,10 +58,10 @@ class SettlementPlan:
         token: The claim that the writes to the ledger carry; None for a plan without such writes.
         record: The ledger's first entry about the outcome.
         message: The message to publish: a retry, a dead letter, or a deferred copy.
-        how: Whether to acknowledge the delivery or to release it.
+        how: The way to settle the delivery: acknowledge or release it.
         at: The number of steps that are done.
-        failures: How often publishing failed in a row.
-        settled: What the broker answered, once the delivery is settled.
+        failures: The number of failures to publish in a row.
+        settled: The broker's reply, when the delivery is settled.
         settled_with: The delivery that was settled in the end.
     """
 

@@ -66,8 +66,8 @@ class Settler:
         """
         Take the steps that are left, and return True when all are done.
 
-        Returns False while the broker has yet to answer an asynchronous settlement.
-        `on_settled` is then called once, from any thread, when it has answered.
+        Returns False if the broker has not yet confirmed an asynchronous settlement.
+        `on_settled` is then called once, from any thread, when the broker has replied.
         A delivery that can no longer be settled is not an error: its redelivery is acknowledged from the record.
 
         Raises Refused, LedgerUnavailable or PublishFailed from the step that failed; `plan.at` stays at that step.

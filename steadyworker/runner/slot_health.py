@@ -1,5 +1,5 @@
 """
-Which slots cannot take a run, and why; how long each pauses before it starts again.
+The health of slots: the reasons why a slot cannot take a run, and its pause before it starts again.
 
 A slot pauses for 1 s, then twice as long after each failure in a row, at most 30 s.
 The pause is 1 s again after the slot was ready for a while.
@@ -21,7 +21,7 @@ class SlotHealth:
     The health of all slots of one runner; the runner's thread writes it, any thread may read `setup_failures`.
 
     Attributes:
-        causes: Why each slot that takes no run takes none, by the slot's number.
+        causes: The reason for each slot that cannot take a run, by the slot's number.
     """
 
     def __init__(self, clock: Clock) -> None:
@@ -52,5 +52,5 @@ class SlotHealth:
 
     @property
     def setup_failures(self) -> int:
-        """How often in a row `setup` failed, in the slot where it failed most."""
+        """The number of failures of `setup` in a row, in the slot where it failed most."""
         return max(self._setup_failures.values(), default=0)

@@ -1,5 +1,5 @@
 """
-What one runner is given (`Deps`), and what it has under way (`RunnerState`).
+The dependencies of one runner (`Deps`), and the runs and deliveries that it holds (`RunnerState`).
 
 Only the runner's own thread changes the state; every other thread posts an event.
 """
@@ -96,7 +96,7 @@ class Deps:
 
 class Phase(Enum):
     """
-    How far a run is.
+    The phase of a run.
 
     ::
 
@@ -118,7 +118,7 @@ class Run:
 
     Attributes:
         delivery: The delivery that the run will settle; None while the run is detached: its delivery was lost.
-        trusted_until: Boot time until which the run may rely on the ledger's last answer about it.
+        trusted_until: Boot time until which the run may rely on its last claim or granted renewal.
         stopped: The settlement waits for the ledger.
         saved: The run has saved a checkpoint.
         waiting: Requests of the job that wait for the ledger.
@@ -145,7 +145,7 @@ class Run:
 
 class RunnerState:
     """
-    What one runner has under way; its parts share it.
+    The runs, plans and deliveries that one runner holds; the runner's parts share them.
 
     Attributes:
         stage: The stage of the worker process.
@@ -154,7 +154,7 @@ class RunnerState:
         valid: The deliveries that can still be settled, by epoch and id.
         held: The valid deliveries that wait for something: the ledger, a slot, the end of an earlier run.
         ready_slots: The numbers of the slots that take runs.
-        ledger_cause: Why the ledger did not answer the last call; None while it answers.
+        ledger_cause: The reason why the last call of the ledger failed; None while the ledger responds.
         recheck: The runner takes `held` through the decision table at the end of its turn.
         adopt_until: Monotonic time until which a detached run offers its prefetch, so that its own job can come back.
         paused: The prefetch is 0 until the end of the turn, so that a released message does not return at once.
@@ -176,7 +176,7 @@ class RunnerState:
 
     @property
     def ledger_away(self) -> bool:
-        """True when the ledger did not answer the last call."""
+        """True when the ledger did not respond to the last call."""
         return self.ledger_cause is not None
 
     def reconsider(self, delivery: Delivery | None = None) -> None:
@@ -190,7 +190,7 @@ class RunnerState:
         return delivery is not None and self.valid.get((delivery.epoch, delivery.id)) is delivery
 
     def trusted(self, run: Run) -> bool:
-        """Return whether the ledger's last answer about this run is recent enough to commit on."""
+        """Return whether the last claim or renewal of this run is recent enough to allow a commit."""
         return self._clock.boottime() < run.trusted_until
 
     def free_slot(self) -> Slot | None:
@@ -219,7 +219,7 @@ class RunnerState:
 
 @dataclass(frozen=True, slots=True)
 class Renewed:
-    """The ledger answered a renewal that began at this boot time."""
+    """The ledger replied to a renewal that began at this boot time."""
 
     began: float
     answers: Sequence[tuple[Token, Renewal]]
@@ -227,7 +227,7 @@ class Renewed:
 
 @dataclass(frozen=True, slots=True)
 class LedgerLost:
-    """The ledger did not answer."""
+    """The ledger did not respond."""
 
     cause: str
 

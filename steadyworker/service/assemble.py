@@ -1,7 +1,7 @@
 """
 Creates the parts of a worker process, and wires them together.
 
-Only this file knows every part.
+Only this file imports every part.
 Every other part receives what it needs as arguments; nothing is global.
 """
 

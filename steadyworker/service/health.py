@@ -78,7 +78,7 @@ class HealthServer:
         return f"[{host!s}]:{port}" if ":" in str(host) else f"{host!s}:{port}"
 
     def start(self) -> None:
-        """Start to answer probes."""
+        """Start to serve probes."""
         self._thread.start()
 
     def stop(self) -> None:

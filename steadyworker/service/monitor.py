@@ -1,5 +1,5 @@
 """
-Reports how the worker process is: to the watchdog, to `/livez` and `/readyz`, and to systemd.
+Reports the state of the worker process to the watchdog, to `/livez` and `/readyz`, and to systemd.
 
 All three use the same evidence, which the main thread collects once a second.
 """
@@ -63,7 +63,7 @@ class Monitor:
         self._log = get_logger("steadyworker.service")
 
     def open(self) -> None:
-        """Start to answer probes, and report READY=1 to systemd."""
+        """Start the health server, and report READY=1 to systemd."""
         if self._server is not None:
             self._server.start()
             self.address = self._server.address

@@ -287,7 +287,7 @@ class Service:
     # --- stages ----------------------------------------------------------------------------------------------------
 
     def drain(self, reason: str) -> None:
-        """Start to stop; the first call starts the stop budget."""
+        """Begin the stop; the first call starts the stop budget, and later calls do nothing."""
         if self._budget is None:
             self._budget = Budget(self._clock.monotonic(), self._options.stop_within)
             self.enter(Stage.DRAINING, reason)

@@ -4,7 +4,7 @@ Finds the stuck parts of a worker process, from evidence: the time of each part'
 Nothing here sleeps or has its own thread.
 The main thread calls `stuck()` again and again, and acts on the result (`/livez`, `/readyz`, systemd's WATCHDOG=1).
 A busy worker is alive, because its parts turn while the child computes.
-A broker that is down stops no part from turning.
+While the broker is down, all parts still turn.
 
 A late call of `stuck` means that the whole process stood still (SIGSTOP, a suspended machine, no CPU).
 Older evidence then proves nothing about a single part, so that each part gets its full limit again from that moment.

@@ -154,7 +154,11 @@ class Slot(Protocol):
         ...
 
     def close(self, within: float) -> None:
-        """Run `teardown`, then end the child or thread, by force after `within` seconds; safe twice and in any order."""
+        """
+        Run `teardown`, then end the child or thread, by force after `within` seconds.
+
+        It may be called at any time, and twice.
+        """
         ...
 
 
@@ -181,5 +185,5 @@ class JobService(Protocol):
         ...
 
     def stop(self, within: float) -> None:
-        """End every call and the service itself; safe twice."""
+        """End every call and the service itself; may be called twice."""
         ...

@@ -25,7 +25,7 @@ class Limits:
     """
     The limits of one run; every time is monotonic, in seconds.
 
-    The warning comes 10 s before the time limit, or after 80 % of one that is not longer than 20 s.
+    The warning comes 10 s before the time limit; for a time limit of at most 20 s, it comes after 80 % of it.
     """
 
     began: float

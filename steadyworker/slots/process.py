@@ -17,7 +17,7 @@ It waits for frames, for the child's death and for the next limit.
 Calls from other threads write to the child themselves.
 They wake the slot's thread only when it would sleep past a limit, so that a run costs one wake-up on each side.
 
-Every end of a child during a run has an Outcome: the one that was decided for it (`kill`, a limit), or the way it died.
+Every end of a child during a run has an Outcome: the forced one (`kill`, a limit), or one for the way it died.
 """
 
 from __future__ import annotations

@@ -91,7 +91,7 @@ class Spare:
         return started
 
     def close(self) -> None:
-        """End the child, unless it was taken; safe twice."""
+        """End the child, unless it was taken; may be called twice."""
         with self._lock:
             started, self._started = self._started, None
         if started is not None:

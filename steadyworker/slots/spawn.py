@@ -46,7 +46,7 @@ class Waker:
             os.read(self.fileno(), _CHUNK)
 
     def close(self) -> None:
-        """Close the descriptors; safe twice."""
+        """Close the descriptors; may be called twice."""
         with self._lock:
             pipe, self._pipe = self._pipe, None
             for end in pipe or ():

@@ -215,7 +215,7 @@ def _json(line: Mapping[str, Any], **_options: Any) -> str:
 
 
 def _visible(_logger: Any, _method: str, line: MutableMapping[str, Any]) -> MutableMapping[str, Any]:
-    """Escape control characters, so that none of a message reaches the terminal."""
+    """Escape control characters, so that the text of a message cannot control the terminal."""
     return {key: _CONTROL.sub(_escape, value) if isinstance(value, str) else value for key, value in line.items()}
 
 

@@ -58,8 +58,8 @@ class Harness:
 
     Args:
         workers: Worker classes; they may be defined inside a test.
-        adoption: Whether a run adopts the redelivery of its own job; jobs must end the same without it.
-        processes: Whether handlers run in real child processes instead of threads; the machine's clock then measures their limits.
+        adoption: True if a run adopts the redelivery of its own job; jobs must end the same without it.
+        processes: True to run handlers in real child processes instead of threads; the machine's clock then measures their limits.
 
     Attributes:
         clock: The fake clock.

@@ -29,7 +29,7 @@ class MemoryAdapter:
 
     @property
     def capabilities(self) -> Capabilities:
-        """All that this broker can do; delays are by levels after `MemoryBroker.delay_by`."""
+        """The capabilities of the in-memory broker; after `MemoryBroker.delay_by` it has delay levels."""
         levels = self._queues.levels
         return Capabilities(
             delays=Delays.LEVELS if levels else Delays.EXACT,

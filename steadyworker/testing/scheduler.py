@@ -20,7 +20,7 @@ _LOOK = 0.05
 _PATIENCE = 0.5
 _STAGE = 10.0
 _AT_ONCE = 1e-9
-"""A due time is a sum of floats, so that the clock may stop this much before it."""
+"""Tolerance in seconds: a due time is a sum of floats, so the clock may stop slightly before it."""
 
 
 class Turns:

@@ -110,19 +110,19 @@ class WorkerProcess:
 
     @property
     def busy(self) -> bool:
-        """Whether another thread works for it: a handler that does not wait for a reply, or a slot's `setup`."""
+        """True if another thread works for it: a handler that does not wait for a reply, or a slot's `setup`."""
         return not (self.frozen or self.stopped) and any(
             _is_busy(slot, runner) for runner in self.runners for slot in runner.deps.slots
         )
 
     @property
     def warming(self) -> bool:
-        """Whether a slot's `setup` has neither returned nor failed."""
+        """True if a slot's `setup` has neither returned nor failed."""
         return any(_is_warming(slot, runner) for runner in self.runners for slot in runner.deps.slots)
 
     @property
     def idle(self) -> bool:
-        """Whether nothing runs in it, so that only a message can give it work."""
+        """True if nothing runs in it, so that only a message can give it work."""
         return (
             self.frozen
             or self.stopped
@@ -171,7 +171,7 @@ class WorkerProcess:
 
     @property
     def finished(self) -> bool:
-        """Whether it is stopped, or every runner has finished after a stop."""
+        """True if it is stopped, or every runner has finished after a stop."""
         return self.stopped or all(runner.finished for runner in self.runners)
 
     def close(self) -> None:

@@ -235,7 +235,7 @@ def our_file_changed(out: Path) -> None:
         (a_directory, "not a regular file"),
         (a_link, "not a regular file"),
         (anothers_manifest, "without its file"),
-        (another_jobs_file, "job uid-2 made it"),
+        (another_jobs_file, "was made by job uid-2"),
         (our_file_changed, "was changed after this job made it"),
     ],
 )

@@ -54,7 +54,7 @@ def test_a_new_job_with_the_key_of_one_that_is_forgotten_is_not_answered_with_it
     stage.send("named", {"rows": rows})
     second = stage.reaches("named", State.DEAD)
     assert second.uid != first.uid
-    assert second.reason.startswith(f"target exists: {file}: job {first.uid} made it, not this one ({second.uid}).")
+    assert second.reason.startswith(f"target exists: {file} was made by job {first.uid}; this job is {second.uid}.")
     assert known(file) == before
 
     file.unlink()
@@ -86,7 +86,7 @@ def test_a_replay_is_a_job_of_its_own(stage: Stage, to: str | None) -> None:
     else:
         worker.says("job_settled", times=2)
         second = stage.reaches("named", State.DEAD)
-        assert second.reason.startswith(f"target exists: {file}: job {first.uid} made it")
+        assert second.reason.startswith(f"target exists: {file} was made by job {first.uid}")
     assert second.id.round == 1
     assert known(file) == before
     worker.terminate()
@@ -101,7 +101,7 @@ def test_a_strangers_file_at_the_target_stays_and_the_job_says_so(stage: Stage) 
     worker = stage.worker(NAMED).started()
     stage.send("named", {"rows": 1})
     row = stage.reaches("named", State.DEAD)
-    assert row.reason.startswith(f"target exists: {file}: it has no manifest of a SteadyWorker job")
+    assert row.reason.startswith(f"target exists: {file} has no manifest of a SteadyWorker job")
     assert file.read_text() == "id,amount\n0,0.50\n"
     assert not manifest_path(file).exists()
     assert not list(stage.folder.glob("out/.sw-stage/**/data")), "nothing was computed"

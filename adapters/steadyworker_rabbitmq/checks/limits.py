@@ -46,7 +46,7 @@ So a week is no risk, and still a limit.
 """
 
 SPARE_HAND_OVERS = 5
-"""Deliveries that one job may need besides those after delivery timeouts; as in `steadyworker.service.checks`."""
+"""Deliveries that one job may need for other reasons than delivery timeouts."""
 
 _LONGEST = 2**32 - 1
 """Milliseconds: the longest Erlang timer."""
@@ -60,7 +60,7 @@ class Timeout:
     Attributes:
         seconds: Seconds until the broker takes a delivery back; None for never.
         known: True if the value was read; False if it is the version's default.
-        ours: Whether our consumer sets it itself.
+        ours: True if our consumer sets it itself.
     """
 
     seconds: float | None

@@ -62,7 +62,7 @@ class Management:
     Args:
         url: `http://host:15672`, the part before `/api`.
         user: The user name for the login.
-        password: The user's password; it appears in no text.
+        password: The user's password; no message or finding shows it.
         vhost: The virtual host of the queues.
         tls: The TLS context, for `https`.
         within: Seconds for the connection, and for each part of a response.

@@ -46,8 +46,8 @@ class Broker:
         user: The user of the login; `USER` for a login by certificate, as AMQP does not report the name that the broker took.
         heartbeat: The negotiated heartbeat in seconds; 0 for none.
         identity: Cluster name and virtual host: the same from every client, and after every restart.
-        asks: Whether there is a management API to query.
-        unasked: Why the management API is not queried any more; None while it works.
+        asks: True if there is a management API to query.
+        unasked: The reason why the management API is not queried any more; None while it works.
     """
 
     def __init__(self, connection: pika.BlockingConnection, management: Management | None) -> None:
@@ -81,11 +81,12 @@ class Broker:
 
     def look(self, wanted: Wanted, *, redeclare: bool) -> QueueState | None:
         """
-        Return the queue as it is, as far as that can be found out; None if it does not exist.
+        Return the state of the queue, as far as the broker reports it; None if the queue does not exist.
 
-        Without the management API, `redeclare` permits to find the arguments by declaring the queue.
-        Each refusal names one argument that differs; the next try uses its value, until none differs.
-        This never changes a queue that exists.
+        Without the management API and with `redeclare`, the probe declares the queue to learn its arguments.
+        Each refusal names one argument that differs, with its present value.
+        The probe uses this value in its next declaration, until no argument differs.
+        A declaration never changes an existing queue.
         """
         if not self.exists(wanted.name):
             return None

@@ -24,7 +24,7 @@ class QueueState:
         arguments: The arguments that it was declared with, or None if unknown.
         policy: The settings that policies add, or None if unknown: only the management API reports them.
         policy_name: The user policy that applies to it, if any; at most one can.
-        durable: Whether it survives a restart of the broker.
+        durable: True if it survives a restart of the broker.
         type: Its type, or None if unknown.
         consumer_timeout: The delivery timeout of its present consumers, in ms, if the management API reports one.
     """

@@ -15,7 +15,7 @@ from __future__ import annotations
 from typing import LiteralString
 
 SCHEMA_VERSION = 3
-"""The version of the tables, raised with every change, as SQLite's is; a ledger of any other version is refused."""
+"""The version of the tables, raised with every change; a ledger of any other version is refused."""
 
 CREATE_LOCK = 0x53574C47
 """The advisory lock of this database under which the tables are created: `SWLG`."""
@@ -168,7 +168,7 @@ def _committing(level: LiteralString) -> LiteralString:
     """
     Return the first part of a statement, which sets `synchronous_commit` for the statement's own commit.
 
-    The rest of the statement must read `FROM committed`, or the setting is not made.
+    The rest of the statement must contain `FROM committed`; without it PostgreSQL does not apply the setting.
     """
     return f"WITH committed AS MATERIALIZED (SELECT set_config('synchronous_commit', {level}, true))"
 

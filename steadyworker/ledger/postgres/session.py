@@ -41,7 +41,7 @@ from steadyworker.telemetry.redaction import REDACTED, redact
 Result = TypeVar("Result")
 
 _LONGEST_BACK_OFF = 0.5
-"""In units of `call`: after a server's restart its fleet reconnects spread over 5 s, not within one."""
+"""The longest back-off, in units of `call`: after a server's restart, the reconnects of a fleet spread over 5 s."""
 _MOST_TRIES = 10
 # libpq reports by text alone why it has no connection; these texts mean faults that only a person can cure.
 _REFUSED = re.compile(
@@ -57,7 +57,7 @@ _REMEDIES: dict[type[psycopg.Error], str] = {
     errors.InvalidSchemaName: "CREATE the schema that the URL's search_path names.",
     errors.UndefinedTable: "its tables are gone; restore them.",
     errors.InvalidSqlStatementName: "a pooler gave this session to another client; let the pooler keep one session for each client.",
-    errors.FeatureNotSupported: "its tables were changed, and a new connection cures that; or it is not PostgreSQL.",
+    errors.FeatureNotSupported: "its tables were changed, so connect again; or it is not PostgreSQL, so correct --ledger.",
     errors.ReadOnlySqlTransaction: _READ_ONLY,
     errors.DiskFull: "its disk is full; free some space.",
 }
@@ -117,7 +117,7 @@ class Session:
 
     Raises:
         ConfigError: Before the first success, for a fault that no retry can cure: a refused login, another schema, no rights.
-        LedgerUnavailable: For all other faults, and for all faults once the ledger was open.
+        LedgerUnavailable: For every other fault, and after the first success for any fault.
     """
 
     def __init__(self, target: Callable[[], Target], identity: Identity, call: float, clock: Clock) -> None:
@@ -156,7 +156,7 @@ class Session:
             self._lock.release()
 
     def close(self) -> None:
-        """Close for good; safe twice."""
+        """Close for good; may be called twice."""
         with self._lock:
             self._closed = True
             self._drop()
@@ -221,7 +221,7 @@ class Session:
         self._identity.ledger_id = ledger_id
 
     def _create(self, connection: _Connection) -> None:
-        """Create the tables; of several processes that are first, one creates them, and the others wait."""
+        """Create the tables; if several processes try at once, one creates them, and the others wait."""
         with connection.transaction():
             connection.execute(sql.TAKE_CREATE_LOCK, {"lock": sql.CREATE_LOCK})
             place = connection.execute(sql.PLACE).fetchone()
@@ -233,8 +233,7 @@ class Session:
     def _another(self, got: str) -> str:
         return (
             f"Expected the ledger {self._identity.ledger_id} at {self._at.shown}, got {got}: "
-            "this is another server, or one that lost its data; bring the old one back, "
-            "or restart every worker process to begin with this one."
+            "restore the old server, or restart every worker process to use this one."
         )
 
     def _drop(self) -> None:

@@ -149,7 +149,7 @@ class LedgerFile:
                 pass
 
     def close(self) -> None:
-        """Write the deferred writes, and close for good; safe twice."""
+        """Write the deferred writes, and close for good; may be called twice."""
         with suppress(ConfigError, LedgerUnavailable):
             self.catch_up()
         with self._lock:
@@ -181,7 +181,7 @@ class LedgerFile:
         if before not in {None, self._inode}:
             connection.close()
             raise LedgerUnavailable(
-                f"Expected the ledger {self.path} to stay in place, but it was replaced while it was opened: leave it there."
+                f"Expected the ledger {self.path} to stay in place, but another file replaced it while it was opened: stop the program that does this."
             )
         self._connection = connection
         self._level = ""

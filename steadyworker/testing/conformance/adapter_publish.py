@@ -43,7 +43,7 @@ class PublishPromises(AdapterBench):
         tape.stays(deliveries=2)
 
     def test_a_copy_for_later_comes_later(self, adapter: Adapter) -> None:
-        """It is delivered once, after its delay; work that is due is delivered before it."""
+        """A delayed message is delivered once, after its delay; work that is due is delivered before it."""
         if adapter.capabilities.delays is Delays.NONE:
             pytest.skip("this broker does not delay")
         tape = self.started(adapter, 5)
@@ -67,7 +67,7 @@ class PublishPromises(AdapterBench):
         assert tape.delivery().headers[KEY] == "k-1"
 
     def test_a_dead_letter_is_no_work(self, adapter: Adapter) -> None:
-        """It goes to the dead-letter queue unchanged, and is never delivered as a job."""
+        """A dead letter goes to the dead-letter queue unchanged, and is never delivered as a job."""
         adapter.publish(message(body=b"broken", to=Target.DEAD))
         self.started(adapter, 5).stays(deliveries=0)
         if adapter.capabilities.reads_dead_letters:
@@ -102,7 +102,7 @@ class PublishPromises(AdapterBench):
             assert [letter.headers[KEY] for letter in dead] == ["k-1", "k-3"]
 
     def test_a_dead_letter_is_replayed_by_publishing_and_dropping(self, adapter: Adapter) -> None:
-        """It is delivered as work; a letter that is published meanwhile is not read by the same reader."""
+        """A replayed letter is delivered as work; a reader does not read letters that are published meanwhile."""
         self._needs_dead_letters(adapter)
         adapter.publish(message("k-1", to=Target.DEAD))
         with adapter.dead_letters() as dead:

@@ -28,7 +28,7 @@ class SettlePromises(AdapterBench):
         assert adapter.settle(tape.delivery(), how) in Settled
 
     def test_an_acknowledged_message_never_comes_again(self, open_adapter: Open) -> None:
-        """It is redelivered neither after a cut nor to the next consumer."""
+        """An acknowledged message is redelivered neither after a cut nor to the next consumer."""
         one, two = open_adapter(), open_adapter()
         tape = self.started(one, 1)
         one.publish(message())
@@ -40,7 +40,7 @@ class SettlePromises(AdapterBench):
         self.started(two, 1).stays(deliveries=0)
 
     def test_a_released_message_comes_again_as_it_was(self, adapter: Adapter) -> None:
-        """It has the same key, body and stable id; the broker does not mark it as new."""
+        """A released message has the same key, body and stable id; the broker does not mark it as new."""
         tape = self.started(adapter, 1)
         adapter.publish(message(body=b"payload"))
         first = tape.delivery()
@@ -94,7 +94,7 @@ class SettlePromises(AdapterBench):
         assert acked.headers[KEY] not in again
 
     def test_a_delivery_of_an_old_epoch_cannot_be_settled(self, adapter: Adapter) -> None:
-        """It is refused, and does not affect the redelivered message."""
+        """A settlement in an old epoch is refused, and does not affect the redelivered message."""
         tape = self.started(adapter, 1)
         adapter.publish(message())
         old = tape.delivery()

@@ -107,7 +107,7 @@ class ClaimPromises(LedgerBench):
         assert row.counters == Counters(losses=1)
 
     def test_a_claim_is_refused_when_the_row_was_claimed_since(self, ledger: Ledger) -> None:
-        """Of two claims that saw the same row, one wins."""
+        """If two owners claim after reading the same row, one wins."""
         before = in_state(ledger, State.INTERRUPTED)[0]
         winner = claimed(ledger, owner=OTHER, seen=before)
         assert ledger.claim(Claimed(JOB, before, ME, 0, BODY, Counters())) is None
@@ -284,7 +284,7 @@ class ClaimPromises(LedgerBench):
         assert timeless(seen(ledger)) == timeless(row)
 
     def test_of_two_that_take_one_hand_over_one_wins(self, ledger: Ledger) -> None:
-        """`take` is a compare-and-set on what was seen."""
+        """`take` succeeds only if the row has not changed since it was read."""
         before, _ = in_state(ledger, State.MOVING)
         assert ledger.take(before, OTHER) is not None
         assert ledger.take(before, ME) is None

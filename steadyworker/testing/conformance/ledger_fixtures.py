@@ -29,8 +29,8 @@ class LedgerBench:
 
     Attributes:
         times: The ledger's times; a suite for a ledger with its own clock scales them down, so that no test waits long.
-        own_clock: Whether the ledger reads its own clock (a server's); tests in which days pass are then skipped.
-        durable: Whether the record is still there when the ledger is opened again.
+        own_clock: True if the ledger reads its own clock (a server's); tests in which days pass are then skipped.
+        durable: True if the record is still there when the ledger is opened again.
     """
 
     times = Times()
