@@ -121,7 +121,7 @@ def _reach(options: Options, broker: Capabilities) -> Iterator[Finding]:
         return
     scheme = options.ledger.partition(":")[0]
     what = (
-        f"The {scheme}: ledger reaches this host only, and this broker does not report how many consumers a queue has."
+        f"The {scheme}: ledger serves this host only, and this broker does not report how many consumers a queue has."
     )
     yield Finding(
         "error",
