@@ -135,7 +135,7 @@ class Store:
         If `durable`, it is on disk when the block ends; else it survives the death of any process.
 
         Raises:
-            Replaced: The commit succeeded, but another file is now at the path.
+            Replaced: The commit succeeded, but its file is no longer at the path.
         """
         with translated(self.path):
             if durable is not self._durable:  # it applies from the next transaction on, so one connection can use both

@@ -83,7 +83,7 @@ class MemoryJob:
         return self.fence == seen.fence and self.uid == seen.uid and self.state is seen.state
 
     def plan(self, verdict: Verdict, now: float) -> None:
-        """Record the settlement that this verdict asks for; `now` is the boot clock."""
+        """Record the settlement that this verdict contains; `now` is the boot clock."""
         self.state = State.MOVING
         self.target = verdict.target
         self.reason = verdict.reason

@@ -6,9 +6,9 @@ The runner: what one worker process does with the deliveries of one Worker.
 | `runner.py` | the loop: one event at a time, and what depends on all of them |
 | `state.py` | the runner's dependencies, and the runs and deliveries that it holds |
 | `envelope.py` | reads a delivery: which job, which hop, which counters |
-| `deliveries.py` | asks the ledger what to do with a delivery, and does it |
+| `deliveries.py` | decides from the job's row what to do with a delivery, and does it |
 | `runs.py` | the life of a run, from its claim to its settlement |
-| `requests.py` | what a running job asks for: checkpoints, handles, permission to commit, services |
+| `requests.py` | the requests of a running job: checkpoints, handles, permission to commit, services |
 | `planning.py` | makes the plan of a settlement from an outcome, after `steadyworker.retry.decide` has decided |
 | `settlement_plan.py` | the plan of one settlement, as values |
 | `settler.py` | carries a plan out; the only caller of `adapter.publish` and `adapter.settle` |

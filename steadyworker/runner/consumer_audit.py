@@ -2,7 +2,7 @@
 The consumer audit: do all consumers of a queue share our ledger?  A job runs once only among those that do.
 
 Worker processes register in the ledger, and a network broker counts the consumers of a queue.
-If there are more consumers than living owners, a foreign consumer receives messages and asks another ledger, or none.
+If there are more consumers than living owners, a foreign consumer receives messages and uses another ledger, or none.
 
 ::
 

@@ -1,7 +1,7 @@
 """
 The requests of running jobs: save a checkpoint or an export's state, permit a commit, call a service.
 
-The job receives the ledger's own answer to a request that writes.
+The job receives the ledger's own reply to a request that writes.
 Such a request waits while the ledger is away or the run is not trusted; a refusal drops the run.
 """
 

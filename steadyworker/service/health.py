@@ -165,7 +165,7 @@ class _Probe(BaseHTTPRequestHandler):
     def send_error(self, code: int, message: str | None = None, explain: str | None = None) -> None:
         """Send an error for what is not GET or HEAD, or not HTTP, without repeating any of the request."""
         del message, explain
-        # The base class answers 501 for a method that it does not find.
+        # The base class responds with 501 to a method that it does not find.
         status = HTTPStatus.METHOD_NOT_ALLOWED if code == HTTPStatus.NOT_IMPLEMENTED else HTTPStatus(code)
         self._say(status, ("expected GET or HEAD of /livez or /readyz",))
 
