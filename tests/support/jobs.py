@@ -16,17 +16,20 @@ from tenacity import wait_fixed
 from steadyworker import Interrupt, Job, RetryPolicy, Worker
 from tests.slots.workers import Modes
 
-FOLDER = Path(os.environ.get("STAGE_FOLDER", "."))
+
+def folder() -> Path:
+    """The folder of the test, read when it is needed: a test may have imported this module before it had one."""
+    return Path(os.environ["STAGE_FOLDER"])
 
 
 def note(file: str, line: str) -> None:
     """Append a line, in one write."""
-    with (FOLDER / file).open("a") as out:
+    with (folder() / file).open("a") as out:
         out.write(f"{line}\n")
 
 
 def is_open(gate: str) -> bool:
-    return (FOLDER / gate).exists()
+    return (folder() / gate).exists()
 
 
 class Steps(Worker[dict[str, Any], int]):
