@@ -61,7 +61,7 @@ class Times:
         margin: The time after the end of a lease before another worker process may take the job over.
         defer_delay: The delay of a deferred delivery, whose job another run has.
         adopt_window: The time after a reconnect in which a run without a valid delivery still counts in the prefetch.
-            Its own message can then be delivered again, even with one slot.
+            So the broker can deliver the message of that run again, even if the Worker has only one slot.
         cancel_grace: The time in which a cancelled run may end by itself.
     """
 

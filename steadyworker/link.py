@@ -24,7 +24,7 @@ CANCEL = "cancel"
 """The request that ends a call to a service early: its data is the id of that call, and it has no reply."""
 
 SERVICE_ERROR = "service-error"
-"""The only event of a call that no service accepted: its text is the reason."""
+"""If no service accepted a call, this is the only event of that call; the event's text is the reason."""
 
 
 class Task(Struct, frozen=True, kw_only=True):

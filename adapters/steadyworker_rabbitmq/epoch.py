@@ -49,7 +49,7 @@ _MOST = 65_535
 """The largest prefetch: AMQP has two bytes for it."""
 
 _EARLY = 1.0
-"""Seconds by which a delivery timeout may seem early by our clock."""
+"""By our clock, the broker's delivery timeout may seem early by up to this many seconds."""
 
 
 _GATHER = 0.02

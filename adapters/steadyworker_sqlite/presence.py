@@ -103,7 +103,11 @@ def is_gone(folder: Path, name: str, silent_since: float) -> bool:
 
 
 def remove(folder: Path, name: str) -> None:
-    """Remove the files of a presence that is over; one that was only frozen keeps its lock, on an unlinked file."""
+    """
+    Remove the files of a presence that is over.
+
+    If its process was only frozen, that process still holds the lock, on a file that no longer has a name.
+    """
     with suppress(OSError):
         (folder / f"{name}.bell").unlink(missing_ok=True)
         (folder / f"{name}.lock").unlink(missing_ok=True)

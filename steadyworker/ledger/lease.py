@@ -18,9 +18,9 @@ from steadyworker.ledger.base import Ledger, Renewal, Token
 
 _HURRY_WHEN_AWAY = 15
 """
-The factor by which renewals are more frequent while the ledger is unreachable, because jobs wait for it.
+While the ledger is unreachable, renewals are this many times as frequent, because jobs wait for the ledger.
 
-They are never more frequent than that.
+Renewals are never more frequent than this, even after `hurry`.
 """
 
 

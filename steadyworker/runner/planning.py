@@ -83,7 +83,11 @@ def plan_for(run: Run, outcome: Outcome, deps: Deps) -> SettlementPlan:
 
 
 def finishing_plan(row: Row, envelope: Envelope, worker: str) -> SettlementPlan:
-    """Return the rest of a settlement that its owner left at `moving`, under the fence that was drawn for finishing it."""
+    """
+    Return the remaining steps of a settlement that its owner left at `moving`.
+
+    The plan has the fence that was drawn for finishing this settlement.
+    """
     target = Moving.DEAD if row.target is None else row.target
     verdict = Verdict(target, row.reason, row.counters, row.due_in, row.error_class, row.error_text)
     return finish(row.token, envelope.delivery, message_for(envelope, row.hop, verdict, row.uid, worker))

@@ -35,7 +35,11 @@ _BACK_OFF = wait_random_exponential(multiplier=0.5, max=30)
 """The waits between attempts to publish: full jitter, at most 30 s."""
 
 _LIMITS = ("time-limit", "stalled")
-"""Limits that a run may exceed because it waits for the ledger; that end is an interruption, which counts no attempt."""
+"""
+Limits that a run may exceed because it waits for the ledger.
+
+Such a run ends as interrupted, and no attempt is counted.
+"""
 
 
 class Runs:

@@ -59,7 +59,7 @@ class Queues:
     The consumers, and the messages of each queue, ordered by due time and then by time of arrival.
 
     Methods that adapters call take the lock.
-    Methods that only the MemoryBroker calls expect that the caller holds it.
+    The MemoryBroker must hold the lock when it calls a method that no adapter calls.
     """
 
     def __init__(self, clock: Clock) -> None:

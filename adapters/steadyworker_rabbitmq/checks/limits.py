@@ -34,7 +34,7 @@ DEFAULT_TIMEOUT = 1800.0
 DEFAULT_LIMIT = 20
 
 MARGIN = 900.0
-"""Seconds that a delivery may be older than its run: the ledger was unreachable, or the delivery waited for a slot."""
+"""A delivery may be this many seconds older than its run: the ledger was unreachable, or the delivery waited for a slot."""
 
 UNLIMITED = 7 * 86400.0
 """

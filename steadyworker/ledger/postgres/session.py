@@ -57,7 +57,7 @@ _REMEDIES: dict[type[psycopg.Error], str] = {
     errors.InvalidSchemaName: "CREATE the schema that the URL's search_path names.",
     errors.UndefinedTable: "its tables are gone; restore them.",
     errors.InvalidSqlStatementName: "a pooler gave this session to another client; let the pooler keep one session for each client.",
-    errors.FeatureNotSupported: "its tables were changed, and the next connection will work; or it is not PostgreSQL: correct --ledger.",
+    errors.FeatureNotSupported: "if its tables were changed, the next connection will work; if it is not PostgreSQL, correct --ledger.",
     errors.ReadOnlySqlTransaction: _READ_ONLY,
     errors.DiskFull: "its disk is full; free some space.",
 }

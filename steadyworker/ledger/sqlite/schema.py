@@ -222,7 +222,7 @@ CANCEL_UNSEEN = f"""
     VALUES ({_FENCE}, :namespace, :queue, :key, :round, :uid, 'interrupted', :reason, :now)
 """
 SKIP_FENCE = f"UPDATE meta SET next_fence = {_FENCE} + 1"
-"""To be run after `CANCEL_UNSEEN`, so that no other row gets the same number."""
+"""Run it after `CANCEL_UNSEEN`: it skips the number of the inserted row, so that no other row gets that number."""
 CLEAR_CHECKPOINT = f"""
     UPDATE jobs SET checkpoint = NULL, checkpoint_fence = NULL WHERE {_JOB} AND state NOT IN ('running', 'moving')
 """
