@@ -152,7 +152,7 @@ def assemble(
     quota = Quota(options.max_jobs)
     runners, pools, audits = [], [], {}
     for spec, adapter, namespace in zip(plan.specs, plan.adapters, namespaces, strict=True):
-        team = SettlePool(min(MOST_THREADS, spec.concurrency + 1), f"hands-{spec.queue}")
+        team = SettlePool(min(MOST_THREADS, spec.concurrency + 1), f"settlements-{spec.queue}")
         deps = Deps(
             spec=spec,
             namespace=namespace,
