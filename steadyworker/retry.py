@@ -65,14 +65,14 @@ class RetryPolicy:
         except ConfigError:
             raise
         except Exception as error:
-            msg = f"Expected wait to return seconds for attempt 1, but it raised {error!r}: use one of tenacity's wait strategies."
+            msg = f"Expected `wait` to return seconds for attempt 1, but it raised {error!r}: use one of tenacity's wait strategies."
             raise ConfigError(msg) from error
 
     def delay(self, attempt: int) -> float:
         """Return the wait in seconds after this attempt (from 1), drawn from the strategy."""
         drawn = draw(self.wait, attempt)
         if not isinstance(drawn, (int, float)) or not 0 <= drawn < float("inf"):
-            msg = f"Expected wait to return 0 seconds or more, got {drawn!r}: use one of tenacity's wait strategies."
+            msg = f"Expected `wait` to return 0 seconds or more, got {drawn!r}: use one of tenacity's wait strategies."
             raise ConfigError(msg)
         return float(drawn)
 

@@ -53,7 +53,7 @@ _EARLY = 1.0
 
 
 _GATHER = 0.02
-"""The least time between two barriers, in seconds; no job waits for a barrier, only the report that its ack is confirmed."""
+"""The least time between two barriers, in seconds; a barrier delays no job, only the report that an ack is confirmed."""
 
 OnSettled = Callable[[Settled | StaleDelivery | Unsettled], None]
 
@@ -282,7 +282,7 @@ class Epoch:
             settlement.on_settled(
                 Unsettled(
                     f"Expected the broker to confirm a settlement, got: {cause}; "
-                    "if it did not arrive, the message comes again."
+                    "if the settlement did not arrive, the message comes again."
                 )
             )
 

@@ -104,7 +104,7 @@ def abort(connection: SelectConnection, error: Exception) -> None:
 
 def cancel(channel: Channel, consumer_tag: str, cancelled: Callable[[], None]) -> None:
     """
-    Cancel a consumer whose callback still receives deliveries until the broker replies and `cancelled` is called.
+    Cancel a consumer, but let its callback receive deliveries until the broker has replied; then call `cancelled`.
 
     pika's `basic_cancel` rejects those deliveries, and a rejected message counts towards the queue's delivery limit.
     """

@@ -24,7 +24,7 @@ _STAMPS = 10
 """The number of times that the I/O thread records its turn within `SILENCE`: every 3 s."""
 
 LOOK = 0.5
-"""Seconds between two checks of an idle consumer for dead consumers; a new message wakes it at once, by its bell."""
+"""How often, in seconds, an idle consumer looks for dead consumers; a new message rings its bell and wakes it at once."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)

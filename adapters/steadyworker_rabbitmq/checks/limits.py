@@ -126,7 +126,7 @@ def longer_timeout(version: Version, vhost: str, queue: QueueState, time_limit: 
     milliseconds = _milliseconds(wanted_timeout(time_limit))
     if version < TIMEOUT_POLICIES:
         now = shlex.quote(f"application:set_env(rabbit, consumer_timeout, {milliseconds}).")
-        return f"write consumer_timeout = {milliseconds} into rabbitmq.conf; until the broker restarts: rabbitmqctl eval {now}"
+        return f"write consumer_timeout = {milliseconds} into rabbitmq.conf; to apply it without a restart: rabbitmqctl eval {now}"
     if queue.sets("consumer-timeout"):
         return f"delete queue {queue.name!r} and create it again without x-consumer-timeout: the lower of argument and policy applies."
     return policy_line(vhost, queue, "consumer-timeout", milliseconds)
