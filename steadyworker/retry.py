@@ -102,7 +102,7 @@ def drawn_delay(outcome: Outcome, counters: Counters, policy: RetryPolicy) -> fl
     """
     Return the wait in seconds that the policy draws for this outcome.
 
-    `counters` include the outcome.
+    `counters` already count the outcome.
     A crash waits as long as attempt number `crashes`.
     """
     match outcome:
@@ -118,7 +118,7 @@ def decide(outcome: Outcome, counters: Counters, policy: RetryPolicy, delay: flo
     """
     Return the settlement for an outcome.
 
-    `counters` include the outcome, and `delay` was drawn for it by `drawn_delay`.
+    `counters` already count the outcome, and `delay` was drawn for it by `drawn_delay`.
     The function is pure: the same four values always give the same settlement.
 
     | outcome | settlement |

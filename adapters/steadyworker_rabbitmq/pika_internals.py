@@ -1,7 +1,8 @@
 """
 Every use of pika's private parts, each with its reason: a list to check against each new version of pika.
 
-The code was written against pika 1.4.1 to 1.4.4; apart from visits, only the I/O thread calls it.
+The code was written against pika 1.4.1 to 1.4.4.
+Only the I/O thread calls it, and the short blocking connections of `connection.visit`.
 """
 
 from __future__ import annotations
