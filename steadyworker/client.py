@@ -42,6 +42,7 @@ class JobStatus:
         attempts, crashes, losses, interruptions: The four counters.
         done, total, note: The last progress of its last run, or None and "".
         reason: The reason for this state: the last failure, or the dead letter's reason.
+        conflicts: The number of messages with this key and another payload; each became a dead letter, `key-conflict`.
         started_at, ended_at, last_progress: Seconds since 1970 in UTC.
     """
 
@@ -58,6 +59,7 @@ class JobStatus:
     started_at: float | None
     ended_at: float | None
     last_progress: float | None
+    conflicts: int = 0
 
 
 class Client:
@@ -240,6 +242,7 @@ class Client:
             started_at=row.started_at,
             ended_at=row.ended_at,
             last_progress=progress.at if progress else None,
+            conflicts=row.conflicts,
         )
 
     def cancel(self, worker: type[Worker[Any, Any]] | str, key: str, reason: str) -> JobState | None:

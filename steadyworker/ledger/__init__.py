@@ -35,7 +35,7 @@ The hop counts the messages of a job: 0 for the first, one more for each retry.
 | row | hop of the delivery | held by | action |
 |---|---|---|---|
 | none | any | - | `Claim`: run the job, with the counters from the message's headers |
-| any state, another body | any | any | `KeyConflict`: dead-letter the delivery, leave the row as it is |
+| any state, another body | any | any | `KeyConflict`: dead-letter the delivery, and count it in the row, which otherwise stays as it is |
 | done, dead | any | any | `AckDuplicate`: acknowledge the delivery, run nothing |
 | any other state | lower than the row's | any | `AckDuplicate`: a retry has replaced this message |
 | interrupted | same or higher | - | `Claim` |

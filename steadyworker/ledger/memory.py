@@ -228,6 +228,13 @@ class MemoryLedger(Ledger):
             return job.state
 
     @override
+    def conflict(self, id: JobId) -> None:
+        with self._lock:
+            job = self._jobs.get(id)
+            if job is not None:
+                job.conflicts += 1
+
+    @override
     def clear_checkpoint(self, id: JobId) -> None:
         with self._lock:
             job = self._jobs.get(id)

@@ -21,6 +21,7 @@ class MemoryJob:
         "cancel_reason",
         "checkpoint",
         "checkpoint_fence",
+        "conflicts",
         "counters",
         "created_at",
         "delay",
@@ -66,6 +67,7 @@ class MemoryJob:
         self.export_state: bytes | None = None
         self.cancel_reason: str | None = None
         self.settled = "unknown"
+        self.conflicts = 0
         self.keep_until: float | None = None
         self.created_at = created_at
         self.started_at: float | None = None
@@ -140,6 +142,7 @@ class MemoryJob:
             export_state=self.export_state,
             cancel_reason=self.cancel_reason,
             settled=self.settled,
+            conflicts=self.conflicts,
             created_at=self.created_at,
             started_at=self.started_at,
             ended_at=self.ended_at,

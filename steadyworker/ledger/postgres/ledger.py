@@ -223,6 +223,10 @@ class PostgresLedger(Ledger):
         return None if uid == ours else State(state)
 
     @override
+    def conflict(self, id: JobId) -> None:
+        self._tell(sql.CONFLICT, pk_values(id))
+
+    @override
     def clear_checkpoint(self, id: JobId) -> None:
         self._tell(sql.CLEAR_CHECKPOINT, pk_values(id))
 

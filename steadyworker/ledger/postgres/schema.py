@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from typing import LiteralString
 
-SCHEMA_VERSION = 3
+SCHEMA_VERSION = 4
 """The version of the tables, raised with every change; a ledger of any other version is refused."""
 
 CREATE_LOCK = 0x53574C47
@@ -59,6 +59,7 @@ CREATE = (
         export_state bytea,
         cancel_reason text,
         settled text NOT NULL DEFAULT 'unknown' CHECK (settled IN ('unknown', 'sent', 'confirmed')),
+        conflicts bigint NOT NULL DEFAULT 0,
         keep_until timestamptz,
         created_at timestamptz NOT NULL DEFAULT clock_timestamp(),
         started_at timestamptz,
@@ -132,7 +133,7 @@ _COLUMNS = f"""
         WHEN owner IS NOT NULL THEN lease_until WHEN state = 'moved' THEN not_before
     END))::float8,
     delay, reason, error_class, error_text, checkpoint, checkpoint_fence, export_state, cancel_reason, settled,
-    extract(epoch FROM created_at)::float8, extract(epoch FROM started_at)::float8,
+    conflicts, extract(epoch FROM created_at)::float8, extract(epoch FROM started_at)::float8,
     extract(epoch FROM ended_at)::float8, worker
 """
 # The last fence of this ledger + 1, or the wall clock in milliseconds when that is greater.
@@ -261,6 +262,7 @@ CANCEL = """
     END
     RETURNING job.state, job.uid
 """
+CONFLICT = f"UPDATE steadyworker_jobs SET conflicts = conflicts + 1 WHERE {_JOB}"
 CLEAR_CHECKPOINT = f"""
     UPDATE steadyworker_jobs SET checkpoint = NULL, checkpoint_fence = NULL
     WHERE {_JOB} AND state NOT IN ('running', 'moving')

@@ -231,6 +231,11 @@ class SqliteLedger(Ledger):
             return None
 
     @override
+    def conflict(self, id: JobId) -> None:
+        with self._file.connection() as db:
+            db.execute(sql.CONFLICT, pk_values(id))
+
+    @override
     def clear_checkpoint(self, id: JobId) -> None:
         with self._file.connection() as db:
             db.execute(sql.CLEAR_CHECKPOINT, pk_values(id))

@@ -9,7 +9,7 @@ Times that are for people or age rows (`…_at`, `not_before`, `keep_until`) are
 
 from __future__ import annotations
 
-SCHEMA_VERSION = 3
+SCHEMA_VERSION = 4
 """The version of the tables, raised with every change; a ledger of any other version is refused."""
 
 APPLICATION_ID = 0x53574C47
@@ -74,6 +74,7 @@ CREATE = (
         export_state BLOB,
         cancel_reason TEXT,
         settled TEXT NOT NULL DEFAULT 'unknown' CHECK ({_one_of("settled", "unknown", "sent", "confirmed")}),
+        conflicts INTEGER NOT NULL DEFAULT 0,
         keep_until REAL,
         created_at REAL NOT NULL,
         started_at REAL,
@@ -134,7 +135,7 @@ _COLUMNS = """
     namespace, queue, key, round, uid, state, body_sha256, hop, fence, owner, lease_boot, lease_until,
     attempts, crashes, losses, interruptions, first_failed_at, target, due_boot, due, not_before, delay,
     reason, error_class, error_text, checkpoint, checkpoint_fence, export_state, cancel_reason, settled,
-    created_at, started_at, ended_at, worker
+    conflicts, created_at, started_at, ended_at, worker
 """
 _CHECKPOINT_OF_ROUND_BEFORE = """(
     SELECT earlier.checkpoint FROM jobs AS earlier
@@ -223,6 +224,7 @@ CANCEL_UNSEEN = f"""
 """
 SKIP_FENCE = f"UPDATE meta SET next_fence = {_FENCE} + 1"
 """Run it after `CANCEL_UNSEEN`: it skips the number of the inserted row, so that no other row gets that number."""
+CONFLICT = f"UPDATE jobs SET conflicts = conflicts + 1 WHERE {_JOB}"
 CLEAR_CHECKPOINT = f"""
     UPDATE jobs SET checkpoint = NULL, checkpoint_fence = NULL WHERE {_JOB} AND state NOT IN ('running', 'moving')
 """

@@ -241,6 +241,16 @@ class RecordPromises(LedgerBench):
         ledger.settled(token, known=False)
         assert seen(ledger).settled == "confirmed"
 
+    @pytest.mark.parametrize("state", State)
+    def test_a_conflict_is_counted_and_changes_nothing_else(self, ledger: Ledger, state: State) -> None:
+        """`conflict` adds 1 to `conflicts` in every state; without a row it does nothing."""
+        before, _ = in_state(ledger, state)
+        ledger.conflict(JOB)
+        ledger.conflict(JOB)
+        ledger.conflict(replace(JOB, key="unknown"))
+        assert timeless(seen(ledger)) == timeless(replace(before, conflicts=2))
+        assert ledger.read(replace(JOB, key="unknown")) is None
+
     def test_the_record_outlives_the_process(self, ledger: Ledger, tmp_path: Path, clock: FakeClock) -> None:
         """After closing twice and opening again, everything is there, and fences continue."""
         if not self.durable:
