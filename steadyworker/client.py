@@ -203,7 +203,7 @@ class Client:
             )
         name = outgoing.headers[KEY]
         try:
-            if again and (last := links.last_round(line, name)) is not None:
+            if again and links.knows(line) and (last := links.last_round(line, name)) is not None:
                 outgoing = replace(outgoing, headers={**outgoing.headers, ROUND: str(last + 1)})
             adapter.publish(outgoing)
         except (PublishFailed, BrokerUnavailable) as error:
@@ -223,6 +223,8 @@ class Client:
             LedgerUnavailable: The ledger did not respond.
         """
         links, line = self._connected(), line_of(worker, self._options)
+        if not links.knows(line):
+            return None
         job = links.last_job(line, normal_key(key))
         row = links.ledger().read(job)
         if row is None:
@@ -252,9 +254,11 @@ class Client:
         A run under way receives the cancel within 15 s.
         A job that waits, or that the broker has not delivered yet, is not run when it is delivered.
         In both cases the message becomes a dead letter, "cancelled: …".
+        A cancel of a key that the ledger does not know is kept for 14 days.
         A job that has ended does not change.
 
         Raises:
+            UnknownQueue: Neither the broker nor the ledger has a queue of this name; nothing was recorded.
             BrokerUnavailable: The broker, whose identity is the ledger's namespace, did not respond.
             LedgerUnavailable: The ledger did not respond.
         """

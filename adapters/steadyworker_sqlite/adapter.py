@@ -98,6 +98,10 @@ class SqliteAdapter:
         """Return the random id of the file, generated when it was created."""
         return self._publisher.ask(Store.identity)
 
+    def exists(self) -> bool:
+        """Return whether the file exists, and has the queue."""
+        return self.path.exists() and self._publisher.ask(lambda store: store.has_queue(self._spec.queue))
+
     def consumers(self) -> int:
         """Return how many live consumers the queue has."""
         silent_since = self._settings.clock.boottime() - self._silence

@@ -7,7 +7,10 @@ import click
 from steadyworker.cli.settings import find_worker, settings
 from steadyworker.client import Client
 from steadyworker.config.resolve import Options
+from steadyworker.ledger import retention
 from steadyworker.outcome import JobState
+
+KEPT = round(retention.CANCEL_MARK / retention.DAY)
 
 
 @click.command(
@@ -29,15 +32,16 @@ def command(ctx: click.Context, options: Options, *, target: str, key: str, reas
     Cancel a job that is running, waiting, or not yet received.
 
     A running job receives the cancellation within 15 s.
-    A job that waits, or that is not in the ledger yet, does not run when its message arrives.
+    A job that waits does not run when its message arrives.
+    The same holds for a key that the ledger does not know, for 14 days.
     Every cancelled job becomes a dead letter.
-    Exit code 1 means that the job had already ended.
+    Exit code 1 means that the job had already ended, or that there is no such queue.
     """
     with Client.configured(options) as client:
         before = client.cancel(find_worker(target) if ":" in target else target, key, reason)
     match before:
         case None:
-            click.echo(f"{key} is not in the ledger yet: it will not run when its message arrives.")
+            click.echo(f"{key} is not in the ledger yet: it will not run if its message arrives within {KEPT} days.")
         case JobState.DONE | JobState.CANCELLED | JobState.DEAD:
             click.echo(f"{key} is already {before}: nothing was cancelled.", err=True)
             ctx.exit(1)

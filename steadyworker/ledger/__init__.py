@@ -106,6 +106,7 @@ If the owner dies between two steps, the next delivery leads to `Finish`, to `Ac
 Retention of rows
 -----------------
 - `running`, `interrupted`, `moving`: always.
+- `interrupted`, made by a cancel in advance and claimed by no message: 14 days after the last cancel.
 - `moved`: until 14 days after the retry is due.
 - `done`: 24 hours after the broker confirmed the settlement; 14 days where it did not.
 - `dead`: 30 days, or until its dead letter is replayed or dropped.

@@ -193,6 +193,10 @@ class Ledger(Protocol):
         """Bind (namespace, queue) to this broker unless it is bound already; return the identity that it is bound to."""
         ...
 
+    def queues(self, namespace: str) -> Sequence[str]:
+        """Return the queues that are bound in this namespace."""
+        ...
+
     def register(self, owner: str, host: str, queues: Sequence[str]) -> None:
         """Record that this owner lives and consumes these queues; called at each renewal."""
         ...
@@ -282,6 +286,7 @@ class Ledger(Protocol):
         Set a cancel mark, and return the job's state, or None when it had no row.
 
         A job without a row gets one: `interrupted`, for any body.
+        `purge` deletes that row 14 days after the last cancel, unless a message claimed it.
         A job that is `done` or `dead` stays as it is.
         """
         ...

@@ -66,6 +66,11 @@ class MemoryLedger(Ledger):
             return self._bindings.setdefault((namespace, queue), identity)
 
     @override
+    def queues(self, namespace: str) -> Sequence[str]:
+        with self._lock:
+            return [queue for bound, queue in self._bindings if bound == namespace]
+
+    @override
     def register(self, owner: str, host: str, queues: Sequence[str]) -> None:
         with self._lock:
             self._owners[owner] = (host, tuple(queues), self._clock.wall())
@@ -221,10 +226,10 @@ class MemoryLedger(Ledger):
             job = self._jobs.get(id)
             if job is None:
                 job = self._jobs[id] = MemoryJob(id, self._clock.wall())
-                job.cancel_reason = reason
+                job.mark(reason, self._clock.wall())
                 return None
             if job.state not in _ENDED:
-                job.cancel_reason = reason
+                job.mark(reason, self._clock.wall())
             return job.state
 
     @override

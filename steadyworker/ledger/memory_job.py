@@ -113,6 +113,12 @@ class MemoryJob:
         self.ended_at = wall
         self.keep_until = wall + keep
 
+    def mark(self, reason: str, wall: float) -> None:
+        """Set the cancel mark; a row that was never claimed is kept for a while only; `wall` is the wall clock."""
+        self.cancel_reason = reason
+        if self.fence == 0:
+            self.keep_until = wall + retention.CANCEL_MARK
+
     def row(self, now: float, *, lease_over: bool) -> Row:
         """Return the row; `now` is the boot clock."""
         late = 0.0

@@ -135,6 +135,10 @@ class PostgresLedger(Ledger):
         return str(bound)
 
     @override
+    def queues(self, namespace: str) -> Sequence[str]:
+        return [str(queue) for (queue,) in self._ask(sql.QUEUES, {"namespace": namespace})]
+
+    @override
     def register(self, owner: str, host: str, queues: Sequence[str]) -> None:
         lock = str(proof.lock_path(self._owners_dir, owner))
         values = {"owner": owner, "host": host, "lock_path": lock, "queues": list(queues), "boot": proof.boot_id()}
@@ -219,7 +223,8 @@ class PostgresLedger(Ledger):
     @override
     def cancel(self, id: JobId, reason: str) -> State | None:
         ours = secrets.token_hex(16)
-        ((state, uid),) = self._ask(sql.CANCEL, pk_values(id) | {"reason": storable(reason), "uid": ours})
+        mark = {"reason": storable(reason), "uid": ours, "keep_mark": retention.CANCEL_MARK}
+        ((state, uid),) = self._ask(sql.CANCEL, pk_values(id) | mark)
         return None if uid == ours else State(state)
 
     @override

@@ -254,12 +254,17 @@ SETTLED_SENT = f"""
     UPDATE steadyworker_jobs SET settled = 'sent'
     FROM committed WHERE {_RUN} AND state NOT IN ('running', 'moving') AND settled = 'unknown'
 """
-CANCEL = """
-    INSERT INTO steadyworker_jobs AS job (namespace, queue, key, round, uid, state, cancel_reason)
-    VALUES (%(namespace)s, %(queue)s, %(key)s, %(round)s, %(uid)s, 'interrupted', %(reason)s)
-    ON CONFLICT (namespace, queue, key, round) DO UPDATE SET cancel_reason = CASE
-        WHEN job.state IN ('done', 'dead') THEN job.cancel_reason ELSE excluded.cancel_reason
-    END
+# A row without a fence was never claimed: it is there for its cancel mark alone, and is kept for a while only.
+CANCEL = f"""
+    INSERT INTO steadyworker_jobs AS job (namespace, queue, key, round, uid, state, cancel_reason, keep_until)
+    VALUES (
+        %(namespace)s, %(queue)s, %(key)s, %(round)s, %(uid)s, 'interrupted', %(reason)s, {_after("%(keep_mark)s")}
+    )
+    ON CONFLICT (namespace, queue, key, round) DO UPDATE SET
+        cancel_reason = CASE
+            WHEN job.state IN ('done', 'dead') THEN job.cancel_reason ELSE excluded.cancel_reason
+        END,
+        keep_until = CASE job.fence WHEN 0 THEN excluded.keep_until ELSE job.keep_until END
     RETURNING job.state, job.uid
 """
 CONFLICT = f"UPDATE steadyworker_jobs SET conflicts = conflicts + 1 WHERE {_JOB}"
@@ -317,3 +322,4 @@ BIND = """
     INSERT INTO steadyworker_bindings AS bound VALUES (%(namespace)s, %(queue)s, %(identity)s)
     ON CONFLICT (namespace, queue) DO UPDATE SET broker_identity = bound.broker_identity RETURNING broker_identity
 """
+QUEUES = "SELECT queue FROM steadyworker_bindings WHERE namespace = %(namespace)s"

@@ -118,6 +118,11 @@ class SqliteLedger(Ledger):
             return str(db.execute(sql.BOUND, values).fetchone()[0])
 
     @override
+    def queues(self, namespace: str) -> Sequence[str]:
+        with self._file.connection() as db:
+            return [str(queue) for (queue,) in db.execute(sql.QUEUES, {"namespace": namespace})]
+
+    @override
     def register(self, owner: str, host: str, queues: Sequence[str]) -> None:
         lock = str(proof.lock_path(self.owners_dir, owner))
         values = {"owner": owner, "host": host, "lock_path": lock, "queues": json.dumps(list(queues))}
@@ -220,12 +225,13 @@ class SqliteLedger(Ledger):
     @override
     def cancel(self, id: JobId, reason: str) -> State | None:
         values = pk_values(id) | {"reason": storable(reason)}
+        values |= {"now": self._clock.wall(), "keep_mark": retention.CANCEL_MARK}
         with self._file.transaction() as db:
             found = db.execute(sql.STATE_OF, values).fetchone()
             if found is not None:
                 db.execute(sql.CANCEL, values)
                 return State(found[0])
-            values |= self._drawn("") | {"uid": secrets.token_hex(16), "now": self._clock.wall()}
+            values |= self._drawn("") | {"uid": secrets.token_hex(16)}
             db.execute(sql.CANCEL_UNSEEN, values)
             db.execute(sql.SKIP_FENCE, values)
             return None

@@ -217,10 +217,14 @@ SETTLED_SENT = f"""
     WHERE {_JOB} AND uid = :uid AND fence = :fence AND state NOT IN ('running', 'moving') AND settled = 'unknown'
 """
 STATE_OF = f"SELECT state FROM jobs WHERE {_JOB}"
-CANCEL = f"UPDATE jobs SET cancel_reason = :reason WHERE {_JOB} AND state NOT IN ('done', 'dead')"
+# A row without a fence was never claimed: it is there for its cancel mark alone, and is kept for a while only.
+CANCEL = f"""
+    UPDATE jobs SET cancel_reason = :reason, keep_until = iif(fence = 0, :now + :keep_mark, keep_until)
+    WHERE {_JOB} AND state NOT IN ('done', 'dead')
+"""
 CANCEL_UNSEEN = f"""
-    INSERT INTO jobs (rowid, namespace, queue, key, round, uid, state, cancel_reason, created_at)
-    VALUES ({_FENCE}, :namespace, :queue, :key, :round, :uid, 'interrupted', :reason, :now)
+    INSERT INTO jobs (rowid, namespace, queue, key, round, uid, state, cancel_reason, keep_until, created_at)
+    VALUES ({_FENCE}, :namespace, :queue, :key, :round, :uid, 'interrupted', :reason, :now + :keep_mark, :now)
 """
 SKIP_FENCE = f"UPDATE meta SET next_fence = {_FENCE} + 1"
 """Run it after `CANCEL_UNSEEN`: it skips the number of the inserted row, so that no other row gets that number."""
@@ -260,4 +264,5 @@ UNREGISTER = "DELETE FROM owners WHERE owner = :owner"
 OWNERS = "SELECT owner, host, queues, seen_at FROM owners WHERE seen_at > :now - :keep_owners"
 BIND = "INSERT INTO bindings VALUES (:namespace, :queue, :identity) ON CONFLICT DO NOTHING"
 BOUND = "SELECT broker_identity FROM bindings WHERE namespace = :namespace AND queue = :queue"
+QUEUES = "SELECT queue FROM bindings WHERE namespace = :namespace"
 LEDGER_ID = "SELECT ledger_id FROM meta"
