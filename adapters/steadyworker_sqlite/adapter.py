@@ -23,6 +23,7 @@ from steadyworker.adapter import (
 )
 from steadyworker.errors import BrokerUnavailable, Unsettled
 from steadyworker.system.mounts import mounted
+from steadyworker.system.private import access_findings
 from steadyworker_sqlite.connection import Connection, delivery_of, numbers_of
 from steadyworker_sqlite.errors import Unusable, translated
 from steadyworker_sqlite.presence import Presence, is_gone
@@ -126,7 +127,8 @@ class SqliteAdapter:
             queues = () if self._declares else (spec.queue, spec.dead_letter_queue)
             missing = [queue for queue in queues if not store.has_queue(queue)]
         return [
-            Finding("error", f"Expected the queue {queue!r} in {self.path}, got none.", remedy) for queue in missing
+            *access_findings("the broker file", self.path),
+            *(Finding("error", f"Expected the queue {queue!r} in {self.path}, got none.", remedy) for queue in missing),
         ]
 
     @contextmanager

@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from steadyworker.adapter import Clock, Headers
+from steadyworker.system.private import make_private_file, make_private_folder
 from steadyworker_sqlite.errors import Evicted, Replaced, Unusable, translated
 
 APPLICATION_ID = 0x53744277
@@ -111,7 +112,8 @@ class Store:
         self._durable: bool | None = None
         with translated(path):
             if create:
-                path.parent.mkdir(parents=True, exist_ok=True)
+                make_private_folder(path.parent)
+                make_private_file(path)
             elif not path.exists():
                 raise FileNotFoundError(None, "no such file: start a worker, or send a message, to create it")
             self._db = sqlite3.connect(path, timeout=BUSY_SECONDS, isolation_level=None, check_same_thread=False)

@@ -23,6 +23,7 @@ from pathlib import Path
 from urllib.parse import quote, unquote
 
 from steadyworker.errors import LedgerUnavailable
+from steadyworker.system.private import FILE, make_private_folder
 
 _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 
@@ -129,9 +130,9 @@ def sweep(directory: Path, is_needed: Callable[[str], bool]) -> None:
 
 def _create(path: Path) -> int:
     """Open and lock the file; start again when a sweep removed it between the two."""
-    path.parent.mkdir(parents=True, exist_ok=True)
+    make_private_folder(path.parent)
     while True:
-        fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, FILE)
         try:
             fcntl.flock(fd, fcntl.LOCK_EX)
             if _is_at(path, fd):

@@ -25,6 +25,7 @@ from typing_extensions import override
 from steadyworker.clock import Clock
 from steadyworker.errors import ConfigError, LedgerUnavailable
 from steadyworker.ledger.sqlite import schema as sql
+from steadyworker.system.private import make_private_file, make_private_folder
 
 _OLDEST_SQLITE = (3, 37, 0)  # the first with STRICT tables
 _PAUSE = 0.01
@@ -208,12 +209,14 @@ class LedgerFile:
         mode = "rw" if self._was_open else "rwc"
         if not self._was_open:
             try:
-                self.path.parent.mkdir(parents=True, exist_ok=True)
+                make_private_folder(self.path.parent)
             except OSError as error:
                 raise ConfigError(
                     f"Expected to create the directory of the ledger {self.path}, got {error.strerror}: "
                     "make its parent writable for this user, or name another file."
                 ) from error
+            with suppress(OSError):  # SQLite names the cause
+                make_private_file(self.path)
         return sqlite3.connect(
             f"file:{quote(str(self.path))}?mode={mode}",
             uri=True,

@@ -43,6 +43,7 @@ from steadyworker.ledger.sqlite.file import LedgerFile
 from steadyworker.ledger.sqlite.place import place_findings
 from steadyworker.ledger.sqlite.rows import new_row, progress_of, row_of, storable, verdict_values
 from steadyworker.outcome import Counters
+from steadyworker.system.private import access_findings
 
 _PAGE_ROWS = 200
 _PURGE_ROWS = 500
@@ -108,6 +109,8 @@ class SqliteLedger(Ledger):
             self.ledger_id()
         except ConfigError as error:
             found.append(Finding("error", str(error), "do what the message asks, then run `steadyworker check` again."))
+        else:
+            found += access_findings("the ledger", self._path)
         return [*found, *place_findings(self._path.resolve())]
 
     @override
