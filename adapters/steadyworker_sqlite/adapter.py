@@ -29,7 +29,7 @@ from steadyworker_sqlite.errors import Unusable, translated
 from steadyworker_sqlite.presence import Presence, is_gone
 from steadyworker_sqlite.publisher import Publisher
 from steadyworker_sqlite.session import SILENCE, evict_the_gone
-from steadyworker_sqlite.store import Entry, Store
+from steadyworker_sqlite.store import BrokerFile, Entry, Store
 from steadyworker_sqlite.topology import HEADER_BYTES, place_findings
 
 
@@ -50,8 +50,9 @@ class SqliteAdapter:
         self._settings = settings
         self._silence = silence
         self._declares = settings.topology == "declare"
-        self._publisher = Publisher(path, settings.clock, declare=self._declares)
-        self._connection = Connection(path, spec, settings, silence)
+        self._file = BrokerFile(path, settings.clock, create=self._declares)
+        self._publisher = Publisher(self._file, declare=self._declares)
+        self._connection = Connection(self._file, spec, settings, silence)
 
     @property
     def capabilities(self) -> Capabilities:
@@ -136,7 +137,7 @@ class SqliteAdapter:
         """Open the dead letters, held by a presence of their own: if the reader is killed, they are released too."""
         queue = self._spec.dead_letter_queue
         with ExitStack() as stack:
-            store = Store(self.path, self._settings.clock, create=self._declares)
+            store = self._file.open()
             stack.callback(store.close)
             with translated(self.path):
                 presence = Presence(store.folder, stamp=None)  # reading one dead letter may take hours

@@ -13,9 +13,10 @@ import json
 import sqlite3
 import uuid
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
+from urllib.parse import quote
 
 from steadyworker.adapter import Clock, Headers
 from steadyworker.system.private import make_private_file, make_private_folder
@@ -96,6 +97,54 @@ class Peer:
     reads: bool
 
 
+class BrokerFile:
+    """
+    The broker file, as one adapter opens it: created by the first `open` at most, and the same broker ever after.
+
+    A broker that is made again has another identity: no cancel would reach it, and every key would be new to it.
+
+    Args:
+        path: The broker file.
+        clock: The clock for due times.
+        create: True if the first `open` may create the file.
+    """
+
+    def __init__(self, path: Path, clock: Clock, *, create: bool) -> None:
+        self.path = path
+        self.folder = path.with_name(path.name + ".consumers")
+        self._clock = clock
+        self._create = create
+        self._identity: str | None = None
+
+    def open(self) -> Store:
+        """
+        Open a connection.
+
+        Raises:
+            Unusable: The file is missing, but its folder shows that it was there before.
+            Replaced: It was open before, and is missing now, or is another broker.
+        """
+        if not self.path.exists() and (self._identity is not None or self.folder.exists()):
+            kind = Unusable if self._identity is None else Replaced
+            raise kind(f"Expected the broker file {self.path}, but it was removed: {self._remedy()}")
+        store = Store(self.path, self._clock, create=self._create and self._identity is None)
+        with ExitStack() as undo:
+            undo.callback(store.close)
+            identity = store.identity()
+            if self._identity not in (None, identity):
+                got = f"got the broker {identity}: {self._remedy()}"
+                raise Replaced(f"Expected the broker {self._identity} in {self.path}, {got}")
+            undo.pop_all()
+        self._identity = identity
+        return store
+
+    def _remedy(self) -> str:
+        return (
+            "restore it; or, to begin with an empty broker, stop every process that uses it, "
+            f"and remove {self.folder.name} beside it."
+        )
+
+
 class Store:
     """
     One connection to the broker file.
@@ -116,7 +165,10 @@ class Store:
                 make_private_file(path)
             elif not path.exists():
                 raise FileNotFoundError(None, "no such file: start a worker, or send a message, to create it")
-            self._db = sqlite3.connect(path, timeout=BUSY_SECONDS, isolation_level=None, check_same_thread=False)
+            where = f"file:{quote(str(path))}?mode=rw"  # never creates a file
+            self._db = sqlite3.connect(
+                where, uri=True, timeout=BUSY_SECONDS, isolation_level=None, check_same_thread=False
+            )
         try:
             self._open()
             self._inode = _inode(path)

@@ -104,17 +104,22 @@ def is_dead(directory: Path, owner: str) -> bool:
     if boot != boot_id() and host != socket.gethostname():
         return False
     try:
-        fd = os.open(lock_path(directory, owner), os.O_RDONLY | os.O_CLOEXEC)
+        return _is_free(lock_path(directory, owner))
     except OSError:
         return False
+
+
+def any_held(directory: Path) -> bool:
+    """Return whether a process of this host holds an owner lock in this directory."""
     try:
-        # Shared, so that two processes that check at once do not take each other for the owner.
-        fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        locks = list(directory.iterdir())
     except OSError:
         return False
-    finally:
-        os.close(fd)
-    return True
+    for lock in locks:
+        with suppress(OSError):  # removed meanwhile, or another user's
+            if not _is_free(lock):
+                return True
+    return False
 
 
 def sweep(directory: Path, is_needed: Callable[[str], bool]) -> None:
@@ -151,6 +156,19 @@ def _remove_free(path: Path, is_needed: Callable[[str], bool]) -> None:
             path.unlink()
     finally:
         os.close(fd)
+
+
+def _is_free(path: Path) -> bool:
+    """Return whether no process holds the lock; raise OSError if the file is missing or cannot be read."""
+    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        # Shared, so that two processes that check at once do not take each other for the owner.
+        fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except OSError:
+        return False
+    finally:
+        os.close(fd)
+    return True
 
 
 def _is_at(path: Path, fd: int) -> bool:

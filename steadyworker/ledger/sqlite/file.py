@@ -12,7 +12,7 @@ import secrets
 import sqlite3
 import time
 from collections import deque
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, suppress
 from pathlib import Path
 from threading import Lock
@@ -65,18 +65,20 @@ class LedgerFile:
         synchronous: `normal` or `full`, SQLite's levels: what a commit survives.
         call: Seconds that one call may wait for another process or thread.
         clock: Limits the waits.
+        in_use: Returns whether another process still uses a ledger at this path; then a missing file was removed.
 
     Raises:
         ConfigError: At the first call, for a fault that no retry can cure: no ledger, another schema, not writable.
         LedgerUnavailable: For all other faults, and for all faults once the ledger was open.
     """
 
-    def __init__(self, path: Path, synchronous: str, call: float, clock: Clock) -> None:
+    def __init__(self, path: Path, synchronous: str, call: float, clock: Clock, in_use: Callable[[], bool]) -> None:
         self.path = path.absolute()
         self._name = str(self.path)
         self._synchronous = synchronous
         self._call = call
         self._clock = clock
+        self._in_use = in_use
         self._lock = Lock()
         self._connection: sqlite3.Connection | None = None
         self._level = ""
@@ -171,6 +173,11 @@ class LedgerFile:
         if before is None and self._was_open:
             raise LedgerUnavailable(
                 f"Expected the ledger {self.path}, but it is gone: put it back, or restart to begin with an empty one."
+            )
+        if before is None and self._in_use():
+            raise ConfigError(
+                f"Expected the ledger {self.path}, but it was removed, and a worker process still uses it: "
+                "put it back, or stop every worker process that uses it to begin with an empty one."
             )
         connection = self._connect()
         try:

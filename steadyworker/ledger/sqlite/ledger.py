@@ -79,7 +79,7 @@ class SqliteLedger(Ledger):
             raise ConfigError(
                 f"Expected synchronous=normal or synchronous=full, got {synchronous!r}: choose one of them."
             )
-        self._file = LedgerFile(path, synchronous, times.call_timeout, clock)
+        self._file = LedgerFile(path, synchronous, times.call_timeout, clock, lambda: proof.any_held(self.owners_dir))
         self._path = self._file.path
         self._clock = clock
         self._times = times
