@@ -202,7 +202,7 @@ class Ledger(Protocol):
         ...
 
     def unregister(self, owner: str) -> None:
-        """Remove an owner that ended in good order."""
+        """Remove an owner that ended in good order, and its lock, unless a row still names it."""
         ...
 
     def owners(self) -> Sequence[OwnerSeen]:

@@ -148,6 +148,8 @@ class PostgresLedger(Ledger):
     @override
     def unregister(self, owner: str) -> None:
         self._tell(sql.UNREGISTER, {"owner": owner})
+        if not self._holding([owner]):
+            proof.remove_own(self._owners_dir, owner)
 
     @override
     def owners(self) -> Sequence[OwnerSeen]:
@@ -271,13 +273,17 @@ class PostgresLedger(Ledger):
             if batch < _PURGE_ROWS:
                 break
         self._tell(sql.PURGE_OWNERS, {"keep_owners": retention.OWNERS})
-        proof.sweep(self._owners_dir, lambda owner: bool(self._ask(sql.HOLDS, {"owner": owner})))
+        proof.sweep(self._owners_dir, self._holding)
         return removed
 
     @override
     def close(self) -> None:
         self._record.close()
         self._renewals.close()
+
+    def _holding(self, owners: Sequence[str]) -> frozenset[str]:
+        """Return those of these owners that rows still name."""
+        return frozenset(owner for (owner,) in self._ask(sql.HOLDING, {"owners": list(owners)}))
 
     def _ask(self, statement: LiteralString, values: Mapping[str, Any]) -> list[tuple[Any, ...]]:
         with self._record.connection() as db:

@@ -308,7 +308,10 @@ PURGE = f"""
     )
 """
 PURGE_OWNERS = f"DELETE FROM steadyworker_owners WHERE seen_at <= {_NOW} - make_interval(secs => %(keep_owners)s)"
-HOLDS = "SELECT 1 FROM steadyworker_jobs WHERE owner = %(owner)s LIMIT 1"
+HOLDING = """
+    SELECT asked.owner FROM unnest(%(owners)s::text[]) AS asked (owner)
+    WHERE EXISTS (SELECT FROM steadyworker_jobs AS job WHERE job.owner = asked.owner)
+"""
 REGISTER = f"""
     INSERT INTO steadyworker_owners VALUES (%(owner)s, %(host)s, %(boot)s, %(lock_path)s, %(queues)s, {_NOW})
     ON CONFLICT (owner) DO UPDATE SET host = excluded.host, queues = excluded.queues, seen_at = excluded.seen_at

@@ -136,6 +136,8 @@ class SqliteLedger(Ledger):
     def unregister(self, owner: str) -> None:
         with self._file.connection() as db:
             db.execute(sql.UNREGISTER, {"owner": owner})
+        if not self._holding([owner]):
+            proof.remove_own(self.owners_dir, owner)
 
     @override
     def owners(self) -> Sequence[OwnerSeen]:
@@ -292,16 +294,17 @@ class SqliteLedger(Ledger):
                 break
         with self._file.connection() as db:
             db.execute(sql.PURGE_OWNERS, {"now": now, "keep_owners": retention.OWNERS})
-        proof.sweep(self.owners_dir, self._holds)
+        proof.sweep(self.owners_dir, self._holding)
         return removed
 
     @override
     def close(self) -> None:
         self._file.close()
 
-    def _holds(self, owner: str) -> bool:
+    def _holding(self, owners: Sequence[str]) -> frozenset[str]:
+        """Return those of these owners that rows still name."""
         with self._file.connection() as db:
-            return db.execute(sql.HOLDS, {"owner": owner}).fetchone() is not None
+            return frozenset(owner for (owner,) in db.execute(sql.HOLDING, {"owners": json.dumps(list(owners))}))
 
     def _write(self, statement: str, token: Token, values: Values, synchronous: str | None = None) -> bool:
         """Run one statement on the row of this token; return True, or False when the ledger refused it."""

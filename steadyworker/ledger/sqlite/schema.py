@@ -9,7 +9,7 @@ Times that are for people or age rows (`…_at`, `not_before`, `keep_until`) are
 
 from __future__ import annotations
 
-SCHEMA_VERSION = 4
+SCHEMA_VERSION = 5
 """The version of the tables, raised with every change; a ledger of any other version is refused."""
 
 APPLICATION_ID = 0x53574C47
@@ -85,6 +85,7 @@ CREATE = (
     ) STRICT
     """,
     "CREATE UNIQUE INDEX jobs_by_uid ON jobs (uid)",
+    "CREATE INDEX jobs_held ON jobs (owner) WHERE owner IS NOT NULL",
     "CREATE INDEX jobs_to_purge ON jobs (keep_until) WHERE keep_until IS NOT NULL",
     """
     CREATE TABLE progress (
@@ -255,7 +256,10 @@ FORGET = f"""
 """
 PURGE = "DELETE FROM jobs WHERE rowid IN (SELECT rowid FROM jobs WHERE keep_until <= :now LIMIT :rows)"
 PURGE_OWNERS = "DELETE FROM owners WHERE seen_at <= :now - :keep_owners"
-HOLDS = "SELECT 1 FROM jobs WHERE owner = :owner LIMIT 1"
+HOLDING = """
+    SELECT asked.value FROM json_each(:owners) AS asked
+    WHERE EXISTS (SELECT 1 FROM jobs INDEXED BY jobs_held WHERE owner = asked.value)
+"""
 REGISTER = """
     INSERT INTO owners VALUES (:owner, :host, :boot, :lock_path, :queues, :now)
     ON CONFLICT DO UPDATE SET host = excluded.host, queues = excluded.queues, seen_at = excluded.seen_at
