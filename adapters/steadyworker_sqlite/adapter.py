@@ -29,7 +29,7 @@ from steadyworker_sqlite.errors import Unusable, translated
 from steadyworker_sqlite.presence import Presence, is_gone
 from steadyworker_sqlite.publisher import Publisher
 from steadyworker_sqlite.session import SILENCE, evict_the_gone
-from steadyworker_sqlite.store import BrokerFile, Entry, Store
+from steadyworker_sqlite.store import FIRST, BrokerFile, Entry, Store
 from steadyworker_sqlite.topology import HEADER_BYTES, place_findings
 
 
@@ -169,11 +169,14 @@ class SqliteDeadLetters:
 
     def __iter__(self) -> Iterator[Delivery]:
         newest = self._store.last(self._queue)  # later ones are left to the next reader
+        place = FIRST
         while True:
+            # From the last place on: else each letter would begin with a search through all that are held.
             with self._store.transaction(durable=False):
-                taken = self._store.take(self._reader, self._queue, limit=1, upto=newest)
+                taken = self._store.take(self._reader, self._queue, limit=1, upto=newest, after=place)
             if not taken:
                 return
+            place = taken[0].place
             yield delivery_of(0, taken[0])
 
     def publish(self, message: OutgoingMessage) -> None:

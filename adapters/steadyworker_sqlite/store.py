@@ -27,6 +27,12 @@ SCHEMA = 2
 BUSY_SECONDS = 5.0
 _NO_LIMIT = (1 << 63) - 1
 
+Place = tuple[float, int]
+"""A message's place in its queue: due time, then number."""
+
+FIRST: Place = (float("-inf"), 0)
+"""The place before every message."""
+
 _TABLES = """
 CREATE TABLE meta (name TEXT PRIMARY KEY, value ANY) STRICT, WITHOUT ROWID;
 CREATE TABLE queues (name TEXT PRIMARY KEY) STRICT, WITHOUT ROWID;
@@ -85,6 +91,7 @@ class Taken:
     body: bytes
     sent_at: float
     certain: bool
+    place: Place
 
 
 @dataclass(frozen=True, slots=True)
@@ -277,14 +284,16 @@ class Store:
             row = self._db.execute("SELECT coalesce(max(seq), 0) FROM messages WHERE queue = ?", (queue,)).fetchone()
         return int(row[0])
 
-    def take(self, consumer: int, queue: str, limit: int, upto: int = _NO_LIMIT) -> list[Taken]:
-        """Take free messages that are due, ordered by due time, none newer than `upto`; within a transaction."""
+    def take(self, consumer: int, queue: str, limit: int, upto: int = _NO_LIMIT, after: Place = FIRST) -> list[Taken]:
+        """Take free messages that are due, ordered by due time, after this place and none newer than `upto`; within a transaction."""
+        due, seq = after
         taken = [
-            Taken(seq, count + 1, queue, id_, json.loads(headers), body, sent_at, certain=seq > self._uncertain)
-            for seq, count, id_, headers, body, sent_at in self._db.execute(
-                f"SELECT m.seq, coalesce(h.count, 0), m.message_id, m.headers, m.body, m.sent_at {_READY}"
-                " AND m.due <= :now AND m.seq <= :upto ORDER BY m.due, m.seq LIMIT :limit",
-                {"queue": queue, "now": self._clock.boottime(), "upto": upto, "limit": limit},
+            Taken(seq, count + 1, queue, id_, json.loads(headers), body, sent_at, seq > self._uncertain, (due, seq))
+            for seq, count, id_, headers, body, sent_at, due in self._db.execute(
+                f"SELECT m.seq, coalesce(h.count, 0), m.message_id, m.headers, m.body, m.sent_at, m.due {_READY}"
+                " AND (m.due, m.seq) > (:due, :seq) AND m.due <= :now AND m.seq <= :upto"
+                " ORDER BY m.due, m.seq LIMIT :limit",
+                {"queue": queue, "now": self._clock.boottime(), "upto": upto, "limit": limit, "due": due, "seq": seq},
             )
         ]
         self._db.executemany(

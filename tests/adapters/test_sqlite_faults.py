@@ -191,6 +191,35 @@ def test_another_broker_at_the_path_is_refused_until_the_own_one_is_back(
     assert worker.delivery(eventually).headers[KEY] == "k-1"
 
 
+def test_the_work_to_list_dead_letters_grows_with_their_number_and_not_with_its_square(tmp_path: Path) -> None:
+    """Counted in steps of SQLite's machine, which no busy neighbour changes; four times the letters, not sixteen times the work."""
+
+    def steps(count: int) -> int:
+        adapter = SqliteAdapter(tmp_path / f"{count}.db", SPEC, Settings())
+        adapter.publish(work(to=Target.DEAD))
+        with closing(sqlite3.connect(adapter.path)) as db, db:
+            db.execute(
+                "INSERT INTO messages (queue, message_id, headers, due, due_wall, sent_at, body)"
+                " SELECT queue, message_id, headers, due - i * 1e-6, due_wall, sent_at, body FROM messages,"
+                " (WITH RECURSIVE n (i) AS (SELECT 2 UNION ALL SELECT i + 1 FROM n WHERE i < ?) SELECT i FROM n)",
+                (count,),
+            )
+        taken = 0
+
+        def step() -> int:
+            nonlocal taken
+            taken += 1
+            return 0
+
+        with adapter.dead_letters() as letters:
+            letters._store._db.set_progress_handler(step, 100)
+            assert sum(1 for _ in letters) == count
+        adapter.stop(5)
+        return taken
+
+    assert steps(2000) < 6 * steps(500)
+
+
 def unlink(path: Path) -> None:
     for part in path.parent.glob(f"{path.name}*"):
         if part.is_file():
