@@ -68,6 +68,7 @@ class Client:
 
     Args:
         broker: URL of the broker; by default the setting of the environment or of `steadyworker.toml`.
+            In a handler, the arguments of its worker process count before these.
         ledger: URL of the ledger, with the same default; only `status`, `cancel` and `send(again=True)` use it.
 
     Raises:
