@@ -42,6 +42,7 @@ class JobStatus:
         attempts, crashes, losses, interruptions: The four counters.
         done, total, note: The last progress of its last run, or None and "".
         reason: The reason for this state: the last failure, or the dead letter's reason.
+        conflicts: The number of messages with this key and another payload; each became a dead letter, `key-conflict`.
         started_at, ended_at, last_progress: Seconds since 1970 in UTC.
     """
 
@@ -58,6 +59,7 @@ class JobStatus:
     started_at: float | None
     ended_at: float | None
     last_progress: float | None
+    conflicts: int = 0
 
 
 class Client:
@@ -66,6 +68,7 @@ class Client:
 
     Args:
         broker: URL of the broker; by default the setting of the environment or of `steadyworker.toml`.
+            In a handler, the arguments of its worker process count before these.
         ledger: URL of the ledger, with the same default; only `status`, `cancel` and `send(again=True)` use it.
 
     Raises:
@@ -201,7 +204,7 @@ class Client:
             )
         name = outgoing.headers[KEY]
         try:
-            if again and (last := links.last_round(line, name)) is not None:
+            if again and links.knows(line) and (last := links.last_round(line, name)) is not None:
                 outgoing = replace(outgoing, headers={**outgoing.headers, ROUND: str(last + 1)})
             adapter.publish(outgoing)
         except (PublishFailed, BrokerUnavailable) as error:
@@ -221,6 +224,8 @@ class Client:
             LedgerUnavailable: The ledger did not respond.
         """
         links, line = self._connected(), line_of(worker, self._options)
+        if not links.knows(line):
+            return None
         job = links.last_job(line, normal_key(key))
         row = links.ledger().read(job)
         if row is None:
@@ -240,6 +245,7 @@ class Client:
             started_at=row.started_at,
             ended_at=row.ended_at,
             last_progress=progress.at if progress else None,
+            conflicts=row.conflicts,
         )
 
     def cancel(self, worker: type[Worker[Any, Any]] | str, key: str, reason: str) -> JobState | None:
@@ -249,9 +255,11 @@ class Client:
         A run under way receives the cancel within 15 s.
         A job that waits, or that the broker has not delivered yet, is not run when it is delivered.
         In both cases the message becomes a dead letter, "cancelled: …".
+        A cancel of a key that the ledger does not know is kept for 14 days.
         A job that has ended does not change.
 
         Raises:
+            UnknownQueue: Neither the broker nor the ledger has a queue of this name; nothing was recorded.
             BrokerUnavailable: The broker, whose identity is the ledger's namespace, did not respond.
             LedgerUnavailable: The ledger did not respond.
         """

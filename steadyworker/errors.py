@@ -8,6 +8,7 @@ Every exception that SteadyWorker raises or handles.
     └── Exception
         └── SteadyWorkerError
             ├── ConfigError          a wrong setting, a failed check or a refused login: exit code 78, with findings
+            ├── UnknownQueue         neither the broker nor the ledger has a queue of this name
             ├── SendError            the message may or may not have arrived: send again with the same key
             ├── BadPayload           the payload does not decode: becomes the dead letter's reason
             ├── ExportError          the export is not possible
@@ -58,6 +59,10 @@ class ConfigError(SteadyWorkerError):
     def __init__(self, message: str, findings: Sequence[Finding] = ()) -> None:
         super().__init__(message)
         self.findings = tuple(findings)
+
+
+class UnknownQueue(SteadyWorkerError):
+    """The name of a queue that neither the broker nor the ledger has; the text names similar ones."""
 
 
 class SendError(SteadyWorkerError):

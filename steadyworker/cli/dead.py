@@ -60,7 +60,7 @@ def command() -> None:
 def list_(options: Options, *, target: str, as_json: bool) -> None:
     """List dead letters, oldest first."""
     with _opened(target, options) as queue:
-        letters = queue.letters()
+        letters = queue.letters(bodies=False)
     if as_json:
         for letter in letters:
             json_line(_record(letter))

@@ -35,7 +35,7 @@ The hop counts the messages of a job: 0 for the first, one more for each retry.
 | row | hop of the delivery | held by | action |
 |---|---|---|---|
 | none | any | - | `Claim`: run the job, with the counters from the message's headers |
-| any state, another body | any | any | `KeyConflict`: dead-letter the delivery, leave the row as it is |
+| any state, another body | any | any | `KeyConflict`: dead-letter the delivery, and count it in the row, which otherwise stays as it is |
 | done, dead | any | any | `AckDuplicate`: acknowledge the delivery, run nothing |
 | any other state | lower than the row's | any | `AckDuplicate`: a retry has replaced this message |
 | interrupted | same or higher | - | `Claim` |
@@ -106,6 +106,7 @@ If the owner dies between two steps, the next delivery leads to `Finish`, to `Ac
 Retention of rows
 -----------------
 - `running`, `interrupted`, `moving`: always.
+- `interrupted`, made by a cancel in advance and claimed by no message: 14 days after the last cancel.
 - `moved`: until 14 days after the retry is due.
 - `done`: 24 hours after the broker confirmed the settlement; 14 days where it did not.
 - `dead`: 30 days, or until its dead letter is replayed or dropped.

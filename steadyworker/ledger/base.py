@@ -65,6 +65,7 @@ class Row(Struct, frozen=True):
         due_in: Seconds until the retry is due, by the ledger's clock; 0 when there is none or it is due.
         late_by: Seconds since the lease ended (running, moving) or since the retry was due (moved), else 0; for people.
         target: The settlement's target, for `moving`, `moved` and `dead`.
+        conflicts: The number of messages with this key and another body that became dead letters; for people.
         created_at, started_at, ended_at: Wall clock, for people only.
     """
 
@@ -89,6 +90,7 @@ class Row(Struct, frozen=True):
     export_state: bytes | None = None
     cancel_reason: str | None = None
     settled: str = "unknown"
+    conflicts: int = 0
     created_at: float = 0.0
     started_at: float | None = None
     ended_at: float | None = None
@@ -191,12 +193,16 @@ class Ledger(Protocol):
         """Bind (namespace, queue) to this broker unless it is bound already; return the identity that it is bound to."""
         ...
 
+    def queues(self, namespace: str) -> Sequence[str]:
+        """Return the queues that are bound in this namespace."""
+        ...
+
     def register(self, owner: str, host: str, queues: Sequence[str]) -> None:
         """Record that this owner lives and consumes these queues; called at each renewal."""
         ...
 
     def unregister(self, owner: str) -> None:
-        """Remove an owner that ended in good order."""
+        """Remove an owner that ended in good order, and its lock, unless a row still names it."""
         ...
 
     def owners(self) -> Sequence[OwnerSeen]:
@@ -280,8 +286,13 @@ class Ledger(Protocol):
         Set a cancel mark, and return the job's state, or None when it had no row.
 
         A job without a row gets one: `interrupted`, for any body.
+        `purge` deletes that row 14 days after the last cancel, unless a message claimed it.
         A job that is `done` or `dead` stays as it is.
         """
+        ...
+
+    def conflict(self, id: JobId) -> None:
+        """Count a message that has this job's key and another body; nothing else of the row changes."""
         ...
 
     def clear_checkpoint(self, id: JobId) -> None:

@@ -67,6 +67,11 @@ class MemoryLedger(Ledger):
             return self._bindings.setdefault((namespace, queue), identity)
 
     @override
+    def queues(self, namespace: str) -> Sequence[str]:
+        with self._lock:
+            return [queue for bound, queue in self._bindings if bound == namespace]
+
+    @override
     def register(self, owner: str, host: str, queues: Sequence[str]) -> None:
         with self._lock:
             self._owners[owner] = (host, tuple(queues), self._clock.wall())
@@ -222,11 +227,18 @@ class MemoryLedger(Ledger):
             job = self._jobs.get(id)
             if job is None:
                 job = self._jobs[id] = MemoryJob(id, self._clock.wall())
-                job.cancel_reason = reason
+                job.mark(reason, self._clock.wall())
                 return None
             if job.state not in _ENDED:
-                job.cancel_reason = reason
+                job.mark(reason, self._clock.wall())
             return job.state
+
+    @override
+    def conflict(self, id: JobId) -> None:
+        with self._lock:
+            job = self._jobs.get(id)
+            if job is not None:
+                job.conflicts += 1
 
     @override
     def clear_checkpoint(self, id: JobId) -> None:

@@ -20,6 +20,7 @@ A worker process from its start to its exit code: signals, the one stop budget, 
 from __future__ import annotations
 
 import queue
+import random
 import signal
 import threading
 from collections.abc import Callable, Sequence
@@ -57,6 +58,8 @@ _LOOK_SOON = 0.02
 _AGAIN = RetryPolicy(wait=wait_random_exponential(multiplier=1, max=10, min=0.5))
 _FORCE_TAKES = 0.25
 _PURGE_EVERY = 3600.0
+_PURGE_FIRST = 3.0
+"""The first purge comes within so many seconds of the start, at random: short-lived processes purge too, and not all at once."""
 
 
 class Service:
@@ -85,7 +88,7 @@ class Service:
         self._signals = 0
         self._code = EX_OK
         self._reasons = StopConditions(options, clock.monotonic())
-        self._purged_at = clock.monotonic()
+        self._purge_at = clock.monotonic() + random.uniform(0, _PURGE_FIRST)  # noqa: S311 - spreads load, keeps no secret
         self._quieted = False
         self._threads: list[threading.Thread] = []
 
@@ -280,8 +283,8 @@ class Service:
             self._code = code
             self.drain(reason)
             return
-        if now - self._purged_at > _PURGE_EVERY:
-            self._purged_at = now
+        if now >= self._purge_at:
+            self._purge_at = now + _PURGE_EVERY
             threading.Thread(target=assembly.purge, name="purge", daemon=True).start()
 
     # --- stages ----------------------------------------------------------------------------------------------------

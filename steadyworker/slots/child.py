@@ -60,6 +60,7 @@ from steadyworker.slots.frames import (
     over,
     packed,
 )
+from steadyworker.slots.inherited import take_settings
 from steadyworker.telemetry import logs
 from steadyworker.worker import load_worker
 
@@ -91,6 +92,7 @@ class Child:
         logs.configure(cast(Literal["auto", "json", "pretty"], hello.log_format), hello.log_level)
         log = logs.get_logger("steadyworker.slots.child")
         sys.path[:] = hello.path
+        take_settings(hello.settings)
         threading.Thread(target=self._listen, args=(hello.silence,), name="steadyworker-child", daemon=True).start()
         try:
             executor = Executor(load_worker(hello.target)(), self._clock)

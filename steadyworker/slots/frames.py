@@ -43,13 +43,18 @@ class Frame(msgspec.Struct, tag=True, array_like=True, gc=False):
 
 
 class Hello(Frame):
-    """The child's import target, `sys.path` and log settings; `silence`: seconds without a frame after which it ends."""
+    """
+    The child's import target, `sys.path`, log settings, and the worker process's settings as environment variables.
+
+    `silence`: seconds without a frame after which the child ends.
+    """
 
     target: str
     path: list[str]
     log_format: str
     log_level: str
     silence: float
+    settings: dict[str, str]
 
 
 class Begin(Frame):

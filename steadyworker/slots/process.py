@@ -47,6 +47,7 @@ from steadyworker.slots.frames import (
     Warm,
     outcome_of,
 )
+from steadyworker.slots.inherited import settings
 from steadyworker.slots.limits import Limits
 from steadyworker.slots.spare import Spare, start
 from steadyworker.slots.spawn import ChildProcess, Waker
@@ -211,7 +212,7 @@ class ProcessSlot:
 
     def _spawn(self) -> ChildState:
         started = (self._spare.take() if self._spare is not None else None) or start()
-        hello = Hello(self._spec.target, list(sys.path), *self._log, self._silence)
+        hello = Hello(self._spec.target, list(sys.path), *self._log, self._silence, settings())
         child = ChildProcess(started, hello, self._held, self._waker)
         with self._lock:
             self._state = state = ChildState(

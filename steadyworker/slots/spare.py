@@ -23,6 +23,7 @@ from types import TracebackType
 from typing import NamedTuple, Self
 
 from steadyworker.lifecycle import STOP_SIGNALS
+from steadyworker.slots.inherited import PREFIX
 
 # Variables that systemd sets for the worker process, not for its children.
 _NOT_INHERITED = frozenset(
@@ -111,5 +112,6 @@ def _environment() -> dict[str, str]:
 
 
 def _place() -> tuple[dict[str, str], Path]:
-    """Return what a child inherits, and a user's module may change during its import."""
-    return _environment(), Path.cwd()
+    """Return what a child inherits, and a user's module may change during its import; Hello brings the settings."""
+    inherited = _environment()
+    return {name: value for name, value in inherited.items() if not name.startswith(PREFIX)}, Path.cwd()

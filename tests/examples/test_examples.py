@@ -18,6 +18,7 @@ import pytest
 
 from steadyworker.exports import Manifest, verify
 from tests.examples.conftest import EXAMPLES, Shell
+from tests.examples.pages import Page
 from tests.exports.spark.archives import share
 
 COLUMNS = ("id", "merchant", "paid_at", "amount", "currency", "status", "note")
@@ -173,6 +174,26 @@ def test_a_place_that_does_not_fit_is_a_dead_letter_that_says_so(folder: Path, s
     )
     assert "expected columns price in " in said
     assert "expected .parquet or .csv files, got none at nowhere" in said
+
+
+@pytest.mark.parametrize("isolation", ["process", "thread"])
+def test_a_chained_job_goes_to_the_broker_that_the_flags_of_run_name(
+    tmp_path: Path, shell: Shell, isolation: str
+) -> None:
+    """The recipe makes its own `Client()` in `setup`."""
+    for name, text in (Page("README.md").files() | Page("examples/README.md").files()).items():
+        (tmp_path / name).write_text(text)
+    (tmp_path / "broker.url").write_text("sqlite:queues.db")
+    (tmp_path / "steadyworker.toml").write_text(f'[workers.Mails]\nisolation = "{isolation}"\n')
+    here = "--broker-file broker.url --state-dir elsewhere"
+    shell(
+        f"""
+        steadyworker send recipes:Mails '{{"to": "villa-rosa"}}' --key mail-1 {here}
+        steadyworker run recipes:Mails --max-jobs 1 {here}
+        steadyworker run exports:PaymentExports --max-jobs 1 --idle-exit 3 {here}
+        """
+    )
+    assert (tmp_path / "out" / "mail-1.export" / "2.csv").read_text() == "villa-rosa,2\n"
 
 
 def test_the_move_from_raw_pika(tmp_path: Path, shell: Shell) -> None:

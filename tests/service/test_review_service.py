@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import threading
+from collections.abc import Callable
+from itertools import pairwise
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -73,9 +75,38 @@ class IdleKeeper:
 def test_a_runner_whose_thread_has_died_is_not_waited_for_until_the_end_of_a_long_stop(tmp_path: Path) -> None:
     """Nobody hears its jobs any more, and their leases would be renewed for hours."""
     clock, runner = HastyClock(), DeadRunner()
+
+    service, _ = service_of(tmp_path, clock, [runner])
+
+    assert service.run() == 70
+    assert service.reasons[0] == "a thread of the worker process has died"
+    assert runner.stopped
+    assert clock.now < 60
+
+
+def test_the_ledger_is_purged_soon_after_the_start_and_then_every_hour(tmp_path: Path) -> None:
+    """A worker process that lives for seconds purges too: else rows and lock files pile up where only such ones run."""
+    clock, purged = HastyClock(), list[float]()
+    service, assembly = service_of(tmp_path, clock, [], purge=lambda: purged.append(clock.now))
+
+    for _ in range(210):  # minutes
+        clock.now += 60
+        service._look(assembly)
+        for thread in threading.enumerate():
+            if thread.name == "purge":
+                thread.join()
+
+    assert len(purged) == 4
+    assert purged[0] < 70
+    assert all(3600 <= later - earlier < 3670 for earlier, later in pairwise(purged))
+
+
+def service_of(
+    tmp_path: Path, clock: HastyClock, runners: list[Any], purge: Callable[[], None] = lambda: None
+) -> tuple[Service, Assembly]:
     options = config.load({"state_dir": tmp_path, "stop_within": 7200}, os.environ, tmp_path)
-    assembly = SimpleNamespace(
-        runners=[runner],
+    parts = SimpleNamespace(
+        runners=runners,
         keeper=IdleKeeper(),
         audit_thread=AuditThread({}),
         services={},
@@ -83,15 +114,10 @@ def test_a_runner_whose_thread_has_died_is_not_waited_for_until_the_end_of_a_lon
         owner="me",
         ledger=SimpleNamespace(url="memory:"),
         close=lambda: None,
-        purge=lambda: None,
+        purge=purge,
     )
     monitor = SimpleNamespace(
         **dict.fromkeys(("open", "wait", "waits", "begin", "look", "end"), lambda *_: None), stuck=()
     )
-
-    service = Service(options, clock, lambda: cast(Assembly, assembly), cast(Monitor, monitor))
-
-    assert service.run() == 70
-    assert service.reasons[0] == "a thread of the worker process has died"
-    assert runner.stopped
-    assert clock.now < 60
+    assembly = cast(Assembly, parts)
+    return Service(options, clock, lambda: assembly, cast(Monitor, monitor)), assembly

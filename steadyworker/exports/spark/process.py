@@ -32,6 +32,7 @@ import msgspec
 from steadyworker.exports.spark.java import Java
 from steadyworker.exports.spark.protocol import Command, Message, Stop, decode_message, encode
 from steadyworker.exports.spark.settings import PROPERTIES, SparkSettings
+from steadyworker.system.private import make_private_folder
 from steadyworker.system.procfs import kill_session, tree_rss
 
 _LOG_TAIL = 16_000
@@ -65,7 +66,7 @@ class HostProcess:
         self._kept_log = settings.folder / KEPT_LOG
         self._commands: queue.SimpleQueue[Command | None] = queue.SimpleQueue()
         connect = settings.connect()
-        settings.hosts.mkdir(parents=True, exist_ok=True)
+        make_private_folder(settings.hosts)
         with ExitStack() as undo:  # whatever it is that fails: a worker process tries again and again
             with _alone_in(settings.hosts):
                 self.folder = Path(tempfile.mkdtemp(dir=settings.hosts))
