@@ -265,6 +265,7 @@ class Service:
 
     def _look(self, assembly: Assembly) -> None:
         now = self._clock.monotonic()
+        assembly.guard.check()
         dead = any(not thread.is_alive() for thread in self._threads) or any(team.broken for team in assembly.pools)
         if dead and (self._budget is None or self._budget.left(now) > INTERRUPT_BEFORE_END):
             # Without that thread, the ends of jobs are not processed, or leases not renewed: draining, perhaps for hours, cannot help.

@@ -1,7 +1,7 @@
 """
-All that runs inside a slot's child process: `python -m steadyworker.slots.child FD PARENT`.
+All that runs inside a slot's child process: `spare.py` starts it, with the descriptor of its socket and its parent's process id.
 
-It uses neither the broker nor the ledger: it exchanges frames with its worker process, over the socket FD.
+It uses neither the broker nor the ledger: it exchanges frames with its worker process, over that socket.
 The main thread calls the handler, so that signals interrupt the handler.
 The reader thread receives frames from the worker process.
 
@@ -11,8 +11,8 @@ A child ends in these ways, whatever its handler does:
 |---|---|
 | sends Close | calls `teardown` and exits |
 | sends Stop, hard | raises Interrupt in the handler; the worker process kills a child that does not end |
-| is gone | the stream ends: the reader kills the child's process group; PDEATHSIG kills a child that holds the GIL |
-| is silent for 60 s (frozen) | ends the run as Interrupted, and kills its own process group |
+| is gone | PDEATHSIG kills the child; the guard (`guard.py`) kills the rest of its session |
+| is silent for 60 s (frozen) | ends the run as Interrupted, and kills its own session |
 
 Other processes send stop signals, too: systemd signals every process of a service.
 Until a hard Stop arrives, the child's signal handler does nothing with them.
@@ -60,6 +60,7 @@ from steadyworker.slots.frames import (
     over,
     packed,
 )
+from steadyworker.system.procfs import end_own_session
 from steadyworker.telemetry import logs
 from steadyworker.worker import load_worker
 
@@ -193,8 +194,8 @@ class Child:
 
     def _orphaned(self) -> NoReturn:
         """End, with all processes that the handler has started, because the worker process is gone."""
-        if os.getpgrp() == os.getpid():
-            os.killpg(os.getpid(), signal.SIGKILL)
+        if os.getsid(0) == os.getpid():
+            end_own_session()
         os._exit(1)
 
     def _deserted(self) -> NoReturn:
@@ -276,7 +277,3 @@ def _uncut(frame: FrameType | None) -> bool:
             return False
         frame = frame.f_back
     return False
-
-
-if __name__ == "__main__":
-    main()

@@ -47,6 +47,7 @@ from steadyworker.slots.frames import (
     Warm,
     outcome_of,
 )
+from steadyworker.slots.guard import Guard
 from steadyworker.slots.limits import Limits
 from steadyworker.slots.spare import Spare, start
 from steadyworker.slots.spawn import ChildProcess, Waker
@@ -63,6 +64,7 @@ class ProcessSlot:
         clock: The clock whose monotonic time judges the limits.
         spare: A child that is running already, for the slot that needs one first.
         held: Descriptors that every child holds open: the owner's lock.
+        guard: Ends the children's sessions when this process dies.
         log_format: The format of the child's log lines, as for `logs.configure`.
         log_level: The level of the child's log lines.
         setup_limit: Seconds within which `setup` must have returned, including the import.
@@ -78,6 +80,7 @@ class ProcessSlot:
         clock: Clock,
         spare: Spare | None = None,
         held: Sequence[int] = (),
+        guard: Guard | None = None,
         log_format: str = "auto",
         log_level: str = "info",
         setup_limit: float = 60.0,
@@ -89,6 +92,7 @@ class ProcessSlot:
         self._clock = clock
         self._spare = spare
         self._held = tuple(held)
+        self._guard = guard
         self._log = (log_format, log_level)
         self._setup_limit = setup_limit
         self._ping = ping
@@ -212,7 +216,7 @@ class ProcessSlot:
     def _spawn(self) -> ChildState:
         started = (self._spare.take() if self._spare is not None else None) or start()
         hello = Hello(self._spec.target, list(sys.path), *self._log, self._silence)
-        child = ChildProcess(started, hello, self._held, self._waker)
+        child = ChildProcess(started, hello, self._held, self._waker, self._guard)
         with self._lock:
             self._state = state = ChildState(
                 child,

@@ -16,13 +16,13 @@ import os
 import signal
 import socket
 import subprocess
-import sys
 import threading
 from pathlib import Path
 from types import TracebackType
 from typing import NamedTuple, Self
 
 from steadyworker.lifecycle import STOP_SIGNALS
+from steadyworker.system.interpreter import command
 
 # Variables that systemd sets for the worker process, not for its children.
 _NOT_INHERITED = frozenset(
@@ -51,7 +51,7 @@ def start() -> Started:
     try:
         with theirs:
             process = subprocess.Popen(
-                [sys.executable, "-m", "steadyworker.slots.child", str(theirs.fileno()), str(os.getpid())],
+                command("steadyworker.slots.child", str(theirs.fileno()), str(os.getpid())),
                 stdin=subprocess.DEVNULL,
                 pass_fds=(theirs.fileno(),),
                 start_new_session=True,

@@ -81,6 +81,7 @@ def test_a_runner_whose_thread_has_died_is_not_waited_for_until_the_end_of_a_lon
         services={},
         pools=[],
         owner="me",
+        guard=SimpleNamespace(check=lambda: None),
         ledger=SimpleNamespace(url="memory:"),
         close=lambda: None,
         purge=lambda: None,
