@@ -168,7 +168,10 @@ class Service:
             self._words.put(number)
 
         caught = (*STOP_SIGNALS, signal.SIGUSR1, signal.SIGUSR2)
-        return {number: signal.signal(number, heard) for number in caught}
+        before: dict[int, Any] = {number: signal.signal(number, heard) for number in caught}
+        if signal.getsignal(signal.SIGCHLD) is signal.SIG_IGN:  # inherited: the slots could not wait for their children
+            before[signal.SIGCHLD] = signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+        return before
 
     def _over(self) -> bool:
         """Return whether every runner has finished, or only the time for closing is left of the budget."""
@@ -266,7 +269,11 @@ class Service:
     def _look(self, assembly: Assembly) -> None:
         now = self._clock.monotonic()
         assembly.guard.check()
-        dead = any(not thread.is_alive() for thread in self._threads) or any(team.broken for team in assembly.pools)
+        dead = (
+            any(not thread.is_alive() for thread in self._threads)
+            or any(team.broken for team in assembly.pools)
+            or any(slot.broken for runner in assembly.runners for slot in runner.deps.slots)
+        )
         if dead and (self._budget is None or self._budget.left(now) > INTERRUPT_BEFORE_END):
             # Without that thread, the ends of jobs are not processed, or leases not renewed: draining, perhaps for hours, cannot help.
             self._code = EX_SOFTWARE

@@ -91,7 +91,7 @@ class Child:
         hello = self._hello()
         logs.configure(cast(Literal["auto", "json", "pretty"], hello.log_format), hello.log_level)
         log = logs.get_logger("steadyworker.slots.child")
-        sys.path[:] = hello.path
+        sys.path[:] = map(os.fsdecode, hello.path)
         threading.Thread(target=self._listen, args=(hello.silence,), name="steadyworker-child", daemon=True).start()
         try:
             executor = Executor(load_worker(hello.target)(), self._clock)
@@ -227,6 +227,8 @@ def main() -> None:
     for stop in STOP_SIGNALS:
         signal.signal(stop, child.on_stop_signal)
     _let_copies_be_mortal()
+    if signal.getsignal(signal.SIGCHLD) is signal.SIG_IGN:  # inherited: the handler could not wait for its subprocesses
+        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, STOP_SIGNALS)
     _die_with(int(sys.argv[2]))
     faulthandler.enable()

@@ -43,10 +43,10 @@ class Frame(msgspec.Struct, tag=True, array_like=True, gc=False):
 
 
 class Hello(Frame):
-    """The child's import target, `sys.path` and log settings; `silence`: seconds without a frame after which it ends."""
+    """The child's import target, `sys.path` as the file system has it, and log settings; `silence`: seconds without a frame after which it ends."""
 
     target: str
-    path: list[str]
+    path: list[bytes]
     log_format: str
     log_level: str
     silence: float

@@ -71,8 +71,6 @@ class ChildProcess:
         self.pid = self._process.pid
         self.silent = False
         self._guard = guard
-        if guard is not None:
-            guard.watch(self.pid)
         with suppress(OSError):  # it has died: `receive` finds the end of the stream
             socket.send_fds(self._wire, [packed(hello)], held)
         self._wire.setblocking(False)  # noqa: FBT003 - its name in the standard library
@@ -144,12 +142,14 @@ class ChildProcess:
                 kill_sessions([self.pid])
 
     def reap(self) -> int:
-        """Kill its session until none of it lives, wait for its end, close everything; return its code as `Popen.returncode` has it."""
-        end_sessions([self.pid])
-        if self._guard is not None:
-            self._guard.forget(self.pid)
-        code = self._process.wait()
-        with self._lock:
+        """Kill its session, wait for its end, close everything; return its code as `Popen.returncode` has it; callable again."""
+        if self._process.returncode is None:
+            end_sessions([self.pid])
+            if self._guard is not None:
+                self._guard.forget(self.pid)
+            os.waitid(os.P_PID, self.pid, os.WEXITED | os.WNOWAIT)
+        with self._lock:  # its number is another process's once it is reaped: no signal may come between
+            code = self._process.wait()
             self._reaped = True
             self._wire.close()
             if self._death is not None:

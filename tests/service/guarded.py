@@ -48,3 +48,13 @@ class Writers(Worker[dict[str, Any], int]):
     def held_gil(self, run: str) -> None:
         subprocess.Popen(["sh", "-c", WRITES, "sh", run], cwd=folder(), process_group=0)
         ctypes.PyDLL(None).sleep(60)
+
+
+class Waiting(Worker[dict[str, Any]]):
+    """Needs the exit code of a subprocess."""
+
+    queue = "waiting"
+    time_limit = 60
+
+    def handle(self, job: Job[dict[str, Any]]) -> None:
+        note("codes", str(subprocess.run(["false"], check=False).returncode))

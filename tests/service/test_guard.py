@@ -91,3 +91,12 @@ def test_a_guard_hears_no_signal_and_is_gone_after_a_stop(stage: Stage) -> None:
     assert worker.ended(0) < 5
     assert not left_of(0, stage)
     assert not worker.lines("guard_replaced")
+
+
+def test_a_worker_process_that_inherits_an_ignored_sigchld_runs_its_jobs(stage: Stage) -> None:
+    stage.send("waiting", {})
+    worker = stage.worker("tests.service.guarded:Waiting", around=["env", "--ignore-signal=CHLD"])
+    stage.reaches("waiting", State.DONE)
+    assert stage.lines("codes") == ["1"]
+    worker.terminate()
+    worker.ended(0)

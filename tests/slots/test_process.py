@@ -302,6 +302,14 @@ def test_close_is_safe_before_start_and_while_warming(rig: MakeRig) -> None:
     assert warming.said.empty()
 
 
+def test_a_path_of_any_type_and_encoding_is_no_obstacle_to_a_child(
+    rig: MakeRig, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """A user's program has put them on `sys.path`; Python itself ignores what is no text."""
+    monkeypatch.setattr(sys, "path", [tmp_path, os.fsdecode(b"/caf\xe9"), b"/bytes", 17, None, *sys.path])
+    assert rig().start().ended().outcome == Done()
+
+
 @pytest.mark.long
 def test_fifty_slots_leave_nothing_behind(rig: MakeRig) -> None:
     """No thread, no descriptor, no child; every fifth is closed in the middle of a run."""
