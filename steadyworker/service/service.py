@@ -39,6 +39,7 @@ from steadyworker.lifecycle import (
     EX_UNAVAILABLE,
     INTERRUPT_BEFORE_END,
     KILL_BEFORE_END,
+    PAUSE_SIGNALS,
     STOP_SIGNALS,
     Budget,
     Stage,
@@ -167,7 +168,7 @@ class Service:
             del frame
             self._words.put(number)
 
-        caught = (*STOP_SIGNALS, signal.SIGUSR1, signal.SIGUSR2)
+        caught = (*STOP_SIGNALS, *PAUSE_SIGNALS)
         before: dict[int, Any] = {number: signal.signal(number, heard) for number in caught}
         if signal.getsignal(signal.SIGCHLD) is signal.SIG_IGN:  # inherited: the slots could not wait for their children
             before[signal.SIGCHLD] = signal.signal(signal.SIGCHLD, signal.SIG_DFL)

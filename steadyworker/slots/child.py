@@ -14,8 +14,8 @@ A child ends in these ways, whatever its handler does:
 | is gone | PDEATHSIG kills the child; the guard (`guard.py`) kills the rest of its session |
 | is silent for 60 s (frozen) | ends the run as Interrupted, and kills its own session |
 
-Other processes send stop signals, too: systemd signals every process of a service.
-Until a hard Stop arrives, the child's signal handler does nothing with them.
+Other processes send stop and pause signals, too: systemd signals every process of a service.
+Until a hard Stop arrives, the child's signal handlers do nothing with them.
 The child does not ignore them (SIG_IGN), because processes that the user's handler starts would inherit that.
 """
 
@@ -37,12 +37,12 @@ from types import FrameType
 from typing import Any, Literal, NoReturn, cast
 
 from steadyworker.clock import Clock, SystemClock
-from steadyworker.lifecycle import STOP_SIGNALS
+from steadyworker.lifecycle import PAUSE_SIGNALS, STOP_SIGNALS
 from steadyworker.link import Answer, Link, Task
 from steadyworker.outcome import Interrupted
+from steadyworker.slots.dispositions import Dispositions, watch_for_stacks_signal
 from steadyworker.slots.execute import Executor, error_text
 from steadyworker.slots.frames import (
-    STACKS_SIGNAL,
     Begin,
     Close,
     Cold,
@@ -101,10 +101,13 @@ class Child:
             self.send(Cold(error_text(error)))
             return 1
         self._executor = executor
+        self.catch_signals()  # a user's module may have set handlers of its own
+        dispositions = Dispositions()
         self.send(Warm())
         while (order := self._orders.get()) is not None:
             task, link = order
             outcome = executor.run(task, link).outcome
+            dispositions.restore()
             self.send(over(task.fence, outcome))
         try:
             executor.teardown()
@@ -123,6 +126,14 @@ class Child:
         data = packed(frame)
         with self._sending:
             self._wire.sendall(data)
+
+    def catch_signals(self) -> None:
+        """Set this process's handlers of stop and pause signals; call it in the main thread."""
+        for stop in STOP_SIGNALS:
+            signal.signal(stop, self.on_stop_signal)
+        for pause in PAUSE_SIGNALS:
+            signal.signal(pause, _ignore)
+            signal.siginterrupt(pause, False)  # noqa: FBT003 - its name in the standard library
 
     def on_stop_signal(self, _signal: int, frame: FrameType | None) -> None:
         """Raise Interrupt in the handler after a hard Stop; before that, do nothing."""
@@ -224,15 +235,14 @@ def main() -> None:
     """Run a child process; the entry point."""
     wire = socket.socket(fileno=int(sys.argv[1]))
     child = Child(wire, SystemClock())
-    for stop in STOP_SIGNALS:
-        signal.signal(stop, child.on_stop_signal)
+    child.catch_signals()
     _let_copies_be_mortal()
     if signal.getsignal(signal.SIGCHLD) is signal.SIG_IGN:  # inherited: the handler could not wait for its subprocesses
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-    signal.pthread_sigmask(signal.SIG_UNBLOCK, STOP_SIGNALS)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, STOP_SIGNALS | PAUSE_SIGNALS)
     _die_with(int(sys.argv[2]))
     faulthandler.enable()
-    faulthandler.register(STACKS_SIGNAL, all_threads=True)
+    watch_for_stacks_signal()
     with suppress(OSError, AttributeError):  # standard output may be closed, or an object without line buffering
         sys.stdout.reconfigure(line_buffering=True)  # type: ignore[union-attr]
     sys.exit(child.live())
@@ -268,6 +278,10 @@ def _let_copies_be_mortal() -> None:
         release()
 
     os.register_at_fork(before=hold, after_in_parent=release, after_in_child=be_mortal)
+
+
+def _ignore(_signal: int, _frame: FrameType | None) -> None:
+    """Do nothing with a pause signal: it is for the worker process."""
 
 
 def _uncut(frame: FrameType | None) -> bool:

@@ -29,7 +29,7 @@ from steadyworker.errors import InterruptReason
 from steadyworker.link import Task
 from steadyworker.outcome import Crashed, Done, Failed, Interrupted, Outcome, Rejected, Snoozed
 
-STACKS_SIGNAL = signal.SIGUSR1
+STACKS_SIGNAL = signal.SIGQUIT
 """The signal at which a child writes the stacks of all its threads to standard error, even while the GIL is held."""
 
 MAX_FRAME = 16 << 20

@@ -21,7 +21,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import NamedTuple, Self
 
-from steadyworker.lifecycle import STOP_SIGNALS
+from steadyworker.lifecycle import PAUSE_SIGNALS, STOP_SIGNALS
 from steadyworker.system.interpreter import command
 
 # Variables that systemd sets for the worker process, not for its children.
@@ -47,7 +47,7 @@ def start() -> Started:
     """Start a child; raise OSError when the system allows no further process."""
     ours, theirs = socket.socketpair()
     # The signals stay blocked in the child until it has set its handlers; then it unblocks them itself.
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, STOP_SIGNALS)
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, STOP_SIGNALS | PAUSE_SIGNALS)
     try:
         with theirs:
             process = subprocess.Popen(

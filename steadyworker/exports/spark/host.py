@@ -110,6 +110,8 @@ class Wire:
 
 def main() -> None:
     """Run until told to stop, or until the parent or the JVM is gone."""
+    for other in (signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2):  # for the worker process; the JVM ignores them too
+        signal.signal(other, signal.SIG_IGN)
     die_with(int(sys.argv[1]))
     os.nice(_NICE)
     wire = Wire()
