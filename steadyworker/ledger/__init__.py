@@ -86,7 +86,8 @@ The default is `finish` for a ledger of one host, and `stop` for all others.
 
 Proof of death
 --------------
-A worker process holds a lock on a file that has its owner id as its name; its slot children share the lock.
+A worker process holds a lock on a file that has its owner id as its name; its slot children and its guard share the lock.
+The guard kills what the children have started, and is the last to free the lock.
 The kernel frees the lock when the last of them is dead.
 A process that can take the lock has proof, and need not wait for the lease (`steadyworker.ledger.owners`).
 

@@ -3,7 +3,7 @@ Owners, and the proof of an owner's death.
 
 A worker process has an owner id (`host/boot-id/random`).
 As long as it lives, it holds an exclusive `flock` on a file of that name.
-It passes the open descriptor to every slot child: the kernel frees the lock when the last of them is dead.
+It passes the open descriptor to every slot child and to the guard: the kernel frees the lock when the last of them is dead.
 So a process that can take the lock has *proof*, and need not wait for the lease to end.
 
 A missing file is not a proof: otherwise, emptying the directory would declare living owners dead.

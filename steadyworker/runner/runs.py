@@ -111,7 +111,7 @@ class Runs:
     def slot_ended(self, fence: int, outcome: Outcome) -> None:
         """Receive the outcome of a run whose slot is free again."""
         run = self._state.by_fence.get(fence)
-        if run is None:
+        if run is None or run.slot is None:  # a slot whose thread failed may say it twice
             return
         run.slot = None
         if run.waiting and isinstance(outcome, Failed) and outcome.reason in _LIMITS:

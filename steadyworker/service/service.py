@@ -40,6 +40,7 @@ from steadyworker.lifecycle import (
     EX_UNAVAILABLE,
     INTERRUPT_BEFORE_END,
     KILL_BEFORE_END,
+    PAUSE_SIGNALS,
     STOP_SIGNALS,
     Budget,
     Stage,
@@ -170,8 +171,11 @@ class Service:
             del frame
             self._words.put(number)
 
-        caught = (*STOP_SIGNALS, signal.SIGUSR1, signal.SIGUSR2)
-        return {number: signal.signal(number, heard) for number in caught}
+        caught = (*STOP_SIGNALS, *PAUSE_SIGNALS)
+        before: dict[int, Any] = {number: signal.signal(number, heard) for number in caught}
+        if signal.getsignal(signal.SIGCHLD) is signal.SIG_IGN:  # inherited: the slots could not wait for their children
+            before[signal.SIGCHLD] = signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+        return before
 
     def _over(self) -> bool:
         """Return whether every runner has finished, or only the time for closing is left of the budget."""
@@ -268,7 +272,12 @@ class Service:
 
     def _look(self, assembly: Assembly) -> None:
         now = self._clock.monotonic()
-        dead = any(not thread.is_alive() for thread in self._threads) or any(team.broken for team in assembly.pools)
+        assembly.guard.check()
+        dead = (
+            any(not thread.is_alive() for thread in self._threads)
+            or any(team.broken for team in assembly.pools)
+            or any(slot.broken for runner in assembly.runners for slot in runner.deps.slots)
+        )
         if dead and (self._budget is None or self._budget.left(now) > INTERRUPT_BEFORE_END):
             # Without that thread, the ends of jobs are not processed, or leases not renewed: draining, perhaps for hours, cannot help.
             self._code = EX_SOFTWARE

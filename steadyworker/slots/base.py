@@ -29,9 +29,9 @@ class Ready:
 @dataclass(frozen=True, slots=True)
 class Unready:
     """
-    `setup` raised, hung or died: the slot has ended, and must be started again after a back-off.
+    `setup` raised, hung or died, or the slot's own thread failed: the slot has ended, and must be started again after a back-off.
 
-    `stood` is true when `setup` had returned, and the idle child died just after it.
+    `stood` is true when `setup` had returned before.
     """
 
     slot: int
@@ -142,6 +142,16 @@ class Slot(Protocol):
     @property
     def warm(self) -> bool:
         """True when warm and idle: `run` may be called; after `Ended` it may be false until the next `Ready`."""
+        ...
+
+    @property
+    def last_turn(self) -> float | None:
+        """When (monotonic) the slot's own thread last turned; None while it has no reason to turn."""
+        ...
+
+    @property
+    def broken(self) -> bool:
+        """True when a thread of the slot has died: the worker process has to exit with code 70."""
         ...
 
     @property

@@ -29,7 +29,7 @@ from steadyworker.errors import InterruptReason
 from steadyworker.link import Task
 from steadyworker.outcome import Crashed, Done, Failed, Interrupted, Outcome, Rejected, Snoozed
 
-STACKS_SIGNAL = signal.SIGUSR1
+STACKS_SIGNAL = signal.SIGQUIT
 """The signal at which a child writes the stacks of all its threads to standard error, even while the GIL is held."""
 
 MAX_FRAME = 16 << 20
@@ -46,15 +46,16 @@ class Hello(Frame):
     """
     The child's import target, `sys.path`, log settings, and the worker process's settings as environment variables.
 
+    Paths and variables are bytes, as the operating system has them.
     `silence`: seconds without a frame after which the child ends.
     """
 
     target: str
-    path: list[str]
+    path: list[bytes]
     log_format: str
     log_level: str
     silence: float
-    settings: dict[str, str]
+    settings: dict[bytes, bytes]
 
 
 class Begin(Frame):

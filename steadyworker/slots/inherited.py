@@ -13,13 +13,13 @@ from collections.abc import Mapping
 PREFIX = "STEADYWORKER_"
 
 
-def settings() -> dict[str, str]:
+def settings() -> dict[bytes, bytes]:
     """Return SteadyWorker's variables of this process, as they are now."""
-    return {name: value for name, value in os.environ.items() if name.startswith(PREFIX)}
+    return {name: value for name, value in os.environb.items() if name.startswith(PREFIX.encode())}
 
 
-def take_settings(given: Mapping[str, str]) -> None:
+def take_settings(given: Mapping[bytes, bytes]) -> None:
     """Replace SteadyWorker's variables of this process by these."""
     for name in settings().keys() - given.keys():
-        del os.environ[name]
-    os.environ.update(given)
+        del os.environb[name]
+    os.environb.update(given)

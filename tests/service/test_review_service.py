@@ -11,11 +11,13 @@ from types import SimpleNamespace
 from typing import Any, cast
 
 from steadyworker import config
-from steadyworker.clock import SystemClock
+from steadyworker.clock import SystemClock, Times
+from steadyworker.lifecycle import Stage
 from steadyworker.runner.consumer_audit import AuditResult, AuditThread
 from steadyworker.service.assemble import Assembly
 from steadyworker.service.monitor import Monitor
 from steadyworker.service.service import Service
+from steadyworker.testing.clock import FakeClock
 
 
 class HastyClock(SystemClock):
@@ -112,6 +114,7 @@ def service_of(
         services={},
         pools=[],
         owner="me",
+        guard=SimpleNamespace(check=lambda: None),
         ledger=SimpleNamespace(url="memory:"),
         close=lambda: None,
         purge=purge,
@@ -121,3 +124,41 @@ def service_of(
     )
     assembly = cast(Assembly, parts)
     return Service(options, clock, lambda: assembly, cast(Monitor, monitor)), assembly
+
+
+class LivingRunner(DeadRunner):
+    """A runner whose thread lives until its end, with one slot."""
+
+    def __init__(self, slot: SimpleNamespace) -> None:
+        super().__init__()
+        self.deps = SimpleNamespace(spec=SimpleNamespace(queue="exports"), slots=[slot], adapter=self)
+        self._ended = threading.Event()
+
+    def run(self) -> None:
+        self._ended.wait()
+
+    def end(self) -> None:
+        self._ended.set()
+
+
+def test_a_slot_whose_thread_has_died_ends_the_worker_process_with_70(tmp_path: Path) -> None:
+    """It could not even say that it is unready."""
+    slot = SimpleNamespace(broken=True, stuck=False, close=lambda _within: None)
+    service, _ = service_of(tmp_path, HastyClock(), [LivingRunner(slot)])
+    assert service.run() == 70
+    assert service.reasons[0] == "a thread of the worker process has died"
+
+
+def test_a_slot_whose_thread_hangs_fails_livez(tmp_path: Path) -> None:
+    clock = FakeClock()
+    slot = SimpleNamespace(id=3, last_turn=clock.monotonic())
+    runner = LivingRunner(cast(Any, slot))
+    runner.last_turn = None  # type: ignore[attr-defined]
+    assembly = SimpleNamespace(runners=[runner], keeper=SimpleNamespace(last_turn=clock.monotonic()))
+    monitor = Monitor(clock, Times().scaled(0.001), None, {})
+    monitor.begin(cast(Assembly, assembly))
+    for _ in range(31):
+        assert monitor.snapshot().unlive == ()
+        clock.advance(1)
+        monitor.look(cast(Assembly, assembly), Stage.RUNNING)
+    assert monitor.snapshot().unlive == ("stuck: slot 3 of exports",)

@@ -89,7 +89,8 @@ class SimSlot:
     """A slot whose job takes a step when the world says so."""
 
     id = 0
-    stuck = False
+    stuck = broken = False
+    last_turn = None
 
     def __init__(self, world: World) -> None:
         self._world = world

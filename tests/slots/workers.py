@@ -232,6 +232,23 @@ class Modes(Worker[Asked, int]):
             os.kill(os.getpid(), stop)
         assert not signal.pthread_sigmask(signal.SIG_BLOCK, ())
 
+    def leave_signals(self, job: Job[Asked, int]) -> None:
+        """Changes all that a process can change about signals, and does not tidy up."""
+        for number in (signal.SIGTERM, signal.SIGCHLD):
+            signal.signal(number, signal.SIG_IGN)
+        for number in (signal.SIGALRM, signal.SIGQUIT):
+            signal.signal(number, lambda *_: sys.exit(9))
+        signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+        signal.setitimer(signal.ITIMER_REAL, 0.1)
+
+    def find_signals(self, job: Job[Asked, int]) -> None:
+        time.sleep(0.2)  # longer than the other's timer
+        assert signal.getsignal(signal.SIGTERM) not in {signal.SIG_IGN, signal.SIG_DFL}
+        assert subprocess.run(["false"], check=False).returncode == 1
+        assert signal.getsignal(signal.SIGALRM) is signal.SIG_DFL
+        assert not signal.pthread_sigmask(signal.SIG_BLOCK, ())
+        os.kill(os.getpid(), signal.SIGQUIT)  # writes the stacks
+
     def log_line(self, job: Job[Asked, int]) -> None:
         job.log.info("hello", merchant="m-17")
 
