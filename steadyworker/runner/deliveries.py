@@ -38,6 +38,7 @@ from steadyworker.runner.envelope import Envelope, Unkeyed, Unreadable, identify
 from steadyworker.runner.runs import Runs
 from steadyworker.runner.state import Deps, Phase, RunnerState, Timers
 from steadyworker.telemetry.logs import get_logger
+from steadyworker.text.plain_text import as_unicode
 
 _TRIES = 20
 """The number of times that the runner decides again at once after a refused claim; then it holds the delivery for a while."""
@@ -259,7 +260,8 @@ class Deliveries:
 
     def _dead_letter(self, delivery: Delivery, reason: str) -> None:
         """Move a delivery that has no row of its own to the dead-letter queue."""
-        headers = {**delivery.headers, REASON: planning.header_text(reason), WORKER: self._deps.worker}
+        theirs = {as_unicode(name): as_unicode(text) for name, text in delivery.headers.items()}
+        headers = {**theirs, REASON: planning.header_text(reason), WORKER: self._deps.worker}
         self._runs.carry_out(planning.pass_on(delivery, OutgoingMessage(Target.DEAD, delivery.body, headers)))
 
     def _hold(self, delivery: Delivery, ask_again_in: float | None = None) -> None:

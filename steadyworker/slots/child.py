@@ -42,6 +42,7 @@ from steadyworker.link import Answer, Link, Task
 from steadyworker.outcome import Interrupted
 from steadyworker.slots.execute import Executor, error_text
 from steadyworker.slots.frames import (
+    ANY_FRAME,
     STACKS_SIGNAL,
     Begin,
     Close,
@@ -78,7 +79,7 @@ class Child:
         self._wire = wire
         self._clock = clock
         self._sending = threading.Lock()
-        self._frames: Unpacker[Downward] = Unpacker(Downward)
+        self._frames: Unpacker[Downward] = Unpacker(Downward, ANY_FRAME)
         self._orders: SimpleQueue[tuple[Task, Link] | None] = SimpleQueue()
         self._run: tuple[int, Link] | None = None
         self._executor: Executor | None = None
