@@ -22,10 +22,11 @@ from steadyworker.adapter import OutgoingMessage, Target
 from steadyworker.backends.connections import Connections, Line, line_of
 from steadyworker.config.resolve import Options, load
 from steadyworker.delivery import KEY, ROUND
-from steadyworker.errors import BadPayload, BrokerUnavailable, PublishFailed, SendError, seconds
+from steadyworker.errors import BadPayload, BrokerUnavailable, PublishFailed, SendError, delay_in_seconds
 from steadyworker.ledger.base import Row
 from steadyworker.names import normal_key
 from steadyworker.outcome import JobState
+from steadyworker.text.plain_text import plain_text, surrogate_in
 from steadyworker.worker import Worker
 
 P = TypeVar("P")
@@ -257,6 +258,7 @@ class Client:
         In both cases the message becomes a dead letter, "cancelled: …".
         A cancel of a key that the ledger does not know is kept for 14 days.
         A job that has ended does not change.
+        Passwords in the reason are replaced by `***`, and it is cut to 2,000 characters.
 
         Raises:
             UnknownQueue: Neither the broker nor the ledger has a queue of this name; nothing was recorded.
@@ -266,7 +268,7 @@ class Client:
         links, line = self._connected(), line_of(worker, self._options)
         ledger, job = links.ledger(), links.last_job(line, normal_key(key))
         row = ledger.read(job)
-        before = ledger.cancel(job, reason)
+        before = ledger.cancel(job, plain_text(reason))
         if before is None:
             return None
         return (row if row is not None and row.state is before else Row(job, "", before)).job_state
@@ -304,9 +306,7 @@ def message(
 
     Raises BadPayload, ConfigError, ValueError and TypeError as `Client.send` does.
     """
-    wait = seconds(delay)
-    if wait is None or not 0 <= wait < float("inf"):
-        raise ValueError(f"Expected a delay of 0 seconds or more, got {delay!r}.")
+    wait = delay_in_seconds(delay)
     raw = isinstance(line.opened_as, str) and isinstance(payload, bytes)
     body = payloads.encode(payload, bytes if raw else line.payload_type)
     name = _key(key, headers, line.key_header)
@@ -321,6 +321,8 @@ def _key(key: str | None, headers: Mapping[str, str], key_header: str | None) ->
     chosen = key if key is not None else named
     if chosen is None:
         return uuid.uuid4().hex
+    if (place := surrogate_in(chosen)) is not None:
+        raise ValueError(f"Expected a key of valid Unicode, got {chosen!r}, which {_lone(place)}")
     if not chosen:
         raise ValueError("Expected a key that is not empty: leave it out to have one generated.")
     return normal_key(chosen)
@@ -330,9 +332,19 @@ def _headers(given: Mapping[str, str], key_header: str | None, key: str) -> dict
     for name, value in given.items():
         if not isinstance(name, str) or not isinstance(value, str):
             raise TypeError(f"Expected headers of text, got {name!r}: {value!r}.")
+        for part, text in (("name", name), ("value", value)):
+            if (place := surrogate_in(text)) is not None:
+                raise ValueError(f"Expected headers of valid Unicode, got {name!r}, whose {part} {_lone(place)}")
         if name.lower().startswith(_OURS):
             raise ValueError(f"Expected headers that do not begin with {_OURS!r}, got {name!r}: rename it.")
     headers = {**given, KEY: key}
     if key_header is not None:
         headers[key_header] = key
     return headers
+
+
+def _lone(place: int) -> str:
+    return (
+        f"has a lone surrogate at {place}, as os.fsdecode makes of bytes that are not UTF-8: "
+        "decode the bytes with their own encoding, or send them in the payload as base64."
+    )

@@ -43,12 +43,13 @@ from steadyworker.delivery import (
 from steadyworker.errors import SteadyWorkerError
 from steadyworker.ledger.base import JobId, Ledger, State
 from steadyworker.names import normal_key
-from steadyworker.runner.envelope import key_of, moment_of, number_of
+from steadyworker.runner.envelope import BAD_HEADER, key_of, moment_of, number_of
+from steadyworker.text.plain_text import as_unicode
 
 KEY_CONFLICT = "key-conflict"
 """The reason of a dead letter whose key belongs to a job with another body."""
 
-_BAD_HEADER = "bad-header"
+_ANY_NUMBER = 10**18 - 1
 _STRIPPED = frozenset((*OWN_HEADERS, *DEAD_HEADERS))
 
 Value = TypeVar("Value")
@@ -299,21 +300,21 @@ def _folded(
 
 
 def _letter(delivery: Delivery, queue: str, key_header: str | None) -> DeadLetter:
-    headers = delivery.headers
-    key = key_of(delivery, key_header)
+    headers = {as_unicode(name): as_unicode(text) for name, text in delivery.headers.items()}
+    key = key_of(replace(delivery, headers=headers), key_header)
     return DeadLetter(
         key=normal_key(key) if key else f"unkeyed-{_digest(delivery.body)}",
-        round=_readable(_seven_digits, headers, ROUND, 0),
+        round=_readable(_any_number, headers, ROUND, 0),
         queue=queue,
         body=delivery.body,
         size=delivery.size,
-        headers=dict(headers),
+        headers=headers,
         reason=headers.get(REASON, ""),
         error_class=headers.get(ERROR_CLASS, ""),
         error=headers.get(ERROR_TEXT, ""),
-        attempts=_readable(_seven_digits, headers, ATTEMPTS, 0),
-        crashes=_readable(_seven_digits, headers, CRASHES, 0),
-        losses=_readable(_seven_digits, headers, LOSSES, 0),
+        attempts=_readable(_any_number, headers, ATTEMPTS, 0),
+        crashes=_readable(_any_number, headers, CRASHES, 0),
+        losses=_readable(_any_number, headers, LOSSES, 0),
         first_failed_at=_readable(moment_of, headers, FIRST_FAILED_AT, None),
         sent_at=delivery.sent_at,
         worker=headers.get(WORKER, ""),
@@ -329,7 +330,7 @@ def _is_ours(headers: Mapping[str, str]) -> bool:
 
     A retry copy that the broker gave up has a reason too, but none of the headers of a dead letter.
     """
-    decided = headers.get(REASON, "").startswith((KEY_CONFLICT, _BAD_HEADER))
+    decided = headers.get(REASON, "").startswith((KEY_CONFLICT, BAD_HEADER))
     return decided or not headers.keys().isdisjoint(DEAD_HEADERS)
 
 
@@ -337,9 +338,9 @@ def _digest(body: bytes) -> str:
     return hashlib.sha256(body).hexdigest()[:12]
 
 
-def _seven_digits(headers: Headers, name: str) -> int:
+def _any_number(headers: Headers, name: str) -> int:
     """Return a counter that a worker may have refused: the round of a bad header must not become another job's."""
-    return number_of(headers, name, 9_999_999)
+    return number_of(headers, name, _ANY_NUMBER)
 
 
 def _readable(read: Callable[[Headers, str], Value], headers: Headers, name: str, otherwise: Value) -> Value:

@@ -25,12 +25,13 @@ from structlog.stdlib import BoundLogger
 from typing_extensions import TypeVar
 
 from steadyworker.clock import Clock
-from steadyworker.errors import BadPayload, ExportError
+from steadyworker.errors import BadPayload, ExportError, number
 from steadyworker.exports.base import Export
 from steadyworker.link import Link, Task
 from steadyworker.names import file_name
 from steadyworker.payload import Decode, plain_encode
 from steadyworker.telemetry.logs import get_logger
+from steadyworker.text.plain_text import as_unicode, plain_text
 
 P = TypeVar("P")
 C = TypeVar("C", default=Any)
@@ -144,6 +145,16 @@ class Job(Generic[P, C]):
 
         `steadyworker jobs` shows it, and the stall limit counts from it.
         It is cheap enough for every row: at most five calls a second are passed on.
+
+        Args:
+            done: How much is done: a number of any kind.
+            total: How much there is to do.
+            note: A text for people, of at most 500 characters; passwords in it are replaced by `***`.
+
+        Raises:
+            TypeError: `done` or `total` is not a number.
+            ValueError: `done` or `total` is not finite.
+            Interrupt: The run must end now.
         """
         self._link.check(hard=True)
         self._services.progress(done, total, note)
@@ -256,7 +267,10 @@ class _JobServices:
         return self._task.key
 
     def progress(self, done: float | None, total: float | None, note: str = "") -> None:
-        self._link.progressed(done, total, note[:_NOTE])
+        # Checked here, in the handler's own line: nothing after this line may refuse it.
+        done = None if done is None else number("the progress (done)", done)
+        total = None if total is None else number("the progress (total)", total)
+        self._link.progressed(done, total, plain_text(note, _NOTE) if note else "")
         self._link.check(hard=True)
 
     def check(self) -> None:
@@ -266,6 +280,8 @@ class _JobServices:
         return self._export_state
 
     def save_export_state(self, value: bytes | None) -> None:
+        if value is not None and not isinstance(value, bytes):
+            raise TypeError(f"Expected an export's state as bytes or None, got {type(value).__name__}: encode it.")
         if value is not None and len(value) > _CHECKPOINT_BYTES:
             raise ValueError(f"Expected an export's state of at most {_CHECKPOINT_BYTES} bytes, got {len(value)}.")
         self._link.ask("export_state", value)
@@ -275,7 +291,7 @@ class _JobServices:
         self._link.ask("may_commit")
 
     def ended(self, uids: Sequence[str]) -> frozenset[str]:
-        return frozenset(self._link.ask("ended", list(uids)))
+        return frozenset(self._link.ask("ended", [as_unicode(uid) for uid in uids]))
 
     def call(self, service: str, request: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
         return self._link.call(service, request)

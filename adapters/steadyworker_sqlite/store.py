@@ -25,6 +25,14 @@ from steadyworker_sqlite.errors import Evicted, Replaced, Unusable, translated
 APPLICATION_ID = 0x53744277
 SCHEMA = 2
 BUSY_SECONDS = 5.0
+
+UNREADABLE = "sw-hop"
+"""
+The header into which the reason is written if a message's headers are unreadable: any program can write to the file.
+
+The reason is not a number, so the runner makes the message a dead letter.
+"""
+
 _NO_LIMIT = (1 << 63) - 1
 
 Place = tuple[float, int]
@@ -176,6 +184,7 @@ class Store:
             self._db = sqlite3.connect(
                 where, uri=True, timeout=BUSY_SECONDS, isolation_level=None, check_same_thread=False
             )
+            self._db.text_factory = lambda data: data.decode("utf-8", "backslashreplace")
         try:
             self._open()
             self._inode = _inode(path)
@@ -288,7 +297,7 @@ class Store:
         """Take free messages that are due, ordered by due time, after this place and none newer than `upto`; within a transaction."""
         due, seq = after
         taken = [
-            Taken(seq, count + 1, queue, id_, json.loads(headers), body, sent_at, seq > self._uncertain, (due, seq))
+            Taken(seq, count + 1, queue, id_, _headers(headers), body, sent_at, seq > self._uncertain, (due, seq))
             for seq, count, id_, headers, body, sent_at, due in self._db.execute(
                 f"SELECT m.seq, coalesce(h.count, 0), m.message_id, m.headers, m.body, m.sent_at, m.due {_READY}"
                 " AND (m.due, m.seq) > (:due, :seq) AND m.due <= :now AND m.seq <= :upto"
@@ -383,6 +392,17 @@ def boot_id() -> str:
         return Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
     except FileNotFoundError:
         return "unknown"
+
+
+def _headers(text: str) -> Headers:
+    """Return a message's headers as text; raise nothing, because a message that raised would come again without end."""
+    try:
+        found = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        return {UNREADABLE: f"unreadable: {error}"}
+    if not isinstance(found, dict):
+        return {UNREADABLE: f"unreadable: expected a JSON object, got {type(found).__name__}"}
+    return {name: value if isinstance(value, str) else json.dumps(value) for name, value in found.items()}
 
 
 def _inode(path: Path) -> tuple[int, int] | None:

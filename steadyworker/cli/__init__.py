@@ -33,7 +33,7 @@ from steadyworker.errors import (
     SteadyWorkerError,
     Unsettled,
 )
-from steadyworker.telemetry.redaction import redact
+from steadyworker.text.redaction import redact
 
 USAGE, DATA, UNAVAILABLE, INTERNAL, CONFIG = 64, 65, 69, 70, 78
 """The exit codes of sysexits.h that we use."""

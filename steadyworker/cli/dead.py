@@ -14,7 +14,7 @@ from steadyworker.cli.output import Column, instant, json_line, printable, table
 from steadyworker.cli.settings import find_worker, settings
 from steadyworker.config.resolve import Options
 from steadyworker.deadletters import DeadLetter, DeadLetterQueue, Replayed
-from steadyworker.telemetry.redaction import REDACTED, is_secret_name, redact
+from steadyworker.text.redaction import REDACTED, is_secret_name, redact
 
 _PREVIEW = 2000
 _FROM_BROKER = "(put here by the broker)"

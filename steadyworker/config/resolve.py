@@ -20,7 +20,7 @@ import msgspec
 
 from steadyworker.config.options import OPTIONS, PREFIX, Kind, Option
 from steadyworker.errors import ConfigError, Finding
-from steadyworker.telemetry.redaction import redact
+from steadyworker.text.redaction import redact
 from steadyworker.units import parse_seconds
 
 __all__ = ["OPTIONS", "Kind", "Option", "Options", "load", "parse_seconds"]

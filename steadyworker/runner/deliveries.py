@@ -39,6 +39,7 @@ from steadyworker.runner.envelope import Envelope, Unkeyed, Unreadable, identify
 from steadyworker.runner.runs import Runs
 from steadyworker.runner.state import Deps, Phase, RunnerState, Timers
 from steadyworker.telemetry.logs import get_logger
+from steadyworker.text.plain_text import as_unicode
 
 _TRIES = 20
 """The number of times that the runner decides again at once after a refused claim; then it holds the delivery for a while."""
@@ -265,14 +266,15 @@ class Deliveries:
         key = key_of(delivery, self._deps.spec.key_header)
         self._deps.emit(
             DeliveryRejected(
-                key=normal_key(key) if key else "",
+                key=normal_key(as_unicode(key)) if key else "",
                 queue=delivery.queue,
                 fence=0 if row is None else row.fence,
                 at=self._deps.clock.wall(),
                 reason=reason,
             )
         )
-        headers = {**delivery.headers, REASON: planning.header_text(reason), WORKER: self._deps.worker}
+        theirs = {as_unicode(name): as_unicode(text) for name, text in delivery.headers.items()}
+        headers = {**theirs, REASON: planning.header_text(reason), WORKER: self._deps.worker}
         self._runs.carry_out(planning.pass_on(delivery, OutgoingMessage(Target.DEAD, delivery.body, headers)))
 
     def _hold(self, delivery: Delivery, ask_again_in: float | None = None) -> None:

@@ -52,7 +52,7 @@ from steadyworker.service.assemble import Assembly
 from steadyworker.service.monitor import Monitor
 from steadyworker.service.stop_conditions import StopConditions
 from steadyworker.telemetry.logs import get_logger
-from steadyworker.telemetry.redaction import redact
+from steadyworker.text.redaction import redact
 
 _LOOK_EVERY = 1.0
 _LOOK_SOON = 0.02

@@ -43,6 +43,7 @@ from steadyworker.outcome import Interrupted
 from steadyworker.slots.dispositions import Dispositions, watch_for_stacks_signal
 from steadyworker.slots.execute import Executor, error_text
 from steadyworker.slots.frames import (
+    ANY_FRAME,
     Begin,
     Close,
     Cold,
@@ -80,7 +81,7 @@ class Child:
         self._wire = wire
         self._clock = clock
         self._sending = threading.Lock()
-        self._frames: Unpacker[Downward] = Unpacker(Downward)
+        self._frames: Unpacker[Downward] = Unpacker(Downward, ANY_FRAME)
         self._orders: SimpleQueue[tuple[Task, Link] | None] = SimpleQueue()
         self._run: tuple[int, Link] | None = None
         self._executor: Executor | None = None

@@ -317,6 +317,8 @@ class Broken(Worker[Asked]):
         match os.environ.get("STEADYWORKER_TEST"):
             case "raise":
                 raise ValueError("no database")
+            case "leak":
+                raise ValueError("no database at postgresql://shop:hunter2@db\udce9\0" + "x" * 5000)
             case "exit":
                 sys.exit(1)
             case "hang":

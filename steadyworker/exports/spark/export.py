@@ -38,7 +38,7 @@ from steadyworker.exports.spark.recast import Recast
 from steadyworker.exports.spark.tables import Table, source
 from steadyworker.exports.stage import StagingDir, Target, drop_incomplete
 from steadyworker.exports.totals import Totals
-from steadyworker.telemetry.redaction import redact
+from steadyworker.text.redaction import redact
 
 Value = str | int | float | bool | Decimal | date | datetime | None
 

@@ -38,7 +38,7 @@ from steadyworker.exports.spark.protocol import (
 )
 from steadyworker.exports.spark.query import first_line
 from steadyworker.system.procfs import end_own_session
-from steadyworker.telemetry.redaction import redact
+from steadyworker.text.redaction import redact
 
 _PR_SET_PDEATHSIG = 1
 _NICE = 5  # behind the worker: a heartbeat takes a moment of a core, and an export takes all that it can get
