@@ -199,7 +199,8 @@ class Job(Generic[P, C]):
 
         Raises:
             ExportError: The export is not possible as requested, or another thread of this run is making it.
-            TargetExists: Another job's file has this path; unless you catch this, the job becomes a dead letter.
+            ExportRejected: No retry can make the export; unless you catch this, the job becomes a dead letter.
+            TargetExists: Another job's file has this path; an ExportRejected.
         """
         target = os.fspath(to)
         if "://" in target:

@@ -19,7 +19,7 @@ from typing import Any
 from structlog.contextvars import bound_contextvars
 
 from steadyworker.clock import Clock
-from steadyworker.errors import BadPayload, InterruptReason, Reject, Retry, Snooze, TargetExists
+from steadyworker.errors import BadPayload, ExportRejected, InterruptReason, Reject, Retry, Snooze
 from steadyworker.job import Job
 from steadyworker.link import Link, Task
 from steadyworker.outcome import Done, Failed, Interrupted, Outcome, Rejected, Snoozed
@@ -142,7 +142,7 @@ class Executor:
                 return Rejected(error.reason)
             case Snooze():
                 return Snoozed(error.delay)
-            case TargetExists():
+            case ExportRejected():
                 return Rejected(str(error)[:_REASON], class_name(error))
             case _ if isinstance(error, self._dont_retry_on):
                 return Rejected(error_text(error), class_name(error))

@@ -38,7 +38,7 @@ from steadyworker.exports.spark.protocol import (
     Run,
     Stuck,
 )
-from steadyworker.exports.spark.query import FEW, Estimate, first_line, is_query, settle_in, write
+from steadyworker.exports.spark.query import FEW, Estimate, first_line, kind_of, settle_in, write
 from steadyworker.exports.spark.tasks import Tasks
 
 _JAVA = re.compile(r"\b(reflect|java_method|try_reflect)\(")
@@ -163,7 +163,7 @@ class Engine:
                 self._lost()
             ours = isinstance(error, ExportError)
             text = job.databases.redact(str(error) if ours else first_line(error))
-            last = Failed(job.id, "query" if ours or is_query(error) else "job", text)
+            last = Failed(job.id, kind_of(error), text)
         finally:
             job.ended.set()
         job.databases.close(failed=isinstance(last, Failed))
