@@ -9,6 +9,7 @@ Every call of the table may raise Interrupt: so even the simplest handler ends w
 | `check()` | from the draining stage on |
 | `progress()`, `checkpoint()` (after the save), `export()` | from the interrupting stage on |
 | any call that the ledger refuses | at once: another run has the job (`fenced`) |
+| `export()`, before it puts the file in place | at once, if the job is cancelled |
 """
 
 from __future__ import annotations

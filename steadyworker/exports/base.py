@@ -49,10 +49,10 @@ class Services(Protocol):
 
     def may_commit(self) -> None:
         """
-        Return if the ledger confirms that this run still owns the job, so that the export may be published.
+        Return if the ledger confirms that this run may publish the export: it still owns the job, which is not cancelled.
 
         Raises:
-            Interrupt: With the reason "fenced": another run owns the job now.
+            Interrupt: With the reason "fenced": another run owns the job now; or "cancelled".
         """
         ...
 

@@ -13,8 +13,8 @@ The commit protocol: it leaves one whole file or none, whichever process dies an
 
 - `link` never overwrites: of two runs one publishes, and the other finds the file in place.
   It does not matter which one: the other checks that the file is of this job, and returns its manifest.
-- Permission to commit is the ledger's confirmation that this run's fence still holds.
-  A run that has lost its fence stops there, and the target is untouched.
+- Permission to commit is the ledger's confirmation that this run's fence still holds, and that the job is not cancelled.
+  A run without it stops there, and the target is untouched.
 - A run that is frozen between permission and link may still win the link.
   That does no harm, because its file is complete and of the same job.
 - A network file system may report "exists" for a `link` that succeeded; the inode shows that the run made the file.
