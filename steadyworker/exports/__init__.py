@@ -9,6 +9,7 @@ Both write the file to a *stage*, a private folder next to the target; `commit.p
 |---|---|
 | `base.py` | two Protocols: `Export`, and the calls that it may make to its job (`Services`) |
 | `stage.py` | the stage of a file, names, removal of old stages |
+| `folders.py` | the folders of this host that have stages |
 | `commit.py` | stage → permission → link → manifest; publishing what a dead run had completed |
 | `manifest.py` | the description of a file |
 | `values.py`, `patterns.py` | values to text |

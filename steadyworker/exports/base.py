@@ -12,6 +12,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
+STAGES_SERVICE = "stages"
+"""The name under which a worker process registers the memory of its folders with stages (`folders.py`)."""
+
 
 class Services(Protocol):
     """The calls that an export may make to its job; each of them raises Interrupt if the run must end."""
@@ -54,6 +57,10 @@ class Services(Protocol):
         Raises:
             Interrupt: With the reason "fenced": another run owns the job now; or "cancelled".
         """
+        ...
+
+    def staged(self, folder: Path) -> None:
+        """Remember on this host that a folder has a stage, so that it is removed if this run cannot remove it."""
         ...
 
     def ended(self, uids: Sequence[str]) -> frozenset[str]:
