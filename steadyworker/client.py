@@ -253,7 +253,7 @@ class Client:
         """
         Cancel the job of this key (its last round), and return its state, or None if the ledger had no record of it.
 
-        A run under way receives the cancel within 15 s.
+        A run under way receives the cancel within 2 s; once this call has returned, it begins no commit of an export.
         A job that waits, or that the broker has not delivered yet, is not run when it is delivered.
         In both cases the message becomes a dead letter, "cancelled: …".
         A cancel of a key that the ledger does not know is kept for 14 days.

@@ -31,7 +31,7 @@ def command(ctx: click.Context, options: Options, *, target: str, key: str, reas
     """
     Cancel a job that is running, waiting, or not yet received.
 
-    A running job receives the cancellation within 15 s.
+    A running job receives the cancellation within 2 s, and begins no commit of an export from now on.
     A job that waits does not run when its message arrives.
     The same holds for a key that the ledger does not know, for 14 days.
     Every cancelled job becomes a dead letter.
@@ -49,6 +49,6 @@ def command(ctx: click.Context, options: Options, *, target: str, key: str, reas
             click.echo(f"{key} is already {before}: nothing was cancelled.", err=True)
             ctx.exit(1)
         case JobState.RUNNING:
-            click.echo(f"{key} is running: it receives the cancellation within 15 s.")
+            click.echo(f"{key} is running: it receives the cancellation within 2 s.")
         case _:
             click.echo(f"{key} is cancelled (it was {before}): it will not run again.")

@@ -24,7 +24,9 @@ States
 A retry that arrives also claims a row that is still `moving`: it proves that its publish succeeded.
 A run whose owner is gone goes from `running` to `running`, with a new owner.
 `Client.cancel` sets a cancel mark; for a job without a row it inserts one: `interrupted`, for any body.
-The owner sees the mark at its next renewal; a job that is claimed with a mark is rejected and does not run.
+The owner reads the marks of its running jobs every 2 s, in one query for each worker process.
+The ledger permits no commit of an export to a job with a mark: a cancel that was accepted stops it.
+A job that is claimed with a mark is rejected and does not run.
 
 Decision table
 --------------

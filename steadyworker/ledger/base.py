@@ -10,7 +10,7 @@ Each promise has its test in `steadyworker.testing.conformance.LedgerSuite`.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from enum import StrEnum
 from typing import Any, Protocol
 
@@ -148,7 +148,7 @@ class Verdict(Struct, frozen=True):
 
 
 class Renewal(Struct, frozen=True):
-    """The result of one renewal: granted or refused, and the row's cancel mark, if it has one."""
+    """The ledger's reply to a renewal or to `may_commit`: granted or refused, and the row's cancel mark, if it has one."""
 
     granted: bool
     cancel_reason: str | None = None
@@ -246,10 +246,11 @@ class Ledger(Protocol):
         """Store the state of a `running` job's external work, durably before this returns; None clears it."""
         ...
 
-    def may_commit(self, token: Token) -> bool:
+    def may_commit(self, token: Token) -> Renewal:
         """
-        Renew the lease now, and return whether the job is still `running` under this fence.
+        Renew the lease now, and grant the commit if the job is still `running` under this fence and not cancelled.
 
+        A cancelled job is not granted, and its reason is returned: after `cancel` has returned, no commit begins.
         The write is on disk (in SQLite: `synchronous=FULL`) before this returns.
         So uid and fence are on disk before an export is linked.
         """
@@ -295,6 +296,10 @@ class Ledger(Protocol):
         """Count a message that has this job's key and another body; nothing else of the row changes."""
         ...
 
+    def cancel_marks(self, uids: Sequence[str]) -> Mapping[str, str]:
+        """Return the reason of each of these jobs that has a cancel mark, by uid; one query, and no write."""
+        ...
+
     def clear_checkpoint(self, id: JobId) -> None:
         """Delete the checkpoint of a job that no process runs (`replay --from-start`)."""
         ...
@@ -334,6 +339,12 @@ class Ledger(Protocol):
     def close(self) -> None:
         """Close files and connections; may be called twice."""
         ...
+
+
+def permit(found: Sequence[Sequence[Any]]) -> Renewal:
+    """Return the reply to `may_commit`: `found` has the run's row, as its cancel mark alone, or nothing."""
+    reason = found[0][0] if found else None
+    return Renewal(bool(found) and reason is None, reason)
 
 
 # --- What the statements of SQL ledgers receive, by name -----------------------------------------------------------------

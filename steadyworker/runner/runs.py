@@ -100,7 +100,13 @@ class Runs:
         self._settler.carry_out(run.plan, run)
 
     def cancel(self, run: Run, reason: str) -> None:
-        """Cancel a run: the calls of its job raise Interrupt, and after the grace period the slot kills it."""
+        """
+        Cancel a run: the calls of its job raise Interrupt, and after the grace period the slot kills it.
+
+        A run that has ended, or that is cancelled already, stays as it is.
+        """
+        if run.phase is not Phase.RUNNING or run.cancel_reason is not None:
+            return
         run.cancel_reason = reason
         if run.slot is None:
             return

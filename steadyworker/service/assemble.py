@@ -19,6 +19,8 @@ from steadyworker.clock import Clock, SystemClock, Times
 from steadyworker.config.resolve import Options
 from steadyworker.errors import ConfigError, Finding, LedgerUnavailable
 from steadyworker.events import Listener
+from steadyworker.exports.base import STAGES_SERVICE
+from steadyworker.exports.folders import StageFolders
 from steadyworker.exports.spark.service import SparkService
 from steadyworker.exports.spark.settings import SparkSettings
 from steadyworker.ledger.base import Ledger
@@ -53,14 +55,16 @@ class Assembly:
     audit_thread: AuditThread
     services: Mapping[str, JobService]
     pools: Sequence[SettlePool]
+    stages: StageFolders
 
     def purge(self) -> None:
         """
-        Delete the ledger rows that need not be kept any longer.
+        Delete the ledger rows that need not be kept any longer, and the stages of ended jobs in all folders of this host.
 
         If the ledger cannot be reached, nothing is deleted this time.
         """
         with suppress(LedgerUnavailable):
+            self.stages.reap(self.ledger.ended)  # first: a row that is gone no longer says that its job has ended
             self.ledger.purge()
 
     def close(self) -> None:
@@ -151,7 +155,8 @@ def assemble(
     owner = new_owner_id()
     lock = OwnerLock(owners_directory(options), owner)
     guard = Guard([lock.fd], clock)
-    services = services if services is not None else _services(options, clock)
+    stages = StageFolders(options.state_dir / "stages", clock)
+    services = {**(services if services is not None else _services(options, clock)), STAGES_SERVICE: stages}
     emit = fan_out([log_events(), *listeners])
     quota = Quota(options.max_jobs)
     runners, pools, audits = [], [], {}
@@ -184,7 +189,9 @@ def assemble(
             audits[audit] = runners[-1].post
     queues = [registered_name(runner.deps.namespace, runner.deps.spec.queue) for runner in runners]
     keeper = Keeper(plan.ledger, owner, socket.gethostname(), queues, runners, clock, times)
-    return Assembly(options, plan.ledger, owner, lock, guard, runners, keeper, AuditThread(audits), services, pools)
+    return Assembly(
+        options, plan.ledger, owner, lock, guard, runners, keeper, AuditThread(audits), services, pools, stages
+    )
 
 
 def counted(broker: Capabilities, options: Options) -> bool:

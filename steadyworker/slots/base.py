@@ -59,7 +59,7 @@ class Asked:
 
     - `checkpoint`: store a checkpoint (data: its JSON text).
     - `export_state`: store the state of external work (data: bytes, or None).
-    - `may_commit`: permit the commit of an export.
+    - `may_commit`: permit the commit of an export; refused as `fenced` or `cancelled`.
     - `ended`: return which of these jobs are done or dead in the ledger (data: a list of uids).
     - The name of a service that `assemble.py` wired (data: the request).
       Its reply is a stream: each `reply` is one event, and the last has `end` true.

@@ -19,7 +19,7 @@ from typing import Any, cast
 from structlog.contextvars import bound_contextvars
 
 from steadyworker.clock import Clock
-from steadyworker.errors import BadPayload, InterruptReason, Reject, Retry, Snooze, TargetExists, delay_in_seconds
+from steadyworker.errors import BadPayload, ExportRejected, InterruptReason, Reject, Retry, Snooze, delay_in_seconds
 from steadyworker.job import Job
 from steadyworker.link import Link, Task
 from steadyworker.outcome import Done, Failed, Interrupted, Outcome, Rejected, Snoozed
@@ -156,7 +156,7 @@ class Executor:
                 return Rejected(plain_text(error.reason) or plain_text(error))
             case Snooze():
                 return Snoozed(delay_in_seconds(error.delay))
-            case TargetExists():
+            case ExportRejected():
                 return Rejected(plain_text(str(error)) or plain_text(error), class_name(error))
             case _ if isinstance(error, self._dont_retry_on):
                 return Rejected(plain_text(error), class_name(error))

@@ -163,17 +163,20 @@ def test_above_the_threshold_spark_makes_the_same_bytes(
 
 
 def test_a_place_that_does_not_fit_is_a_dead_letter_that_says_so(folder: Path, shell: Shell) -> None:
+    (Path(parquet(folder)) / "_delta_log").mkdir()
     said = shell(
         """worker=payment_exports:PaymentExports
         steadyworker send $worker '{"merchant": "harbour-books"}' --key no-such-column
         steadyworker send $worker '{"merchant": "harbour-books", "source": "nowhere"}' --key no-such-place
-        steadyworker run $worker --max-jobs 2
+        steadyworker send $worker '{"merchant": "harbour-books", "source": "lake"}' --key deltalake
+        steadyworker run $worker --max-jobs 3
         steadyworker dead list $worker""",
         PAYMENTS_SOURCE=csv_folder(folder),
         AMOUNT_COLUMN="price",
     )
     assert "expected columns price in " in said
     assert "expected .parquet or .csv files, got none at nowhere" in said
+    assert 'spark.read.format("delta").load(' in said
 
 
 @pytest.mark.parametrize("isolation", ["process", "thread"])

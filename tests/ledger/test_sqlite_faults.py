@@ -237,7 +237,7 @@ class TestInUse:
         connection = ledger._file._connection
         assert connection is not None
         connection.set_trace_callback(sent.append)
-        assert ledger.may_commit(row.token)
+        assert ledger.may_commit(row.token).granted
         assert ledger.renew([row.token])[0].granted
         levels = [said.split("= ")[-1] if "PRAGMA" in said else said.split()[0] for said in sent]
         assert levels == ["full", "UPDATE", "normal", "BEGIN", "UPDATE", "COMMIT"]

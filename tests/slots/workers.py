@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from steadyworker import Interrupt, Job, Reject, Retry, RetryPolicy, Snooze, Worker
-from steadyworker.errors import TargetExists
+from steadyworker.errors import ExportRejected, TargetExists
 
 Asked = dict[str, Any]
 
@@ -70,6 +70,9 @@ class Modes(Worker[Asked, int]):
 
     def target_exists(self, job: Job[Asked, int]) -> None:
         raise TargetExists("target exists: out.csv")
+
+    def export_rejected(self, job: Job[Asked, int]) -> None:
+        raise ExportRejected("Expected plain files, got a Delta table")
 
     def system_exit(self, job: Job[Asked, int]) -> None:
         sys.exit(3)

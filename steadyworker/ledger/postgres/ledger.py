@@ -38,6 +38,7 @@ from steadyworker.ledger.base import (
     Verdict,
     counters_values,
     mine_values,
+    permit,
     pk_values,
     seen_values,
 )
@@ -198,8 +199,8 @@ class PostgresLedger(Ledger):
         return self._write(sql.EXPORT_STATE, token, {"value": value})
 
     @override
-    def may_commit(self, token: Token) -> bool:
-        return self._write(sql.MAY_COMMIT, token, self._lease)
+    def may_commit(self, token: Token) -> Renewal:
+        return permit(self._ask(sql.MAY_COMMIT, mine_values(token) | self._lease))
 
     @override
     def done(self, token: Token) -> bool:
@@ -232,6 +233,11 @@ class PostgresLedger(Ledger):
     @override
     def conflict(self, id: JobId) -> None:
         self._tell(sql.CONFLICT, pk_values(id))
+
+    @override
+    def cancel_marks(self, uids: Sequence[str]) -> Mapping[str, str]:
+        with self._renewals.connection() as db:  # the keeper reads them between its renewals
+            return dict(db.execute(sql.CANCEL_MARKS, {"uids": list(uids)}, prepare=True).fetchall())
 
     @override
     def clear_checkpoint(self, id: JobId) -> None:

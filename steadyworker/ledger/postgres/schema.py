@@ -215,6 +215,7 @@ RENEW = f"""
 MAY_COMMIT = f"""
     {_committing("coalesce(nullif(current_setting('synchronous_commit'), 'off'), 'on')")}
     UPDATE steadyworker_jobs SET {_LEASE} FROM committed WHERE {_MINE} AND state = 'running'
+    RETURNING cancel_reason
 """
 CHECKPOINT = f"""
     UPDATE steadyworker_jobs
@@ -279,6 +280,9 @@ PROGRESS = f"""
     FROM steadyworker_jobs, committed WHERE {_RUN}
     ON CONFLICT (uid) DO UPDATE
     SET fence = excluded.fence, done = excluded.done, total = excluded.total, note = excluded.note, at = excluded.at
+"""
+CANCEL_MARKS = """
+    SELECT uid, cancel_reason FROM steadyworker_jobs WHERE uid = ANY(%(uids)s::text[]) AND cancel_reason IS NOT NULL
 """
 ENDED = "SELECT uid FROM steadyworker_jobs WHERE uid = ANY(%(uids)s::text[]) AND state IN ('done', 'dead')"
 LAST_PROGRESS = (

@@ -11,7 +11,7 @@ from __future__ import annotations
 import json
 import secrets
 import sys
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -35,6 +35,7 @@ from steadyworker.ledger.base import (
     Verdict,
     counters_values,
     mine_values,
+    permit,
     pk_values,
     seen_values,
 )
@@ -201,8 +202,10 @@ class SqliteLedger(Ledger):
         return self._write(sql.EXPORT_STATE, token, {"value": value})
 
     @override
-    def may_commit(self, token: Token) -> bool:
-        return self._write(sql.MAY_COMMIT, token, self._lease(), synchronous="full")
+    def may_commit(self, token: Token) -> Renewal:
+        with self._file.connection("full") as db:
+            found = db.execute(sql.MAY_COMMIT, mine_values(token) | self._lease()).fetchall()
+        return permit(found)
 
     @override
     def done(self, token: Token) -> bool:
@@ -245,6 +248,11 @@ class SqliteLedger(Ledger):
     def conflict(self, id: JobId) -> None:
         with self._file.connection() as db:
             db.execute(sql.CONFLICT, pk_values(id))
+
+    @override
+    def cancel_marks(self, uids: Sequence[str]) -> Mapping[str, str]:
+        with self._file.connection() as db:
+            return dict(db.execute(sql.CANCEL_MARKS, {"uids": json.dumps(list(uids))}).fetchall())
 
     @override
     def clear_checkpoint(self, id: JobId) -> None:

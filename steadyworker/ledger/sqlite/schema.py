@@ -188,7 +188,10 @@ RENEW = f"""
     UPDATE jobs SET lease_boot = :boot, lease_until = :lease_until
     WHERE {_MINE} AND state IN ('running', 'moving') RETURNING cancel_reason
 """
-MAY_COMMIT = f"UPDATE jobs SET lease_boot = :boot, lease_until = :lease_until WHERE {_MINE} AND state = 'running'"
+MAY_COMMIT = f"""
+    UPDATE jobs SET lease_boot = :boot, lease_until = :lease_until
+    WHERE {_MINE} AND state = 'running' RETURNING cancel_reason
+"""
 CHECKPOINT = f"""
     UPDATE jobs SET checkpoint = :value, checkpoint_fence = iif(:value IS NULL, NULL, fence)
     WHERE {_MINE} AND state = 'running'
@@ -239,6 +242,10 @@ PROGRESS = f"""
     WHERE {_JOB} AND uid = :uid AND fence = :fence
     ON CONFLICT DO UPDATE
     SET fence = excluded.fence, done = excluded.done, total = excluded.total, note = excluded.note, at = excluded.at
+"""
+CANCEL_MARKS = """
+    SELECT uid, cancel_reason FROM jobs
+    WHERE uid IN (SELECT value FROM json_each(:uids)) AND cancel_reason IS NOT NULL
 """
 ENDED = "SELECT uid FROM jobs WHERE uid IN (SELECT value FROM json_each(:uids)) AND state IN ('done', 'dead')"
 LAST_PROGRESS = f"SELECT done, total, note, at FROM progress WHERE {_JOB}"

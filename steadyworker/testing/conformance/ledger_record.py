@@ -108,6 +108,16 @@ class RecordPromises(LedgerBench):
         assert ledger.cancel(JOB, "too late") is state
         assert timeless(seen(ledger)) == timeless(before)
 
+    def test_cancel_marks_are_read_for_the_jobs_that_are_named(self, ledger: Ledger) -> None:
+        """By uid, whatever their state; jobs without a mark, and those that are not in the ledger, are left out."""
+        rows = {key: claimed(ledger, replace(JOB, key=key)) for key in ("a", "b", "c", "d")}
+        for key in ("a", "b", "d"):
+            ledger.cancel(rows[key].id, f"wrong month {key}")
+        ledger.done(rows["b"].token)
+        asked = [rows["a"].uid, rows["b"].uid, rows["c"].uid, "unknown"]
+        assert ledger.cancel_marks(asked) == {rows["a"].uid: "wrong month a", rows["b"].uid: "wrong month b"}
+        assert ledger.cancel_marks([]) == {}
+
     def test_a_cancel_that_is_quicker_than_its_job_makes_the_row(self, ledger: Ledger) -> None:
         """The row is `interrupted`, has no owner, and matches any body."""
         assert ledger.cancel(JOB, "not needed") is None
