@@ -140,6 +140,23 @@ def test_what_cannot_run_is_refused_with_the_remedy() -> None:
     assert spec_of(Local, {"isolation": "thread"}).isolation == "thread"
 
 
+def test_a_misspelt_queue_or_handle_is_named() -> None:
+    class NoQueue(Worker[bytes]):
+        queues = "plain"
+
+    class NoHandle(Worker[bytes]):
+        queue = "handless"
+        time_limit = 1
+
+        def handel(self, job: Any) -> None:
+            pass
+
+    with pytest.raises(ConfigError, match="NoQueue has no queue, so it is abstract: rename 'queues' to 'queue'"):
+        spec_of(NoQueue)
+    with pytest.raises(ConfigError, match="NoHandle has no handle: rename 'handel' to 'handle'"):
+        spec_of(NoHandle)
+
+
 def test_a_worker_of_main_is_refused_with_what_to_do(tmp_path: Path) -> None:
     script = tmp_path / "script.py"
     script.write_text(
