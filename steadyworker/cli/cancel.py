@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import click
 
-from steadyworker.cli.settings import find_worker, settings
+from steadyworker.cli.settings import settings
+from steadyworker.cli.targets import find_worker
 from steadyworker.client import Client
 from steadyworker.config.resolve import Options
 from steadyworker.outcome import JobState

@@ -10,7 +10,8 @@ from typing import Any
 import click
 
 from steadyworker.cli.output import Column, json_line, printable, table
-from steadyworker.cli.settings import find_worker, settings
+from steadyworker.cli.settings import settings
+from steadyworker.cli.targets import find_worker
 from steadyworker.config.resolve import OPTIONS, Options
 from steadyworker.errors import Finding
 from steadyworker.retry import RetryPolicy

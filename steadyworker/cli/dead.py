@@ -11,7 +11,8 @@ import msgspec
 
 from steadyworker.backends.connections import Connections, line_of
 from steadyworker.cli.output import Column, instant, json_line, printable, table
-from steadyworker.cli.settings import find_worker, settings
+from steadyworker.cli.settings import settings
+from steadyworker.cli.targets import find_worker
 from steadyworker.config.resolve import Options
 from steadyworker.deadletters import DeadLetter, DeadLetterQueue, Replayed
 from steadyworker.telemetry.redaction import REDACTED, is_secret_name, redact

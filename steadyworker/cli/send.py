@@ -13,7 +13,8 @@ import msgspec
 from steadyworker import payload as payloads
 from steadyworker.backends.connections import Line, line_of
 from steadyworker.cli.output import json_line
-from steadyworker.cli.settings import find_worker, settings
+from steadyworker.cli.settings import settings
+from steadyworker.cli.targets import find_worker
 from steadyworker.client import Client, message
 from steadyworker.config.resolve import Options
 from steadyworker.errors import BadPayload, SendError, SteadyWorkerError

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import re
+import sys
 import time
 from importlib import import_module
+from pathlib import Path
 
 import click
 import pytest
@@ -115,6 +117,43 @@ def test_a_module_that_cannot_be_imported_is_said_with_its_place(shell: Shell) -
     assert "broken.py:3" in said.err
     assert "no_such_library" in said.err
     assert "Traceback" not in said.err
+
+
+NO_LIMIT = """\
+from steadyworker import Worker
+
+class Exports(Worker[bytes]):
+    queue = "exports"
+"""
+
+
+@pytest.mark.parametrize(
+    ("written", "place", "said_of_it"),
+    [
+        (NO_LIMIT, ":3", "TypeError: Exports has a queue but no time_limit: set `time_limit = <seconds>`"),
+        ("\n\ndef f(:\n    pass\n", ":3", "SyntaxError: invalid syntax: def f(:"),
+        ("import json\njson.loads('x')\n", ":2", "JSONDecodeError: Expecting value"),
+        ("from steadyworker import *\nRetryPolicy(max_attempts=0)\n", ":2", "ConfigError: Expected max_attempts of"),
+        ("import sys\nsys.exit(3)\n", ":2", "SystemExit: 3. A module that is imported must not end the program"),
+    ],
+)
+def test_an_import_that_fails_is_said_with_the_users_own_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, written: str, place: str, said_of_it: str
+) -> None:
+    module = tmp_path / f"own_{abs(hash(written))}.py"
+    module.write_text(written)
+    (tmp_path / f"{module.stem}_too.py").write_text(
+        f"import {module.stem}\n"
+    )  # the place is that of the fault, not of its import
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    for name in (module.stem, f"{module.stem}_too"):
+        said = CliRunner().invoke(verbs, ["check", f"{name}:Exports"])
+        assert said.exit_code == 78
+        assert said.stdout == ""
+        assert f"but {module}{place} raised {said_of_it}" in said.stderr
+        assert "Traceback" not in said.stderr
+        assert "importlib" not in said.stderr
 
 
 def test_an_unknown_setting_is_said_with_the_near_one(shell: Shell) -> None:
