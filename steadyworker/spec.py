@@ -197,7 +197,11 @@ def _target(cls: type[Any], isolation: str) -> str:
 
 
 class Check:
-    """The check of one Worker's attributes by rules; its errors name the Worker and the attribute."""
+    """
+    The check of one Worker's attributes by rules; its errors name the Worker and the attribute.
+
+    A rule's error says what was expected; what was got is added, unless the rule has said that too.
+    """
 
     def __init__(self, owner: str) -> None:
         self._owner = owner
@@ -207,7 +211,9 @@ class Check:
         try:
             return rule(value)
         except (ValueError, TypeError) as error:
-            raise ConfigError(f"{self._owner}.{name}: {error} Got {value!r}.") from None
+            said = str(error)
+            got = "" if ", got " in said else f" Got {value!r}."
+            raise ConfigError(f"{self._owner}.{name}: {said}{got}") from None
 
 
 def duration(value: Any) -> float | None:

@@ -1,4 +1,4 @@
-"""Sizes and durations in the form that people write: `2 GiB`, `1h 30m`."""
+"""Sizes, durations and counts in the form that people write: `2 GiB`, `1h 30m`, `3 jobs`."""
 
 from __future__ import annotations
 
@@ -23,12 +23,17 @@ def parse_size(text: str) -> int:
     return int(float(match[1]) * _BYTES[(match[2] or "").lower()])
 
 
+def count_text(number: int, noun: str, plural: str = "") -> str:
+    """Return a number with its noun, for people: `1 job`, `1,200 jobs`; `plural` is for a noun that takes more than an s."""
+    return f"{number:,} {noun if number == 1 else plural or noun + 's'}"
+
+
 def size_text(size: int) -> str:
     """Return a number of bytes as text for people: `2.1 GiB`."""
     value = float(size)
     for unit in ("bytes", "KiB", "MiB"):
         if value < 1024:  # noqa: PLR2004 - the next unit begins there
-            return f"{value:.0f} bytes" if unit == "bytes" else f"{value:.1f} {unit}"
+            return count_text(size, "byte") if unit == "bytes" else f"{value:.1f} {unit}"
         value /= 1024
     return f"{value:.1f} GiB"
 

@@ -13,7 +13,7 @@ import pytest
 from steadyworker import ConfigError, Job, RetryPolicy, Worker
 from steadyworker.spec import checkpoint_type, payload_type, spec_of
 from steadyworker.system.procfs import cgroup_limit
-from steadyworker.units import parse_size, size_text
+from steadyworker.units import count_text, parse_size, size_text
 from steadyworker.worker import load_worker
 
 T = TypeVar("T")
@@ -111,6 +111,7 @@ def test_a_wrong_attribute_is_named_with_what_was_expected(overrides: dict[str, 
     with pytest.raises(ConfigError) as refused:
         spec_of(Plain, overrides)
     assert str(refused.value).startswith(said)
+    assert str(refused.value).lower().count(" got ") == ("did you mean" not in said)
 
 
 def test_what_cannot_run_is_refused_with_the_remedy() -> None:
@@ -249,6 +250,12 @@ def test_the_smallest_limit_of_any_cgroup_above_us_counts(tmp_path: Path) -> Non
 )
 def test_sizes_are_read_as_people_write_them(text: str, size: int) -> None:
     assert parse_size(text) == size
+
+
+def test_counts_are_written_with_their_noun() -> None:
+    assert [count_text(number, "crash", "crashes") for number in (0, 1, 2)] == ["0 crashes", "1 crash", "2 crashes"]
+    assert [count_text(number, "job") for number in (1, 1200)] == ["1 job", "1,200 jobs"]
+    assert size_text(1) == "1 byte"
 
 
 def test_sizes_are_written_as_people_read_them() -> None:

@@ -18,6 +18,8 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from steadyworker.units import count_text
+
 _MINUTE, _HOUR, _DAY = 60, 3600, 86400
 
 
@@ -74,6 +76,13 @@ def _padded(rows: Sequence[Sequence[str]]) -> list[str]:
 def printable(text: str) -> str:
     """Return the text on one line, with an escape for each unprintable character."""
     return "".join(character if character.isprintable() else ascii(character)[1:-1] for character in text)
+
+
+def tries(attempts: int, crashes: int, losses: int) -> str:
+    """Return the three counters that limit a job's runs, for people: `5 attempts, 1 crash, 0 losses`."""
+    return ", ".join(
+        (count_text(attempts, "attempt"), count_text(crashes, "crash", "crashes"), count_text(losses, "loss", "losses"))
+    )
 
 
 def span(seconds: float | None) -> str:

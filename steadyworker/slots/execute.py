@@ -122,9 +122,10 @@ class Executor:
             return Done()
         if inspect.isawaitable(result) or inspect.isgenerator(result) or inspect.isasyncgen(result):
             kind = type(result).__name__
+            article = "an" if kind[0].lower() in "aeiou" else "a"
             _discard(result)
             return Failed(
-                f"nothing ran: handle returned a {kind} that was never started; "
+                f"nothing ran: handle returned {article} {kind} that was never started; "
                 "write `async def handle`, or a handle without `yield`"
             )
         if not self._said_ignored:

@@ -82,7 +82,8 @@ def test_overdue_is_empty_while_all_is_well(shell: Shell, queues: Queues) -> Non
         (replace(ROW, late_by=7300.0), "late by 2 h 01 min"),
         (replace(ROW, late_by=60.0), ""),
         (replace(ROW, cancel_reason="wrong month"), "cancelled: wrong month"),
-        (replace(ROW, counters=Counters(crashes=2, losses=1)), "2 crashes, 1 losses"),
+        (replace(ROW, counters=Counters(crashes=2, losses=1)), "2 crashes, 1 loss"),
+        (replace(ROW, counters=Counters(crashes=1, losses=2)), "1 crash, 2 losses"),
     ],
 )
 def test_why_says_what_somebody_waits_for(row: Row, expected: str) -> None:
