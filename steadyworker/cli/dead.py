@@ -10,6 +10,7 @@ import click
 import msgspec
 
 from steadyworker.backends.connections import Connections, line_of
+from steadyworker.cli.group import Group
 from steadyworker.cli.output import Column, instant, json_line, printable, table, tries
 from steadyworker.cli.settings import settings
 from steadyworker.cli.targets import find_worker
@@ -40,6 +41,7 @@ _all = click.option("--all", "every", is_flag=True, help="Take every dead letter
 
 @click.group(
     "dead",
+    cls=Group,
     epilog="""\b
 Examples:
   steadyworker dead list   exports:PaymentExports

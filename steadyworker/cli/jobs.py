@@ -82,6 +82,8 @@ def command(
     options: Options, *, watch: bool, overdue: bool, queue: str | None, state: str | None, limit: int, as_json: bool
 ) -> None:
     """List jobs, newest first."""
+    if watch and as_json:
+        raise click.UsageError("Expected --watch or --json, got both: run `jobs --json` as often as you need it.")
     with open_ledger(options) as ledger:
 
         def chosen() -> list[Job]:
