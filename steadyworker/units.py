@@ -11,6 +11,7 @@ import msgspec
 _DECIMAL = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "t": 10**12}
 _BYTES = _DECIMAL | {"ki": 1 << 10, "mi": 1 << 20, "gi": 1 << 30, "ti": 1 << 40}
 _SIZE = re.compile(r"\s*(\d+(?:\.\d+)?)\s*([kmgt]i?)?b?\s*", re.IGNORECASE)
+_LONGEST = 1e9  # the system's calls for waiting take not many more
 _SECONDS = {"ms": 0.001, "s": 1.0, "sec": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0, "d": 86400.0}
 _DURATION = re.compile(r"(\d+(?:\.\d+)?)\s*(ms|sec|s|min|m|h|d)\s*", re.IGNORECASE)
 
@@ -42,15 +43,15 @@ def parse_seconds(value: Any) -> float:
     """
     Return the seconds of a number, a timedelta, or a text like `28`, `90s`, `1h 30m`.
 
-    Raises ValueError for anything else, including negative and infinite numbers.
+    Raises ValueError for anything else, including negative numbers and those over 1e9, which is 31 years.
     """
     if isinstance(value, timedelta):
         value = value.total_seconds()
     if isinstance(value, str):
         text = value.strip()
         if text and not _DURATION.sub("", text):
-            return sum(float(number) * _SECONDS[unit.lower()] for number, unit in _DURATION.findall(text))
+            value = sum(float(number) * _SECONDS[unit.lower()] for number, unit in _DURATION.findall(text))
     number = msgspec.convert(value, float, strict=False)
-    if not 0 <= number < float("inf"):
-        raise ValueError("a duration is finite and not negative")
+    if not 0 <= number <= _LONGEST:
+        raise ValueError(f"Expected a duration from 0 to {_LONGEST:g} seconds, got {number:g}.")
     return number

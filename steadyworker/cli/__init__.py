@@ -161,6 +161,9 @@ def _said(error: Exception) -> click.exceptions.Exit:
     """Print an error to standard error, without a traceback, and return the exception that ends the command."""
     if isinstance(error, SteadyWorkerError):
         text, code = str(error), exit_code(error)
+    elif isinstance(error, OSError) and error.filename is not None:
+        text = f"Expected to use {error.filename}, got: {error.strerror}: correct the path, or let this user use it."
+        code = CONFIG
     else:
         remedy = "This is an error in SteadyWorker or in the module that you named: `steadyworker --debug …` shows the traceback."
         text, code = f"{type(error).__name__}: {error}\n{remedy}", INTERNAL

@@ -152,6 +152,9 @@ class _Reading:
         for name in layer.values:
             if name not in known:
                 remedy = _near(name, known, layer.spelled) or "remove it; `steadyworker run --help` lists them all."
+                if isinstance(table := layer.values[name], dict):
+                    worker = next((inner for inner, value in table.items() if isinstance(value, dict)), name)
+                    remedy = f"did you mean [workers.{worker}]? Settings stand above all tables."
                 self.problems.append(Finding("error", f"There is no setting {layer.spelled(name)}.", remedy))
 
     def value(self, option: Option, layers: Iterable[_Layer]) -> Any:
@@ -238,7 +241,7 @@ def _file(environ: Mapping[str, str], cwd: Path, config: Path | None) -> Path | 
 
 def _toml(path: Path) -> dict[str, Any]:
     try:
-        return tomllib.loads(path.read_text(encoding="utf-8"))
+        return tomllib.loads(path.read_text(encoding="utf-8-sig"))  # some editors write a byte order mark
     except (OSError, UnicodeDecodeError) as error:
         finding = Finding(
             "error", f"Expected a configuration file, but {path} cannot be read: {error}.", "correct --config."
@@ -251,7 +254,7 @@ def _toml(path: Path) -> dict[str, Any]:
 def _held(path: Path, origin: str) -> str:
     """Return the content of a file without trailing line ends."""
     try:
-        with path.open(encoding="utf-8") as file:
+        with path.open(encoding="utf-8-sig") as file:
             text = file.read(_VALUE_BYTES)
     except (OSError, UnicodeDecodeError) as error:
         what = f"Expected {origin} to name a file that contains the value, but {path} cannot be read: {error}."

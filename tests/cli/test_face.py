@@ -162,6 +162,14 @@ def test_wrong_usage_names_the_near_command_or_option(arguments: list[str], said
     assert said_of_it in said.stderr
 
 
+def test_a_path_that_cannot_be_used_is_said_without_a_traceback(tmp_path: Path) -> None:
+    said = CliRunner().invoke(verbs, ["jobs", "--state-dir", str(tmp_path / ("a" * 300))])
+    assert said.exit_code == 78
+    assert "File name too long" in said.stderr
+    assert "internal" not in said.stderr
+    assert "--debug" not in said.stderr
+
+
 def test_ctrl_c_is_130_and_not_a_negative_result(monkeypatch: pytest.MonkeyPatch) -> None:
     def interrupted(*_: object, **__: object) -> None:
         raise KeyboardInterrupt
