@@ -131,7 +131,9 @@ def load_worker(target: str) -> type[Worker[Any, Any]]:
         hint = f"did you mean {module_name}:{near[0]}?" if near else hint
         raise ConfigError(f"Module {module_name!r} has no {name!r}: {hint}")
     if not is_worker(found):
-        raise ConfigError(f"Expected {target!r} to be a subclass of steadyworker.Worker, got {found!r}.")
+        raise ConfigError(
+            f"Expected {target!r} to be a subclass of steadyworker.Worker, got {found!r:.100}: name a Worker class."
+        )
     worker: type[Worker[Any, Any]] = found
     return worker
 

@@ -161,6 +161,8 @@ def _said(error: Exception) -> click.exceptions.Exit:
     """Print an error to standard error, without a traceback, and return the exception that ends the command."""
     if isinstance(error, SteadyWorkerError):
         text, code = str(error), exit_code(error)
+    elif isinstance(error, FileNotFoundError) and error.filename is None:
+        text, code = "Expected a working directory, got one that was deleted: change to another folder.", CONFIG
     elif isinstance(error, OSError) and error.filename is not None:
         text = f"Expected to use {error.filename}, got: {error.strerror}: correct the path, or let this user use it."
         code = CONFIG

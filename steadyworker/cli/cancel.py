@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import click
 
+from steadyworker.cli.output import printable
 from steadyworker.cli.settings import settings
 from steadyworker.cli.targets import find_worker
 from steadyworker.client import Client
@@ -34,8 +35,11 @@ def command(ctx: click.Context, options: Options, *, target: str, key: str, reas
     Every cancelled job becomes a dead letter.
     Exit code 1 means that the job had already ended.
     """
+    if not key:
+        raise click.UsageError("Expected a key that is not empty: `steadyworker jobs` shows the keys.")
     with Client.configured(options) as client:
         before = client.cancel(find_worker(target) if ":" in target else target, key, reason)
+    key = printable(key)
     match before:
         case None:
             click.echo(f"{key} is not in the ledger yet: it will not run when its message arrives.")

@@ -26,6 +26,7 @@ OVERDUE = 3600.0
 """Seconds after which a job is overdue: its retry did not arrive, or its worker process did not renew the lease."""
 
 _REFRESH = 2.0
+_MOST = 1 << 31
 _BAR = 20
 
 _COLUMNS = (
@@ -76,7 +77,14 @@ Examples:
 )
 @click.option("--queue", metavar="NAME", help="Only this queue.")
 @click.option("--state", type=click.Choice([state.value for state in JobState]), help="Only this state.")
-@click.option("--limit", default=50, show_default=True, metavar="N", help="Only the newest N; 0 for all.")
+@click.option(
+    "--limit",
+    type=click.IntRange(0, _MOST),
+    default=50,
+    show_default=True,
+    metavar="N",
+    help="Only the newest N; 0 for all.",
+)
 @click.option("--json", "as_json", is_flag=True, help="Print one line of JSON per job.")
 def command(
     options: Options, *, watch: bool, overdue: bool, queue: str | None, state: str | None, limit: int, as_json: bool

@@ -6,6 +6,7 @@ Control characters in text from a message or a job are shown as escapes, so that
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -21,6 +22,7 @@ from rich.text import Text
 from steadyworker.units import count_text
 
 _MINUTE, _HOUR, _DAY = 60, 3600, 86400
+_PADDING = 3  # of a column on a terminal
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,8 +35,15 @@ class Column:
 
 
 def json_line(value: Any) -> None:
-    """Print a JSON value on one line of standard output."""
-    click.echo(msgspec.json.encode(value).decode())
+    """
+    Print a JSON value on one line of standard output.
+
+    A text with a lone surrogate (a file's name that is not UTF-8) is printed with that character's JSON escape.
+    """
+    try:
+        click.echo(msgspec.json.encode(value).decode())
+    except UnicodeEncodeError:
+        click.echo(json.dumps(msgspec.to_builtins(value)))
 
 
 def table(columns: Sequence[Column], rows: Sequence[Sequence[str]]) -> None:
@@ -42,9 +51,11 @@ def table(columns: Sequence[Column], rows: Sequence[Sequence[str]]) -> None:
     Print rows under their titles.
 
     On a terminal they are coloured; elsewhere they are padded with spaces, and nothing is cut or wrapped.
+    A terminal that is too narrow for the titles wraps the lines itself.
     """
     console = Console()
     if console.is_terminal:
+        console.width = max(console.width, sum(len(column.title) + _PADDING for column in columns))
         console.print(framed(columns, rows))
     else:
         for line in _padded([[column.title for column in columns], *rows]):

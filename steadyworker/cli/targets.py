@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import sys
 import sysconfig
 import traceback
 from collections.abc import Iterator
+from contextlib import redirect_stdout
 from pathlib import Path
 from typing import Any
 
@@ -21,8 +23,11 @@ def find_worker(target: str) -> type[Worker[Any, Any]]:
     Raises ConfigError if the import fails; the message names the file and the line of the user's code.
     """
     try:
-        return load_worker(target)
-    except (Exception, SystemExit) as error:
+        with redirect_stdout(sys.stderr):  # what the module prints is no output of the command, which may be JSON
+            return load_worker(target)
+    except KeyboardInterrupt:
+        raise
+    except BaseException as error:
         place = _place(error)
         if place is None and isinstance(error, SteadyWorkerError):
             raise  # the target itself is wrong, and the message says how

@@ -127,7 +127,7 @@ def _told(file: Path, source: Sequence[Sequence[Any]] | None, *, as_json: bool) 
         if as_json:
             json_line({"file": str(file), "ok": False, "error": str(error)})
         else:
-            click.echo(f"{click.style('failed', fg='red')}  {printable(str(file))}: {error}")
+            click.echo(f"{click.style('failed', fg='red')}  {printable(str(file))}: {printable(str(error))}")
         return False
     if as_json:
         json_line({"file": str(file), "ok": True, **msgspec.to_builtins(manifest)})

@@ -102,7 +102,11 @@ def _address(value: Any) -> str:
 
 
 def _folder(value: Any) -> Path:
-    return Path(_text(str(value) if isinstance(value, Path) else value)).expanduser()
+    path = Path(_text(str(value) if isinstance(value, Path) else value))
+    try:
+        return path.expanduser()
+    except RuntimeError as error:  # ~name of a user that does not exist
+        raise ValueError("no such home directory") from error
 
 
 def _choice(*choices: str) -> Kind:

@@ -177,7 +177,7 @@ class _Reading:
                 return option.kind.read(raw)
             except ConfigError as error:
                 self.problems.extend(error.findings)
-            except (ValueError, TypeError, OverflowError):
+            except (ValueError, TypeError, OverflowError, RuntimeError):
                 what = f"Expected {option.kind.expected} for {origin}, got {shown}."
                 remedy = _near(str(raw), option.kind.choices, str) or "correct it, or remove it to use the default."
                 self.problems.append(Finding("error", what, remedy))
@@ -275,5 +275,10 @@ def _state_dir(environ: Mapping[str, str]) -> tuple[Path, str]:
     base = Path(environ.get("XDG_STATE_HOME", ""))
     if base.is_absolute():
         return base / "steadyworker", "$XDG_STATE_HOME"
-    home = Path(environ["HOME"]) if environ.get("HOME") else Path.home()
+    try:
+        home = Path(environ["HOME"]) if environ.get("HOME") else Path.home()
+    except RuntimeError as error:
+        what = "Expected a home directory for the default files, got a user without one."
+        finding = Finding("error", what, "set --state-dir, or HOME.")
+        raise ConfigError(str(finding), [finding]) from error
     return home / ".local" / "state" / "steadyworker", "default"
