@@ -68,6 +68,7 @@ def prepare() -> None:
     for number, name, mode in ((0, "stdin", "r"), (1, "stdout", "w"), (2, "stderr", "w")):
         if getattr(sys, name) is None:
             os.open(os.devnull, os.O_RDWR)  # receives the lowest free number, which is this one
+            os.set_inheritable(number, True)  # noqa: FBT003 - its name in the standard library; child processes need it too
             setattr(sys, name, os.fdopen(number, mode, encoding="utf-8"))
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="backslashreplace")

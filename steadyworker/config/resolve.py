@@ -152,7 +152,7 @@ class _Reading:
         for name in layer.values:
             if name not in known:
                 remedy = _near(name, known, layer.spelled) or "remove it; `steadyworker run --help` lists them all."
-                if isinstance(table := layer.values[name], dict):
+                if layer.spelled is not _flag and isinstance(table := layer.values[name], dict):
                     worker = next((inner for inner, value in table.items() if isinstance(value, dict)), name)
                     remedy = f"did you mean [workers.{worker}]? Settings stand above all tables."
                 self.problems.append(Finding("error", f"There is no setting {layer.spelled(name)}.", remedy))
