@@ -8,6 +8,7 @@ A rule converts a written value to the one that is used, or raises ValueError.
 from __future__ import annotations
 
 import difflib
+import sys
 import typing
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, fields, replace
@@ -185,12 +186,23 @@ def _target(cls: type[Any], isolation: str) -> str:
             "To try it in a notebook, use steadyworker.testing.run_one(Worker, payload). "
             "To run it, put it into a module and start `steadyworker run module:Class`."
         )
+    if isolation == "process" and _being_imported(cls.__module__):
+        raise ConfigError(
+            f"{cls.__qualname__} is run while its module {cls.__module__!r} is being imported, and each child process would "
+            "import it and run it again: put the call of run below `if __name__ == '__main__':`, or into another file."
+        )
     if isolation == "process" and "<locals>" in cls.__qualname__:
         raise ConfigError(
             f"{cls.__qualname__} is defined inside a function, where a child process cannot find it: "
             "move it to the top of its module, or set isolation = 'thread'."
         )
     return f"{cls.__module__}:{cls.__qualname__}"
+
+
+def _being_imported(module: str) -> bool:
+    """Return whether this module's own code is still running; importlib has no public name for that."""
+    spec = getattr(sys.modules.get(module), "__spec__", None)
+    return bool(getattr(spec, "_initializing", False))
 
 
 # --- The rules ---------------------------------------------------------------------------------------------------------

@@ -87,6 +87,17 @@ def test_what_a_module_prints_while_it_is_imported_is_no_output(command: Command
     assert json.loads(said.stdout)["findings"] == []
 
 
+def test_a_module_that_calls_run_while_it_is_imported_is_refused(shell: Shell) -> None:
+    """Each child process would import it, call run, and start children of its own."""
+    (shell.folder / "unguarded.py").write_text(
+        "from app import *\nclass Own(Exports):\n  pass\nimport steadyworker\nsteadyworker.run(Own)\n"
+    )
+    said = shell("check", "unguarded:Own")
+    assert said.code == 78
+    assert "put the call of run below `if __name__ == '__main__':`" in said.err
+    assert "unguarded.py:5 raised SystemExit: 78" in said.err
+
+
 def test_a_module_that_raises_no_exception_is_said_too(command: Command, shell: Shell) -> None:
     (shell.folder / "odd_end.py").write_text("raise BaseException('odd')\n")
     said = command("check", "odd_end:Exports")
