@@ -7,6 +7,7 @@ Control characters in text from a message or a job are shown as escapes, so that
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -22,6 +23,7 @@ from rich.text import Text
 from steadyworker.units import count_text
 
 _MINUTE, _HOUR, _DAY = 60, 3600, 86400
+_EXACT = 1e15  # a float of this size or more is no exact count
 _PADDING = 3  # of a column on a terminal
 
 
@@ -97,8 +99,8 @@ def tries(attempts: int, crashes: int, losses: int) -> str:
 
 
 def span(seconds: float | None) -> str:
-    """Return a duration for people, in its two largest units; "–" for None."""
-    if seconds is None:
+    """Return a duration for people, in its two largest units; "–" for None, and for one that is not finite."""
+    if seconds is None or not math.isfinite(seconds):
         return "–"
     whole = max(0, round(seconds))
     if whole < _MINUTE:
@@ -116,12 +118,21 @@ def ago(seconds: float | None) -> str:
 
 
 def instant(wall: float | None) -> str | None:
-    """Return a wall-clock time as ISO 8601 in UTC."""
+    """
+    Return a wall-clock time as ISO 8601 in UTC.
+
+    It is None for a number that is no such time: another sender's timestamp may count milliseconds.
+    """
     if wall is None:
         return None
-    return datetime.fromtimestamp(wall, UTC).isoformat(timespec="seconds").replace("+00:00", "Z")
+    try:
+        return datetime.fromtimestamp(wall, UTC).isoformat(timespec="seconds").replace("+00:00", "Z")
+    except (ValueError, OverflowError):
+        return None
 
 
 def amount(value: float) -> str:
     """Return a number for people; whole numbers have no decimal point."""
+    if not abs(value) < _EXACT:
+        return f"{value:g}"
     return f"{value:,.0f}" if value == int(value) else f"{value:,.1f}"
