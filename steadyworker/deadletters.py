@@ -170,7 +170,8 @@ class DeadLetterQueue:
           It gets a key of its own, made of the old key and its body.
           It is another piece of work, and must not start from another job's checkpoint.
         - A letter without a key.
-          It gets a generated key; only here can that crash make two jobs of one letter.
+          It gets a new generated key at each replay.
+          If a crash came between publish and removal, the second replay makes a second job.
 
         Raises:
             SteadyWorkerError: A key has no dead letter, or a body is not complete; nothing was replayed.

@@ -230,7 +230,7 @@ class Job(Generic[P, C]):
             if target in self._exporting:
                 raise ExportError(
                     f"Expected one export at a time to {target}, got a second one of the same run: wait for the first. "
-                    "A thread goes on after its caller has stopped waiting (asyncio.wait_for, a future's timeout)."
+                    "The first may still run in a thread whose caller has stopped waiting (asyncio.wait_for, a future's timeout)."
                 )
             self._exporting.add(target)
         try:

@@ -95,8 +95,8 @@ class Consumer:
         """Return when the broker has read the settlement; raises StaleDelivery or Unsettled."""
         if self._io.is_current:
             raise RuntimeError(
-                "Expected settle on another thread, got the I/O thread, which would wait for itself: "
-                "call it outside the sink."
+                "Expected a call of `settle` from another thread, got one from the I/O thread, which would wait for itself: "
+                "call `settle` outside the `sink` callback."
             )
         answer: SimpleQueue[Settled | StaleDelivery | Unsettled] = SimpleQueue()
         self.settle_async(delivery, how, answer.put)

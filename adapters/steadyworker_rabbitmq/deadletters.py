@@ -13,7 +13,11 @@ from steadyworker_rabbitmq.errors import is_missing, translated
 from steadyworker_rabbitmq.messages import delivery_of
 
 PATIENCE = 300
-"""The heartbeat of such a connection, in seconds: its blocking thread may spend minutes on one dead letter."""
+"""
+The heartbeat of the connection that reads dead letters, in seconds.
+
+Its thread sends no heartbeat while it works on a dead letter, which may take minutes.
+"""
 
 
 class RabbitmqDeadLetters:

@@ -49,11 +49,11 @@ _MOST = 65_535
 """The largest prefetch: AMQP has two bytes for it."""
 
 _EARLY = 1.0
-"""By our clock, the broker's delivery timeout may seem early by up to this many seconds."""
+"""The broker's delivery timeout may come this many seconds early, by the clock of this process."""
 
 
 _GATHER = 0.02
-"""The least time between two barriers, in seconds; no job waits for a barrier, only the report that its ack is confirmed."""
+"""The least time between two barriers, in seconds; a barrier delays no job, only the report that an ack is confirmed."""
 
 OnSettled = Callable[[Settled | StaleDelivery | Unsettled], None]
 
@@ -225,7 +225,7 @@ class Epoch:
         oldest = min((held.since for held in self._held.values()), default=None)
         timeout = self._prepared.delivery_timeout
         if oldest is not None and timeout is not None and self._settings.clock.monotonic() - oldest >= timeout - _EARLY:
-            self._lose(self._timed_out(f"{timeout:g} s, and it cancelled the consumer"))
+            self._lose(self._timed_out(f"{timeout:g} s; the broker cancelled the consumer"))
         else:
             self._lose("the broker cancelled the consumer: the queue was deleted, or its leader moved")
         if self._channel.is_open:
@@ -234,7 +234,7 @@ class Epoch:
 
     def _timed_out(self, said: str) -> str:
         remedy = self._prepared.longer_timeout or "raise the queue's delivery timeout above time_limit"
-        return f"the broker took its deliveries back, because a job outlived the delivery timeout ({said}); {remedy}"
+        return f"a job ran longer than the delivery timeout, so the broker took this consumer's deliveries back ({said}); {remedy}"
 
     # --- the barrier -----------------------------------------------------------------------------------------------
 
@@ -282,7 +282,7 @@ class Epoch:
             settlement.on_settled(
                 Unsettled(
                     f"Expected the broker to confirm a settlement, got: {cause}; "
-                    "if it did not arrive, the message comes again."
+                    "if the settlement did not arrive, the message comes again."
                 )
             )
 

@@ -53,7 +53,11 @@ def unavailable(error: BaseException, place: str) -> BrokerUnavailable:
 
 @contextmanager
 def translated(place: str, to: type[SteadyWorkerError] | None = None) -> Iterator[None]:
-    """Translate any error that the client raises inside: raise the error of `unavailable`, or `to` with its text."""
+    """
+    In this context, raise what `unavailable` returns in place of an error of the client.
+
+    If `to` is given, raise `to` with the text of that error instead.
+    """
     try:
         yield
     except SteadyWorkerError as error:
@@ -125,7 +129,7 @@ def _judged(error: BaseException) -> tuple[str, str, bool]:  # noqa: C901, PLR09
         case ssl.SSLCertVerificationError(verify_message=message):
             return (
                 f"an untrusted certificate ({message})",
-                "name the authority that signed it with ?cafile=, and use the host name in the certificate",
+                "set ?cafile= to the authority that signed the certificate, and connect by a host name that the certificate contains",
                 True,
             )
         case ssl.SSLEOFError() | ssl.SSLZeroReturnError() | ssl.SSLSyscallError():
@@ -137,7 +141,7 @@ def _judged(error: BaseException) -> tuple[str, str, bool]:  # noqa: C901, PLR09
         case ssl.SSLError() | exceptions.IncompatibleProtocolError() if alert := _OUR_CERTIFICATE.search(text):
             return (
                 f"a refusal, because our certificate is missing or untrusted ({alert[0]})",
-                "set ?certfile= and ?keyfile= to one that an authority in the broker's ssl_options.cacertfile has signed",
+                "set ?certfile= and ?keyfile= to a certificate, and its key, that an authority in the broker's ssl_options.cacertfile has signed",
                 True,
             )
         case ssl.SSLError():

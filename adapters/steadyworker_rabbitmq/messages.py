@@ -5,7 +5,7 @@ Our headers are text; AMQP's have types, and a message has properties as well.
 Both survive when a worker publishes the message again (retry, deferral, dead letter, replay):
 
 - Each header appears as text: numbers, booleans and lists as JSON, bytes decoded as UTF-8.
-- One more header, `sw-amqp`, carries what text cannot express from the delivery to the copy.
+- Values that text cannot express go from the delivery to the copy in one more header, `sw-amqp`.
   It holds the exact value of each header that is not text, and the properties in `_KEPT`; it is never published.
   If the text of a header was changed since the delivery, the header is published as the new text.
 - A text that is not UTF-8 (a name, an id, a property) appears with those bytes in hexadecimal (`backslashreplace`).

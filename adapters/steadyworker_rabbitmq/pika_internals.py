@@ -1,7 +1,8 @@
 """
 Every use of pika's private parts, each with its reason: a list to check against each new version of pika.
 
-The code was written against pika 1.4.1 to 1.4.4; apart from visits, only the I/O thread calls it.
+The code was written against pika 1.4.1 to 1.4.4.
+Only the I/O thread calls it, and the short blocking connections of `connection.visit`.
 """
 
 from __future__ import annotations
@@ -104,7 +105,7 @@ def abort(connection: SelectConnection, error: Exception) -> None:
 
 def cancel(channel: Channel, consumer_tag: str, cancelled: Callable[[], None]) -> None:
     """
-    Cancel a consumer whose callback still receives deliveries until the broker replies and `cancelled` is called.
+    Cancel a consumer, but let its callback receive deliveries until the broker has replied; then call `cancelled`.
 
     pika's `basic_cancel` rejects those deliveries, and a rejected message counts towards the queue's delivery limit.
     """

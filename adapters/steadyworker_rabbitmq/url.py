@@ -213,7 +213,9 @@ def _options(parts: SplitResult) -> Mapping[str, str]:
         if name not in _OPTIONS:
             near = difflib.get_close_matches(name, _OPTIONS, n=1)
             remedy = f"did you mean {near[0]}?" if near else "leave it out."
-            raise ConfigError(f"Expected the options {', '.join(_OPTIONS)} in the broker's URL, got {name!r}: {remedy}")
+            raise ConfigError(
+                f"Expected only the options {', '.join(_OPTIONS)} in the broker's URL, got {name!r}: {remedy}"
+            )
         if name in _TLS_OPTIONS and parts.scheme != "amqps":
             raise ConfigError(f"Expected {name} in a TLS URL only, got {parts.scheme}: write amqps://…")
         if not value:
@@ -257,6 +259,6 @@ def _management(text: str | None) -> str | None:
         if parts.scheme in ("http", "https") and parts.hostname and "@" not in parts.netloc and parts.port != 0:
             return text
     raise ConfigError(
-        "Expected http[s]://host:port without a user, or off, for management in the broker's URL, got something else: "
-        "correct it."
+        "Expected management=http[s]://host:port (without a user) or management=off in the broker's URL, "
+        "got something else: correct it."
     )

@@ -86,8 +86,8 @@ class Connection:
         """Return when the settlement is committed; raises StaleDelivery or Unsettled."""
         if threading.current_thread() is self._thread:
             raise RuntimeError(
-                "Expected settle on another thread, got the I/O thread, which would wait for itself: "
-                "call it outside the sink."
+                "Expected a call of `settle` from another thread, got one from the I/O thread, which would wait for itself: "
+                "call `settle` outside the `sink` callback."
             )
         settlement = Settlement(*numbers_of(delivery), how)
         with self._lock:

@@ -18,13 +18,13 @@ from steadyworker_sqlite.presence import Presence, is_gone, remove, ring
 from steadyworker_sqlite.store import Store, Taken
 
 SILENCE = 30.0
-"""Seconds after which a live process loses its messages because its I/O thread does not turn."""
+"""A live process whose I/O thread makes no turn for this many seconds loses its messages."""
 
 _STAMPS = 10
 """The number of times that the I/O thread records its turn within `SILENCE`: every 3 s."""
 
 LOOK = 0.5
-"""Seconds between two checks of an idle consumer for dead consumers; a new message wakes it at once, by its bell."""
+"""How often, in seconds, an idle consumer looks for dead consumers; a new message rings its bell and wakes it at once."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -102,7 +102,7 @@ def namespace_of(adapter: Adapter, options: Options, ledger: Ledger, queue_name:
     bound = ledger.bind(namespace, queue_name, identity)
     if bound != identity:
         msg = (
-            f"Expected broker {bound!r}, on which namespace {namespace!r} and queue {queue_name!r} were first used, "
+            f"Expected broker {bound!r}, to which namespace {namespace!r} and queue {queue_name!r} belong since their first use, "
             f"got {identity!r}: set another --namespace, or correct --broker."
         )
         raise ConfigError(msg)

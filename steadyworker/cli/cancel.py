@@ -42,11 +42,13 @@ def command(ctx: click.Context, options: Options, *, target: str, key: str, reas
     key = printable(key)
     match before:
         case None:
-            click.echo(f"{key} is not in the ledger yet: it will not run when its message arrives.")
+            click.echo(
+                f"{key} is not in the ledger yet. The cancellation is recorded: if a message with this key arrives, it will not run."
+            )
         case JobState.DONE | JobState.CANCELLED | JobState.DEAD:
             click.echo(f"{key} is already {before}: nothing was cancelled.", err=True)
             ctx.exit(1)
         case JobState.RUNNING:
             click.echo(f"{key} is running: it receives the cancellation within 15 s.")
         case _:
-            click.echo(f"{key} is {before}: it will not run again.")
+            click.echo(f"{key} is cancelled (it was {before}): it will not run again.")

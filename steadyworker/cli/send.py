@@ -110,7 +110,7 @@ def command(
         jobs = [(0, _checked(wish, body, line), wish)]
     elif key is not None or delay or headers or again:
         raise click.UsageError(
-            "Expected no --key, --delay, --header or --again beside --file: write them into the lines of the file."
+            "Expected no --key, --delay, --header or --again together with --file: write them into the lines of the file."
         )
     else:
         jobs = list(_read(file, line))

@@ -179,7 +179,7 @@ OPTIONS: tuple[Option, ...] = (
         "ledger_reach",
         _choice("host"),
         None,
-        "Confirm that all consumers of these queues are on this host and share this ledger.",
+        "`host`: you state that all consumers of these queues are on this host and share this ledger, which is not checked.",
     ),
     Option(
         "on_ledger_loss",

@@ -30,7 +30,8 @@ class MemoryLedger(Ledger):
         clock: The boot clock judges leases and delays; the wall clock numbers fences and ages rows.
         times: Lease and margin.
         worker: The name of the worker process that claims through this ledger, for people.
-        is_dead: Returns whether an owner is proven dead, as owner locks do for a ledger on disk; by default, never.
+        is_dead: Returns whether an owner is proven dead; it stands for the owner locks of a ledger on disk.
+            By default, no owner is ever proven dead.
     """
 
     def __init__(

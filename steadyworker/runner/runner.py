@@ -50,7 +50,7 @@ RunnerEvent = Signal | SlotEvent | Renewed | LedgerLost | PlanResult | Staged | 
 
 _PROGRESS_EVERY = 1.0
 _LONGEST_WAIT = 5.0
-"""Seconds within which the loop turns, so that the watchdog has evidence of an idle runner too."""
+"""The loop turns at least once in this many seconds, so that the watchdog sees that an idle runner is alive."""
 
 
 class Runner:

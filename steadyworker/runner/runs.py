@@ -159,7 +159,7 @@ class Runs:
         self._settler.carry_out(plan, None)
 
     def plan_returned(self, result: PlanResult) -> None:
-        """Receive a plan that is carried out, or that an error stopped."""
+        """Receive a plan that has been carried out, or that an error has stopped."""
         plan, run, error = result.plan, result.run, result.error
         self._failing.pop(plan, None)
         match error:

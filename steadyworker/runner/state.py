@@ -156,7 +156,7 @@ class RunnerState:
         ready_slots: The numbers of the slots that take runs.
         ledger_cause: The reason why the last call of the ledger failed; None while the ledger responds.
         recheck: The runner takes `held` through the decision table at the end of its turn.
-        adopt_until: Monotonic time until which a detached run offers its prefetch, so that its own job can come back.
+        adopt_until: Until this monotonic time the prefetch has room for each run that lost its delivery, so that its message can come back.
         paused: The prefetch is 0 until the end of the turn, so that a released message does not return at once.
     """
 

@@ -103,7 +103,7 @@ def specs_of(workers: Sequence[type[Worker[Any, Any]]], options: Options) -> lis
         raise ConfigError("Expected at least one Worker to run, got none: pass its class, as in run(PaymentExports).")
     if options.concurrency is not None and len(workers) > 1:
         names = ", ".join(worker.__name__ for worker in workers)
-        msg = f"Expected one Worker beside --concurrency, got {names}: set concurrency in [workers.NAME] of steadyworker.toml."
+        msg = f"Expected one Worker together with --concurrency, got {names}: set concurrency in [workers.NAME] of steadyworker.toml."
         raise ConfigError(msg)
     specs = []
     for worker in workers:

@@ -153,12 +153,12 @@ class Service:
             self._threads.append(
                 threading.Thread(target=runner.run, name=f"runner-{runner.deps.spec.queue}", daemon=True)
             )
-        for thread in self._threads:
-            thread.start()
-        threading.Thread(target=assembly.audit_thread.run, name="consumer audit", daemon=True).start()
         queues = [runner.deps.spec.queue for runner in assembly.runners]
         broker = redact(self._options.broker)
         self._log.info("worker_started", queues=queues, owner=assembly.owner, broker=broker, ledger=assembly.ledger.url)
+        for thread in self._threads:  # they take the first job, so that their lines follow the line above
+            thread.start()
+        threading.Thread(target=assembly.audit_thread.run, name="consumer audit", daemon=True).start()
 
     def _catch_signals(self) -> dict[int, Any]:
         """Put each signal into a queue; only the main thread of a process can catch signals."""
@@ -261,7 +261,7 @@ class Service:
             self.enter(Stage.QUIET, f"stuck: {', '.join(stuck)}")
         elif not stuck and self._quieted:
             self._quieted = False
-            self.enter(Stage.RUNNING, "every part turns again")
+            self.enter(Stage.RUNNING, "no thread is stuck any more")
 
     def _look(self, assembly: Assembly) -> None:
         now = self._clock.monotonic()

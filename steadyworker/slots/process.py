@@ -158,7 +158,7 @@ class ProcessSlot:
                 state.send(Reply(fence, id, answer, refused, end))
 
     def interrupt(self, fence: int, reason: InterruptReason, *, hard: bool) -> None:
-        """Ask the run to end; hard raises Interrupt in its handler, and sends TERM to all processes that it has started."""
+        """Ask the run to end; `hard` raises Interrupt in its handler, and sends TERM to all processes that the run has started."""
         with self._lock:
             if (state := self._state_of(fence)) is not None:
                 state.stop(reason, hard=hard)
@@ -294,7 +294,7 @@ class ProcessSlot:
         return said + (self._give_up(reason, stood=stood) if over else [])
 
     def _give_up(self, reason: str | None, *, stood: bool = False) -> list[SlotEvent]:
-        """End the slot without another child; a run that waited for one has not begun; return the events for the runner."""
+        """End the slot without another child, and the run that waited for a child; return the events for the runner."""
         with self._lock:
             run, self._run, self._thread = self._run, None, None
             said: list[SlotEvent] = [] if run is None else [self._ended(run, Interrupted())]

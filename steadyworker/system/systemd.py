@@ -54,7 +54,7 @@ class Notifier:
         self._send("STOPPING=1")
 
     def extend_timeout(self, seconds: float) -> None:
-        """Ask for this many seconds from now for the start or stop under way; call again before they are over."""
+        """Ask systemd to let the present start or stop take this many more seconds; call again before they are over."""
         self._send(f"EXTEND_TIMEOUT_USEC={max(1, round(seconds * _MICROSECONDS))}")
 
     def _send(self, message: str) -> None:

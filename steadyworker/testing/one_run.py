@@ -70,7 +70,8 @@ def run_one(
     Run one job in the calling thread, and return its result.
 
     Args:
-        worker: A Worker class, whose `setup` and `teardown` are called; or an instance, whose are not, so that it can hold fakes.
+        worker: A Worker class, or an instance of one, which can hold fakes.
+            `setup` and `teardown` are called for a class only.
         payload: The payload, plain data that decodes to it, or a raw body.
         key: The job's key.
         attempt: The number of this attempt, from 1.

@@ -266,7 +266,7 @@ def test_a_machine_that_slept_evicts_nobody(path: Path, eventually: Eventually) 
     sender = workers[0].adapter
     sender.publish(work())
     eventually(lambda: any(worker.all(Delivered) for worker in workers))
-    assert sender.consumers() == 3
+    eventually(lambda: sender.consumers() == 3)  # a busy machine may wake an I/O thread late
     assert [signal for worker in workers for signal in worker.heard if isinstance(signal, (Lost, Unreachable))] == []
     for worker in workers:
         worker.adapter.stop(5)

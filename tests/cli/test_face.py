@@ -40,14 +40,14 @@ def test_help_names_every_verb_and_imports_none() -> None:
 
 
 def test_help_answers_at_once(shell: Shell) -> None:
-    """The aim is 0.3 s on a quiet machine; the best of five counts, and a busy one gets twice as long."""
+    """The aim is 0.3 s on a quiet machine; the best of five counts, and a busy machine gets five times as long."""
 
     def once() -> float:
         began = time.perf_counter()
         assert shell("--help").code == 0
         return time.perf_counter() - began
 
-    assert min(once() for _ in range(5)) < 0.6
+    assert min(once() for _ in range(5)) < 1.5
 
 
 def test_help_does_not_import_what_verbs_need(shell: Shell) -> None:

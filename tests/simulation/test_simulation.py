@@ -59,7 +59,7 @@ def test_every_guarantee_holds_on_sqlite(chunk: int, tmp_path: Path) -> None:
                 file.unlink()
 
 
-@pytest.mark.long
+@pytest.mark.timeout(600)
 @pytest.mark.parametrize("adoption", [True, False])
 def test_what_happens_to_a_connection_starts_nothing(adoption: bool) -> None:
     """Cuts, redeliveries, lost acks and lost confirms alone: each start has its own outcome, and no run is ever dropped."""

@@ -161,13 +161,12 @@ class Modes(Worker[Asked, int]):
         os.kill(os.getpid(), signal.SIGKILL)
 
     def eat_memory(self, job: Job[Asked, int]) -> None:
-        eaten = []
-        while True:
-            eaten.append(b"x" * (4 << 20))
-            time.sleep(0.002)
+        eaten = b"x" * (512 << 20)
+        time.sleep(60)
+        del eaten
 
     def eat_memory_in_a_grandchild(self, job: Job[Asked, int]) -> None:
-        eat = "x = []\nimport time\nwhile True: x.append(b'x' * (4 << 20)); time.sleep(0.002)"
+        eat = "x = b'x' * (512 << 20); import time; time.sleep(60)"
         subprocess.run([sys.executable, "-c", eat], check=True)
 
     def fork_and_return(self, job: Job[Asked, int]) -> None:

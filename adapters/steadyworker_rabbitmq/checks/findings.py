@@ -87,7 +87,7 @@ def permission_finding(broker: Broker, topology: Topology, what_for: str) -> Fin
     return Finding(
         "error",
         what,
-        f"{shlex.join(words)} (add the permissions that the user has now: rabbitmqctl list_user_permissions).",
+        f"{shlex.join(words)} (it replaces the user's permissions: first add to each pattern what rabbitmqctl list_user_permissions shows).",
     )
 
 
@@ -173,7 +173,7 @@ def _unseen(broker: Broker, actual: QueueState, timeout: Iterator[Finding]) -> I
     """
     assert broker.unasked is not None, "the management API failed"
     unseen = "policies" if actual.arguments is not None else "arguments and policies"
-    what = f"The {unseen} of queue {actual.name!r} are unknown and may drop messages: {broker.unasked}."
+    what = f"The {unseen} of queue {actual.name!r} could not be read: {broker.unasked}. One of them may drop messages."
     remedy = broker.unasked.remedy
     for finding in timeout:
         what, remedy = f"{what} {finding.what}", f"{remedy} For the timeout: {finding.remedy}"

@@ -34,7 +34,7 @@ DEFAULT_TIMEOUT = 1800.0
 DEFAULT_LIMIT = 20
 
 MARGIN = 900.0
-"""A delivery may be this many seconds older than its run: the ledger was unreachable, or the delivery waited for a slot."""
+"""A delivery may be this many seconds older than its run, for instance because it waited for the ledger or for a slot."""
 
 UNLIMITED = 7 * 86400.0
 """
@@ -126,16 +126,16 @@ def longer_timeout(version: Version, vhost: str, queue: QueueState, time_limit: 
     milliseconds = _milliseconds(wanted_timeout(time_limit))
     if version < TIMEOUT_POLICIES:
         now = shlex.quote(f"application:set_env(rabbit, consumer_timeout, {milliseconds}).")
-        return f"write consumer_timeout = {milliseconds} into rabbitmq.conf; until the broker restarts: rabbitmqctl eval {now}"
+        return f"write consumer_timeout = {milliseconds} into rabbitmq.conf; to apply it without a restart: rabbitmqctl eval {now}"
     if queue.sets("consumer-timeout"):
-        return f"delete queue {queue.name!r} and create it again without x-consumer-timeout: the lower of argument and policy applies."
+        return f"delete queue {queue.name!r} and create it again without x-consumer-timeout: the lower of argument and policy applies, so a policy cannot raise it."
     return policy_line(vhost, queue, "consumer-timeout", milliseconds)
 
 
 def no_limit(version: Version, vhost: str, queue: QueueState) -> str:
     """Return the command or change that removes the delivery limit."""
     if queue.sets("delivery-limit"):
-        return f"delete queue {queue.name!r} and create it again without x-delivery-limit: the lower of argument and policy applies."
+        return f"delete queue {queue.name!r} and create it again without x-delivery-limit: the lower of argument and policy applies, so a policy cannot raise it."
     if version < DELIVERY_LIMITS:
         return f"remove delivery-limit from policy {queue.policy_name!r}."
     return policy_line(vhost, queue, "delivery-limit", -1)

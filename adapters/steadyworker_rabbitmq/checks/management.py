@@ -29,7 +29,7 @@ _LARGEST = 4 << 20
 
 class Unanswered(Exception):
     """
-    A management API that did not respond, or responded with something else than a queue.
+    A management API that did not respond, or responded with something other than a queue.
 
     The text is the reason, as part of a sentence; `remedy` is what to do.
     """
@@ -87,7 +87,7 @@ class Management:
         try:
             told = msgspec.json.decode(answer, type=_Queue)
         except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
-            raise Unanswered(f"{self.url} responded with something else than a queue ({error})") from error
+            raise Unanswered(f"{self.url} responded with something other than a queue ({error})") from error
         policy = told.effective_policy_definition
         timeouts = [each.consumer_timeout for each in told.consumer_details]
         return QueueState(

@@ -141,10 +141,10 @@ def delayed_retry(version: Version, wanted: Wanted, actual: QueueState) -> Itera
         return
     longest = longest if isinstance(longest, int) else shortest
     wait = f"{min(shortest, longest) / 1000:g} s"
-    up_to = f"{wait} per delivery, at most {longest / 1000:g} s" if longest > shortest else wait
+    after = f"a delay that grows by {wait} with each delivery, to {longest / 1000:g} s" if longest > shortest else wait
     fates = {
         "returned": f"released deliveries (an interrupted job goes on {wait} later)",
-        "failed": f"deliveries lost with their worker or connection (the job is delivered again after {up_to})",
+        "failed": f"deliveries lost with their worker or connection (the job is delivered again after {after})",
     }
     fate = " and ".join(fates[each] for each in ("returned", "failed") if kind in (each, "all"))
     if wanted.role == "dead":

@@ -41,7 +41,7 @@ from steadyworker.telemetry.redaction import REDACTED, redact
 Result = TypeVar("Result")
 
 _LONGEST_BACK_OFF = 0.5
-"""The longest back-off, in units of `call`: after a server's restart, the reconnects of a fleet spread over 5 s."""
+"""The longest back-off, as a share of the call timeout: with 10 s, a fleet reconnects over 5 s after a restart of the server."""
 _MOST_TRIES = 10
 # libpq reports by text alone why it has no connection; these texts mean faults that only a person can cure.
 _REFUSED = re.compile(
@@ -49,14 +49,14 @@ _REFUSED = re.compile(
     r"certificate|does not support SSL|SSL error(?!: unexpected eof)|sslmode|invalid connection option"
 )
 _TOO_MANY = re.compile(r"too many (clients|connections)|connection slots")
-_READ_ONLY = "it is read-only; point --ledger at the primary, or let several hosts in its URL find it."
+_READ_ONLY = "the server is read-only; point --ledger at the primary, or list every host in its URL."
 _REMEDIES: dict[type[psycopg.Error], str] = {
     errors.LockNotAvailable: "another session holds a lock on it for too long; find that session in pg_stat_activity.",
     errors.QueryCanceled: "it is too slow, or the call was cancelled; check its load and its disk.",
     errors.InsufficientPrivilege: "GRANT this user USAGE and CREATE on the schema, and let it own the ledger's tables.",
     errors.InvalidSchemaName: "CREATE the schema that the URL's search_path names.",
     errors.UndefinedTable: "its tables are gone; restore them.",
-    errors.InvalidSqlStatementName: "a pooler gave this session to another client; let the pooler keep one session for each client.",
+    errors.InvalidSqlStatementName: "a pooler gave this session to another client; use session pooling.",
     errors.FeatureNotSupported: "if its tables were changed, the next connection will work; if it is not PostgreSQL, correct --ledger.",
     errors.ReadOnlySqlTransaction: _READ_ONLY,
     errors.DiskFull: "its disk is full; free some space.",
@@ -93,7 +93,7 @@ class _Connection(psycopg.Connection[tuple[Any, ...]]):
 
 
 def _ready(events: int) -> Ready:
-    """Return the state of the socket for libpq; after an error libpq finds the cause when it reads."""
+    """Return the result of a poll as libpq wants it; an error counts as readable, because libpq finds the cause when it reads."""
     ready = int(Ready.W if events & select.POLLOUT else Ready.NONE)
     return Ready(ready | Ready.R if events & ~select.POLLOUT else ready)
 

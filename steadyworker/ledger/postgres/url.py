@@ -138,7 +138,11 @@ def _environment() -> dict[str, str]:
 
 
 def _limits(call: float, hosts: int) -> dict[str, str]:
-    """Return the time limits for libpq and the kernel (for connecting: half a call for all hosts); the server must be a primary."""
+    """
+    Return the options of a connection: time limits for libpq and the kernel, and the demand for a primary.
+
+    Connecting may take half of `call` seconds, divided among all hosts.
+    """
     return {
         "application_name": f"steadyworker/{socket.gethostname()}/{os.getpid()}",
         "connect_timeout": f"{max(_LEAST_CONNECT, call / 2 / hosts):.0f}",
