@@ -99,7 +99,7 @@ LATE: dict[str, tuple[str, ...]] = {
     "steadyworker/testing/plugin.py": ("",),  # pytest imports it at every start, in every project of a user's
     "steadyworker/backends/opening.py": ("steadyworker.ledger.postgres.",),  # its library is an extra
     # `run` starts its first child before it imports the rest, so that both import at the same time.
-    "steadyworker/cli/run.py": ("steadyworker.cli.settings.", "steadyworker.service.launch."),
+    "steadyworker/cli/run.py": ("steadyworker.cli.targets.", "steadyworker.service.launch."),
 }
 BROKERS = re.compile("rabbit|amqp|pika|stomp|activemq|artemis|rocketmq", re.IGNORECASE)
 LONGEST_FILE = 450

@@ -138,6 +138,8 @@ def test_a_value_and_a_file_for_it_are_one_too_many(tmp_path: Path) -> None:
         ({"STEADYWORKER_BROKER_FIL": "x"}, {}, "", "did you mean STEADYWORKER_BROKER_FILE?"),
         ({}, {}, "stop-within = 3", "did you mean stop_within in"),
         ({}, {"log_level": "inf"}, "", "did you mean info?"),
+        ({}, {}, "[worker.Exports]\nconcurrency = 2", "did you mean [workers.Exports]?"),
+        ({}, {}, "[Exports]\nconcurrency = 2", "did you mean [workers.Exports]?"),
     ],
 )
 def test_an_unknown_key_names_the_near_match(
@@ -160,6 +162,10 @@ def test_everything_that_is_wrong_is_said_at_once(tmp_path: Path) -> None:
         ("idle_exit", "-1"),
         ("idle_exit", "inf"),
         ("idle_exit", "5 s or so"),
+        ("idle_exit", 1e10),
+        ("stop_within", "99999999d"),
+        ("state_dir", "a\0b"),
+        ("state_dir", ""),
         ("max_jobs", "1.5"),
         ("max_jobs", True),
         ("max_rss", 0),
@@ -170,6 +176,7 @@ def test_everything_that_is_wrong_is_said_at_once(tmp_path: Path) -> None:
         ("health", "host:99999"),
         ("broker", ""),
         ("broker", 5),
+        ("broker", "sqlite:a\0b"),
         ("ledger_reach", "fleet"),
     ],
 )
@@ -194,6 +201,12 @@ def test_variables_of_tests_and_of_kubernetes_are_not_ours(tmp_path: Path) -> No
     }
     read(tmp_path, links | {"KUBERNETES_SERVICE_HOST": "10.0.0.0", "STEADYWORKER_TEST_BROKER": "x"})
     assert len(refused(tmp_path, links).splitlines()) == len(links)
+
+
+def test_a_byte_order_mark_does_not_matter(tmp_path: Path) -> None:
+    (tmp_path / "steadyworker.toml").write_text("max_jobs = 7\nbroker_file = 'url'", encoding="utf-8-sig")
+    (tmp_path / "url").write_text("sqlite:b.db\n", encoding="utf-8-sig")
+    assert (read(tmp_path).max_jobs, read(tmp_path).broker) == (7, "sqlite:b.db")
 
 
 def test_the_file_may_be_named(tmp_path: Path) -> None:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import click
 
-from steadyworker.cli.settings import find_worker, settings
+from steadyworker.cli.output import printable
+from steadyworker.cli.settings import settings
+from steadyworker.cli.targets import find_worker
 from steadyworker.client import Client
 from steadyworker.config.resolve import Options
 from steadyworker.ledger import retention
@@ -37,8 +39,11 @@ def command(ctx: click.Context, options: Options, *, target: str, key: str, reas
     Every cancelled job becomes a dead letter.
     Exit code 1 means that the job had already ended, or that there is no such queue.
     """
+    if not key:
+        raise click.UsageError("Expected a key that is not empty: `steadyworker jobs` shows the keys.")
     with Client.configured(options) as client:
         before = client.cancel(find_worker(target) if ":" in target else target, key, reason)
+    key = printable(key)
     match before:
         case None:
             click.echo(

@@ -38,7 +38,7 @@ from steadyworker.slots.spare import Spare
 from steadyworker.slots.thread import ThreadSlot
 from steadyworker.spec import WorkerSpec, spec_of
 from steadyworker.telemetry.event_log import fan_out, log_events
-from steadyworker.worker import Worker
+from steadyworker.worker import Worker, is_worker
 
 
 @dataclass(slots=True)
@@ -114,7 +114,7 @@ def specs_of(workers: Sequence[type[Worker[Any, Any]]], options: Options) -> lis
         raise ConfigError(msg)
     specs = []
     for worker in workers:
-        overrides = dict(options.workers.get(worker.__name__, {}))
+        overrides = dict(options.workers.get(worker.__name__, {})) if is_worker(worker) else {}
         if options.concurrency is not None:
             overrides["concurrency"] = options.concurrency
         specs.append(spec_of(worker, overrides))

@@ -1,4 +1,4 @@
-"""`run`: runs Worker classes in a worker process, and returns its exit code."""
+"""`run`: runs Worker classes in a worker process, whose exit code says why it stopped."""
 
 from __future__ import annotations
 
@@ -30,12 +30,13 @@ def run(
     config_file: Path | None = None,
     listeners: Sequence[Listener] = (),
     **settings: object,
-) -> int:
+) -> None:
     """
-    Run these Workers in this process until a signal stops it, and return the exit code.
+    Run these Workers in this process until a signal stops it.
 
     Call it from the main thread, because only that thread can catch signals.
-    If a setting or a check is wrong in a way that no retry can heal, the remedy is logged and 78 is returned.
+    It returns after a stop in which every job ended or was given back (exit code 0).
+    After any other stop it raises SystemExit, so that a program that ends with `run(MyWorker)` has the right exit code.
 
     Args:
         workers: Worker classes; two for one queue are refused.
@@ -46,9 +47,12 @@ def run(
         settings: Any other run option by its name (`stop_within=3600`).
 
     Raises:
+        SystemExit: The exit code is not 0; its `code` is one of those that `steadyworker run --help` lists.
+            It is 78 if a setting or a check is wrong in a way that no retry can heal; the log has the remedy.
         RuntimeError: The caller is not the main thread.
     """
-    return launch(workers, {"broker": broker, "ledger": ledger, **settings}, config_file, listeners)
+    if code := launch(workers, {"broker": broker, "ledger": ledger, **settings}, config_file, listeners):
+        raise SystemExit(code)
 
 
 def launch(
@@ -58,7 +62,11 @@ def launch(
     listeners: Sequence[Listener] = (),
     spare: Spare | None = None,
 ) -> int:
-    """Do what `run` does, with settings that may be None for "not given", and a spare child that runs already."""
+    """
+    Do what `run` does, and return the exit code.
+
+    A setting may be None for "not given"; `spare` is a child that runs already.
+    """
     if threading.current_thread() is not threading.main_thread():
         raise RuntimeError(
             "Expected a call of run from the main thread, got another thread: only the main thread can catch signals."

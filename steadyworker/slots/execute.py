@@ -124,9 +124,10 @@ class Executor:
         if result is None:
             return Done()
         if (kind := _never_started(result)) is not None:
+            article = "an" if kind[0].lower() in "aeiou" else "a"
             _discard(result)
             return Failed(
-                f"nothing ran: handle returned a {kind} that was never started; "
+                f"nothing ran: handle returned {article} {kind} that was never started; "
                 "write `async def handle`, or a handle without `yield`"
             )
         if not self._said_ignored:

@@ -42,6 +42,7 @@ from steadyworker.testing.clock import FakeClock
 from steadyworker.testing.queues import Message
 from steadyworker.testing.scheduler import Turns
 from steadyworker.testing.worker_process import NAMESPACE, WorkerProcess
+from steadyworker.units import count_text
 from steadyworker.worker import Worker
 
 P = TypeVar("P")
@@ -295,6 +296,6 @@ class Harness:
         is_ = "unknown to the ledger" if row is None else f"{row.state} ({row.reason or 'no reason'}; {row.counters})"
         messages = len(self._messages(id_))
         return (
-            f"Expected job {id_.key!r} to be {until}, but it is {is_}, after {self.starts(id_.key)} starts, "
-            f"with {messages} messages in the queue; not ready: {self.not_ready or 'nothing'}."
+            f"Expected job {id_.key!r} to be {until}, but it is {is_}, after {count_text(self.starts(id_.key), 'start')}, "
+            f"with {count_text(messages, 'message')} in the queue; not ready: {self.not_ready or 'nothing'}."
         )

@@ -111,6 +111,16 @@ def test_a_start_that_is_refused_leaves_no_child(town: Shell, monkeypatch: pytes
     assert set(psutil.Process().children()) <= before
 
 
+def test_it_runs_with_its_standard_streams_closed(shell: Shell) -> None:
+    """Its child processes need them too: a file of theirs with such a number would receive what is printed."""
+    assert shell("send", "app:Exports", '{"merchant": "m"}').code == 0
+    command = f"{sys.executable} -m steadyworker run app:Exports --max-jobs 1 --idle-exit 20 0<&- 1>&- 2>&-"
+    ran = subprocess.run(["bash", "-c", command], cwd=shell.folder, env=shell.environ, timeout=60, check=False)
+    assert ran.returncode == 0
+    (job,) = shell("jobs", "--json").records
+    assert (job["state"], job["crashes"]) == ("done", 0)
+
+
 def test_threads_need_no_child(town: Shell) -> None:
     """The one that was started before anybody knew is gone when the first job runs."""
     (town.folder / "threads.py").write_text(_THREADS)

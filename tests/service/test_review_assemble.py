@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
+from typing import Any
 
 import pytest
 from msgspec.structs import replace
@@ -24,6 +25,13 @@ def test_no_worker_at_all_is_refused(tmp_path: Path) -> None:
     options = config.load({"state_dir": tmp_path}, os.environ, tmp_path)
     with pytest.raises(ConfigError, match="Expected at least one Worker"):
         specs_of([], options)
+
+
+@pytest.mark.parametrize("given", ["app:First", object(), ["First"]])
+def test_what_is_no_worker_class_is_refused_in_words(tmp_path: Path, given: Any) -> None:
+    options = config.load({"state_dir": tmp_path}, os.environ, tmp_path)
+    with pytest.raises(ConfigError, match=r"Expected a Worker class, got .*: pass the class itself"):
+        specs_of([given], options)
 
 
 class First(Worker[dict[str, int]]):
