@@ -262,6 +262,21 @@ def test_an_error_in_the_thread_that_commits_for_others_leaves_none_waiting(
     adapter.stop(5)
 
 
+def test_the_file_shrinks_when_its_messages_are_gone(path: Path, worker: Worker, eventually: Eventually) -> None:
+    eventually(lambda: worker.all(Connected))
+    for number in range(400):
+        worker.adapter.publish(OutgoingMessage(Target.DEAD, b"x" * 60_000, {KEY: f"k-{number}"}))
+    with worker.adapter.dead_letters() as letters:
+        for letter in letters:
+            letters.drop(letter)
+
+    def pages() -> int:
+        with closing(sqlite3.connect(path)) as db:
+            return int(db.execute("PRAGMA page_count").fetchone()[0])
+
+    eventually(lambda: pages() * 4096 < 10 << 20)  # of 24 MB
+
+
 def unlink(path: Path) -> None:
     for part in path.parent.glob(f"{path.name}*"):
         if part.is_file():
