@@ -33,7 +33,7 @@ from steadyworker import Client, ConfigError, config
 from steadyworker.backends.opening import open_ledger
 from steadyworker.exports.spark import SparkSettings, build_archive
 from steadyworker.ledger.base import State
-from steadyworker.telemetry.redaction import redact
+from steadyworker.text.redaction import redact
 
 OUT = Path("demo-output").absolute()
 STATE, PAYMENTS, EXPORTS = OUT / "state", OUT / "payments", OUT / "exports"

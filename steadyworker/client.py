@@ -22,10 +22,11 @@ from steadyworker.adapter import OutgoingMessage, Target
 from steadyworker.backends.connections import Connections, Line, line_of
 from steadyworker.config.resolve import Options, load
 from steadyworker.delivery import KEY, ROUND
-from steadyworker.errors import BadPayload, BrokerUnavailable, PublishFailed, SendError, seconds
+from steadyworker.errors import BadPayload, BrokerUnavailable, PublishFailed, SendError, delay_in_seconds
 from steadyworker.ledger.base import Row
 from steadyworker.names import normal_key
 from steadyworker.outcome import JobState
+from steadyworker.text.plain_text import plain_text, surrogate_in
 from steadyworker.worker import Worker
 
 P = TypeVar("P")
@@ -42,6 +43,7 @@ class JobStatus:
         attempts, crashes, losses, interruptions: The four counters.
         done, total, note: The last progress of its last run, or None and "".
         reason: The reason for this state: the last failure, or the dead letter's reason.
+        conflicts: The number of messages with this key and another payload; each became a dead letter, `key-conflict`.
         started_at, ended_at, last_progress: Seconds since 1970 in UTC.
     """
 
@@ -58,6 +60,7 @@ class JobStatus:
     started_at: float | None
     ended_at: float | None
     last_progress: float | None
+    conflicts: int = 0
 
 
 class Client:
@@ -66,6 +69,7 @@ class Client:
 
     Args:
         broker: URL of the broker; by default the setting of the environment or of `steadyworker.toml`.
+            In a handler, the arguments of its worker process count before these.
         ledger: URL of the ledger, with the same default; only `status`, `cancel` and `send(again=True)` use it.
 
     Raises:
@@ -201,7 +205,7 @@ class Client:
             )
         name = outgoing.headers[KEY]
         try:
-            if again and (last := links.last_round(line, name)) is not None:
+            if again and links.knows(line) and (last := links.last_round(line, name)) is not None:
                 outgoing = replace(outgoing, headers={**outgoing.headers, ROUND: str(last + 1)})
             adapter.publish(outgoing)
         except (PublishFailed, BrokerUnavailable) as error:
@@ -221,6 +225,8 @@ class Client:
             LedgerUnavailable: The ledger did not respond.
         """
         links, line = self._connected(), line_of(worker, self._options)
+        if not links.knows(line):
+            return None
         job = links.last_job(line, normal_key(key))
         row = links.ledger().read(job)
         if row is None:
@@ -240,25 +246,29 @@ class Client:
             started_at=row.started_at,
             ended_at=row.ended_at,
             last_progress=progress.at if progress else None,
+            conflicts=row.conflicts,
         )
 
     def cancel(self, worker: type[Worker[Any, Any]] | str, key: str, reason: str) -> JobState | None:
         """
         Cancel the job of this key (its last round), and return its state, or None if the ledger had no record of it.
 
-        A run under way receives the cancel within 15 s.
+        A run under way receives the cancel within 2 s; once this call has returned, it begins no commit of an export.
         A job that waits, or that the broker has not delivered yet, is not run when it is delivered.
         In both cases the message becomes a dead letter, "cancelled: …".
+        A cancel of a key that the ledger does not know is kept for 14 days.
         A job that has ended does not change.
+        Passwords in the reason are replaced by `***`, and it is cut to 2,000 characters.
 
         Raises:
+            UnknownQueue: Neither the broker nor the ledger has a queue of this name; nothing was recorded.
             BrokerUnavailable: The broker, whose identity is the ledger's namespace, did not respond.
             LedgerUnavailable: The ledger did not respond.
         """
         links, line = self._connected(), line_of(worker, self._options)
         ledger, job = links.ledger(), links.last_job(line, normal_key(key))
         row = ledger.read(job)
-        before = ledger.cancel(job, reason)
+        before = ledger.cancel(job, plain_text(reason))
         if before is None:
             return None
         return (row if row is not None and row.state is before else Row(job, "", before)).job_state
@@ -296,9 +306,7 @@ def message(
 
     Raises BadPayload, ConfigError, ValueError and TypeError as `Client.send` does.
     """
-    wait = seconds(delay)
-    if wait is None or not 0 <= wait < float("inf"):
-        raise ValueError(f"Expected a delay of 0 seconds or more, got {delay!r}.")
+    wait = delay_in_seconds(delay)
     raw = isinstance(line.opened_as, str) and isinstance(payload, bytes)
     body = payloads.encode(payload, bytes if raw else line.payload_type)
     name = _key(key, headers, line.key_header)
@@ -313,6 +321,8 @@ def _key(key: str | None, headers: Mapping[str, str], key_header: str | None) ->
     chosen = key if key is not None else named
     if chosen is None:
         return uuid.uuid4().hex
+    if (place := surrogate_in(chosen)) is not None:
+        raise ValueError(f"Expected a key of valid Unicode, got {chosen!r}, which {_lone(place)}")
     if not chosen:
         raise ValueError("Expected a key that is not empty: leave it out to have one generated.")
     return normal_key(chosen)
@@ -322,9 +332,19 @@ def _headers(given: Mapping[str, str], key_header: str | None, key: str) -> dict
     for name, value in given.items():
         if not isinstance(name, str) or not isinstance(value, str):
             raise TypeError(f"Expected headers of text, got {name!r}: {value!r}.")
+        for part, text in (("name", name), ("value", value)):
+            if (place := surrogate_in(text)) is not None:
+                raise ValueError(f"Expected headers of valid Unicode, got {name!r}, whose {part} {_lone(place)}")
         if name.lower().startswith(_OURS):
             raise ValueError(f"Expected headers that do not begin with {_OURS!r}, got {name!r}: rename it.")
     headers = {**given, KEY: key}
     if key_header is not None:
         headers[key_header] = key
     return headers
+
+
+def _lone(place: int) -> str:
+    return (
+        f"has a lone surrogate at {place}, as os.fsdecode makes of bytes that are not UTF-8: "
+        "decode the bytes with their own encoding, or send them in the payload as base64."
+    )

@@ -43,12 +43,13 @@ from steadyworker.delivery import (
 from steadyworker.errors import SteadyWorkerError
 from steadyworker.ledger.base import JobId, Ledger, State
 from steadyworker.names import normal_key
-from steadyworker.runner.envelope import key_of, moment_of, number_of
+from steadyworker.runner.envelope import BAD_HEADER, key_of, moment_of, number_of
+from steadyworker.text.plain_text import as_unicode
 
 KEY_CONFLICT = "key-conflict"
 """The reason of a dead letter whose key belongs to a job with another body."""
 
-_BAD_HEADER = "bad-header"
+_ANY_NUMBER = 10**18 - 1
 _STRIPPED = frozenset((*OWN_HEADERS, *DEAD_HEADERS))
 
 Value = TypeVar("Value")
@@ -135,14 +136,16 @@ class DeadLetterQueue:
         self._queue = queue
         self._key_header = key_header
 
-    def letters(self, keys: Sequence[str] | None = None) -> list[DeadLetter]:
+    def letters(self, keys: Sequence[str] | None = None, *, bodies: bool = True) -> list[DeadLetter]:
         """
         Return all dead letters, or those of these keys, oldest first.
+
+        Without `bodies` their `body` is empty, so that a list of many letters takes little memory.
 
         Raises SteadyWorkerError for a key that has no dead letter.
         """
         with self._open_letters() as held:
-            return [letter for letter, _ in self._chosen(held, keys)]
+            return [letter for letter, _ in self._chosen(held, keys, bodies=bodies)]
 
     def checkpoint(self, letter: DeadLetter) -> bytes | None:
         """Return the job's last checkpoint as JSON text, or None if the ledger has none, or has it no longer."""
@@ -179,7 +182,7 @@ class DeadLetterQueue:
         """
         replayed: list[Replayed] = []
         with self._open_letters() as held:
-            chosen = self._chosen(held, keys)
+            chosen = self._chosen(held, keys, bodies=True)
             for letter, _ in chosen:
                 if not letter.whole:
                     got = f"{len(letter.body)} of {letter.size} bytes"
@@ -202,14 +205,14 @@ class DeadLetterQueue:
         """
         Remove dead letters (all, or those of these keys) for good, with the ledger's record of them.
 
-        `each` is called with every letter once it is removed; afterwards its key is free again.
+        `each` is called with every letter, without its body, once it is removed; afterwards its key is free again.
 
         Raises:
             SteadyWorkerError: A key has no dead letter; nothing was dropped.
             Unsettled: The result of a removal is unknown; this letter and those after it may still be here.
         """
         with self._open_letters() as held:
-            chosen = self._chosen(held, keys)
+            chosen = self._chosen(held, keys, bodies=False)
             for letter, deliveries in chosen:
                 for delivery in deliveries:
                     held.drop(delivery)
@@ -217,11 +220,15 @@ class DeadLetterQueue:
                 each(letter)
         return [letter for letter, _ in chosen]
 
-    def _chosen(self, held: DeadLetters, keys: Sequence[str] | None) -> list[tuple[DeadLetter, list[Delivery]]]:
-        every = _folded(held, self._queue, self._key_header)
+    def _chosen(
+        self, held: DeadLetters, keys: Sequence[str] | None, *, bodies: bool
+    ) -> list[tuple[DeadLetter, list[Delivery]]]:
+        wanted = {normal_key(key): key for key in keys or ()}
+        every = _folded(
+            held, self._queue, self._key_header, lambda letter: bodies and (keys is None or letter.key in wanted)
+        )
         if keys is None:
             return every
-        wanted = {normal_key(key): key for key in keys}
         known = {letter.key for letter, _ in every}
         for key, asked in wanted.items():
             if key not in known:
@@ -267,8 +274,14 @@ class DeadLetterQueue:
         return OutgoingMessage(Target.WORK, letter.body, headers, message_id=key), Replayed(letter, key, round_)
 
 
-def _folded(held: Iterable[Delivery], queue: str, key_header: str | None) -> list[tuple[DeadLetter, list[Delivery]]]:
-    """Return one letter per job with the deliveries that are its copies, in the order of the first copies."""
+def _folded(
+    held: Iterable[Delivery], queue: str, key_header: str | None, keep_body: Callable[[DeadLetter], bool]
+) -> list[tuple[DeadLetter, list[Delivery]]]:
+    """
+    Return one letter per job with the deliveries that are its copies, in the order of the first copies.
+
+    Only the letters that `keep_body` chooses have their bodies, and no delivery has one: a queue may be larger than the memory.
+    """
     folded: dict[tuple[str, int, str], tuple[DeadLetter, list[Delivery]]] = {}
     unkeyed: Counter[str] = Counter()
     for delivery in held:
@@ -277,28 +290,31 @@ def _folded(held: Iterable[Delivery], queue: str, key_header: str | None) -> lis
             unkeyed[letter.key] += 1
             letter = replace(letter, key=f"{letter.key}-{unkeyed[letter.key]}")
         identity = (letter.key, letter.round, _digest(letter.body))
+        if not keep_body(letter):
+            letter = replace(letter, body=b"")
         first, deliveries = folded.get(identity, (letter, []))
+        deliveries.append(replace(delivery, body=b"", headers={}, size=delivery.size))
         told = letter if letter.ours and not first.ours else first  # it has more facts than the broker's
-        folded[identity] = (replace(told, copies=len(deliveries) + 1), [*deliveries, delivery])
-    return list(folded.values())
+        folded[identity] = (told, deliveries)
+    return [(replace(letter, copies=len(deliveries)), deliveries) for letter, deliveries in folded.values()]
 
 
 def _letter(delivery: Delivery, queue: str, key_header: str | None) -> DeadLetter:
-    headers = delivery.headers
-    key = key_of(delivery, key_header)
+    headers = {as_unicode(name): as_unicode(text) for name, text in delivery.headers.items()}
+    key = key_of(replace(delivery, headers=headers), key_header)
     return DeadLetter(
         key=normal_key(key) if key else f"unkeyed-{_digest(delivery.body)}",
-        round=_readable(_seven_digits, headers, ROUND, 0),
+        round=_readable(_any_number, headers, ROUND, 0),
         queue=queue,
         body=delivery.body,
         size=delivery.size,
-        headers=dict(headers),
+        headers=headers,
         reason=headers.get(REASON, ""),
         error_class=headers.get(ERROR_CLASS, ""),
         error=headers.get(ERROR_TEXT, ""),
-        attempts=_readable(_seven_digits, headers, ATTEMPTS, 0),
-        crashes=_readable(_seven_digits, headers, CRASHES, 0),
-        losses=_readable(_seven_digits, headers, LOSSES, 0),
+        attempts=_readable(_any_number, headers, ATTEMPTS, 0),
+        crashes=_readable(_any_number, headers, CRASHES, 0),
+        losses=_readable(_any_number, headers, LOSSES, 0),
         first_failed_at=_readable(moment_of, headers, FIRST_FAILED_AT, None),
         sent_at=delivery.sent_at,
         worker=headers.get(WORKER, ""),
@@ -314,7 +330,7 @@ def _is_ours(headers: Mapping[str, str]) -> bool:
 
     A retry copy that the broker gave up has a reason too, but none of the headers of a dead letter.
     """
-    decided = headers.get(REASON, "").startswith((KEY_CONFLICT, _BAD_HEADER))
+    decided = headers.get(REASON, "").startswith((KEY_CONFLICT, BAD_HEADER))
     return decided or not headers.keys().isdisjoint(DEAD_HEADERS)
 
 
@@ -322,9 +338,9 @@ def _digest(body: bytes) -> str:
     return hashlib.sha256(body).hexdigest()[:12]
 
 
-def _seven_digits(headers: Headers, name: str) -> int:
+def _any_number(headers: Headers, name: str) -> int:
     """Return a counter that a worker may have refused: the round of a bad header must not become another job's."""
-    return number_of(headers, name, 9_999_999)
+    return number_of(headers, name, _ANY_NUMBER)
 
 
 def _readable(read: Callable[[Headers, str], Value], headers: Headers, name: str, otherwise: Value) -> Value:

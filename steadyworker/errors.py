@@ -8,11 +8,10 @@ Every exception that SteadyWorker raises or handles.
     └── Exception
         └── SteadyWorkerError
             ├── ConfigError          a wrong setting, a failed check or a refused login: exit code 78, with findings
+            ├── UnknownQueue         neither the broker nor the ledger has a queue of this name
             ├── SendError            the message may or may not have arrived: send again with the same key
             ├── BadPayload           the payload does not decode: becomes the dead letter's reason
-            ├── ExportError          the export is not possible
-            │   └── TargetExists     another job's file has this path
-            ├── Outcomes that a handler raises
+    XX            ├── Outcomes that a handler raises
             │   ├── Retry            counts an attempt; the job comes again
             │   ├── Reject           the job becomes a dead letter at once
             │   └── Snooze           counts nothing; the job comes again later
@@ -28,10 +27,16 @@ Every exception that SteadyWorker raises or handles.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Literal
+
+from steadyworker.text.plain_text import plain_text
+
+LONGEST_DELAY = 3650 * 86400.0
+"""The longest delay in seconds, ten years: a later time is more than some brokers and databases can express."""
 
 InterruptReason = Literal["shutdown", "cancelled", "time-limit", "fenced"]
 
@@ -60,6 +65,10 @@ class ConfigError(SteadyWorkerError):
         self.findings = tuple(findings)
 
 
+class UnknownQueue(SteadyWorkerError):
+    """The name of a queue that neither the broker nor the ledger has; the text names similar ones."""
+
+
 class SendError(SteadyWorkerError):
     """A message that was not confirmed: it may or may not have arrived; send it again with the same key."""
 
@@ -72,7 +81,11 @@ class ExportError(SteadyWorkerError):
     """An export that is not possible as requested."""
 
 
-class TargetExists(ExportError):
+class ExportRejected(ExportError):
+    """An export that no retry can make: unless the handler catches it, the job becomes a dead letter at once."""
+
+
+class TargetExists(ExportRejected):
     """A target file that exists already and was made by another job."""
 
 
@@ -81,29 +94,43 @@ class Retry(SteadyWorkerError):
     A handler's request to count this attempt as failed and to try the job again.
 
     Args:
-        reason: The reason, for the log and the dead letter.
+        reason: The reason, for the log and the dead letter: a text, an exception, or anything else that has a text.
+            Passwords in it are replaced by `***`, and it is cut to 2,000 characters.
         delay: Seconds (or a timedelta) until the next attempt, instead of the policy's wait.
         fresh: Forget the checkpoint and the state of exports: the next attempt starts from the beginning.
             A file that was exported stays.
 
     Raises:
-        ValueError: The delay is not a finite time of 0 seconds or more.
+        ValueError: The delay is below 0 seconds, over ten years, or not a number.
         TypeError: The delay is neither a number nor a timedelta.
     """
 
-    def __init__(self, reason: str = "", *, delay: float | timedelta | None = None, fresh: bool = False) -> None:
-        super().__init__(reason)
-        self.reason = reason
-        self.delay = None if delay is None else _wait(delay)
-        self.fresh = fresh
+    # A subclass that does not call `super().__init__` has these, and its arguments as its text.
+    reason: str = ""
+    delay: float | None = None
+    fresh: bool = False
+
+    def __init__(self, reason: object = "", *, delay: float | timedelta | None = None, fresh: bool = False) -> None:
+        self.reason = plain_text(reason)
+        super().__init__(self.reason)
+        self.delay = None if delay is None else delay_in_seconds(delay)
+        self.fresh = bool(fresh)
 
 
 class Reject(SteadyWorkerError):
-    """A handler's verdict that the job can never succeed: it becomes a dead letter with this reason at once."""
+    """
+    A handler's verdict that the job can never succeed: it becomes a dead letter with this reason at once.
 
-    def __init__(self, reason: str) -> None:
-        super().__init__(reason)
-        self.reason = reason
+    Args:
+        reason: A text, an exception, or anything else that has a text.
+            Passwords in it are replaced by `***`, and it is cut to 2,000 characters.
+    """
+
+    reason: str = ""
+
+    def __init__(self, reason: object) -> None:
+        self.reason = plain_text(reason)
+        super().__init__(self.reason)
 
 
 class Snooze(SteadyWorkerError):
@@ -111,13 +138,15 @@ class Snooze(SteadyWorkerError):
     A handler's request to put the job off: it comes again after `delay` seconds, and no counter changes.
 
     Raises:
-        ValueError: The delay is not a finite time of 0 seconds or more.
+        ValueError: The delay is below 0 seconds, over ten years, or not a number.
         TypeError: The delay is neither a number nor a timedelta.
     """
 
+    delay: float | None = None
+
     def __init__(self, delay: float | timedelta) -> None:
-        super().__init__(f"snoozed for {delay} s")
-        self.delay = _wait(delay)
+        self.delay = delay_in_seconds(delay)
+        super().__init__(f"snoozed for {self.delay:g} s")
 
 
 class Interrupt(BaseException):
@@ -162,11 +191,29 @@ def seconds(value: float | timedelta | None) -> float | None:
     return value.total_seconds() if isinstance(value, timedelta) else value
 
 
-def _wait(delay: float | timedelta) -> float:
+def number(what: str, value: object) -> float:
+    """
+    Return a number of any kind (int, Decimal, Fraction, a number of numpy) as a finite float.
+
+    Raises TypeError for anything that is not a number, such as a text, and ValueError for one that is not finite.
+    """
+    if not (hasattr(value, "__float__") or hasattr(value, "__index__")):
+        raise TypeError(f"Expected {what} as a number, got {value!r}: convert it first, for example with float().")
+    try:
+        converted = float(value)  # type: ignore[arg-type] # pyright: ignore[reportArgumentType] - checked above
+    except OverflowError:
+        converted = math.inf
+    if not math.isfinite(converted):
+        raise ValueError(f"Expected {what} as a finite number, got {value!r}: leave it out while it is unknown.")
+    return converted
+
+
+def delay_in_seconds(delay: float | timedelta | None) -> float:
     """Return a handler's delay in seconds; checked where it is raised, so that the error shows the handler's own line."""
-    number = seconds(delay)
-    if isinstance(number, bool) or not isinstance(number, int | float):
-        raise TypeError(f"Expected a delay in seconds or a timedelta, got {delay!r}.")
-    if not 0 <= number < float("inf"):
-        raise ValueError(f"Expected a finite delay of 0 seconds or more, got {delay!r}.")
-    return float(number)
+    given = seconds(delay)
+    if isinstance(given, bool):
+        raise TypeError(f"Expected the delay as seconds or a timedelta, got {delay!r}.")
+    converted = number("the delay (seconds, or a timedelta)", given)
+    if not 0 <= converted <= LONGEST_DELAY:
+        raise ValueError(f"Expected a delay of 0 seconds to ten years, got {delay!r}.")
+    return converted

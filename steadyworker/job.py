@@ -9,6 +9,7 @@ Every call of the table may raise Interrupt: so even the simplest handler ends w
 | `check()` | from the draining stage on |
 | `progress()`, `checkpoint()` (after the save), `export()` | from the interrupting stage on |
 | any call that the ledger refuses | at once: another run has the job (`fenced`) |
+| `export()`, before it puts the file in place | at once, if the job is cancelled |
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import cached_property
 from pathlib import Path
 from typing import Any, Generic
@@ -25,12 +26,13 @@ from structlog.stdlib import BoundLogger
 from typing_extensions import TypeVar
 
 from steadyworker.clock import Clock
-from steadyworker.errors import BadPayload, ExportError
-from steadyworker.exports.base import Export
+from steadyworker.errors import BadPayload, ExportError, SteadyWorkerError, number
+from steadyworker.exports.base import STAGES_SERVICE, Export
 from steadyworker.link import Link, Task
 from steadyworker.names import file_name
 from steadyworker.payload import Decode, plain_encode
 from steadyworker.telemetry.logs import get_logger
+from steadyworker.text.plain_text import as_unicode, plain_text
 
 P = TypeVar("P")
 C = TypeVar("C", default=Any)
@@ -144,6 +146,16 @@ class Job(Generic[P, C]):
 
         `steadyworker jobs` shows it, and the stall limit counts from it.
         It is cheap enough for every row: at most five calls a second are passed on.
+
+        Args:
+            done: How much is done: a number of any kind.
+            total: How much there is to do.
+            note: A text for people, of at most 500 characters; passwords in it are replaced by `***`.
+
+        Raises:
+            TypeError: `done` or `total` is not a number.
+            ValueError: `done` or `total` is not finite.
+            Interrupt: The run must end now.
         """
         self._link.check(hard=True)
         self._services.progress(done, total, note)
@@ -204,7 +216,8 @@ class Job(Generic[P, C]):
 
         Raises:
             ExportError: The export is not possible as requested, or another thread of this run is making it.
-            TargetExists: Another job's file has this path; unless you catch this, the job becomes a dead letter.
+            ExportRejected: No retry can make the export; unless you catch this, the job becomes a dead letter.
+            TargetExists: Another job's file has this path; an ExportRejected.
         """
         target = os.fspath(to)
         if "://" in target:
@@ -261,7 +274,10 @@ class _JobServices:
         return self._task.key
 
     def progress(self, done: float | None, total: float | None, note: str = "") -> None:
-        self._link.progressed(done, total, note[:_NOTE])
+        # Checked here, in the handler's own line: nothing after this line may refuse it.
+        done = None if done is None else number("the progress (done)", done)
+        total = None if total is None else number("the progress (total)", total)
+        self._link.progressed(done, total, plain_text(note, _NOTE) if note else "")
         self._link.check(hard=True)
 
     def check(self) -> None:
@@ -271,6 +287,8 @@ class _JobServices:
         return self._export_state
 
     def save_export_state(self, value: bytes | None) -> None:
+        if value is not None and not isinstance(value, bytes):
+            raise TypeError(f"Expected an export's state as bytes or None, got {type(value).__name__}: encode it.")
         if value is not None and len(value) > _CHECKPOINT_BYTES:
             raise ValueError(f"Expected an export's state of at most {_CHECKPOINT_BYTES} bytes, got {len(value)}.")
         self._link.ask("export_state", value)
@@ -279,8 +297,13 @@ class _JobServices:
     def may_commit(self) -> None:
         self._link.ask("may_commit")
 
+    def staged(self, folder: Path) -> None:
+        with suppress(SteadyWorkerError):  # a test's worker process has no such service
+            for _ in self._link.call(STAGES_SERVICE, {"folder": str(folder)}):
+                pass
+
     def ended(self, uids: Sequence[str]) -> frozenset[str]:
-        return frozenset(self._link.ask("ended", list(uids)))
+        return frozenset(self._link.ask("ended", [as_unicode(uid) for uid in uids]))
 
     def call(self, service: str, request: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
         return self._link.call(service, request)

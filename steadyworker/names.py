@@ -29,8 +29,9 @@ class NameRule:
 
     def problem(self, name: str) -> str | None:
         """Return the problem with the name as a sentence, or None for a valid name."""
-        if len(name.encode()) > self.max_bytes:
-            return f"Expected a {self.kind} of at most {self.max_bytes} bytes, got {len(name.encode())}: shorten it."
+        size = len(name.encode("utf-8", "surrogatepass"))  # a lone surrogate is for the pattern to refuse
+        if size > self.max_bytes:
+            return f"Expected a {self.kind} of at most {self.max_bytes} bytes, got {size}: shorten it."
         if not re.fullmatch(self.pattern, name):
             return f"Expected a {self.kind} that matches {self.pattern}, got {name!r}: rename it."
         for prefix in self.reserved_prefixes:

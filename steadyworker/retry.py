@@ -6,13 +6,14 @@ The waits are tenacity's strategies, unchanged: `wait_exponential(...)`, `wait_f
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
+from datetime import timedelta
 from typing import Any
 
-from tenacity import RetryCallState, Retrying, wait_exponential
+from tenacity import RetryCallState, Retrying, wait_exponential, wait_fixed
 
-from steadyworker.errors import ConfigError
+from steadyworker.errors import LONGEST_DELAY, ConfigError, delay_in_seconds
 from steadyworker.outcome import (
     Ack,
     Counters,
@@ -30,6 +31,7 @@ from steadyworker.outcome import (
 )
 
 Wait = Callable[[RetryCallState], float]
+Errors = type[BaseException] | Sequence[type[BaseException]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,27 +41,31 @@ class RetryPolicy:
 
     Args:
         max_attempts: Failed attempts after which the job becomes a dead letter ("exhausted").
-        wait: Any of tenacity's wait strategies, or a callable like them; it returns seconds.
-        dont_retry_on: Exception types that make the job a dead letter at once; matched where the handler runs.
+        wait: Seconds (or a timedelta) between attempts, any of tenacity's wait strategies, or a callable like them.
+        dont_retry_on: An exception type, or several, that make the job a dead letter at once; matched where the handler runs.
         max_crashes: Crashes after which the job becomes a dead letter ("crash-loop").
         max_losses: Lost owners after which the job becomes a dead letter ("owner lost").
             The count starts at 1 again when the lost run had saved a checkpoint.
 
     Raises:
-        ConfigError: A number is below 1, or `wait` does not return seconds.
+        ConfigError: A number is below 1, `wait` does not return seconds, or `dont_retry_on` has something else than exception types.
     """
 
     max_attempts: int = 5
-    wait: Wait = field(default_factory=lambda: wait_exponential(multiplier=5, max=3600))
-    dont_retry_on: tuple[type[BaseException], ...] = ()
+    wait: Wait | float | timedelta = field(default_factory=lambda: wait_exponential(multiplier=5, max=3600))
+    dont_retry_on: Errors = ()
     max_crashes: int = 3
     max_losses: int = 5
 
     def __post_init__(self) -> None:
         for name in ("max_attempts", "max_crashes", "max_losses"):
-            if getattr(self, name) < 1:
-                msg = f"Expected {name} of at least 1, got {getattr(self, name)}: set 1 to have no retry."
+            value = getattr(self, name)
+            if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+                msg = f"Expected {name} as a whole number of at least 1, got {value!r}: set 1 to have no retry."
                 raise ConfigError(msg)
+        if not callable(self.wait):
+            object.__setattr__(self, "wait", _fixed(self.wait))
+        object.__setattr__(self, "dont_retry_on", _types(self.dont_retry_on))
         try:
             self.delay(1)
         except ConfigError:
@@ -70,11 +76,31 @@ class RetryPolicy:
 
     def delay(self, attempt: int) -> float:
         """Return the wait in seconds after this attempt (from 1), drawn from the strategy."""
+        assert callable(self.wait), "a number became a callable above"
         drawn = draw(self.wait, attempt)
         if not isinstance(drawn, (int, float)) or not 0 <= drawn < float("inf"):
             msg = f"Expected `wait` to return 0 seconds or more, got {drawn!r}: use one of tenacity's wait strategies."
             raise ConfigError(msg)
-        return float(drawn)
+        return min(float(drawn), LONGEST_DELAY)
+
+
+def _fixed(wait: object) -> Wait:
+    """Return the wait strategy for a number of seconds or a timedelta; raise ConfigError for anything else."""
+    try:
+        return wait_fixed(delay_in_seconds(wait))  # type: ignore[arg-type] # pyright: ignore[reportArgumentType]
+    except (TypeError, ValueError) as error:
+        msg = f"Expected wait as seconds, a timedelta, or one of tenacity's wait strategies, got {wait!r}: {error}"
+        raise ConfigError(msg) from None
+
+
+def _types(given: Any) -> tuple[type[BaseException], ...]:
+    """Return the exception types as `isinstance` needs them; raise ConfigError for anything else."""
+    types = given if isinstance(given, list | tuple | set | frozenset) else (given,)
+    for each in types:
+        if not (isinstance(each, type) and issubclass(each, BaseException)):
+            msg = f"Expected exception types in dont_retry_on, got {each!r}: write for example dont_retry_on=(ValueError,)."
+            raise ConfigError(msg)
+    return tuple(types)
 
 
 def draw(wait: Callable[[RetryCallState], Any], attempt: int) -> Any:

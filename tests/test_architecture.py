@@ -31,7 +31,7 @@ FLOORS: dict[str, int] = {
     "outcome.py": 1,
     "clock.py": 1,
     "names.py": 1,
-    "telemetry/redaction.py": 1,
+    "text/": 1,
     # 2. Contracts and pure rules, no I/O.
     "adapter.py": 2,
     "retry.py": 2,
@@ -88,7 +88,7 @@ WINGS: dict[str, Wing] = {
 # What runs inside a child speaks frames, and knows neither broker nor ledger.
 STRANGERS: dict[str, tuple[str, ...]] = {"slots/child.py": ("adapter.py", "delivery.py", "backends/", "ledger/")}
 
-ADAPTERS_MAY_IMPORT = {"adapter.py", "errors.py", "names.py", "system/mounts.py"}
+ADAPTERS_MAY_IMPORT = {"adapter.py", "errors.py", "names.py", "system/mounts.py", "system/private.py"}
 ADAPTER_FILES = {"__init__.py", "adapter.py", "connection.py", "topology.py", "errors.py"}
 OPTIONAL_LIBRARIES = {
     *("duckdb", "pika", "prometheus_client", "psycopg", "pyarrow", "py4j", "pydantic", "pyspark", "rocketmq", "stomp")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import multiprocessing
+import os
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -11,6 +12,7 @@ from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
 from queue import SimpleQueue
+from typing import Any
 
 import pytest
 
@@ -19,7 +21,7 @@ from steadyworker.backends.opening import namespace_of, open_adapter_for, open_l
 from steadyworker.client import Client
 from steadyworker.config.resolve import Options, load
 from steadyworker.delivery import Delivery, Settle
-from steadyworker.errors import BadPayload, ConfigError, SendError
+from steadyworker.errors import BadPayload, ConfigError, SendError, UnknownQueue
 from steadyworker.job import Job
 from steadyworker.ledger.base import Claimed, JobId, Ledger, Row, State
 from steadyworker.outcome import Counters, JobState
@@ -173,16 +175,35 @@ class TestAWorkersOwnKeyHeader:
 
 @pytest.mark.parametrize(
     "wrong",
-    [{"key": ""}, {"delay": -1}, {"delay": float("nan")}, {"headers": {"sw-hop": "1"}}, {"headers": {"n": 1}}],
+    [
+        *({"key": ""}, {"delay": -1}, {"delay": float("nan")}, {"delay": "60"}, {"delay": timedelta(days=4000)}),
+        *({"headers": {"sw-hop": "1"}}, {"headers": {"n": 1}}),
+    ],
 )
 def test_what_cannot_be_is_refused(place: Place, wrong: dict[str, object]) -> None:
     with place.client() as client, pytest.raises((ValueError, TypeError), match="Expected"):
         client.send("exports", {}, **wrong)  # type: ignore[call-overload]
 
 
-def test_a_queue_name_that_cannot_be_is_refused(place: Place) -> None:
+ODD = os.fsdecode(b"caf\xe9.csv")
+"""A file name that is not UTF-8: it has a lone surrogate, which no broker and no database takes."""
+
+
+@pytest.mark.parametrize(
+    "odd", [{"headers": {"file": ODD}}, {"headers": {ODD: "x"}}, {"key": ODD}, {"headers": {"order-id": ODD}}]
+)
+def test_a_lone_surrogate_is_refused_before_anything_is_sent(place: Place, odd: dict[str, Any]) -> None:
+    with place.client() as client:
+        with pytest.raises(ValueError, match=r"valid Unicode, got .* has a lone surrogate at 3, .*: decode the bytes"):
+            client.send(Orders, b"x", **odd)
+        assert client.send(Orders, b"x", key="the first")
+    assert len(place.received("orders", 1)) == 1
+
+
+@pytest.mark.parametrize("name", ["no such/queue", f"exports-{ODD}"])
+def test_a_queue_name_that_cannot_be_is_refused(place: Place, name: str) -> None:
     with place.client() as client, pytest.raises(ConfigError, match="queue name"):
-        client.send("no such/queue", {})
+        client.send(name, {})
 
 
 class TestAgain:
@@ -240,6 +261,35 @@ class TestCancel:
             row = ledger.read(id_)
         assert row is not None
         assert (row.state, row.cancel_reason, row.body_sha256) == (State.INTERRUPTED, "wrong month", None)
+
+    @pytest.mark.parametrize("ask", ["cancel", "status", "send again"])
+    def test_an_unknown_queue_gets_no_record_by_a_question(self, place: Place, ask: str) -> None:
+        with place.job("exports", "k") as (ledger, id_), place.client() as client:
+            if ask == "cancel":
+                with pytest.raises(UnknownQueue, match=r"got 'exprts': did you mean exports\?"):
+                    client.cancel("exprts", "k", "wrong month")
+            elif ask == "status":
+                assert client.status("exprts", "k") is None
+            else:
+                assert client.send("exprts", {}, key="k", again=True) == "k"
+            assert list(ledger.queues(id_.namespace)) == ["exports"]
+            assert list(ledger.jobs()) == []
+
+    def test_a_queue_that_only_has_messages_is_known(self, place: Place) -> None:
+        with place.client() as client:
+            client.send("exports", {}, key="k")
+            assert client.cancel("exports", "k", "wrong month") is None
+
+    def test_may_have_any_reason_and_keeps_no_password(self, place: Place) -> None:
+        place.run("exports", "k")
+        with place.client() as client:
+            client.cancel(Exports, "k", f"{ODD}: amqp://joe:hunter2@host\0" + "x" * 5000)
+        with place.job("exports", "k") as (ledger, id_):
+            row = ledger.read(id_)
+            assert row is not None
+            assert row.cancel_reason is not None
+            assert row.cancel_reason.startswith(r"caf\udce9.csv: amqp://joe:***@host\x00xxx")
+            assert len(row.cancel_reason) == 2000
 
     def test_leaves_a_job_that_ended_as_it_is(self, place: Place) -> None:
         place.run("exports", "k", lambda ledger, row: ledger.done(row.token))

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from steadyworker.config.resolve import OPTIONS, Options, load
+from steadyworker.config.resolve import OPTIONS, Options, handed_on, load
 from steadyworker.errors import ConfigError
 from steadyworker.units import parse_seconds
 
@@ -254,3 +254,27 @@ def test_durations(value: object, expected: float) -> None:
 )
 def test_addresses(given: str, expected: str, tmp_path: Path) -> None:
     assert read(tmp_path, health=given).health == expected
+
+
+@pytest.mark.parametrize(
+    "client", [{}, {"STEADYWORKER_BROKER": "sqlite:env.db"}, {"STEADYWORKER_BROKER_FILE": "env.url"}]
+)
+def test_what_was_given_as_an_argument_is_handed_on_to_the_clients_of_handlers(
+    tmp_path: Path, client: dict[str, str]
+) -> None:
+    """A file stays a file, so that a password is in no environment, and a rotated one is used."""
+    (tmp_path / "broker.url").write_text("amqp://shop:hunter2@mq/")
+    (tmp_path / "env.url").write_text("sqlite:env-file.db")
+    (tmp_path / "my.toml").write_text('namespace = "shop"\n[workers.Exports]\nconcurrency = 2\n')
+    given = {"broker_file": "broker.url", "state_dir": "here", "delays": "2,1h", "health": "8080", "max_jobs": 1}
+    options = load(given, client, tmp_path, Path("my.toml"))
+
+    handed = handed_on(options, tmp_path, Path("my.toml"))
+
+    assert "hunter2" not in str(handed)
+    assert not {"STEADYWORKER_HEALTH", "STEADYWORKER_MAX_JOBS"} & set(handed)
+    environ = {name: value for name, value in (client | handed).items() if value is not None}
+    theirs = load({}, environ, tmp_path / "elsewhere")
+    names = ("broker", "ledger", "namespace", "state_dir", "topology", "delays", "workers")
+    assert [getattr(theirs, name) for name in names] == [getattr(options, name) for name in names]
+    assert theirs.files["broker"] == tmp_path / "broker.url"

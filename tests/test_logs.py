@@ -94,6 +94,7 @@ def test_the_event_names_and_levels_are_frozen() -> None:
         "Adopted": ("adopted", logging.INFO),
         "DeliveryDeferred": ("delivery_deferred", logging.INFO),
         "DuplicateAcked": ("duplicate_acked", logging.INFO),
+        "DeliveryRejected": ("delivery_rejected", logging.ERROR),
         "TakenOver": ("taken_over", logging.WARNING),
         "Fenced": ("fenced", logging.WARNING),
         "Checkpointed": ("checkpointed", logging.DEBUG),
@@ -110,6 +111,21 @@ def test_every_kind_of_event_has_a_line(out: io.StringIO) -> None:
         }
         listen(kind(**values))
     assert sorted(line["event"] for line in lines(out)) == sorted(name for name, _ in LINES.values())
+
+
+@pytest.mark.parametrize("value", ["x" * 17_000_000, "é" * 200_000, "two words " * 100_000])
+def test_a_text_of_any_length_is_a_line_that_a_collector_takes(out: io.StringIO, value: str) -> None:
+    get_logger("app").info("much", value=value)
+    (line,) = lines(out)
+    assert len(line["value"]) < 66_000
+    assert f"({len(value)} characters)" in line["value"]
+
+
+def test_a_long_text_is_cut_where_it_leaves_no_half_of_a_password(out: io.StringIO) -> None:
+    url = "amqp://joe:" + "hunter2" * 50 + "@host/"
+    for before in range(32_500, 32_800, 30):
+        get_logger("app").info("much", value=f"{'x ' * (before // 2)}{url} {'y ' * 50_000}{url}{' z' * (before // 2)}")
+    assert "hunter2" not in out.getvalue()
 
 
 def test_the_canonical_line_of_a_settled_message(out: io.StringIO) -> None:

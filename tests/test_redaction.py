@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from steadyworker.clock import SystemClock
-from steadyworker.telemetry.redaction import _SECRET_NAME, is_secret_name, may_hold_secret, redact
+from steadyworker.text.redaction import _SECRET_NAME, is_secret_name, may_hold_secret, redact
 
 
 @pytest.mark.parametrize(
@@ -27,6 +27,8 @@ from steadyworker.telemetry.redaction import _SECRET_NAME, is_secret_name, may_h
         ("{'passcode': 'x y', 'a': 1}", "{'passcode': '***', 'a': 1}"),
         ('{"password": "x y", "host": "h"}', '{"password": "***", "host": "h"}'),
         (r"{\"password\": \"x\", \"b\": 1}", r"{\"password\": \"***\", \"b\": 1}"),
+        ("$.password: hunter2", "$.password: ***"),
+        ("config.password: expected", "config.password: ***"),
         ("host=h password=hunter2 user=u", "host=h password=*** user=u"),
         ("secretKey=abc, accessKey: def", "secretKey=***, accessKey: ***"),
         ("Authorization: Basic dXNlcjpwYXNz", "Authorization: ***"),
@@ -40,7 +42,12 @@ def test_secrets_are_taken_out(text: str, expected: str) -> None:
 
 @pytest.mark.parametrize(
     "text",
-    ["amqp://host:5672/a", "postgresql://app@db/x", "tokens: 5", "key=abc", "unexpected token: }", "mail a@b", "10:30"],
+    [
+        *("amqp://host:5672/a", "postgresql://app@db/x", "tokens: 5", "key=abc", "unexpected token: }", "mail a@b"),
+        *("10:30", "ValueError: no such merchant: m-17", "FATAL: password authentication failed for user shop"),
+        *("$.password: expected str, got int", "bad-payload: $.users[3].api_key: missing", "KeyError: 'password'"),
+        *("https://example.com/a?page=2&q=a:b", "see https://example.com/: 3 tokens, write to joe@example.com"),
+    ],
 )
 def test_what_is_no_secret_stays(text: str) -> None:
     assert redact(text) == text

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from datetime import timedelta
 from typing import Any
 
 import pytest
@@ -9,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tenacity import wait_chain, wait_exponential, wait_fixed, wait_none, wait_random
 
-from steadyworker.errors import ConfigError
+from steadyworker.errors import LONGEST_DELAY, ConfigError
 from steadyworker.outcome import (
     Ack,
     Counters,
@@ -109,14 +111,25 @@ def test_a_random_wait_is_drawn_anew() -> None:
 @pytest.mark.parametrize(
     ("arguments", "told"),
     [
-        ({"max_attempts": 0}, "Expected max_attempts of at least 1, got 0"),
-        ({"max_crashes": -1}, "Expected max_crashes of at least 1, got -1"),
-        ({"max_losses": 0}, "Expected max_losses of at least 1, got 0"),
+        ({"max_attempts": 0}, "Expected max_attempts as a whole number of at least 1, got 0"),
+        ({"max_attempts": "5"}, "Expected max_attempts as a whole number of at least 1, got '5'"),
+        ({"max_crashes": -1}, "Expected max_crashes as a whole number of at least 1, got -1"),
+        ({"max_losses": 0}, "Expected max_losses as a whole number of at least 1, got 0"),
+        ({"max_losses": 2.5}, "Expected max_losses as a whole number of at least 1, got 2.5"),
+        ({"dont_retry_on": "ValueError"}, "Expected exception types in dont_retry_on, got 'ValueError'"),
+        (
+            {"dont_retry_on": [ValueError, KeyError("k")]},
+            "Expected exception types in dont_retry_on, got KeyError('k')",
+        ),
+        ({"dont_retry_on": (ValueError, (KeyError,))}, "Expected exception types in dont_retry_on, got (<class"),
+        ({"dont_retry_on": int}, "Expected exception types in dont_retry_on, got <class 'int'>"),
+        ({"wait": "soon"}, "Expected wait as seconds, a timedelta, or one of tenacity's wait strategies, got 'soon'"),
+        ({"wait": -1}, "Expected wait as seconds, a timedelta, or one of tenacity's wait strategies, got -1"),
         ({"wait": lambda state: "soon"}, "Expected `wait` to return 0 seconds or more, got 'soon'"),
         ({"wait": lambda state: -1}, "Expected `wait` to return 0 seconds or more, got -1"),
         ({"wait": lambda state: float("nan")}, "Expected `wait` to return 0 seconds or more, got nan"),
         ({"wait": lambda state: 1 / 0}, "it raised ZeroDivisionError"),
-        ({"wait": 5}, "it raised TypeError"),
+        ({"wait": lambda: 5}, "it raised TypeError"),
     ],
 )
 def test_a_policy_that_makes_no_sense_is_refused_when_it_is_made(arguments: dict[str, Any], told: str) -> None:
@@ -124,6 +137,23 @@ def test_a_policy_that_makes_no_sense_is_refused_when_it_is_made(arguments: dict
         RetryPolicy(**arguments)
 
     assert told in str(raised.value)
+
+
+@pytest.mark.parametrize("wait", [60, 60.0, timedelta(minutes=1), wait_fixed(60), lambda _state: 60])
+def test_a_wait_is_seconds_a_timedelta_or_a_strategy(wait: Any) -> None:
+    assert RetryPolicy(wait=wait).delay(3) == 60.0
+
+
+@pytest.mark.parametrize("types", [ValueError, (ValueError,), [ValueError], {ValueError}])
+def test_types_that_are_not_retried_may_be_one_or_several(types: Any) -> None:
+    policy = RetryPolicy(dont_retry_on=types)
+    assert policy.dont_retry_on == (ValueError,)
+    assert replace(policy, max_attempts=2).dont_retry_on == (ValueError,)
+
+
+def test_no_wait_is_longer_than_a_ledger_can_express() -> None:
+    """PostgreSQL has no time after the year 294276; a strategy without a maximum passes it in its 44th attempt."""
+    assert RetryPolicy(wait=wait_exponential()).delay(50) == LONGEST_DELAY
 
 
 OUTCOMES = st.one_of(

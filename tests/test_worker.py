@@ -213,7 +213,7 @@ def test_a_target_is_found_in_the_working_directory(tmp_path: Path, monkeypatch:
 
 
 def test_a_policy_is_judged_when_it_is_written() -> None:
-    with pytest.raises(ConfigError, match="max_attempts of at least 1"):
+    with pytest.raises(ConfigError, match="max_attempts as a whole number of at least 1"):
         RetryPolicy(max_attempts=0)
     with pytest.raises(ConfigError, match="wait"):
         RetryPolicy(wait=lambda state: -1)

@@ -113,6 +113,11 @@ class RabbitmqAdapter:
         with self._visit("reads the broker's identity") as connection, translated(str(self._first)):
             return Broker(connection, None).identity
 
+    def exists(self) -> bool:
+        """Return whether the virtual host has the queue."""
+        with self._visit("looks for its queue") as connection, translated(str(self._first)):
+            return Broker(connection, None).exists(self._spec.queue)
+
     def consumers(self) -> int:
         """
         Return how many consumers the queue has; 0 if the queue does not exist.

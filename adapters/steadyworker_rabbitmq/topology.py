@@ -63,7 +63,7 @@ SHORTEST_LEVEL, LONGEST_LEVEL = 0.001, 4_294_967.0
 # Control characters and outer blanks come from files and environments by mistake.
 QUEUE = NameRule(
     "queue name (no control characters, no blanks at its ends)",
-    pattern=r"(?!\s)[^\x00-\x1f\x7f-\x9f\u2028\u2029]+(?<!\s)",
+    pattern=r"(?!\s)[^\x00-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]+(?<!\s)",
     max_bytes=NAME_BYTES,
     reserved_prefixes=("amq.",),
 )

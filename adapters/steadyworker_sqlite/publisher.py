@@ -6,14 +6,12 @@ import threading
 from collections.abc import Callable
 from concurrent.futures import Future
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import TypeVar
 
-from steadyworker.adapter import Clock
 from steadyworker.errors import BrokerUnavailable, PublishFailed, TargetMissing
 from steadyworker_sqlite.errors import translated
 from steadyworker_sqlite.presence import ring
-from steadyworker_sqlite.store import Entry, Store
+from steadyworker_sqlite.store import BrokerFile, Entry, Store
 
 Answer = TypeVar("Answer")
 
@@ -29,14 +27,13 @@ class Publisher:
     The publisher into one broker file, opened on first use, and opened again after an error; thread-safe.
 
     Args:
-        path: The broker file.
-        clock: The clock for due times.
-        declare: True to create the file and the queues if they are missing.
+        file: The broker file.
+        declare: True to create the queues if they are missing.
     """
 
-    def __init__(self, path: Path, clock: Clock, *, declare: bool) -> None:
-        self._path = path
-        self._clock = clock
+    def __init__(self, file: BrokerFile, *, declare: bool) -> None:
+        self._file = file
+        self._path = file.path
         self._declare = declare
         self._store: Store | None = None
         self._waiting: list[_Waiting] = []
@@ -111,7 +108,7 @@ class Publisher:
         if self._closed:
             raise BrokerUnavailable("Expected an open adapter, got one that was stopped: open another.")
         if self._store is None:
-            self._store = Store(self._path, self._clock, create=self._declare)
+            self._store = self._file.open()
         return self._store
 
     def _drop(self) -> None:

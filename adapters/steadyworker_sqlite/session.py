@@ -9,13 +9,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
-from pathlib import Path
 from queue import SimpleQueue
 
 from steadyworker.adapter import QueueSpec, Settings, Settle, Settled
 from steadyworker_sqlite.errors import translated
 from steadyworker_sqlite.presence import Presence, is_gone, remove, ring
-from steadyworker_sqlite.store import Store, Taken
+from steadyworker_sqlite.store import BrokerFile, Store, Taken
 
 SILENCE = 30.0
 """A live process whose I/O thread makes no turn for this many seconds loses its messages."""
@@ -60,7 +59,7 @@ class Session:
     Every other method raises BrokerUnavailable when the session is over.
     """
 
-    def __init__(self, path: Path, spec: QueueSpec, settings: Settings, silence: float) -> None:
+    def __init__(self, file: BrokerFile, spec: QueueSpec, settings: Settings, silence: float) -> None:
         self._clock = settings.clock
         self._queue = spec.queue
         self._silence = silence
@@ -69,9 +68,9 @@ class Session:
         self._held: set[tuple[int, int]] = set()
         declare = settings.topology == "declare"
         with ExitStack() as stack:
-            self._store = Store(path, settings.clock, create=declare)
+            self._store = file.open()
             stack.callback(self._store.close)
-            with translated(path):
+            with translated(file.path):
                 self._presence = Presence(self._store.folder, now)
             stack.callback(self._presence.close)
             self._evict_the_gone(now)

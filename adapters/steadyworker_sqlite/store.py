@@ -13,17 +13,33 @@ import json
 import sqlite3
 import uuid
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
+from urllib.parse import quote
 
 from steadyworker.adapter import Clock, Headers
+from steadyworker.system.private import make_private_file, make_private_folder
 from steadyworker_sqlite.errors import Evicted, Replaced, Unusable, translated
 
 APPLICATION_ID = 0x53744277
 SCHEMA = 2
 BUSY_SECONDS = 5.0
+
+UNREADABLE = "sw-hop"
+"""
+The header into which the reason is written if a message's headers are unreadable: any program can write to the file.
+
+The reason is not a number, so the runner makes the message a dead letter.
+"""
+
 _NO_LIMIT = (1 << 63) - 1
+
+Place = tuple[float, int]
+"""A message's place in its queue: due time, then number."""
+
+FIRST: Place = (float("-inf"), 0)
+"""The place before every message."""
 
 _TABLES = """
 CREATE TABLE meta (name TEXT PRIMARY KEY, value ANY) STRICT, WITHOUT ROWID;
@@ -83,6 +99,7 @@ class Taken:
     body: bytes
     sent_at: float
     certain: bool
+    place: Place
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,6 +110,54 @@ class Peer:
     queue: str
     presence: str
     reads: bool
+
+
+class BrokerFile:
+    """
+    The broker file, as one adapter opens it: created by the first `open` at most, and the same broker ever after.
+
+    A broker that is made again has another identity: no cancel would reach it, and every key would be new to it.
+
+    Args:
+        path: The broker file.
+        clock: The clock for due times.
+        create: True if the first `open` may create the file.
+    """
+
+    def __init__(self, path: Path, clock: Clock, *, create: bool) -> None:
+        self.path = path
+        self.folder = path.with_name(path.name + ".consumers")
+        self._clock = clock
+        self._create = create
+        self._identity: str | None = None
+
+    def open(self) -> Store:
+        """
+        Open a connection.
+
+        Raises:
+            Unusable: The file is missing, but its folder shows that it was there before.
+            Replaced: It was open before, and is missing now, or is another broker.
+        """
+        if not self.path.exists() and (self._identity is not None or self.folder.exists()):
+            kind = Unusable if self._identity is None else Replaced
+            raise kind(f"Expected the broker file {self.path}, but it was removed: {self._remedy()}")
+        store = Store(self.path, self._clock, create=self._create and self._identity is None)
+        with ExitStack() as undo:
+            undo.callback(store.close)
+            identity = store.identity()
+            if self._identity not in (None, identity):
+                got = f"got the broker {identity}: {self._remedy()}"
+                raise Replaced(f"Expected the broker {self._identity} in {self.path}, {got}")
+            undo.pop_all()
+        self._identity = identity
+        return store
+
+    def _remedy(self) -> str:
+        return (
+            "restore it; or, to begin with an empty broker, stop every process that uses it, "
+            f"and remove {self.folder.name} beside it."
+        )
 
 
 class Store:
@@ -111,10 +176,15 @@ class Store:
         self._durable: bool | None = None
         with translated(path):
             if create:
-                path.parent.mkdir(parents=True, exist_ok=True)
+                make_private_folder(path.parent)
+                make_private_file(path)
             elif not path.exists():
                 raise FileNotFoundError(None, "no such file: start a worker, or send a message, to create it")
-            self._db = sqlite3.connect(path, timeout=BUSY_SECONDS, isolation_level=None, check_same_thread=False)
+            where = f"file:{quote(str(path))}?mode=rw"  # never creates a file
+            self._db = sqlite3.connect(
+                where, uri=True, timeout=BUSY_SECONDS, isolation_level=None, check_same_thread=False
+            )
+            self._db.text_factory = lambda data: data.decode("utf-8", "backslashreplace")
         try:
             self._open()
             self._inode = _inode(path)
@@ -223,14 +293,16 @@ class Store:
             row = self._db.execute("SELECT coalesce(max(seq), 0) FROM messages WHERE queue = ?", (queue,)).fetchone()
         return int(row[0])
 
-    def take(self, consumer: int, queue: str, limit: int, upto: int = _NO_LIMIT) -> list[Taken]:
-        """Take free messages that are due, ordered by due time, none newer than `upto`; within a transaction."""
+    def take(self, consumer: int, queue: str, limit: int, upto: int = _NO_LIMIT, after: Place = FIRST) -> list[Taken]:
+        """Take free messages that are due, ordered by due time, after this place and none newer than `upto`; within a transaction."""
+        due, seq = after
         taken = [
-            Taken(seq, count + 1, queue, id_, json.loads(headers), body, sent_at, certain=seq > self._uncertain)
-            for seq, count, id_, headers, body, sent_at in self._db.execute(
-                f"SELECT m.seq, coalesce(h.count, 0), m.message_id, m.headers, m.body, m.sent_at {_READY}"
-                " AND m.due <= :now AND m.seq <= :upto ORDER BY m.due, m.seq LIMIT :limit",
-                {"queue": queue, "now": self._clock.boottime(), "upto": upto, "limit": limit},
+            Taken(seq, count + 1, queue, id_, _headers(headers), body, sent_at, seq > self._uncertain, (due, seq))
+            for seq, count, id_, headers, body, sent_at, due in self._db.execute(
+                f"SELECT m.seq, coalesce(h.count, 0), m.message_id, m.headers, m.body, m.sent_at, m.due {_READY}"
+                " AND (m.due, m.seq) > (:due, :seq) AND m.due <= :now AND m.seq <= :upto"
+                " ORDER BY m.due, m.seq LIMIT :limit",
+                {"queue": queue, "now": self._clock.boottime(), "upto": upto, "limit": limit, "due": due, "seq": seq},
             )
         ]
         self._db.executemany(
@@ -320,6 +392,17 @@ def boot_id() -> str:
         return Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
     except FileNotFoundError:
         return "unknown"
+
+
+def _headers(text: str) -> Headers:
+    """Return a message's headers as text; raise nothing, because a message that raised would come again without end."""
+    try:
+        found = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        return {UNREADABLE: f"unreadable: {error}"}
+    if not isinstance(found, dict):
+        return {UNREADABLE: f"unreadable: expected a JSON object, got {type(found).__name__}"}
+    return {name: value if isinstance(value, str) else json.dumps(value) for name, value in found.items()}
 
 
 def _inode(path: Path) -> tuple[int, int] | None:

@@ -27,7 +27,7 @@ from steadyworker.errors import (
     SteadyWorkerError,
     Unsettled,
 )
-from steadyworker.telemetry.redaction import redact
+from steadyworker.text.redaction import redact
 
 NEGATIVE, USAGE, DATA, UNAVAILABLE, INTERNAL, OUTPUT, CONFIG, BROKEN_OFF = 1, 64, 65, 69, 70, 74, 78, 130
 

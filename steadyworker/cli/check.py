@@ -17,7 +17,7 @@ from steadyworker.errors import Finding
 from steadyworker.retry import RetryPolicy
 from steadyworker.service import assemble
 from steadyworker.spec import WorkerSpec
-from steadyworker.telemetry.redaction import REDACTED, is_secret_name, redact
+from steadyworker.text.redaction import REDACTED, is_secret_name, redact
 
 _CONFIG = 78
 _SETTING_COLUMNS = (Column("SETTING"), Column("VALUE"), Column("FROM"))

@@ -16,7 +16,7 @@ from steadyworker.cli.settings import settings
 from steadyworker.cli.targets import find_worker
 from steadyworker.config.resolve import Options
 from steadyworker.deadletters import DeadLetter, DeadLetterQueue, Replayed
-from steadyworker.telemetry.redaction import REDACTED, is_secret_name, redact
+from steadyworker.text.redaction import REDACTED, is_secret_name, redact
 from steadyworker.units import count_text
 
 _PREVIEW = 2000
@@ -64,7 +64,7 @@ def command() -> None:
 def list_(options: Options, *, target: str, as_json: bool) -> None:
     """List dead letters, oldest first."""
     with _opened(target, options) as queue:
-        letters = queue.letters()
+        letters = queue.letters(bodies=False)
     if as_json:
         for letter in letters:
             json_line(_record(letter))

@@ -142,6 +142,7 @@ def as_record(row: Row, progress: Progress | None) -> dict[str, Any]:
         "error_class": row.error_class,
         "error": row.error_text,
         "cancelled": row.cancel_reason,
+        "conflicts": row.conflicts,
         "due_in": row.due_in,
         "late_by": row.late_by,
         "fence": row.fence,
@@ -192,6 +193,7 @@ def why(row: Row) -> str:
             )
             if number
         ),
+        f"dead letters with this key and another payload: {row.conflicts}" if row.conflicts else "",
     ]
     return "; ".join(dict.fromkeys(part for part in parts if part))
 

@@ -18,7 +18,7 @@ from steadyworker.errors import ExportError
 from steadyworker.exports.manifest import Manifest
 from steadyworker.exports.stage import reap
 from steadyworker.exports.verifying import verify
-from steadyworker.telemetry.redaction import redact
+from steadyworker.text.redaction import redact
 from steadyworker.units import count_text
 
 

@@ -20,7 +20,7 @@ import msgspec
 
 from steadyworker.config.options import OPTIONS, PREFIX, Kind, Option
 from steadyworker.errors import ConfigError, Finding
-from steadyworker.telemetry.redaction import redact
+from steadyworker.text.redaction import redact
 from steadyworker.units import parse_seconds
 
 __all__ = ["OPTIONS", "Kind", "Option", "Options", "load", "parse_seconds"]
@@ -29,6 +29,8 @@ FILE_NAME = "steadyworker.toml"
 
 _VALUE_BYTES = 64 << 10
 _LOCAL_LEDGERS = ("sqlite", "memory")
+_FLAG = "--"
+_OF_A_CLIENT = ("broker", "ledger", "namespace", "state_dir", "topology", "delays")
 _WORKER_DURATIONS = ("time_limit", "stall_limit")
 # The variables that Kubernetes sets in every container beside a Service named steadyworker, or steadyworker-something.
 _SERVICE_LINK = re.compile(
@@ -130,6 +132,30 @@ def load(arguments: Mapping[str, object], environ: Mapping[str, str], cwd: Path,
     return Options(**values, workers=tables, origins=reading.origins, files=reading.files)
 
 
+def handed_on(options: Options, cwd: Path, config: Path | None = None) -> dict[str, str | None]:
+    """
+    Return the environment in which a handler's `Client()` gets the settings that this process got as arguments.
+
+    None stands for a variable to remove.
+    Settings of the environment and of the file in the working directory are inherited anyway.
+    A setting that was given as a file is handed on as that file, so that its secret is in no environment.
+    """
+    found: dict[str, str | None] = {}
+    if config is not None:
+        found[_variable("config")] = str(cwd / config)
+    for name in _OF_A_CLIENT:
+        if not options.origins[name].startswith(_FLAG):
+            continue
+        value, file = _variable(name), _variable(f"{name}_file")
+        if name in options.files:
+            found |= {value: None, file: str(options.files[name].absolute())}
+        else:
+            shown = getattr(options, name)
+            text = ",".join(f"{step:g}" for step in shown) if isinstance(shown, tuple) else str(shown or "")
+            found |= {value: text, file: None}
+    return found
+
+
 @dataclass(frozen=True, slots=True)
 class _Layer:
     """One source of settings: its values, the spelling of its names, and the base of its relative paths."""
@@ -206,7 +232,7 @@ class _Reading:
 
 
 def _flag(name: str) -> str:
-    return "--" + name.replace("_", "-")
+    return _FLAG + name.replace("_", "-")
 
 
 def _variable(name: str) -> str:

@@ -24,7 +24,9 @@ States
 A retry that arrives also claims a row that is still `moving`: it proves that its publish succeeded.
 A run whose owner is gone goes from `running` to `running`, with a new owner.
 `Client.cancel` sets a cancel mark; for a job without a row it inserts one: `interrupted`, for any body.
-The owner sees the mark at its next renewal; a job that is claimed with a mark is rejected and does not run.
+The owner reads the marks of its running jobs every 2 s, in one query for each worker process.
+The ledger permits no commit of an export to a job with a mark: a cancel that was accepted stops it.
+A job that is claimed with a mark is rejected and does not run.
 
 Decision table
 --------------
@@ -35,7 +37,7 @@ The hop counts the messages of a job: 0 for the first, one more for each retry.
 | row | hop of the delivery | held by | action |
 |---|---|---|---|
 | none | any | - | `Claim`: run the job, with the counters from the message's headers |
-| any state, another body | any | any | `KeyConflict`: dead-letter the delivery, leave the row as it is |
+| any state, another body | any | any | `KeyConflict`: dead-letter the delivery, and count it in the row, which otherwise stays as it is |
 | done, dead | any | any | `AckDuplicate`: acknowledge the delivery, run nothing |
 | any other state | lower than the row's | any | `AckDuplicate`: a retry has replaced this message |
 | interrupted | same or higher | - | `Claim` |
@@ -86,7 +88,8 @@ The default is `finish` for a ledger of one host, and `stop` for all others.
 
 Proof of death
 --------------
-A worker process holds a lock on a file that has its owner id as its name; its slot children share the lock.
+A worker process holds a lock on a file that has its owner id as its name; its slot children and its guard share the lock.
+The guard kills what the children have started, and is the last to free the lock.
 The kernel frees the lock when the last of them is dead.
 A process that can take the lock has proof, and need not wait for the lease (`steadyworker.ledger.owners`).
 
@@ -106,6 +109,7 @@ If the owner dies between two steps, the next delivery leads to `Finish`, to `Ac
 Retention of rows
 -----------------
 - `running`, `interrupted`, `moving`: always.
+- `interrupted`, made by a cancel in advance and claimed by no message: 14 days after the last cancel.
 - `moved`: until 14 days after the retry is due.
 - `done`: 24 hours after the broker confirmed the settlement; 14 days where it did not.
 - `dead`: 30 days, or until its dead letter is replayed or dropped.

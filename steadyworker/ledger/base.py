@@ -10,7 +10,7 @@ Each promise has its test in `steadyworker.testing.conformance.LedgerSuite`.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from enum import StrEnum
 from typing import Any, Protocol
 
@@ -65,6 +65,7 @@ class Row(Struct, frozen=True):
         due_in: Seconds until the retry is due, by the ledger's clock; 0 when there is none or it is due.
         late_by: Seconds since the lease ended (running, moving) or since the retry was due (moved), else 0; for people.
         target: The settlement's target, for `moving`, `moved` and `dead`.
+        conflicts: The number of messages with this key and another body that became dead letters; for people.
         created_at, started_at, ended_at: Wall clock, for people only.
     """
 
@@ -89,6 +90,7 @@ class Row(Struct, frozen=True):
     export_state: bytes | None = None
     cancel_reason: str | None = None
     settled: str = "unknown"
+    conflicts: int = 0
     created_at: float = 0.0
     started_at: float | None = None
     ended_at: float | None = None
@@ -146,7 +148,7 @@ class Verdict(Struct, frozen=True):
 
 
 class Renewal(Struct, frozen=True):
-    """The result of one renewal: granted or refused, and the row's cancel mark, if it has one."""
+    """The ledger's reply to a renewal or to `may_commit`: granted or refused, and the row's cancel mark, if it has one."""
 
     granted: bool
     cancel_reason: str | None = None
@@ -191,12 +193,16 @@ class Ledger(Protocol):
         """Bind (namespace, queue) to this broker unless it is bound already; return the identity that it is bound to."""
         ...
 
+    def queues(self, namespace: str) -> Sequence[str]:
+        """Return the queues that are bound in this namespace."""
+        ...
+
     def register(self, owner: str, host: str, queues: Sequence[str]) -> None:
         """Record that this owner lives and consumes these queues; called at each renewal."""
         ...
 
     def unregister(self, owner: str) -> None:
-        """Remove an owner that ended in good order."""
+        """Remove an owner that ended in good order, and its lock, unless a row still names it."""
         ...
 
     def owners(self) -> Sequence[OwnerSeen]:
@@ -240,10 +246,11 @@ class Ledger(Protocol):
         """Store the state of a `running` job's external work, durably before this returns; None clears it."""
         ...
 
-    def may_commit(self, token: Token) -> bool:
+    def may_commit(self, token: Token) -> Renewal:
         """
-        Renew the lease now, and return whether the job is still `running` under this fence.
+        Renew the lease now, and grant the commit if the job is still `running` under this fence and not cancelled.
 
+        A cancelled job is not granted, and its reason is returned: after `cancel` has returned, no commit begins.
         The write is on disk (in SQLite: `synchronous=FULL`) before this returns.
         So uid and fence are on disk before an export is linked.
         """
@@ -280,8 +287,17 @@ class Ledger(Protocol):
         Set a cancel mark, and return the job's state, or None when it had no row.
 
         A job without a row gets one: `interrupted`, for any body.
+        `purge` deletes that row 14 days after the last cancel, unless a message claimed it.
         A job that is `done` or `dead` stays as it is.
         """
+        ...
+
+    def conflict(self, id: JobId) -> None:
+        """Count a message that has this job's key and another body; nothing else of the row changes."""
+        ...
+
+    def cancel_marks(self, uids: Sequence[str]) -> Mapping[str, str]:
+        """Return the reason of each of these jobs that has a cancel mark, by uid; one query, and no write."""
         ...
 
     def clear_checkpoint(self, id: JobId) -> None:
@@ -323,6 +339,12 @@ class Ledger(Protocol):
     def close(self) -> None:
         """Close files and connections; may be called twice."""
         ...
+
+
+def permit(found: Sequence[Sequence[Any]]) -> Renewal:
+    """Return the reply to `may_commit`: `found` has the run's row, as its cancel mark alone, or nothing."""
+    reason = found[0][0] if found else None
+    return Renewal(bool(found) and reason is None, reason)
 
 
 # --- What the statements of SQL ledgers receive, by name -----------------------------------------------------------------

@@ -21,6 +21,7 @@ class MemoryJob:
         "cancel_reason",
         "checkpoint",
         "checkpoint_fence",
+        "conflicts",
         "counters",
         "created_at",
         "delay",
@@ -66,6 +67,7 @@ class MemoryJob:
         self.export_state: bytes | None = None
         self.cancel_reason: str | None = None
         self.settled = "unknown"
+        self.conflicts = 0
         self.keep_until: float | None = None
         self.created_at = created_at
         self.started_at: float | None = None
@@ -111,6 +113,12 @@ class MemoryJob:
         self.ended_at = wall
         self.keep_until = wall + keep
 
+    def mark(self, reason: str, wall: float) -> None:
+        """Set the cancel mark; a row that was never claimed is kept for a while only; `wall` is the wall clock."""
+        self.cancel_reason = reason
+        if self.fence == 0:
+            self.keep_until = wall + retention.CANCEL_MARK
+
     def row(self, now: float, *, lease_over: bool) -> Row:
         """Return the row; `now` is the boot clock."""
         late = 0.0
@@ -140,6 +148,7 @@ class MemoryJob:
             export_state=self.export_state,
             cancel_reason=self.cancel_reason,
             settled=self.settled,
+            conflicts=self.conflicts,
             created_at=self.created_at,
             started_at=self.started_at,
             ended_at=self.ended_at,

@@ -1,7 +1,7 @@
 """
 The time that a row is kept after its job's end, in seconds of the wall clock.
 
-`running`, `interrupted` and `moving` rows are always kept.
+`running`, `interrupted` and `moving` rows are always kept, except those that only hold a cancel mark.
 When a row is gone, the counters come from the headers of its message.
 """
 
@@ -20,6 +20,9 @@ DONE_AND_KNOWN = DAY
 
 DEAD = 30 * DAY
 """For a `dead` row, unless its dead letter is replayed or dropped earlier."""
+
+CANCEL_MARK = 14 * DAY
+"""For a row that `cancel` made in advance and that no message claimed, counted from the last cancel."""
 
 OWNERS = DAY
 """A worker process that did not register for this long is no longer listed."""

@@ -82,7 +82,7 @@ class LostTooOften:
 
 @dataclass(frozen=True, slots=True)
 class KeyConflict:
-    """Dead-letter this delivery, because its key belongs to a job with another body; leave the row as it is."""
+    """Dead-letter this delivery, because its key belongs to a job with another body; the row only counts it."""
 
 
 Action = Claim | Adopt | Defer | AckDuplicate | Finish | LostTooOften | KeyConflict

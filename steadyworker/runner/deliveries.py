@@ -18,7 +18,7 @@ import uuid
 from steadyworker.adapter import Delays, Lost
 from steadyworker.delivery import KEY, REASON, WORKER, Delivery, OutgoingMessage, Redelivered, Settle, Target
 from steadyworker.errors import LedgerUnavailable
-from steadyworker.events import Adopted, DeliveryDeferred, DuplicateAcked
+from steadyworker.events import Adopted, DeliveryDeferred, DeliveryRejected, DuplicateAcked
 from steadyworker.ledger.base import Claimed, Moving, Row, Verdict
 from steadyworker.ledger.rules import (
     AckDuplicate,
@@ -33,11 +33,13 @@ from steadyworker.ledger.rules import (
     answer,
 )
 from steadyworker.lifecycle import Stage
+from steadyworker.names import normal_key
 from steadyworker.runner import planning, report
-from steadyworker.runner.envelope import Envelope, Unkeyed, Unreadable, identify, too_large
+from steadyworker.runner.envelope import Envelope, Unkeyed, Unreadable, identify, key_of, too_large
 from steadyworker.runner.runs import Runs
 from steadyworker.runner.state import Deps, Phase, RunnerState, Timers
 from steadyworker.telemetry.logs import get_logger
+from steadyworker.text.plain_text import as_unicode
 
 _TRIES = 20
 """The number of times that the runner decides again at once after a refused claim; then it holds the delivery for a while."""
@@ -109,7 +111,7 @@ class Deliveries:
             return
         match identify(delivery, self._deps.namespace, self._deps.spec.key_header):
             case Unreadable(reason=reason):
-                self._dead_letter(delivery, reason)
+                self._reject(delivery, reason)
             case Unkeyed():
                 self._generate_key(delivery)
             case Envelope() as envelope:
@@ -169,7 +171,9 @@ class Deliveries:
                     self._deps.emit(DuplicateAcked(**report.about(row.token, self._deps.clock), state=state.value))
                 self._runs.carry_out(planning.settle_only(envelope.delivery))
             case KeyConflict():
-                self._dead_letter(envelope.delivery, "key-conflict")
+                assert row is not None, "a key without a row has no conflict"
+                self._deps.ledger.conflict(row.id)
+                self._reject(envelope.delivery, "key-conflict", row)
             case Finish():
                 assert row is not None, "an unfinished settlement has a row"
                 began = self._deps.clock.boottime()
@@ -250,16 +254,27 @@ class Deliveries:
 
     def _generate_key(self, delivery: Delivery) -> None:
         if self._deps.spec.unkeyed == "reject":
-            self._dead_letter(delivery, "no-key: expected a message id or the header sw-job-key, got neither")
+            self._reject(delivery, "no-key: expected a message id or the header sw-job-key, got neither")
         elif (reason := too_large(delivery, self._deps.max_body)) is not None:
-            self._dead_letter(delivery, reason)
+            self._reject(delivery, reason)
         else:
             keyed = OutgoingMessage(Target.WORK, delivery.body, {**delivery.headers, KEY: uuid.uuid4().hex})
             self._runs.carry_out(planning.pass_on(delivery, keyed))
 
-    def _dead_letter(self, delivery: Delivery, reason: str) -> None:
-        """Move a delivery that has no row of its own to the dead-letter queue."""
-        headers = {**delivery.headers, REASON: planning.header_text(reason), WORKER: self._deps.worker}
+    def _reject(self, delivery: Delivery, reason: str, row: Row | None = None) -> None:
+        """Move a delivery that has no row of its own to the dead-letter queue, and report it; `row` has its key."""
+        key = key_of(delivery, self._deps.spec.key_header)
+        self._deps.emit(
+            DeliveryRejected(
+                key=normal_key(as_unicode(key)) if key else "",
+                queue=delivery.queue,
+                fence=0 if row is None else row.fence,
+                at=self._deps.clock.wall(),
+                reason=reason,
+            )
+        )
+        theirs = {as_unicode(name): as_unicode(text) for name, text in delivery.headers.items()}
+        headers = {**theirs, REASON: planning.header_text(reason), WORKER: self._deps.worker}
         self._runs.carry_out(planning.pass_on(delivery, OutgoingMessage(Target.DEAD, delivery.body, headers)))
 
     def _hold(self, delivery: Delivery, ask_again_in: float | None = None) -> None:

@@ -16,10 +16,16 @@ from steadyworker.delivery import ATTEMPTS, CRASHES, FIRST_FAILED_AT, HOP, KEY, 
 from steadyworker.ledger.base import JobId
 from steadyworker.names import PLAIN_KEY, normal_key
 from steadyworker.outcome import Counters
+from steadyworker.text.plain_text import as_unicode, surrogate_in
 
-_LARGEST_NUMBER = 1_000_000
-_DIGITS = 7
+LARGEST_NUMBER = 10**15 - 1
+"""The largest counter, hop or round in a header: no job reaches it, and every ledger can store the next one."""
+
 _LATEST = 1e11  # the year 5138: a larger number cannot be a time
+
+
+BAD_HEADER = "bad-header"
+"""The beginning of the reason of a dead letter whose headers cannot be read."""
 
 
 class Envelope(Struct, frozen=True):
@@ -41,7 +47,7 @@ class Unkeyed:
 
 @dataclass(frozen=True, slots=True)
 class Unreadable:
-    """A delivery whose `sw-…` headers are invalid; `reason` names the header."""
+    """A delivery whose `sw-…` headers are invalid, or whose headers are not valid Unicode; `reason` names the header."""
 
     delivery: Delivery
     reason: str
@@ -54,6 +60,10 @@ def identify(delivery: Delivery, namespace: str, key_header: str | None) -> Enve
     The key is the header `key_header` when the Worker names one, else `sw-job-key`, else the broker's stable message id.
     """
     headers = delivery.headers
+    try:
+        "".join((*headers, *headers.values(), delivery.message_id or "")).encode()
+    except UnicodeEncodeError:
+        return Unreadable(delivery, f"{BAD_HEADER}: {_not_unicode(delivery)}")
     key = key_of(delivery, key_header)
     if not key:
         return Unkeyed(delivery)
@@ -68,7 +78,7 @@ def identify(delivery: Delivery, namespace: str, key_header: str | None) -> Enve
             first_failed_at=moment_of(headers, FIRST_FAILED_AT),
         )
     except ValueError as error:
-        return Unreadable(delivery, f"bad-header: {error}")
+        return Unreadable(delivery, f"{BAD_HEADER}: {error}")
     return Envelope(delivery, id_, hop, hashlib.sha256(delivery.body).digest(), carried)
 
 
@@ -85,10 +95,10 @@ def key_of(delivery: Delivery, key_header: str | None) -> str | None:
     return (headers.get(key_header) if key_header else None) or headers.get(KEY) or delivery.message_id
 
 
-def number_of(headers: Headers, name: str, largest: int = _LARGEST_NUMBER) -> int:
+def number_of(headers: Headers, name: str, largest: int = LARGEST_NUMBER) -> int:
     """Return a counter from a header, 0 without one; raise ValueError for anything but 0 to `largest`."""
     text = headers.get(name, "0")
-    if not (text.isascii() and text.isdigit() and len(text) <= _DIGITS and int(text) <= largest):
+    if not (text.isascii() and text.isdigit() and len(text) <= len(str(largest)) and int(text) <= largest):
         raise ValueError(f"{name}: expected a whole number from 0 to {largest}, got {text[:40]!r}")
     return int(text)
 
@@ -105,3 +115,12 @@ def moment_of(headers: Headers, name: str) -> float | None:
     if not 0 <= moment < _LATEST:
         raise ValueError(f"{name}: expected seconds since 1970, got {text[:40]!r}")
     return moment
+
+
+def _not_unicode(delivery: Delivery) -> str:
+    """Return which header is not valid Unicode, and where it is not."""
+    for name, value in {**delivery.headers, "the message id": delivery.message_id or ""}.items():
+        for text in (name, value):
+            if (place := surrogate_in(text)) is not None:
+                return f"{as_unicode(name)[:40]}: expected valid Unicode, got a lone surrogate at {place}"
+    raise AssertionError("one of them is not")

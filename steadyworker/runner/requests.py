@@ -3,6 +3,7 @@ The requests of running jobs: save a checkpoint or an export's state, permit a c
 
 The job receives the ledger's own reply to a request that writes.
 Such a request waits while the ledger is away or the run is not trusted; a refusal drops the run.
+A commit that is refused because the job is cancelled cancels the run instead.
 """
 
 from __future__ import annotations
@@ -67,7 +68,12 @@ class Requests:
                 case "export_state":
                     granted = ledger.export_state(run.token, asked.data)
                 case "may_commit":
-                    granted = ledger.may_commit(run.token)
+                    permit = ledger.may_commit(run.token)
+                    if permit.cancel_reason is not None:
+                        self._runs.cancel(run, permit.cancel_reason)
+                        run.slot.reply(asked.fence, asked.id, None, refused="cancelled")
+                        return
+                    granted = permit.granted
                 case "ended":
                     granted, answer = True, sorted(ledger.ended(asked.data))
                 case other:

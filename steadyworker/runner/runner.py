@@ -10,7 +10,7 @@ In production one thread calls both in a loop; the simulation calls them in any 
 
     adapter's I/O thread ── Connected, Delivered, Lost, Unreachable ──┐
     slots ── Ready, Unready, Progressed, Asked, Ended ────────────────┤
-    keeper ── Renewed, LedgerLost ────────────────────────────────────┼──→ inbox ──→ handle
+    keeper ── Renewed, Cancelled, LedgerLost ─────────────────────────┼──→ inbox ──→ handle
     consumer audit ── AuditResult ────────────────────────────────────┤
     settler ── PlanResult ────────────────────────────────────────────┤
     worker process ── Staged, ServiceSaid ────────────────────────────┘
@@ -34,6 +34,7 @@ from steadyworker.runner.requests import Requests
 from steadyworker.runner.runs import Runs
 from steadyworker.runner.slot_health import SlotHealth
 from steadyworker.runner.state import (
+    Cancelled,
     Deps,
     LedgerLost,
     Phase,
@@ -46,7 +47,7 @@ from steadyworker.runner.state import (
 )
 from steadyworker.slots.base import Asked, Ended, Progressed, Ready, SlotEvent, Unready
 
-RunnerEvent = Signal | SlotEvent | Renewed | LedgerLost | PlanResult | Staged | ServiceSaid | AuditResult
+RunnerEvent = Signal | SlotEvent | Renewed | Cancelled | LedgerLost | PlanResult | Staged | ServiceSaid | AuditResult
 
 _PROGRESS_EVERY = 1.0
 _LONGEST_WAIT = 5.0
@@ -170,6 +171,8 @@ class Runner:
                 self.state.reconsider()
             case Renewed():
                 self._renewed(event)
+            case Cancelled():
+                self._cancelled(event)
             case LedgerLost(cause=cause):
                 self.runs.ledger_lost(cause)
             case PlanResult():
@@ -234,6 +237,10 @@ class Runner:
         """Receive the ledger's replies to a renewal (Holder)."""
         self.post(Renewed(began, answers))
 
+    def cancelled(self, marks: Mapping[str, str]) -> None:
+        """Receive the cancel marks of jobs that run in this process (Holder)."""
+        self.post(Cancelled(marks))
+
     def ledger_lost(self, cause: str) -> None:
         """Note that the ledger did not respond (Holder)."""
         self.post(LedgerLost(cause))
@@ -246,11 +253,16 @@ class Runner:
                 continue
             if renewal.granted:
                 run.trusted_until = max(run.trusted_until, event.began + self.deps.times.trust_for)
-                if renewal.cancel_reason is not None and run.phase is Phase.RUNNING and run.cancel_reason is None:
+                if renewal.cancel_reason is not None:
                     self.runs.cancel(run, renewal.cancel_reason)
             elif run.phase in (Phase.RUNNING, Phase.ENDED) or run.stopped:
                 self.runs.drop(run, "renew")
         self._go_on()
+
+    def _cancelled(self, event: Cancelled) -> None:
+        for run in self.state.by_fence.values():
+            if (reason := event.marks.get(run.token.uid)) is not None:
+                self.runs.cancel(run, reason)
 
     def _go_on(self) -> None:
         """Continue everything that waited for the ledger, or for a run to be trusted again."""

@@ -100,7 +100,13 @@ class Runs:
         self._settler.carry_out(run.plan, run)
 
     def cancel(self, run: Run, reason: str) -> None:
-        """Cancel a run: the calls of its job raise Interrupt, and after the grace period the slot kills it."""
+        """
+        Cancel a run: the calls of its job raise Interrupt, and after the grace period the slot kills it.
+
+        A run that has ended, or that is cancelled already, stays as it is.
+        """
+        if run.phase is not Phase.RUNNING or run.cancel_reason is not None:
+            return
         run.cancel_reason = reason
         if run.slot is None:
             return
@@ -111,7 +117,7 @@ class Runs:
     def slot_ended(self, fence: int, outcome: Outcome) -> None:
         """Receive the outcome of a run whose slot is free again."""
         run = self._state.by_fence.get(fence)
-        if run is None:
+        if run is None or run.slot is None:  # a slot whose thread failed may say it twice
             return
         run.slot = None
         if run.waiting and isinstance(outcome, Failed) and outcome.reason in _LIMITS:

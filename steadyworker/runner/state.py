@@ -226,6 +226,13 @@ class Renewed:
 
 
 @dataclass(frozen=True, slots=True)
+class Cancelled:
+    """The ledger has cancel marks of these jobs: their reasons, by uid."""
+
+    marks: Mapping[str, str]
+
+
+@dataclass(frozen=True, slots=True)
 class LedgerLost:
     """The ledger did not respond."""
 

@@ -23,7 +23,7 @@ from steadyworker.ledger.base import Ledger
 from steadyworker.names import NAMESPACE
 from steadyworker.spec import WorkerSpec, misspelt
 from steadyworker.system.host import Host, look
-from steadyworker.telemetry.redaction import redact
+from steadyworker.text.redaction import redact
 from steadyworker.units import size_text
 
 

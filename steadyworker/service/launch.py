@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -85,9 +86,29 @@ def launch(
         heard: Sequence[Listener] = listeners if metrics is None else (*listeners, metrics)
         monitor = Monitor(planned.clock, planned.times, options.health, os.environ, page)
         told: set[Finding] = set()
-        return Service(options, planned.clock, lambda: _checked(planned, heard, spare, told), monitor).run()
+        with _environment(resolve.handed_on(options, Path.cwd(), config_file)):
+            return Service(options, planned.clock, lambda: _checked(planned, heard, spare, told), monitor).run()
     except ConfigError as error:
         return _refused(error)
+
+
+@contextmanager
+def _environment(variables: Mapping[str, str | None]) -> Iterator[None]:
+    """Set these variables for the handlers, which make their own `Client()`, and restore the environment at the end."""
+    before = {name: os.environ.get(name) for name in variables}
+    _set(variables)
+    try:
+        yield
+    finally:
+        _set(before)
+
+
+def _set(variables: Mapping[str, str | None]) -> None:
+    for name, value in variables.items():
+        if value is None:
+            os.environ.pop(name, None)
+        else:
+            os.environ[name] = value
 
 
 def _checked(planned: Plan, listeners: Sequence[Listener], spare: Spare | None, told: set[Finding]) -> Assembly:

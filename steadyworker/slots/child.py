@@ -1,7 +1,7 @@
 """
-All that runs inside a slot's child process: `python -m steadyworker.slots.child FD PARENT`.
+All that runs inside a slot's child process: `spare.py` starts it, with the descriptor of its socket and its parent's process id.
 
-It uses neither the broker nor the ledger: it exchanges frames with its worker process, over the socket FD.
+It uses neither the broker nor the ledger: it exchanges frames with its worker process, over that socket.
 The main thread calls the handler, so that signals interrupt the handler.
 The reader thread receives frames from the worker process.
 
@@ -11,11 +11,11 @@ A child ends in these ways, whatever its handler does:
 |---|---|
 | sends Close | calls `teardown` and exits |
 | sends Stop, hard | raises Interrupt in the handler; the worker process kills a child that does not end |
-| is gone | the stream ends: the reader kills the child's process group; PDEATHSIG kills a child that holds the GIL |
-| is silent for 60 s (frozen) | ends the run as Interrupted, and kills its own process group |
+| is gone | PDEATHSIG kills the child; the guard (`guard.py`) kills the rest of its session |
+| is silent for 60 s (frozen) | ends the run as Interrupted, and kills its own session |
 
-Other processes send stop signals, too: systemd signals every process of a service.
-Until a hard Stop arrives, the child's signal handler does nothing with them.
+Other processes send stop and pause signals, too: systemd signals every process of a service.
+Until a hard Stop arrives, the child's signal handlers do nothing with them.
 The child does not ignore them (SIG_IGN), because processes that the user's handler starts would inherit that.
 """
 
@@ -37,12 +37,13 @@ from types import FrameType
 from typing import Any, Literal, NoReturn, cast
 
 from steadyworker.clock import Clock, SystemClock
-from steadyworker.lifecycle import STOP_SIGNALS
+from steadyworker.lifecycle import PAUSE_SIGNALS, STOP_SIGNALS
 from steadyworker.link import Answer, Link, Task
 from steadyworker.outcome import Interrupted
+from steadyworker.slots.dispositions import Dispositions, watch_for_stacks_signal
 from steadyworker.slots.execute import Executor, error_text
 from steadyworker.slots.frames import (
-    STACKS_SIGNAL,
+    ANY_FRAME,
     Begin,
     Close,
     Cold,
@@ -60,6 +61,8 @@ from steadyworker.slots.frames import (
     over,
     packed,
 )
+from steadyworker.slots.inherited import take_settings
+from steadyworker.system.procfs import end_own_session
 from steadyworker.telemetry import logs
 from steadyworker.worker import load_worker
 
@@ -78,7 +81,7 @@ class Child:
         self._wire = wire
         self._clock = clock
         self._sending = threading.Lock()
-        self._frames: Unpacker[Downward] = Unpacker(Downward)
+        self._frames: Unpacker[Downward] = Unpacker(Downward, ANY_FRAME)
         self._orders: SimpleQueue[tuple[Task, Link] | None] = SimpleQueue()
         self._run: tuple[int, Link] | None = None
         self._executor: Executor | None = None
@@ -90,7 +93,8 @@ class Child:
         hello = self._hello()
         logs.configure(cast(Literal["auto", "json", "pretty"], hello.log_format), hello.log_level)
         log = logs.get_logger("steadyworker.slots.child")
-        sys.path[:] = hello.path
+        sys.path[:] = map(os.fsdecode, hello.path)
+        take_settings(hello.settings)
         threading.Thread(target=self._listen, args=(hello.silence,), name="steadyworker-child", daemon=True).start()
         try:
             executor = Executor(load_worker(hello.target)(), self._clock)
@@ -100,10 +104,13 @@ class Child:
             self.send(Cold(error_text(error)))
             return 1
         self._executor = executor
+        self.catch_signals()  # a user's module may have set handlers of its own
+        dispositions = Dispositions()
         self.send(Warm())
         while (order := self._orders.get()) is not None:
             task, link = order
             outcome = executor.run(task, link).outcome
+            dispositions.restore()
             self.send(over(task.fence, outcome))
         try:
             executor.teardown()
@@ -122,6 +129,14 @@ class Child:
         data = packed(frame)
         with self._sending:
             self._wire.sendall(data)
+
+    def catch_signals(self) -> None:
+        """Set this process's handlers of stop and pause signals; call it in the main thread."""
+        for stop in STOP_SIGNALS:
+            signal.signal(stop, self.on_stop_signal)
+        for pause in PAUSE_SIGNALS:
+            signal.signal(pause, _ignore)
+            signal.siginterrupt(pause, False)  # noqa: FBT003 - its name in the standard library
 
     def on_stop_signal(self, _signal: int, frame: FrameType | None) -> None:
         """Raise Interrupt in the handler after a hard Stop; before that, do nothing."""
@@ -193,8 +208,8 @@ class Child:
 
     def _orphaned(self) -> NoReturn:
         """End, with all processes that the handler has started, because the worker process is gone."""
-        if os.getpgrp() == os.getpid():
-            os.killpg(os.getpid(), signal.SIGKILL)
+        if os.getsid(0) == os.getpid():
+            end_own_session()
         os._exit(1)
 
     def _deserted(self) -> NoReturn:
@@ -223,13 +238,14 @@ def main() -> None:
     """Run a child process; the entry point."""
     wire = socket.socket(fileno=int(sys.argv[1]))
     child = Child(wire, SystemClock())
-    for stop in STOP_SIGNALS:
-        signal.signal(stop, child.on_stop_signal)
+    child.catch_signals()
     _let_copies_be_mortal()
-    signal.pthread_sigmask(signal.SIG_UNBLOCK, STOP_SIGNALS)
+    if signal.getsignal(signal.SIGCHLD) is signal.SIG_IGN:  # inherited: the handler could not wait for its subprocesses
+        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, STOP_SIGNALS | PAUSE_SIGNALS)
     _die_with(int(sys.argv[2]))
     faulthandler.enable()
-    faulthandler.register(STACKS_SIGNAL, all_threads=True)
+    watch_for_stacks_signal()
     with suppress(OSError, AttributeError):  # standard output may be closed, or an object without line buffering
         sys.stdout.reconfigure(line_buffering=True)  # type: ignore[union-attr]
     sys.exit(child.live())
@@ -267,6 +283,10 @@ def _let_copies_be_mortal() -> None:
     os.register_at_fork(before=hold, after_in_parent=release, after_in_child=be_mortal)
 
 
+def _ignore(_signal: int, _frame: FrameType | None) -> None:
+    """Do nothing with a pause signal: it is for the worker process."""
+
+
 def _uncut(frame: FrameType | None) -> bool:
     """Return whether a Job call is running: it raises by itself, and must not leave half a frame behind."""
     while frame is not None:
@@ -276,7 +296,3 @@ def _uncut(frame: FrameType | None) -> bool:
             return False
         frame = frame.f_back
     return False
-
-
-if __name__ == "__main__":
-    main()

@@ -14,21 +14,22 @@ import sys
 from collections.abc import Awaitable, Generator
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 from structlog.contextvars import bound_contextvars
 
 from steadyworker.clock import Clock
-from steadyworker.errors import BadPayload, InterruptReason, Reject, Retry, Snooze, TargetExists
+from steadyworker.errors import BadPayload, ExportRejected, InterruptReason, Reject, Retry, Snooze, delay_in_seconds
 from steadyworker.job import Job
 from steadyworker.link import Link, Task
 from steadyworker.outcome import Done, Failed, Interrupted, Outcome, Rejected, Snoozed
 from steadyworker.payload import decoder, plain_decoder
 from steadyworker.spec import checkpoint_type, payload_type
 from steadyworker.telemetry.logs import get_logger
+from steadyworker.text.plain_text import plain_text
 from steadyworker.worker import Worker
 
-_REASON = 2000
+_CLASS_NAME = 300
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +55,9 @@ class Executor:
         self._clock = clock
         self._decode = decoder(payload_type(cls), sys.maxsize)  # the runner has checked the size
         self._decode_checkpoint = plain_decoder(checkpoint_type(cls))
-        self._dont_retry_on = cls.retry.dont_retry_on
+        self._dont_retry_on = cast(
+            "tuple[type[BaseException], ...]", cls.retry.dont_retry_on
+        )  # RetryPolicy made it one
         self._log = get_logger("steadyworker.job")
         self._loop: asyncio.Runner | None = None
         self._pid = os.getpid()
@@ -77,18 +80,17 @@ class Executor:
         """Decode the payload, call the handler, and return how it ended; raise nothing."""
         with bound_contextvars(**task.context()):
             ran = self._run(task, link)
-            if isinstance(ran.outcome, Failed):
-                self._log.error("job_failed", reason=ran.outcome.reason, exc_info=ran.error)
+            with suppress(BaseException):  # a user's own logging handler
+                if isinstance(ran.outcome, Failed):
+                    self._log.error("job_failed", reason=ran.outcome.reason, exc_info=ran.error)
             return ran
 
     def _run(self, task: Task, link: Link) -> Ran:
         began = self._clock.monotonic()
         try:
             payload = self._decode(task.body)
-        except BadPayload as error:
-            return Ran(Rejected(f"bad-payload: {error}", "BadPayload"), error)
-        except Exception as error:  # noqa: BLE001 - a user's type may run code, and raise anything
-            return Ran(Rejected(f"bad-payload: {error_text(error)}", class_name(error)), error)
+        except BaseException as error:  # noqa: BLE001 - a user's type may run code, and raise anything
+            return Ran(_bad_payload(error), error)
         job: Job[Any, Any] = Job(
             payload, task, link=link, clock=self._clock, began=began, decode_checkpoint=self._decode_checkpoint
         )
@@ -100,7 +102,8 @@ class Executor:
             ran = Ran(self._verdict(result, link))
         if os.getpid() != self._pid:
             self._leave_fork(ran)
-        link.flush()
+        with suppress(OSError):  # the handler has closed the socket, and the worker process ends this child
+            link.flush()
         return ran
 
     def _call(self, job: Job[Any, Any], link: Link) -> Any:
@@ -110,7 +113,7 @@ class Executor:
             result = self._worker.handle(job)
         finally:
             self.exposed = None
-        if inspect.iscoroutine(result) and inspect.iscoroutinefunction(self._worker.handle):
+        if inspect.iscoroutinefunction(self._worker.handle) and inspect.iscoroutine(result):
             return self._await(result, link)
         return result
 
@@ -120,8 +123,7 @@ class Executor:
             return outcome_of_interrupt(link.raised)
         if result is None:
             return Done()
-        if inspect.isawaitable(result) or inspect.isgenerator(result) or inspect.isasyncgen(result):
-            kind = type(result).__name__
+        if (kind := _never_started(result)) is not None:
             article = "an" if kind[0].lower() in "aeiou" else "a"
             _discard(result)
             return Failed(
@@ -130,25 +132,37 @@ class Executor:
             )
         if not self._said_ignored:
             self._said_ignored = True
-            self._log.warning("handle_result_ignored", type=type(result).__name__)
+            with suppress(BaseException):  # a user's own logging handler, or metaclass
+                self._log.warning("handle_result_ignored", type=type(result).__name__)
         return Done()
 
-    def _outcome(self, error: BaseException, link: Link) -> Outcome:  # noqa: PLR0911 - one return per line of the table
+    def _outcome(self, error: BaseException, link: Link) -> Outcome:
         if link.raised is not None:
             return outcome_of_interrupt(link.raised)
+        try:
+            return self._judged(error)
+        except BaseException as second:  # noqa: BLE001 - to look at a user's object may run the user's code
+            return Failed(
+                f"Expected an exception that can be read, got one that cannot ({error_text(second)}): "
+                "correct its class; its `__init__` should call `super().__init__`."
+            )
+
+    def _judged(self, error: BaseException) -> Outcome:
+        """Return the outcome of an exception by the table; raise whatever its class raises."""
         match error:
             case Retry():
-                return Failed(error.reason or "Retry", "Retry", error.delay, error.fresh)
+                delay = None if error.delay is None else delay_in_seconds(error.delay)
+                return Failed(plain_text(error.reason) or plain_text(error), "Retry", delay, bool(error.fresh))
             case Reject():
-                return Rejected(error.reason)
+                return Rejected(plain_text(error.reason) or plain_text(error))
             case Snooze():
-                return Snoozed(error.delay)
-            case TargetExists():
-                return Rejected(str(error)[:_REASON], class_name(error))
+                return Snoozed(delay_in_seconds(error.delay))
+            case ExportRejected():
+                return Rejected(plain_text(str(error)) or plain_text(error), class_name(error))
             case _ if isinstance(error, self._dont_retry_on):
-                return Rejected(error_text(error), class_name(error))
+                return Rejected(plain_text(error), class_name(error))
             case _:
-                return Failed(error_text(error), class_name(error))
+                return Failed(plain_text(error), class_name(error))
 
     def _settle(self, result: object) -> None:
         """Run what `setup` or `teardown` returned, if it is a coroutine."""
@@ -196,25 +210,42 @@ def outcome_of_interrupt(reason: InterruptReason) -> Outcome:
 
 
 def class_name(error: BaseException) -> str:
-    """Return the name of the error's class: with its module, unless it is built in."""
+    """Return the name of the error's class, with its module unless it is built in; raise nothing."""
     cls = type(error)
-    return cls.__qualname__ if cls.__module__ == "builtins" else f"{cls.__module__}.{cls.__qualname__}"
+    try:
+        name = cls.__qualname__ if cls.__module__ == "builtins" else f"{cls.__module__}.{cls.__qualname__}"
+        return plain_text(name, _CLASS_NAME)
+    except BaseException:  # noqa: BLE001 - a user's metaclass
+        return ""
 
 
 def error_text(error: BaseException) -> str:
-    """Return the error as one text of limited length, even when its `__str__` raises."""
+    """Return the error as `plain_text` does, and raise nothing, whatever its class does."""
     try:
-        text = str(error)
-    except Exception:  # noqa: BLE001 - a user's __str__
-        text = "(cannot be printed)"
-    name = type(error).__name__
-    return f"{name}: {text}"[:_REASON] if text else name
+        return plain_text(error)
+    except BaseException:  # noqa: BLE001 - a user's class may raise anything, even SystemExit
+        return "an exception that cannot be printed"
+
+
+def _bad_payload(error: BaseException) -> Outcome:
+    if type(error) is BadPayload:
+        return Rejected(f"bad-payload: {plain_text(str(error))}", "BadPayload")
+    return Rejected(f"bad-payload: {error_text(error)}", class_name(error))
+
+
+def _never_started(result: Any) -> str | None:
+    """Return the kind of a coroutine or generator that the handler returned and did not run; None for any other value."""
+    with suppress(BaseException):  # a user's class may raise when it is looked at; then it is none of these
+        if inspect.isawaitable(result) or inspect.isgenerator(result) or inspect.isasyncgen(result):
+            return type(result).__name__
+    return None
 
 
 def _discard(result: Any) -> None:
     """Close a coroutine or generator that was never started, so that Python does not warn about it later."""
-    if inspect.iscoroutine(result) or isinstance(result, Generator):
-        result.close()
+    with suppress(BaseException):  # a generator that was started ends with the handler's own clean-up
+        if inspect.iscoroutine(result) or isinstance(result, Generator):
+            result.close()
 
 
 def _call_soon(loop: asyncio.AbstractEventLoop, action: Any) -> None:

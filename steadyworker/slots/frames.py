@@ -28,12 +28,16 @@ import msgspec
 from steadyworker.errors import InterruptReason
 from steadyworker.link import Task
 from steadyworker.outcome import Crashed, Done, Failed, Interrupted, Outcome, Rejected, Snoozed
+from steadyworker.text.plain_text import as_unicode
 
-STACKS_SIGNAL = signal.SIGUSR1
+STACKS_SIGNAL = signal.SIGQUIT
 """The signal at which a child writes the stacks of all its threads to standard error, even while the GIL is held."""
 
 MAX_FRAME = 16 << 20
-"""The longest frame, in bytes; a longer one means that a handler has written to the socket."""
+"""The longest frame of a child, in bytes; a longer one means that a handler has written to the socket."""
+
+ANY_FRAME = 1 << 32
+"""More bytes than a prefix can express: the limit for a child, which receives messages of any size."""
 
 _PREFIX = 4
 
@@ -43,13 +47,19 @@ class Frame(msgspec.Struct, tag=True, array_like=True, gc=False):
 
 
 class Hello(Frame):
-    """The child's import target, `sys.path` and log settings; `silence`: seconds without a frame after which it ends."""
+    """
+    The child's import target, `sys.path`, log settings, and the worker process's settings as environment variables.
+
+    Paths and variables are bytes, as the operating system has them.
+    `silence`: seconds without a frame after which the child ends.
+    """
 
     target: str
-    path: list[str]
+    path: list[bytes]
     log_format: str
     log_level: str
     silence: float
+    settings: dict[bytes, bytes]
 
 
 class Begin(Frame):
@@ -146,15 +156,42 @@ def outcome_of(frame: Over) -> Outcome:
 
 
 def packed(frame: Downward | Upward) -> bytes:
-    """Return the bytes of a frame."""
-    body = msgspec.msgpack.encode(frame)
+    """
+    Return the bytes of a frame; any text can be packed: each lone surrogate in it becomes an escape.
+
+    Raises ValueError or TypeError for a request of a job that has no frame: it is too large, or has a value that is not plain data.
+    """
+    try:
+        body = msgspec.msgpack.encode(frame)
+    except UnicodeEncodeError:
+        body = msgspec.msgpack.encode(_as_unicode(msgspec.to_builtins(frame, builtin_types=(bytes,))))
+    if isinstance(frame, Question) and len(body) > MAX_FRAME:
+        raise ValueError(f"Expected a request of at most {MAX_FRAME} bytes, got {len(body)}: make it smaller.")
     return len(body).to_bytes(_PREFIX, "big") + body
 
 
-class Unpacker(Generic[Kind]):
-    """A reader that puts frames together from the bytes of a stream; `kind` is the union of the frames that may come."""
+def _as_unicode(value: Any) -> Any:
+    """Return plain data with an escape in place of each lone surrogate."""
+    match value:
+        case str():
+            return as_unicode(value)
+        case dict():
+            return {_as_unicode(name): _as_unicode(inner) for name, inner in value.items()}
+        case list() | tuple():
+            return [_as_unicode(inner) for inner in value]
+        case _:
+            return value
 
-    def __init__(self, kind: Any) -> None:
+
+class Unpacker(Generic[Kind]):
+    """
+    A reader that puts frames together from the bytes of a stream.
+
+    `kind` is the union of the frames that may come, and `largest` the most bytes of one.
+    """
+
+    def __init__(self, kind: Any, largest: int = MAX_FRAME) -> None:
+        self._largest = largest
         self._decoder: msgspec.msgpack.Decoder[Kind] = msgspec.msgpack.Decoder(kind)
         self._rest = bytearray()
 
@@ -163,8 +200,8 @@ class Unpacker(Generic[Kind]):
         self._rest += data
         while len(self._rest) >= _PREFIX:
             size = int.from_bytes(self._rest[:_PREFIX], "big")
-            if size > MAX_FRAME:
-                raise ValueError(f"Expected a frame of at most {MAX_FRAME} bytes, got {size}.")
+            if size > self._largest:
+                raise ValueError(f"Expected a frame of at most {self._largest} bytes, got {size}.")
             if len(self._rest) < _PREFIX + size:
                 return
             body = bytes(self._rest[_PREFIX : _PREFIX + size])

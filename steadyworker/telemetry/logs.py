@@ -8,6 +8,7 @@ The lines of a job's events are in `event_log.py`.
 
 All work happens in the logging handler, which never raises to its caller.
 A line that cannot be formatted or written is replaced by a `log_line_lost` line, or dropped.
+A text of over 64 KiB is written without its middle.
 A logger from `get_logger` needs no `configure`: in a program without it, it is a plain stdlib logger.
 """
 
@@ -30,7 +31,8 @@ import structlog
 from structlog.contextvars import merge_contextvars
 from structlog.stdlib import BoundLogger, ProcessorFormatter
 
-from steadyworker.telemetry.redaction import REDACTED, is_secret_name, may_hold_secret, redact
+from steadyworker.text.plain_text import as_unicode
+from steadyworker.text.redaction import REDACTED, is_secret_name, may_hold_secret, redact
 
 __all__ = ["configure", "get_logger", "redact"]
 
@@ -41,6 +43,7 @@ _CLIENT_LIBRARIES = ("pika", "rocketmq", "stomp")
 
 _LABORIOUS = frozenset({"exc_info", "stack_info", "positional_args"})
 _DEPTH = 6
+_HALF = 32 << 10
 _PLAIN = frozenset({str, int, float, type(None)})
 _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
 
@@ -185,15 +188,14 @@ def _at_a_glance(line: Mapping[str, Any]) -> str | None:
         text = _json(line)
     except (TypeError, ValueError):  # a key that is not a string, or text that is not Unicode
         return None
-    return text if text.isascii() and not may_hold_secret(text) else None
+    return text if len(text) <= 2 * _HALF and text.isascii() and not may_hold_secret(text) else None
 
 
 def _plain(value: Any, name: str, depth: int) -> Any:
     if isinstance(value, bytes):
         value = value.decode("utf-8", "backslashreplace")
     if isinstance(value, str):
-        # A lone surrogate cannot be written as UTF-8.
-        return REDACTED if is_secret_name(name) else redact(value.encode("utf-8", "backslashreplace").decode())
+        return REDACTED if is_secret_name(name) else redact(as_unicode(_shortened(value)))
     if value is None or isinstance(value, int):
         return value if value is None or isinstance(value, bool) else int(value)
     if isinstance(value, float):
@@ -207,6 +209,19 @@ def _plain(value: Any, name: str, depth: int) -> Any:
     except Exception as error:  # noqa: BLE001 - whatever a user's `__str__` raises
         text = f"<{type(value).__name__} that cannot be shown: {type(error).__name__}>"
     return _plain(text, name, depth)
+
+
+def _shortened(text: str) -> str:
+    """
+    Return a text of over 64 KiB without its middle: no log collector takes it whole, and its end names the error.
+
+    It is cut between words, so that no half of a password stays behind.
+    """
+    if len(text) <= 2 * _HALF:
+        return text
+    head, tail = text[:_HALF].rsplit(None, 1), text[-_HALF:].split(None, 1)
+    left_out = f" … ({len(text)} characters) … "
+    return left_out.join((head[0] if len(head) > 1 else "", tail[-1] if len(tail) > 1 else ""))
 
 
 def _json(line: Mapping[str, Any], **_options: Any) -> str:

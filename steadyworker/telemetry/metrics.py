@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Protocol
 
-from steadyworker.events import Adopted, DeliveryDeferred, DuplicateAcked, Event
+from steadyworker.events import Adopted, DeliveryDeferred, DeliveryRejected, DuplicateAcked, Event
 
 if TYPE_CHECKING:
     from prometheus_client import CollectorRegistry, Counter
@@ -41,7 +41,7 @@ def open_metrics() -> Metrics | None:
     registry = CollectorRegistry()
     unrun = Counter(
         "steadyworker_deliveries_unrun",
-        "Deliveries that started no run: acknowledged as duplicates, deferred, or adopted by the run under way.",
+        "Deliveries that started no run: acknowledged as duplicates, deferred, rejected, or adopted by the run under way.",
         ("queue", "action", "state"),
         registry=registry,
     )
@@ -59,6 +59,8 @@ class _Counted:
                 action = "duplicate_acked"
             case DeliveryDeferred():
                 action, state = "delivery_deferred", ""
+            case DeliveryRejected():
+                action, state = "delivery_rejected", ""
             case Adopted():
                 action, state = "adopted", ""
             case _:

@@ -75,6 +75,10 @@ class MemoryAdapter:
         self._queues.reach()
         return self._identity
 
+    def exists(self) -> bool:
+        """Return whether an adapter or a message has used the queue."""
+        return self._queues.has_queue(self.consumer.queue)
+
     def consumers(self) -> int:
         """Return the number of connected adapters that the queue has."""
         return self._queues.consumers(self.consumer.queue)

@@ -129,6 +129,13 @@ class Queues:
         with self.lock:
             return sum(1 for consumer in self.everyone if consumer.connected and consumer.queue == queue)
 
+    def has_queue(self, queue: str) -> bool:
+        """Return whether a message or a consumer has used the queue, and it was not deleted."""
+        self.reach()
+        with self.lock:
+            used = queue in self.by_name or any(consumer.queue == queue for consumer in self.everyone)
+            return used and queue not in self.deleted
+
     def reach(self) -> None:
         """Raise BrokerUnavailable while the broker is down."""
         if self.down is not None:

@@ -85,6 +85,7 @@ def test_overdue_is_empty_while_all_is_well(shell: Shell, queues: Queues) -> Non
         (replace(ROW, cancel_reason="wrong month"), "cancelled: wrong month"),
         (replace(ROW, counters=Counters(crashes=2, losses=1)), "2 crashes, 1 loss"),
         (replace(ROW, counters=Counters(crashes=1, losses=2)), "1 crash, 2 losses"),
+        (replace(ROW, state=State.DONE, conflicts=2), "dead letters with this key and another payload: 2"),
     ],
 )
 def test_why_says_what_somebody_waits_for(row: Row, expected: str) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import os
 import signal
 import subprocess
 import sys
@@ -174,6 +176,49 @@ def test_a_replay_that_died_half_way_and_is_repeated_runs_the_job_once(town: She
     assert town("dead", "replay", "app:Exports", "k-1").code == 0
     assert town("run", "app:Exports", "--idle-exit", "2").code == 0
     assert runs(town) == ["k-1 1 None", "k-1 1 41"]
+
+
+_LOOKS = """
+import json, os, stat
+from pathlib import Path
+from steadyworker import Job, Worker
+
+class Looks(Worker):
+    queue = "looks"
+    time_limit = 60
+
+    def handle(self, job: Job) -> None:
+        job.checkpoint(1)
+        state = Path(os.environ["STEADYWORKER_STATE_DIR"])
+        seen = {str(path.relative_to(state)): stat.S_IMODE(path.lstat().st_mode) for path in state.rglob("*")}
+        Path("rights.json").write_text(json.dumps(seen | {".": stat.S_IMODE(state.stat().st_mode)}))
+"""
+
+
+def test_the_state_is_private_while_a_job_runs_whatever_the_umask_permits(shell: Shell) -> None:
+    (shell.folder / "looks.py").write_text(_LOOKS)
+    before = os.umask(0)
+    try:
+        assert shell("send", "looks:Looks", "{}", "--key", "k").code == 0
+        assert shell("run", "looks:Looks", "--max-jobs", "1").code == 0
+    finally:
+        os.umask(before)
+    rights = json.loads((shell.folder / "rights.json").read_text())
+    assert {"ledger.db", "ledger.db-wal", "ledger.db-shm", "broker.db", "broker.db-wal", "broker.db-shm"} <= set(rights)
+    assert any(name.endswith(".bell") for name in rights)
+    assert {name: f"{mode:o}" for name, mode in rights.items() if mode & 0o077} == {}
+
+
+def test_check_warns_of_state_that_others_can_read_and_changes_nothing(shell: Shell) -> None:
+    assert shell("send", "app:Exports", '{"merchant": "m"}').code == 0
+    broker = shell.state / "broker.db"
+    broker.chmod(0o644)
+    shell.state.chmod(0o775)
+    said = shell("check", "app:Exports")
+    assert said.code == 0
+    assert "to be private, got the rights 644" in said.out.replace("\n", " ")
+    assert "to be writable for one user, got the rights 775" in said.out.replace("\n", " ")
+    assert broker.stat().st_mode & 0o777 == 0o644
 
 
 def test_a_job_that_is_cancelled_in_advance_never_runs(town: Shell) -> None:

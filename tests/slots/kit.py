@@ -17,7 +17,7 @@ from steadyworker.slots.thread import ThreadSlot
 from steadyworker.spec import spec_of
 from steadyworker.worker import load_worker
 
-SLOT_ARGUMENTS = ("setup_limit", "ping", "silence", "grace", "spare", "held")
+SLOT_ARGUMENTS = ("setup_limit", "ping", "silence", "grace", "spare", "held", "guard")
 
 Kind = TypeVar("Kind", Asked, Ended, Progressed, Ready, Unready)
 
@@ -83,10 +83,10 @@ class Rig:
         return fence
 
 
-def rig_of(target: str, kind: str, **given: Any) -> Rig:
-    """A slot for a Worker of `workers.py`; keywords are attributes of the Worker, or arguments of the slot."""
+def rig_of(target: str, kind: str, *, module: str = "tests.slots.workers", **given: Any) -> Rig:
+    """A slot for a Worker of `workers.py`, or of another module; keywords are attributes of the Worker, or arguments of the slot."""
     arguments = {name: given.pop(name) for name in SLOT_ARGUMENTS if name in given}
-    spec = spec_of(load_worker(f"tests.slots.workers:{target}"), {"isolation": kind, "memory_limit": None, **given})
+    spec = spec_of(load_worker(f"{module}:{target}"), {"isolation": kind, "memory_limit": None, **given})
     if kind == "process":
         return Rig(ProcessSlot(0, spec, clock=SystemClock(), log_format="json", **arguments))
     return Rig(ThreadSlot(0, spec, clock=SystemClock(), **arguments))

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from steadyworker import Interrupt, Job, Reject, Retry, RetryPolicy, Snooze, Worker
-from steadyworker.errors import TargetExists
+from steadyworker.errors import ExportRejected, TargetExists
 
 Asked = dict[str, Any]
 
@@ -70,6 +70,9 @@ class Modes(Worker[Asked, int]):
 
     def target_exists(self, job: Job[Asked, int]) -> None:
         raise TargetExists("target exists: out.csv")
+
+    def export_rejected(self, job: Job[Asked, int]) -> None:
+        raise ExportRejected("Expected plain files, got a Delta table")
 
     def system_exit(self, job: Job[Asked, int]) -> None:
         sys.exit(3)
@@ -232,6 +235,23 @@ class Modes(Worker[Asked, int]):
             os.kill(os.getpid(), stop)
         assert not signal.pthread_sigmask(signal.SIG_BLOCK, ())
 
+    def leave_signals(self, job: Job[Asked, int]) -> None:
+        """Changes all that a process can change about signals, and does not tidy up."""
+        for number in (signal.SIGTERM, signal.SIGCHLD):
+            signal.signal(number, signal.SIG_IGN)
+        for number in (signal.SIGALRM, signal.SIGQUIT):
+            signal.signal(number, lambda *_: sys.exit(9))
+        signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+        signal.setitimer(signal.ITIMER_REAL, 0.1)
+
+    def find_signals(self, job: Job[Asked, int]) -> None:
+        time.sleep(0.2)  # longer than the other's timer
+        assert signal.getsignal(signal.SIGTERM) not in {signal.SIG_IGN, signal.SIG_DFL}
+        assert subprocess.run(["false"], check=False).returncode == 1
+        assert signal.getsignal(signal.SIGALRM) is signal.SIG_DFL
+        assert not signal.pthread_sigmask(signal.SIG_BLOCK, ())
+        os.kill(os.getpid(), signal.SIGQUIT)  # writes the stacks
+
     def log_line(self, job: Job[Asked, int]) -> None:
         job.log.info("hello", merchant="m-17")
 
@@ -300,6 +320,8 @@ class Broken(Worker[Asked]):
         match os.environ.get("STEADYWORKER_TEST"):
             case "raise":
                 raise ValueError("no database")
+            case "leak":
+                raise ValueError("no database at postgresql://shop:hunter2@db\udce9\0" + "x" * 5000)
             case "exit":
                 sys.exit(1)
             case "hang":

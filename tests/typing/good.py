@@ -54,6 +54,7 @@ class PaymentExports(Worker[ExportRequest, int]):
 class Payments(Worker[Refund | Charge]):
     queue = "payments"
     time_limit = None
+    retry = RetryPolicy(wait=timedelta(minutes=1), dont_retry_on=ValueError)
 
     async def setup(self) -> None: ...
 

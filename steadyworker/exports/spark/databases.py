@@ -24,7 +24,7 @@ from steadyworker.exports.spark.drivers import DRIVERS
 from steadyworker.exports.spark.postgres import Postgres
 from steadyworker.exports.spark.protocol import Database, Run
 from steadyworker.exports.spark.sqlite import Sqlite
-from steadyworker.telemetry.redaction import REDACTED
+from steadyworker.text.redaction import REDACTED
 
 _NAME = 63  # bytes of an application_name that PostgreSQL keeps
 

@@ -17,7 +17,7 @@ from steadyworker.errors import ExportError
 from steadyworker.exports.spark.address import ConnectAddress
 from steadyworker.exports.spark.kills import Closed, Kills
 from steadyworker.exports.spark.query import first_line
-from steadyworker.telemetry.redaction import redact
+from steadyworker.text.redaction import redact
 
 USER = "steadyworker"
 """Whose sessions they are unless the address says `user_id`: the same on every machine, so that each can end another's."""

@@ -38,6 +38,7 @@ from steadyworker.ledger.base import (
     Verdict,
     counters_values,
     mine_values,
+    permit,
     pk_values,
     seen_values,
 )
@@ -135,6 +136,10 @@ class PostgresLedger(Ledger):
         return str(bound)
 
     @override
+    def queues(self, namespace: str) -> Sequence[str]:
+        return [str(queue) for (queue,) in self._ask(sql.QUEUES, {"namespace": namespace})]
+
+    @override
     def register(self, owner: str, host: str, queues: Sequence[str]) -> None:
         lock = str(proof.lock_path(self._owners_dir, owner))
         values = {"owner": owner, "host": host, "lock_path": lock, "queues": list(queues), "boot": proof.boot_id()}
@@ -144,6 +149,8 @@ class PostgresLedger(Ledger):
     @override
     def unregister(self, owner: str) -> None:
         self._tell(sql.UNREGISTER, {"owner": owner})
+        if not self._holding([owner]):
+            proof.remove_own(self._owners_dir, owner)
 
     @override
     def owners(self) -> Sequence[OwnerSeen]:
@@ -192,8 +199,8 @@ class PostgresLedger(Ledger):
         return self._write(sql.EXPORT_STATE, token, {"value": value})
 
     @override
-    def may_commit(self, token: Token) -> bool:
-        return self._write(sql.MAY_COMMIT, token, self._lease)
+    def may_commit(self, token: Token) -> Renewal:
+        return permit(self._ask(sql.MAY_COMMIT, mine_values(token) | self._lease))
 
     @override
     def done(self, token: Token) -> bool:
@@ -219,8 +226,18 @@ class PostgresLedger(Ledger):
     @override
     def cancel(self, id: JobId, reason: str) -> State | None:
         ours = secrets.token_hex(16)
-        ((state, uid),) = self._ask(sql.CANCEL, pk_values(id) | {"reason": storable(reason), "uid": ours})
+        mark = {"reason": storable(reason), "uid": ours, "keep_mark": retention.CANCEL_MARK}
+        ((state, uid),) = self._ask(sql.CANCEL, pk_values(id) | mark)
         return None if uid == ours else State(state)
+
+    @override
+    def conflict(self, id: JobId) -> None:
+        self._tell(sql.CONFLICT, pk_values(id))
+
+    @override
+    def cancel_marks(self, uids: Sequence[str]) -> Mapping[str, str]:
+        with self._renewals.connection() as db:  # the keeper reads them between its renewals
+            return dict(db.execute(sql.CANCEL_MARKS, {"uids": list(uids)}, prepare=True).fetchall())
 
     @override
     def clear_checkpoint(self, id: JobId) -> None:
@@ -262,13 +279,17 @@ class PostgresLedger(Ledger):
             if batch < _PURGE_ROWS:
                 break
         self._tell(sql.PURGE_OWNERS, {"keep_owners": retention.OWNERS})
-        proof.sweep(self._owners_dir, lambda owner: bool(self._ask(sql.HOLDS, {"owner": owner})))
+        proof.sweep(self._owners_dir, self._holding)
         return removed
 
     @override
     def close(self) -> None:
         self._record.close()
         self._renewals.close()
+
+    def _holding(self, owners: Sequence[str]) -> frozenset[str]:
+        """Return those of these owners that rows still name."""
+        return frozenset(owner for (owner,) in self._ask(sql.HOLDING, {"owners": list(owners)}))
 
     def _ask(self, statement: LiteralString, values: Mapping[str, Any]) -> list[tuple[Any, ...]]:
         with self._record.connection() as db:

@@ -44,7 +44,7 @@ def row_of(found: Sequence[Any], is_dead: Callable[[str], bool]) -> Row:
         namespace, queue, key, round_, uid, state, body_sha256, hop, fence, owner, lease_over,
         attempts, crashes, losses, interruptions, first_failed_at, target, due_in, late_by, delay,
         reason, error_class, error_text, checkpoint, checkpoint_fence, export_state, cancel_reason, settled,
-        created_at, started_at, ended_at, worker,
+        conflicts, created_at, started_at, ended_at, worker,
     ) = found  # fmt: skip
     return Row(
         id=JobId(namespace, queue, key, round_),
@@ -68,6 +68,7 @@ def row_of(found: Sequence[Any], is_dead: Callable[[str], bool]) -> Row:
         export_state=export_state,
         cancel_reason=cancel_reason,
         settled=settled,
+        conflicts=conflicts,
         created_at=created_at,
         started_at=started_at,
         ended_at=ended_at,

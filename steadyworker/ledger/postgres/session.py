@@ -36,7 +36,7 @@ from steadyworker.errors import ConfigError, LedgerUnavailable
 from steadyworker.ledger.postgres import schema as sql
 from steadyworker.ledger.postgres.url import Target
 from steadyworker.retry import draw
-from steadyworker.telemetry.redaction import REDACTED, redact
+from steadyworker.text.redaction import REDACTED, redact
 
 Result = TypeVar("Result")
 

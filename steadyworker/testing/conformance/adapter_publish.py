@@ -149,6 +149,15 @@ class PublishPromises(AdapterBench):
         one.stop(self.within)
         assert open_adapter().identity() == before
 
+    def test_a_queue_exists_once_it_was_used(self, open_adapter: Open) -> None:
+        """`exists` is False before the first message, creates nothing, and is True afterwards."""
+        one, two = open_adapter(), open_adapter()
+        assert not one.exists()
+        assert not two.exists()
+        one.publish(message())
+        assert one.exists()
+        assert two.exists()
+
     def test_a_healthy_queue_has_no_errors_and_looking_changes_nothing(self, adapter: Adapter, spec: QueueSpec) -> None:
         """`findings` changes nothing, and a healthy queue has no errors."""
         adapter.publish(message())

@@ -108,6 +108,16 @@ class RecordPromises(LedgerBench):
         assert ledger.cancel(JOB, "too late") is state
         assert timeless(seen(ledger)) == timeless(before)
 
+    def test_cancel_marks_are_read_for_the_jobs_that_are_named(self, ledger: Ledger) -> None:
+        """By uid, whatever their state; jobs without a mark, and those that are not in the ledger, are left out."""
+        rows = {key: claimed(ledger, replace(JOB, key=key)) for key in ("a", "b", "c", "d")}
+        for key in ("a", "b", "d"):
+            ledger.cancel(rows[key].id, f"wrong month {key}")
+        ledger.done(rows["b"].token)
+        asked = [rows["a"].uid, rows["b"].uid, rows["c"].uid, "unknown"]
+        assert ledger.cancel_marks(asked) == {rows["a"].uid: "wrong month a", rows["b"].uid: "wrong month b"}
+        assert ledger.cancel_marks([]) == {}
+
     def test_a_cancel_that_is_quicker_than_its_job_makes_the_row(self, ledger: Ledger) -> None:
         """The row is `interrupted`, has no owner, and matches any body."""
         assert ledger.cancel(JOB, "not needed") is None
@@ -240,6 +250,40 @@ class RecordPromises(LedgerBench):
         ledger.settled(token, known=True)
         ledger.settled(token, known=False)
         assert seen(ledger).settled == "confirmed"
+
+    def test_a_cancel_mark_without_a_job_is_kept_for_fourteen_days(self, ledger: Ledger, clock: FakeClock) -> None:
+        """`purge` deletes the row 14 days after the last cancel, and never once a message has claimed it."""
+        if self.own_clock:
+            pytest.skip("reads a clock of its own")
+        came = replace(JOB, key="came")
+        ledger.cancel(JOB, "first")
+        ledger.cancel(came, "first")
+        clock.advance(10 * DAY)
+        ledger.cancel(JOB, "second")
+        claimed(ledger, came, seen=seen(ledger, came))
+        clock.advance(13 * DAY)
+        assert ledger.purge() == 0
+        clock.advance(DAY + 1)
+        assert ledger.purge() == 1
+        assert ledger.read(JOB) is None
+        assert seen(ledger, came).cancel_reason == "first"
+
+    def test_the_bound_queues_of_a_namespace_are_listed(self, ledger: Ledger) -> None:
+        """`queues` returns what `bind` bound in this namespace."""
+        assert list(ledger.queues("shop")) == []
+        for namespace, queue in (("shop", "exports"), ("shop", "refunds"), ("other", "exports")):
+            ledger.bind(namespace, queue, "broker-1")
+        assert sorted(ledger.queues("shop")) == ["exports", "refunds"]
+
+    @pytest.mark.parametrize("state", State)
+    def test_a_conflict_is_counted_and_changes_nothing_else(self, ledger: Ledger, state: State) -> None:
+        """`conflict` adds 1 to `conflicts` in every state; without a row it does nothing."""
+        before, _ = in_state(ledger, state)
+        ledger.conflict(JOB)
+        ledger.conflict(JOB)
+        ledger.conflict(replace(JOB, key="unknown"))
+        assert timeless(seen(ledger)) == timeless(replace(before, conflicts=2))
+        assert ledger.read(replace(JOB, key="unknown")) is None
 
     def test_the_record_outlives_the_process(self, ledger: Ledger, tmp_path: Path, clock: FakeClock) -> None:
         """After closing twice and opening again, everything is there, and fences continue."""

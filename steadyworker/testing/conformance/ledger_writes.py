@@ -8,7 +8,7 @@ from collections.abc import Callable
 import pytest
 from msgspec.structs import replace
 
-from steadyworker.ledger.base import Ledger, Moving, State, Token, Verdict
+from steadyworker.ledger.base import Ledger, Moving, Renewal, State, Token, Verdict
 from steadyworker.outcome import Counters
 from steadyworker.testing.clock import FakeClock
 from steadyworker.testing.conformance.ledger_fixtures import (
@@ -30,7 +30,7 @@ WRITES: dict[str, Write] = {
     "checkpoint": lambda ledger, token: ledger.checkpoint(token, b"new"),
     "clear": lambda ledger, token: ledger.checkpoint(token, None),
     "export_state": lambda ledger, token: ledger.export_state(token, b"new"),
-    "may_commit": lambda ledger, token: ledger.may_commit(token),
+    "may_commit": lambda ledger, token: ledger.may_commit(token).granted,
     "done": lambda ledger, token: ledger.done(token),
     "interrupted": lambda ledger, token: ledger.interrupted(token, Counters(interruptions=9)),
     "moving": lambda ledger, token: ledger.moving(token, DEAD_END),
@@ -114,9 +114,18 @@ class WritePromises(LedgerBench):
         """A run that may commit has a whole lease to do so."""
         token = claimed(ledger).token
         self.let_pass(clock, self.times.lease * 0.8)
-        assert ledger.may_commit(token)
+        assert ledger.may_commit(token).granted
         self.let_pass(clock, self.times.lease * 0.8)
         assert seen(ledger).late_by == 0.0
+
+    def test_a_cancelled_job_may_not_commit(self, ledger: Ledger) -> None:
+        """Not from the moment in which `cancel` has returned; the reply has the reason, and the run still owns the job."""
+        row = claimed(ledger)
+        assert ledger.may_commit(row.token) == Renewal(granted=True)
+        ledger.cancel(JOB, "wrong month")
+        assert ledger.may_commit(row.token) == Renewal(granted=False, cancel_reason="wrong month")
+        assert (seen(ledger).state, seen(ledger).fence) == (State.RUNNING, row.fence)
+        assert ledger.renew([row.token])[0].granted
 
     def test_done_ends_the_job(self, ledger: Ledger) -> None:
         """The row has no owner, and no reason of an earlier attempt."""

@@ -31,6 +31,10 @@ _AUTHORIZATION = re.compile(
     re.IGNORECASE | re.VERBOSE,
 )
 _BEARER = re.compile(r"\b(bearer\s{1,9})[\w.~+/-]{8,}=*", re.IGNORECASE)
+# What an error says of a field of this name: `$.password: expected str, got int`.
+_PLACE = re.compile(r"\$(?:\.[\w-]{1,60}|\[\d{1,9}\]){0,9}\.\w{0,60}$")
+_LONGEST_PLACE = 700
+_SAID_OF_PLACES = frozenset({"duplicate", "expected", "field", "input", "missing", "unknown"})
 _SECRET_NAME = re.compile(rf"{_NAMES}$|authorization$|cookie$", re.IGNORECASE)
 # Texts of which each pattern needs one; most log texts have none, and need no search.
 _HINTS = (
@@ -86,5 +90,9 @@ def _redacted_word(match: re.Match[str]) -> str:
 
 
 def _redacted_pair(match: re.Match[str]) -> str:
+    """Return the pair without its value; an error that names a place in a payload has no value."""
     quote = match[2] or ""
+    value = match[0].removeprefix(match[1])
+    if value in _SAID_OF_PLACES and _PLACE.search(match.string, max(0, match.start() - _LONGEST_PLACE), match.start()):
+        return match[0]
     return f"{match[1]}{quote}{REDACTED}{quote}"

@@ -1,0 +1,62 @@
+r"""
+Text from outside (a handler, a library, a sender), made safe where it comes in.
+
+`plain_text` is the one function for reasons and notes: what it returns can be stored, published, logged and shown.
+A lone surrogate (`\udce9`, from `os.fsdecode` of bytes that are not UTF-8) cannot be written as UTF-8.
+PostgreSQL refuses NUL in a text.
+"""
+
+from __future__ import annotations
+
+from steadyworker.text.redaction import redact
+
+LONGEST = 2000
+"""The most characters of a reason; longer text is cut."""
+
+_SEARCHED = 64 << 10
+"""The characters that are searched for secrets: far more than are kept, so that no cut leaves half a secret behind."""
+
+_UNPRINTABLE = "(cannot be printed)"
+
+
+def plain_text(value: object, limit: int = LONGEST) -> str:
+    """
+    Return any value as text: valid Unicode without NUL, without recognised secrets, of at most `limit` characters.
+
+    An exception becomes `ValueError: no such merchant`, bytes are decoded, and None becomes an empty text.
+    A value whose `__str__` raises an Exception becomes `(cannot be printed)`.
+    """
+    match value:
+        case None:
+            text = ""
+        case bytes() | bytearray():
+            text = bytes(value[:_SEARCHED]).decode("utf-8", "backslashreplace")
+        case BaseException():
+            said = _printed(value)
+            text = f"{type(value).__name__}: {said}" if said else type(value).__name__
+        case _:
+            text = _printed(value)
+    text = redact(as_unicode(text).replace("\0", "\\x00"))
+    return text if len(text) <= limit else f"{text[: limit - 1]}…"
+
+
+def as_unicode(text: str) -> str:
+    """Return the text with an escape in place of each lone surrogate."""
+    return text if surrogate_in(text) is None else text.encode("utf-8", "backslashreplace").decode()
+
+
+def surrogate_in(text: str) -> int | None:
+    """Return the place of the first lone surrogate, or None in valid Unicode."""
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        return error.start
+    return None
+
+
+def _printed(value: object) -> str:
+    """Return the beginning of the value's text as a plain `str`: that of a subclass may do anything."""
+    try:
+        return str.__getitem__(str(value), slice(_SEARCHED))
+    except Exception:  # noqa: BLE001 - whatever a user's `__str__` raises
+        return _UNPRINTABLE

@@ -1,0 +1,193 @@
+"""Whatever headers and body a foreign client sends: its message ends done or dead, and no process ends."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import sqlite3
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from datetime import UTC, datetime
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import pika
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from steadyworker.adapter import OutgoingMessage, QueueSpec, Settings, Target
+from steadyworker.clock import SystemClock, Times
+from steadyworker.delivery import DEAD_HEADERS, KEY, OWN_HEADERS, REASON
+from steadyworker.ledger.base import State
+from steadyworker.ledger.sqlite.ledger import SqliteLedger
+from steadyworker_sqlite import SqliteAdapter
+from tests.brokers.rabbitmq import Vhost
+from tests.support.stage import Processes, Stage, WorkerProcess, eventually
+
+TYPED = "tests.support.jobs:Typed"
+GOOD = b'{"merchant": "m-17"}'
+MESSAGES = 100
+
+_ours = st.sampled_from([*OWN_HEADERS, *DEAD_HEADERS, "traceparent", "sw-amqp", "x-delivery-count", ""])
+_any_text = st.text(st.characters(exclude_categories=()), max_size=20)
+_numbers = st.integers(-(2**63), 2**63 - 1)
+_counters = st.sampled_from(
+    ["0", "1", "3", "-1", "1e3", "²", "9" * 15, "9" * 16, "9" * 5000, " 1", "nan", "\N{ARABIC-INDIC DIGIT ONE}"]
+)
+_bodies = st.just(GOOD) | st.binary(max_size=50) | st.sampled_from([b"", b"null", b"[" * 5000, b'"\\ud800"'])
+_headers = st.dictionaries(_ours | _any_text, _counters | _any_text, max_size=5)
+
+
+def every_message_ends(processes: Processes, process: WorkerProcess, sent: int, dead: Callable[[], int]) -> int:
+    """Wait until each message is done or a dead letter, and the same worker process has done one more; answers how many are done."""
+    processes.send("typed", {"merchant": "the last"}, key="the-last")
+
+    def done() -> int:
+        return sum(row.state is State.DONE for row, _ in processes.ledger.jobs(queue="typed"))
+
+    eventually(lambda: done() + dead() == sent + 1, f"{sent} ends", 60, lambda: f"{done()} {dead()}\n{process.said()}")
+    processes.reaches("typed", State.DONE, "the-last")
+    assert process.poll() is None
+    assert not process.lines("part_stuck")
+    return done() - 1
+
+
+def letters(processes: Processes) -> list[dict[str, Any]]:
+    """Every dead letter, as the command shows it."""
+    shown = processes.command("dead", "show", "typed", "--json")
+    shown.ended(0)
+    return [json.loads(line) for line in shown.log.read_text(encoding="utf-8").split("\n") if line]
+
+
+class TestTheEmbeddedBroker:
+    @pytest.fixture
+    def process(self, stage: Stage) -> WorkerProcess:
+        return stage.worker(TYPED).started()
+
+    def test_whatever_is_sent_ends_done_or_dead(self, stage: Stage, process: WorkerProcess) -> None:
+        adapter = SqliteAdapter(stage.broker, QueueSpec("typed", "typed.dead"), Settings())
+        numbers = itertools.count(1)
+
+        @given(_bodies, _headers, st.text(st.characters(codec="utf-8"), max_size=300))
+        @settings(max_examples=MESSAGES)
+        def send(body: bytes, headers: dict[str, str], id_: str) -> None:
+            number = next(numbers)
+            if KEY in headers:
+                headers[KEY] += str(number)  # else two of them are one piece of work
+            adapter.publish(OutgoingMessage(Target.WORK, body, headers, message_id=f"{id_}{number}"))
+
+        send()
+        adapter.stop(1)
+        sent = next(numbers) - 1
+        assert 0 < every_message_ends(stage, process, sent, lambda: stage.depth("typed.dead")) < sent
+        assert len(letters(stage)) == stage.depth("typed.dead")
+
+    def test_a_lone_surrogate_is_a_dead_letter_that_names_its_header(
+        self, stage: Stage, process: WorkerProcess
+    ) -> None:
+        """What `os.fsdecode` makes of a name that is not UTF-8: in a name, in a value, and in the key."""
+        adapter = SqliteAdapter(stage.broker, QueueSpec("typed", "typed.dead"), Settings())
+        odd = "caf\udce9.csv"
+        for headers in ({"file": odd}, {odd: "file"}, {KEY: odd}):
+            adapter.publish(OutgoingMessage(Target.WORK, GOOD, headers))
+        adapter.stop(1)
+        assert every_message_ends(stage, process, 3, lambda: stage.depth("typed.dead")) == 0
+        records = letters(stage)
+        said = ": expected valid Unicode, got a lone surrogate at 3"
+        assert {record["reason"] for record in records} == {
+            f"bad-header: {name}{said}" for name in ("file", r"caf\udce9.csv", KEY)
+        }
+        assert records[0]["headers"]["file"] == r"caf\udce9.csv"
+        assert stage.lines("starts") == ["the-last 1 0"]
+
+    def test_whatever_another_program_writes_into_the_file_ends_done_or_dead(
+        self, stage: Stage, process: WorkerProcess
+    ) -> None:
+        written = ["{", "7", "[]", '{"a": 1, "b": null}', '{"a": ' + "9" * 5000 + "}", "[" * 100_000, "", '"\\ud800"']
+        with closing(sqlite3.connect(stage.broker, isolation_level=None)) as broker:
+            for number, headers in enumerate(written):
+                insert_message(broker, f"CAST(x'{headers.encode().hex()}' AS TEXT)", f"'foreign-{number}'")
+            insert_message(broker, "CAST(x'7bff7d' AS TEXT)", "'not UTF-8'")
+            insert_message(broker, "'{}'", "CAST(x'eda080' AS TEXT)")
+        every_message_ends(stage, process, len(written) + 2, lambda: stage.depth("typed.dead"))
+        assert len(letters(stage)) == stage.depth("typed.dead")
+
+
+def insert_message(broker: sqlite3.Connection, headers: str, message_id: str) -> None:
+    broker.execute(
+        "INSERT INTO messages (queue, message_id, headers, due, due_wall, sent_at, body)"
+        f" VALUES ('typed', {message_id}, {headers}, 0, 0, 0, ?)",
+        (GOOD,),
+    )
+
+
+class Raw(str):
+    """A text that is sent as these bytes, which are not UTF-8."""
+
+    __slots__ = ()
+
+    def encode(self, encoding: str = "", errors: str = "") -> bytes:
+        return b"caf\xe9\xed\xb3\xa9"
+
+
+_amqp_values: Any = st.recursive(
+    st.none()
+    | st.booleans()
+    | _numbers
+    | _counters
+    | st.text(st.characters(codec="utf-8"), max_size=20)
+    | st.binary(max_size=20)
+    | st.sampled_from([Raw("raw"), datetime(2026, 11, 23, tzinfo=UTC), Decimal("1.5"), "x" * 20_000]),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.sampled_from(["a", "sw-hop"]), inner, max_size=3),
+    max_leaves=5,
+)
+_amqp_names = _ours | st.text(st.characters(codec="utf-8"), max_size=60) | st.binary(max_size=60)
+_amqp_texts = st.none() | st.text(st.characters(codec="utf-8"), max_size=40) | st.binary(max_size=40)
+
+
+class TestRabbitMQ:
+    @pytest.fixture
+    def place(self, tmp_path: Path, vhost: Vhost, monkeypatch: pytest.MonkeyPatch) -> Iterator[Processes]:
+        monkeypatch.setenv("STEADYWORKER_DELAYS", "1,5")
+        path = tmp_path / "ledger.db"
+        ledger = SqliteLedger(path, clock=SystemClock(), times=Times())
+        url = f"{vhost.url}?heartbeat=60&management=off"
+        made = Processes(tmp_path, ledger, broker_url=url, ledger_url=f"sqlite:{path}")
+        yield made
+        made.close()
+
+    def test_whatever_is_sent_ends_done_or_dead(self, place: Processes, vhost: Vhost) -> None:
+        process = place.worker(TYPED, ledger_reach="host").started()
+        numbers = itertools.count(1)
+        with closing(pika.BlockingConnection(pika.URLParameters(vhost.url))) as connection:
+            channel = connection.channel()
+            channel.confirm_delivery()
+
+            @given(
+                _bodies,
+                st.dictionaries(_amqp_names, _amqp_values, max_size=5),
+                st.fixed_dictionaries(dict.fromkeys(("content_type", "correlation_id", "type"), _amqp_texts)),
+                st.none() | st.integers(0, 2**63 - 1),
+            )
+            @settings(max_examples=MESSAGES)
+            def send(body: bytes, headers: dict[Any, Any], texts: dict[str, Any], sent_at: int | None) -> None:
+                number = next(numbers)
+                headers = {name: value for name, value in headers.items() if name not in (KEY, KEY.encode(), "", b"")}
+                if number % 3 == 0:
+                    headers[KEY] = f"{headers.get(REASON, '')!r}{number}"
+                properties = pika.BasicProperties(
+                    headers=headers, message_id=f"m-{number}", timestamp=sent_at, delivery_mode=2, **texts
+                )
+                channel.basic_publish("", "typed", body, properties, mandatory=True)
+
+            send()
+
+            def dead() -> int:
+                return int(channel.queue_declare("typed.dead", passive=True).method.message_count)
+
+            sent = next(numbers) - 1
+            assert 0 < every_message_ends(place, process, sent, dead) < sent
+            count = dead()
+        assert len(letters(place)) == count

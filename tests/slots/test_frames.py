@@ -1,0 +1,79 @@
+"""The frames between a worker process and its child: whatever text is in one, it can be packed, and comes out on the other side."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from steadyworker.link import Task
+from steadyworker.outcome import Failed, Outcome, Rejected
+from steadyworker.slots.frames import (
+    ANY_FRAME,
+    MAX_FRAME,
+    Begin,
+    Cold,
+    Downward,
+    Frame,
+    Moved,
+    Question,
+    Reply,
+    Unpacker,
+    Upward,
+    outcome_of,
+    over,
+    packed,
+)
+
+_texts = st.text(st.characters(exclude_categories=()), max_size=20)
+_data = st.recursive(
+    st.none() | st.booleans() | st.integers(-(2**63), 2**64 - 1) | st.binary(max_size=9) | _texts,
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(_texts, inner, max_size=3),
+)
+
+
+def begin(text: str) -> Begin:
+    return Begin(Task(key=text, queue=text, uid="u", fence=1, attempt=1, body=b"\xff", headers={text: text}))
+
+
+def unpacked(frame: Any, kind: Any) -> Frame:
+    there: list[Frame] = list(Unpacker[Any](kind, ANY_FRAME).feed(packed(frame)))
+    assert [type(each) for each in there] == [type(frame)]
+    return there[0]
+
+
+@given(_texts, _data)
+def test_any_text_can_be_packed_and_comes_out_valid(text: str, data: Any) -> None:
+    for frame in (begin(text), Reply(1, 2, {"event": text, "rows": data}, None, end=True)):
+        again = unpacked(frame, Downward)
+        assert packed(again) == packed(frame)  # type: ignore[arg-type]
+    for said in (Cold(text), Moved(1, 1.0, None, text), Question(1, 2, text, data), over(1, Failed(text, text))):
+        again = unpacked(said, Upward)
+        assert packed(again) == packed(said)  # type: ignore[arg-type]
+
+
+def test_valid_text_comes_out_as_it_was() -> None:
+    frame = Reply(1, 2, {"event": "Zürich 🙂", "rows": [b"\xff", 1.5, None]}, None, end=False)
+    assert unpacked(frame, Downward) == frame
+
+
+@pytest.mark.parametrize("outcome", [Rejected("x" * 2000), Failed("é" * 2000, "ValueError", 5.0, fresh=True)])
+def test_an_outcome_comes_out_as_it_was(outcome: Outcome) -> None:
+    frame = unpacked(over(7, outcome), Upward)
+    assert outcome_of(frame) == outcome  # type: ignore[arg-type]
+
+
+def test_a_lone_surrogate_becomes_an_escape_and_the_bytes_beside_it_stay() -> None:
+    frame = unpacked(begin("caf\udce9"), Downward)
+    assert isinstance(frame, Begin)
+    assert frame.task.headers == {r"caf\udce9": r"caf\udce9"}
+    assert frame.task.body == b"\xff"
+
+
+def test_a_message_of_any_size_reaches_the_child_and_a_request_over_the_limit_is_refused_where_it_is_made() -> None:
+    frame = unpacked(begin("x" * (MAX_FRAME + 1)), Downward)
+    assert isinstance(frame, Begin)
+    with pytest.raises(ValueError, match=f"Expected a request of at most {MAX_FRAME} bytes"):
+        packed(Question(1, 1, "spark", {"sql": "x" * MAX_FRAME}))
