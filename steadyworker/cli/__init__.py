@@ -153,7 +153,7 @@ class _Verbs(Group):
             raise
         except Exception as error:
             if ctx.params["debug"]:
-                raise
+                sys.excepthook(type(error), error, error.__traceback__)
             raise _said(error) from error
 
 

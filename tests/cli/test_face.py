@@ -197,7 +197,7 @@ def test_an_error_is_one_line_with_its_remedy(shell: Shell) -> None:
 
 def test_debug_shows_the_traceback(shell: Shell) -> None:
     said = shell("--debug", "send", "app:Export", "{}")
-    assert said.code != 0
+    assert said.code == 78
     assert "Traceback" in said.err
 
 

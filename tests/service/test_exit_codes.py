@@ -89,7 +89,7 @@ def test_78_for_a_namespace_of_another_broker(stage: Stage) -> None:
     stage.command("run", STEPS, "--namespace", "shop", "--idle-exit", "0.1").ended(0)
     process = stage.command("run", STEPS, "--namespace", "shop", broker=f"sqlite:{stage.folder / 'another.db'}")
     process.ended(78)
-    assert "on which namespace 'shop' and queue" in process.log.read_text()
+    assert "to which namespace 'shop' and queue" in process.log.read_text()
 
 
 def test_70_when_a_thread_does_not_end(stage: Stage) -> None:
