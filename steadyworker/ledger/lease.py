@@ -44,10 +44,10 @@ class Keeper:
     """
     The renewal of all leases of this process.
 
-    1. `turn` renews once and reports to each holder; for an unreachable ledger it reports that, and raises nothing.
-    2. `run` does so every `times.renew` seconds, and more often while the ledger is unreachable.
+    1. `turn` renews once and reports the result to each holder. It raises nothing if the ledger is unreachable.
+    2. `run` calls `turn` every `times.renew` seconds, and more often while the ledger is unreachable.
     3. `hurry` makes the next turn come soon; `end` lets `run` return.
-    4. A queue that this owner has `left` is not registered until it consumes the queue again.
+    4. `left` says whether this owner has left a queue; a queue that it has left is not registered for it.
     """
 
     def __init__(
@@ -95,7 +95,7 @@ class Keeper:
         soon = self._times.renew / _HURRY_WHEN_AWAY
         while not self._over.is_set():
             self.turn()
-            # Renewals may succeed while other writes fail; then each turn leads to another call of `hurry`.
+            # This wait is always full: if renewals succeed while other writes fail, each turn leads to a call of `hurry`.
             self._over.wait(soon)
             self._wake.wait(0 if self.away else self._times.renew - soon)
             self._wake.clear()

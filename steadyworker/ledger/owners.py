@@ -3,8 +3,8 @@ Owners, and the proof of an owner's death.
 
 A worker process has an owner id (`host/boot-id/random`).
 As long as it lives, it holds an exclusive `flock` on a file of that name.
-It passes the open descriptor to every slot child: the kernel frees the lock when the last of them is dead.
-So a process that can take the lock has *proof*, and need not wait for the lease to end.
+It passes the open descriptor to every slot child, so the kernel frees the lock only when all of them are dead.
+So a process that can take the lock has *proof* of their death, and need not wait for the lease to end.
 
 A missing file is not a proof: otherwise, emptying the directory would declare living owners dead.
 The file of a dead owner stays until no row names that owner any longer (`sweep`), because a deleted file proves nothing.
@@ -80,9 +80,9 @@ class OwnerLock:
         return self._fd
 
     def release(self) -> None:
-        """Release this process's hold on the lock, which its children keep; may be called twice."""
+        """Release this process's hold on the lock; its children keep theirs. May be called twice."""
         if self._fd >= 0:
-            os.close(self._fd)  # never LOCK_UN, which would free it for the children as well
+            os.close(self._fd)  # not by LOCK_UN, which would also take the lock from the children
             self._fd = -1
 
 
@@ -128,7 +128,7 @@ def sweep(directory: Path, is_needed: Callable[[str], bool]) -> None:
 
 
 def _create(path: Path) -> int:
-    """Open and lock the file; start again when a sweep removed it between the two."""
+    """Open the file and lock it; start again if a sweep removed the file between these two steps."""
     path.parent.mkdir(parents=True, exist_ok=True)
     while True:
         fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)

@@ -2,7 +2,7 @@
 The envelope of a delivery: which job it is for, which hop it is, and which counters it carries.
 
 The runner reads it before it asks the ledger.
-A message that cannot be read goes to the dead-letter queue with its reason; it is never lost.
+A message with invalid headers is never lost: it goes to the dead-letter queue with the reason.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ def identify(delivery: Delivery, namespace: str, key_header: str | None) -> Enve
 
 
 def too_large(delivery: Delivery, limit: int) -> str | None:
-    """Return why a body over the limit is rejected, or None when it fits."""
+    """Return why a body over the limit is rejected, or None if the body fits."""
     if delivery.size <= limit:
         return None
     return f"bad-payload: expected at most {limit} bytes, got {delivery.size}"
@@ -86,7 +86,7 @@ def key_of(delivery: Delivery, key_header: str | None) -> str | None:
 
 
 def number_of(headers: Headers, name: str, largest: int = _LARGEST_NUMBER) -> int:
-    """Return a counter from a header, 0 without one; raise ValueError for anything but 0 to `largest`."""
+    """Return the counter in a header, or 0 without this header; raise ValueError unless it is from 0 to `largest`."""
     text = headers.get(name, "0")
     if not (text.isascii() and text.isdigit() and len(text) <= _DIGITS and int(text) <= largest):
         raise ValueError(f"{name}: expected a whole number from 0 to {largest}, got {text[:40]!r}")
@@ -94,7 +94,7 @@ def number_of(headers: Headers, name: str, largest: int = _LARGEST_NUMBER) -> in
 
 
 def moment_of(headers: Headers, name: str) -> float | None:
-    """Return seconds since 1970 from a header, None without one; raise ValueError for anything else."""
+    """Return the time in a header, or None without this header; raise ValueError unless it is in seconds since 1970."""
     text = headers.get(name)
     if text is None:
         return None

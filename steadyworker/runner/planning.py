@@ -1,7 +1,7 @@
 """
-From an outcome, or from a row's state, to a settlement plan; nothing is carried out here.
+Makes a settlement plan from an outcome or from a row's state, but does not carry it out.
 
-Also here: the task that a slot receives, and the messages that a plan publishes.
+It also makes the task that a slot receives, and the messages that a plan publishes.
 """
 
 from __future__ import annotations
@@ -84,7 +84,7 @@ def plan_for(run: Run, outcome: Outcome, deps: Deps) -> SettlementPlan:
 
 def finishing_plan(row: Row, envelope: Envelope, worker: str) -> SettlementPlan:
     """
-    Return the remaining steps of a settlement that its owner left at `moving`.
+    Return the remaining steps of a settlement that its former owner left in the state `moving`.
 
     The plan has the fence that was drawn for finishing this settlement.
     """
@@ -104,7 +104,7 @@ def interrupted(token: Token, delivery: Delivery | None, counters: Counters) -> 
 
 
 def moving(token: Token, delivery: Delivery | None, verdict: Verdict, message: OutgoingMessage) -> SettlementPlan:
-    """Return the plan of a retry or a dead letter: record it, publish the message, confirm that, acknowledge the delivery."""
+    """Return the plan of a retry or a dead letter: record it, publish it, record the broker's confirm, acknowledge."""
     return SettlementPlan((Step.RECORD, *_AFTER_RECORD), delivery, token, verdict, message)
 
 
@@ -114,7 +114,7 @@ def finish(token: Token, delivery: Delivery, message: OutgoingMessage) -> Settle
 
 
 def pass_on(delivery: Delivery, message: OutgoingMessage) -> SettlementPlan:
-    """Return the plan that publishes a message in place of a delivery, without a word in the ledger."""
+    """Return the plan that publishes a message in place of a delivery, and writes nothing to the ledger."""
     return SettlementPlan((Step.PUBLISH, Step.SETTLE), delivery, message=message)
 
 
@@ -127,7 +127,7 @@ def settle_only(delivery: Delivery, how: Settle = Settle.ACK) -> SettlementPlan:
 
 
 def message_for(envelope: Envelope, hop: int, verdict: Verdict, uid: str, worker: str) -> OutgoingMessage:
-    """Return the retry, one hop further and after its delay, or the dead letter with its cause."""
+    """Return the message of a retry, with the next hop and its delay, or the dead letter with its cause."""
     if verdict.target is Moving.RETRY:
         headers = _headers(envelope, hop + 1, verdict)
         return OutgoingMessage(Target.LATER, envelope.delivery.body, headers, verdict.delay)
@@ -167,9 +167,9 @@ def header_text(text: str) -> str:
 
 def _delay(outcome: Outcome, counters: Counters, spec: WorkerSpec) -> float:
     """
-    Return the wait that the Worker's policy draws, or that of the default policy when the Worker's raises.
+    Return the wait that the Worker's retry policy draws, or the default policy's wait if the Worker's policy raises.
 
-    The policy is a user's code, and this thread serves every job.
+    A user may have written the Worker's policy; its error must not end this thread, which serves every job.
     """
     try:
         return drawn_delay(outcome, counters, spec.retry)

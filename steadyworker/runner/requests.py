@@ -32,7 +32,7 @@ class Requests:
         """
         Serve a request, or let it wait for the ledger.
 
-        While the ledger is away only the keeper calls it, because each call may take long.
+        While the ledger is away, only the keeper calls the ledger, because each call may take long.
         """
         run = self._state.by_fence.get(asked.fence)
         if run is None or run.slot is None:
@@ -49,7 +49,7 @@ class Requests:
             run.waiting.append(asked)
 
     def go_on(self, run: Run) -> None:
-        """Serve the requests that waited: the run is trusted again."""
+        """Serve the requests that waited, if the run is trusted again."""
         if not self._state.trusted(run):
             return
         waiting, run.waiting = run.waiting, []
@@ -71,7 +71,7 @@ class Requests:
                 case "ended":
                     granted, answer = True, sorted(ledger.ended(asked.data))
                 case other:
-                    msg = f"Expected a request that this worker process serves, got {other!r}: add its service to the assembly."
+                    msg = f"Expected a request that this worker process serves, got {other!r}: add a service of this name."
                     run.slot.reply(asked.fence, asked.id, {SERVICE_ERROR: msg})
                     return
         except LedgerUnavailable as error:

@@ -51,7 +51,7 @@ def tree_rss(pid: int) -> int:
     """
     Return the resident bytes of this process and all its descendants; a page that two of them share counts twice.
 
-    It reads a few files for each process of the tree, independent of the other processes on the machine.
+    It reads a few files for each process of the tree, and none for the other processes of the machine.
     """
     total = 0
     todo = [pid]
@@ -67,9 +67,9 @@ def tree_rss(pid: int) -> int:
 
 def kill_session(leader: int) -> bool:
     """
-    Send SIGKILL to every process of a session, whatever process groups it made; return whether one of them lived.
+    Send SIGKILL to every process of a session, in all of its process groups; return whether one of them lived.
 
-    The leader must not have been reaped, because its number could be another process's by then.
+    Call it before the leader is reaped, because its number may belong to another process afterwards.
     It reads one file for each process of the machine.
     """
     with suppress(ProcessLookupError, PermissionError):
@@ -81,7 +81,7 @@ def kill_session(leader: int) -> bool:
             fields = (entry / "stat").read_bytes().rpartition(b")")[2].split()
             if int(fields[3]) == leader:
                 os.kill(int(entry.name), signal.SIGKILL)
-                # A process is a zombie as soon as its first thread is: the others may still have files open.
+                # A process is a zombie as soon as its first thread has ended, but other threads may still have files open.
                 lived = lived or fields[0] != b"Z" or len(list((entry / "task").iterdir())) > 1
     return lived
 
@@ -89,5 +89,5 @@ def kill_session(leader: int) -> bool:
 def _processes() -> list[Path]:
     try:
         return [entry for entry in Path("/proc").iterdir() if entry.name.isdecimal()]
-    except OSError:  # macOS has no /proc: the signal to the process group has to do
+    except OSError:  # macOS has no /proc, so only the process group gets the signal
         return []

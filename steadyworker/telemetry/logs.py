@@ -8,7 +8,7 @@ The lines of a job's events are in `event_log.py`.
 
 All work happens in the logging handler, which never raises to its caller.
 A line that cannot be formatted or written is replaced by a `log_line_lost` line, or dropped.
-A logger from `get_logger` needs no `configure`: in a program without it, it is a plain stdlib logger.
+In a program that does not call `configure`, a logger from `get_logger` is a plain stdlib logger.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ __all__ = ["configure", "get_logger", "redact"]
 LogFormat = Literal["auto", "json", "pretty"]
 
 _CLIENT_LIBRARIES = ("pika", "rocketmq", "stomp")
-"""Client libraries whose lines appear at log level debug only: their adapters report the same facts, with a remedy."""
+"""Client libraries whose lines appear only at log level debug, because their adapters report the same facts, with a remedy."""
 
 _LABORIOUS = frozenset({"exc_info", "stack_info", "positional_args"})
 _DEPTH = 6
