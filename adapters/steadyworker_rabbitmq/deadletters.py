@@ -16,13 +16,15 @@ PATIENCE = 300
 """
 The heartbeat of the connection that reads dead letters, in seconds.
 
-Its thread sends no heartbeat while it works on a dead letter, which may take minutes.
+The reading thread sends no heartbeat while it works on a dead letter, and this may take minutes.
 """
 
 
 class RabbitmqDeadLetters:
     """
-    The dead letters of one queue, fetched one at a time and held; for one thread.
+    The dead letters of one queue, for use by one thread.
+
+    Each dead letter is fetched when it is asked for, and held until it is dropped or given back.
 
     Args:
         channel: A channel that is used for nothing else.
@@ -68,7 +70,7 @@ class RabbitmqDeadLetters:
             self._held.remove(tag)
             with translated(self._place, Unsettled):
                 self._channel.basic_ack(tag)
-                self._channel.basic_qos(prefetch_count=1)  # the barrier: the broker does not reply to an ack
+                self._channel.basic_qos(prefetch_count=1)  # the broker replies to this, but not to an ack
 
     def give_back(self) -> None:
         """Release every dead letter that was not dropped, for the next reader."""

@@ -26,7 +26,7 @@ class Line:
     """
     The queue that jobs are sent to, with its payload type.
 
-    An adapter is opened for `opened_as`: the Worker's spec, or a queue's name.
+    `opened_as` is the Worker's spec, or only a queue's name; the queue's adapter is opened with it.
     """
 
     opened_as: WorkerSpec | str
@@ -45,7 +45,7 @@ def line_of(to: type[Worker[Any, Any]] | str, options: Options) -> Line:
         if problem := QUEUE_NAME.problem(to):
             raise ConfigError(problem)
         return Line(to, to, None, Any)
-    # A sender may define the class anywhere, even where a child process could not import it.
+    # With the isolation "thread", a sender may define the class even where a child process could not import it.
     spec = spec_of(to, {**options.workers.get(to.__name__, {}), "isolation": "thread"})
     return Line(spec, spec.queue, spec.key_header, payload_type(to))
 

@@ -2,7 +2,7 @@
 The ledger's Protocol and its values.
 
 Every write of an owner is one compare-and-set on uid, fence, owner and state, with the values of a `Token`.
-It returns True, or False when the ledger *refused* it: the run no longer holds the job, and must be dropped.
+It returns True, or False when the ledger *refused* it, because the run no longer holds the job and must be dropped.
 Every call may raise LedgerUnavailable; a write that raised it may or may not be in the ledger.
 Implementations are thread-safe.
 Each promise has its test in `steadyworker.testing.conformance.LedgerSuite`.
@@ -61,7 +61,7 @@ class Row(Struct, frozen=True):
     One job as the ledger read it at one instant, with times judged by the ledger's own clock.
 
     Attributes:
-        lease_over: The lease ended more than the margin ago, its owner is proven dead, or the row has no owner.
+        lease_over: True if the lease ended more than the margin ago, the owner is proven dead, or the row has no owner.
         due_in: Seconds until the retry is due, by the ledger's clock; 0 when there is none or it is due.
         late_by: Seconds since the lease ended (running, moving) or since the retry was due (moved), else 0; for people.
         target: The settlement's target, for `moving`, `moved` and `dead`.
@@ -103,10 +103,17 @@ class Row(Struct, frozen=True):
 
     @property
     def job_state(self) -> JobState:
-        """The state that users see: `moving` and `moved` become what the job waits for, a cancelled job is not `dead`."""
+        """
+        The state that users see.
+
+        A job that moves to a retry is `retrying`, or `scheduled` after a snooze; one that moves to a dead letter is `dead`.
+        A job that ended because of a cancel is `cancelled`, not `dead`.
+        """
         match self.state:
             case State.MOVING | State.MOVED if self.target is not Moving.DEAD:
-                snoozed = self.reason.startswith(SNOOZED) and not self.error_class  # every failure has a class
+                snoozed = (
+                    self.reason.startswith(SNOOZED) and not self.error_class
+                )  # a failure always has an error class
                 return JobState.SCHEDULED if snoozed else JobState.RETRYING
             case State.MOVING | State.DEAD:
                 by_cancel = self.cancel_reason is not None and self.reason == f"{CANCELLED}{self.cancel_reason}"
@@ -119,8 +126,8 @@ class Claimed(Struct, frozen=True):
     """
     The values that a claim writes, beside a new fence.
 
-    `seen` is the row that the decision was made on, or None when there was none.
-    The ledger refuses the claim when the row has changed since.
+    `seen` is the row on which the decision was made, or None if the job had no row.
+    The ledger refuses the claim if the row has changed since then.
     """
 
     id: JobId
@@ -135,7 +142,7 @@ class Verdict(Struct, frozen=True):
     """
     The decision on a run that ends in a retry or a dead letter: target, reason, counters, and delay in seconds.
 
-    Without `keep_checkpoint` the checkpoint and the export_state are cleared: the next run starts from the beginning.
+    Without `keep_checkpoint`, checkpoint and `export_state` are cleared, so that the next run starts from the beginning.
     """
 
     target: Moving
@@ -190,7 +197,7 @@ class Ledger(Protocol):
         ...
 
     def bind(self, namespace: str, queue: str, identity: str) -> str:
-        """Bind (namespace, queue) to this broker unless it is bound already; return the identity that it is bound to."""
+        """Bind (namespace, queue) to this broker unless the pair is bound already; return the bound broker's identity."""
         ...
 
     def queues(self, namespace: str) -> Sequence[str]:
@@ -252,7 +259,7 @@ class Ledger(Protocol):
 
         A cancelled job is not granted, and its reason is returned: after `cancel` has returned, no commit begins.
         The write is on disk (in SQLite: `synchronous=FULL`) before this returns.
-        So uid and fence are on disk before an export is linked.
+        So uid and fence are on disk before an export is committed.
         """
         ...
 
@@ -269,7 +276,7 @@ class Ledger(Protocol):
         ...
 
     def moved(self, token: Token) -> bool:
-        """Change `moving` to `moved` or `dead`, by its target: the broker has confirmed the message."""
+        """Change `moving` to `moved` or to `dead`, as its target says, because the broker has confirmed the message."""
         ...
 
     def settled(self, token: Token, known: bool) -> None:  # noqa: FBT001 - a flag of the Protocol
@@ -317,7 +324,7 @@ class Ledger(Protocol):
         ...
 
     def ended(self, uids: Sequence[str]) -> frozenset[str]:
-        """Return the uids of those jobs that are `done` or `dead`: their export stages may be removed."""
+        """Return those of `uids` whose jobs are `done` or `dead`, so that their export stages may be removed."""
         ...
 
     def last_progress(self, id: JobId) -> Progress | None:
@@ -328,7 +335,7 @@ class Ledger(Protocol):
         """
         Delete the row of a dead letter that was replayed or dropped.
 
-        A row with a checkpoint stays until the next round has a row, which copies the checkpoint.
+        A row with a checkpoint stays until the next round has a row, because the new row copies the checkpoint.
         """
         ...
 
@@ -363,7 +370,7 @@ def mine_values(token: Token) -> Values:
 
 
 def seen_values(row: Row) -> Values:
-    """Return what identifies the row that was read; it matches no row once a claim or a change of state came between."""
+    """Return what identifies the row that was read; it matches no row after a later claim or change of state."""
     return pk_values(row.id) | {"uid": row.uid, "fence": row.fence, "state": row.state.value}
 
 

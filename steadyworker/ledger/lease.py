@@ -117,7 +117,7 @@ class Keeper:
         while not self._over.is_set():
             due = self._clock.monotonic() + self._times.renew
             self.turn()
-            # Renewals may succeed while other writes fail; then each turn leads to another call of `hurry`.
+            # This wait is always full: if renewals succeed while other writes fail, each turn leads to a call of `hurry`.
             self._over.wait(soon)
             while not (self.away or self._wake.is_set()) and (left := due - self._clock.monotonic()) > 0:
                 self.look()

@@ -85,7 +85,7 @@ class MemoryJob:
         return self.fence == seen.fence and self.uid == seen.uid and self.state is seen.state
 
     def plan(self, verdict: Verdict, now: float) -> None:
-        """Record the settlement that this verdict contains; `now` is the boot clock."""
+        """Record the settlement that this verdict decides; `now` is a reading of the boot clock."""
         self.state = State.MOVING
         self.target = verdict.target
         self.reason = verdict.reason
@@ -98,7 +98,7 @@ class MemoryJob:
             self.checkpoint = self.checkpoint_fence = self.export_state = None
 
     def move(self, now: float, wall: float) -> None:
-        """Change `moving` to `moved` or `dead`, by its target; `now` is the boot clock."""
+        """Change `moving` to `moved` or to `dead`, as its target says; `now` is a reading of the boot clock."""
         if self.target is Moving.DEAD:
             self.end(State.DEAD, wall, retention.DEAD)
         else:

@@ -82,9 +82,9 @@ class OwnerLock:
         return self._fd
 
     def release(self) -> None:
-        """Release this process's hold on the lock, which its children keep; may be called twice."""
+        """Release this process's hold on the lock; its children keep theirs. May be called twice."""
         if self._fd >= 0:
-            os.close(self._fd)  # never LOCK_UN, which would free it for the children as well
+            os.close(self._fd)  # not by LOCK_UN, which would also take the lock from the children
             self._fd = -1
 
 

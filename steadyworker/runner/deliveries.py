@@ -51,7 +51,7 @@ class Deliveries:
 
     1. `connected`, `arrived`, `lost` and `settled` keep the set of valid deliveries.
     2. `consider` takes a delivery through the decision table, and acts.
-    3. `reconsider` does so with every held delivery.
+    3. `reconsider` does the same with every held delivery.
     """
 
     def __init__(self, deps: Deps, state: RunnerState, runs: Runs, timers: Timers) -> None:
@@ -83,7 +83,7 @@ class Deliveries:
         self.consider(delivery)
 
     def settled(self, delivery: Delivery) -> None:
-        """Forget a delivery that is settled, or that can no longer be."""
+        """Forget a delivery that is settled, or that can no longer be settled."""
         if self._state.is_valid(delivery):
             del self._state.valid[delivery.epoch, delivery.id]
 
@@ -121,7 +121,7 @@ class Deliveries:
         retry, unseen = self._deps.spec.retry, self._looks_new(envelope)
         for attempt in range(_TRIES):
             try:
-                # Most messages are new, so the first claim expects no row; the ledger refuses it where there is one.
+                # Most messages are new, so the first claim expects no row; the ledger refuses this claim if there is one.
                 row = None if unseen and not attempt else self._deps.ledger.read(envelope.id)
                 held_by = self._held_by(row)
                 action = answer(row, envelope.hop, envelope.body_sha256, held_by, envelope.carried, retry.max_losses)
@@ -223,7 +223,7 @@ class Deliveries:
         return True
 
     def _give_back(self, delivery: Delivery) -> None:
-        """Release a delivery to another consumer; the prefetch is set to 0 first, so that it does not return at once."""
+        """Release a delivery to another consumer; the prefetch is set to 0 first, or this process might get it back at once."""
         self._state.paused = True
         self._deps.adapter.prefetch(0)
         self._runs.carry_out(planning.settle_only(delivery, Settle.RELEASE))
@@ -246,9 +246,9 @@ class Deliveries:
 
     def _level(self, left: float) -> float:
         """
-        Return the longest delay level that ends before `left` does.
+        Return the longest delay level that is not longer than `left` seconds.
 
-        A broker with levels rounds up, so `left` itself could become a much longer delay.
+        A broker with delay levels rounds up, so a delay of `left` seconds could become much longer.
         """
         return max((level for level in self._deps.adapter.capabilities.levels if level <= left), default=left)
 
@@ -292,11 +292,11 @@ class Deliveries:
         self._state.reconsider()
 
     def release_held(self) -> None:
-        """Release every held delivery: no slot is left that could run it."""
+        """Release every held delivery, because no slot is left that could run one."""
         held, self._state.held = self._state.held, []
         for delivery in held:
             self._runs.carry_out(planning.settle_only(delivery, Settle.RELEASE))
 
 
 def _turn() -> None:
-    """Do nothing: the turn of the runner's loop itself sets the prefetch."""
+    """Do nothing; the timer that calls this only causes a turn of the runner's loop, which sets the prefetch."""

@@ -33,7 +33,7 @@ class Requests:
         """
         Serve a request, or let it wait for the ledger.
 
-        While the ledger is away only the keeper calls it, because each call may take long.
+        While the ledger is away, only the keeper calls the ledger, because each call may take long.
         """
         run = self._state.by_fence.get(asked.fence)
         if run is None or run.slot is None:
@@ -50,7 +50,7 @@ class Requests:
             run.waiting.append(asked)
 
     def go_on(self, run: Run) -> None:
-        """Serve the requests that waited: the run is trusted again."""
+        """Serve the requests that waited, if the run is trusted again."""
         if not self._state.trusted(run):
             return
         waiting, run.waiting = run.waiting, []

@@ -60,7 +60,7 @@ class Runner:
 
     1. `start` opens slots and adapter; `run` drives the machine until `end`.
     2. `post` puts an event into the inbox, from any thread.
-    3. The event `Staged` stops it; `finished` is True when nothing is left to wait for.
+    3. The event `Staged` begins a stop; `finished` is True when nothing is left to wait for.
     4. `not_ready` returns the reasons why the runner takes no message; any thread may call it.
     """
 
@@ -105,7 +105,7 @@ class Runner:
             self.tick()
 
     def end(self) -> None:
-        """Make `run` return, whatever is left; from any thread."""
+        """Make `run` return, even if work is left; any thread may call this."""
         self._ended = True
         self.post(Staged(self.state.stage))
 
@@ -114,7 +114,7 @@ class Runner:
         self._inbox.put(event)
 
     def drain_inbox(self) -> int:
-        """Handle the events that are in the inbox now, and return their number; for tests that drive it by hand."""
+        """Handle the events that are in the inbox now, and return their number; for tests that drive the runner by hand."""
         handled = 0
         while not self._inbox.empty():
             self.handle(self._inbox.get())
@@ -141,7 +141,7 @@ class Runner:
                 self.deliveries.arrived(delivery)
             case Lost(id=id_, cause=cause):
                 if id_ is None:
-                    self._connection = cause  # until the next Connected, which a broker may send and revoke at once
+                    self._connection = cause  # kept until the next Connected, even if that one is lost again at once
                 self.deliveries.lost(event)
             case Unreachable(cause=cause, final=final):
                 self._connection = cause
@@ -184,7 +184,7 @@ class Runner:
                 self._staged(stage, kill=kill)
 
     def _end_turn(self) -> None:
-        """Do once a turn what depends on everything else: held deliveries, the prefetch, what other threads read."""
+        """End the turn: decide on held deliveries, set the prefetch, and provide what other threads read."""
         state = self.state
         while state.recheck:
             state.recheck = False
@@ -204,7 +204,8 @@ class Runner:
         """
         Return how many deliveries may be unsettled.
 
-        One for each slot that works, except slots whose run is detached: it may offer its own for a while.
+        It is one for each slot that works.
+        A slot whose run is detached counts only for a while, in which the run's message may come back.
         """
         state = self.state
         if state.stage is not Stage.RUNNING or state.ledger_away or self.deps.quota.spent or self.audit_result.cause:
@@ -216,7 +217,7 @@ class Runner:
     # --- slots -----------------------------------------------------------------------------------------------------
 
     def _slot_unready(self, event: Unready) -> None:
-        """Start the slot again after a pause; `setup` is not the job's fault, so no job is claimed meanwhile."""
+        """Start the slot again after a pause; it takes no job meanwhile, because a job is not at fault if `setup` fails."""
         self.state.ready_slots.discard(event.slot)
         pause = self.slot_health.unready(event)
         if self.state.ready_slots:
@@ -230,11 +231,11 @@ class Runner:
     # --- the ledger ------------------------------------------------------------------------------------------------
 
     def tokens(self) -> Sequence[Token]:
-        """Return the claims to renew (Holder)."""
+        """Return the claims to renew; the keeper calls this (`Holder`)."""
         return self._tokens
 
     def renewed(self, began: float, answers: Sequence[tuple[Token, Renewal]]) -> None:
-        """Receive the ledger's replies to a renewal (Holder)."""
+        """Receive the ledger's replies to a renewal; the keeper calls this (`Holder`)."""
         self.post(Renewed(began, answers))
 
     def cancelled(self, marks: Mapping[str, str]) -> None:
@@ -242,7 +243,7 @@ class Runner:
         self.post(Cancelled(marks))
 
     def ledger_lost(self, cause: str) -> None:
-        """Note that the ledger did not respond (Holder)."""
+        """Note that the ledger did not respond; the keeper calls this (`Holder`)."""
         self.post(LedgerLost(cause))
 
     def _renewed(self, event: Renewed) -> None:
@@ -313,7 +314,7 @@ class Runner:
     # --- for people ------------------------------------------------------------------------------------------------
 
     def not_ready(self) -> Mapping[str, str]:
-        """Return why no message is taken, by part, as of the last turn; empty when all is well; from any thread."""
+        """Return the reasons why the runner takes no message, by part, as of its last turn; any thread may call this."""
         return self._not_ready
 
     def _causes(self) -> Mapping[str, str]:

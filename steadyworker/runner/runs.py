@@ -8,7 +8,7 @@ The back half of the runner: the life of a run, from its claim to its settlement
                       └──────────────────┴──────────┴── the ledger refuses a write: the run is dropped,
                                                         and its delivery goes through the decision table again
 
-A request of the job waits while the ledger is away or the run is not trusted; it is not refused for that.
+While the ledger is away or the run is not trusted, a request of the job is not refused: it waits.
 """
 
 from __future__ import annotations
@@ -36,9 +36,9 @@ _BACK_OFF = wait_random_exponential(multiplier=0.5, max=30)
 
 _LIMITS = ("time-limit", "stalled")
 """
-Limits that a run may exceed because it waits for the ledger.
+The reasons of failures that a wait for the ledger can cause.
 
-Such a run ends as interrupted, and no attempt is counted.
+If a run fails for one of them while a request of its job waits, it ends as interrupted, and no attempt is counted.
 """
 
 
@@ -87,7 +87,7 @@ class Runs:
 
     def finish(self, row: Row, envelope: Envelope, began: float) -> None:
         """
-        Finish a settlement that its owner left at `moving`; no handler runs.
+        Finish a settlement that its former owner left in the state `moving`; no handler runs.
 
         `began` is the boot time at which this process asked for the new fence.
         """
@@ -213,7 +213,7 @@ class Runs:
         try:
             self._deps.ledger.settled(plan.token, plan.settled is Settled.CONFIRMED)
         except LedgerUnavailable:
-            return  # the ledger keeps the row for longer than necessary
+            return  # nothing is lost: the ledger only keeps the row for longer
 
     def _over(self, plan: SettlementPlan, run: Run | None) -> None:
         if run is None:
@@ -230,7 +230,7 @@ class Runs:
     # --- what happens to a run -------------------------------------------------------------------------------------
 
     def detached(self, delivery: Delivery, cause: str) -> None:
-        """Remove this delivery from its run or plan: the broker no longer accepts its settlement."""
+        """Remove this delivery from its run or plan, because the broker no longer accepts its settlement."""
         for plan in self._state.passing:
             if plan.delivery is delivery:
                 plan.delivery = None

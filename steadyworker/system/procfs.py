@@ -55,7 +55,7 @@ def tree_rss(pid: int) -> int:
     """
     Return the resident bytes of this process and all its descendants; a page that two of them share counts twice.
 
-    It reads a few files for each process of the tree, independent of the other processes on the machine.
+    It reads a few files for each process of the tree, and none for the other processes of the machine.
     """
     total = 0
     todo = [pid]

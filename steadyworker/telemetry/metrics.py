@@ -2,7 +2,7 @@
 Counters for Prometheus, served at `/metrics` beside the probes if prometheus-client is installed (extra `metrics`).
 
 The counter is a listener like any other: it receives events and changes nothing.
-Keys and fences are not labels, because each would be a time series of its own.
+Keys and fences are not labels, because each value would be a time series of its own.
 Instead, each counted delivery has the fence of its job's run as *exemplar*, which the OpenMetrics format carries.
 """
 

@@ -12,7 +12,7 @@ Runs a whole worker process in a test: the real runner, ledger rules and slots, 
         assert h.starts(key) == 1
 
 Time is fake, so that a test need not wait for a retry after an hour.
-`wait` moves time forward by itself, but only if nothing else can happen: never while a handler runs.
+`wait` moves time forward by itself, but only if nothing else can happen, and so never while a handler runs.
 `advance` always moves time forward, and does everything that falls due meanwhile (renewals, retries, limits).
 """
 
@@ -59,7 +59,7 @@ class Harness:
 
     Args:
         workers: Worker classes; they may be defined inside a test.
-        adoption: True if a run adopts the redelivery of its own job; jobs must end the same without it.
+        adoption: True if a run adopts the redelivery of its own job; without adoption, jobs must end in the same way.
         processes: True to run handlers in real child processes instead of threads; the machine's clock then measures their limits.
 
     Attributes:
@@ -134,7 +134,7 @@ class Harness:
         `timeout` is in real seconds.
 
         Raises:
-            AssertionError: The job did not get there in time, or cannot get there; the text describes its state.
+            AssertionError: The job did not reach `until` in time, or cannot reach it; the text describes the job's state.
         """
         id_ = self._id(key)
 
@@ -149,7 +149,7 @@ class Harness:
         self._turns.advance(seconds)
 
     def drop_connection(self) -> None:
-        """Cut every worker process's connection to the broker: what is un-acknowledged comes again."""
+        """Cut the connection of every worker process to the broker, which delivers un-acknowledged messages again."""
         for process in self.processes:
             for adapter in process.adapters:
                 self.broker.drop_connection(adapter)
@@ -189,7 +189,7 @@ class Harness:
 
     def start(self) -> WorkerProcess:
         """
-        Start another worker process, like one on another host, or a new one in a deploy.
+        Start another worker process, as on another host or in a deploy.
 
         Waits until each `setup` has returned or failed, for at most five real seconds.
         """

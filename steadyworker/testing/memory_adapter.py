@@ -1,4 +1,4 @@
-"""The adapter of the in-memory broker: the smallest that keeps every promise, and the best one to read first."""
+"""The adapter of the in-memory broker: the smallest adapter that keeps every promise, and the best one to read first."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ class MemoryAdapter:
     """
     The `steadyworker.adapter.Adapter` of one queue of a MemoryBroker.
 
-    `consumer` is for the broker's fault methods.
+    The fault methods of the broker use its attribute `consumer`.
     """
 
     def __init__(self, queues: Queues, identity: str, spec: QueueSpec, settings: Settings) -> None:
@@ -41,7 +41,7 @@ class MemoryAdapter:
 
     @property
     def last_turn(self) -> None:
-        """None: this adapter has no thread."""
+        """None, because this adapter has no thread."""
         return
 
     def start(self, sink: Sink) -> None:
@@ -84,7 +84,7 @@ class MemoryAdapter:
         return self._queues.consumers(self.consumer.queue)
 
     def findings(self, spec: QueueSpec) -> Sequence[Finding]:
-        """Return no findings: this broker fits every queue."""
+        """Return no findings, because this broker fits every queue."""
         del spec
         self._queues.reach()
         return ()

@@ -72,7 +72,7 @@ def run_one(
 
     Args:
         worker: A Worker class, or an instance of one, which can hold fakes.
-            `setup` and `teardown` are called for a class only.
+            `setup` and `teardown` are called only if it is a class.
         payload: The payload, plain data that decodes to it, or a raw body.
         key: The job's key.
         attempt: The number of this attempt, from 1.

@@ -58,8 +58,8 @@ class Queues:
     """
     The consumers, and the messages of each queue, ordered by due time and then by time of arrival.
 
-    Methods that adapters call take the lock.
-    The MemoryBroker must hold the lock when it calls a method that no adapter calls.
+    Methods that adapters call take the lock themselves.
+    The other methods are for the MemoryBroker, which must hold the lock when it calls them.
     """
 
     def __init__(self, clock: Clock) -> None:

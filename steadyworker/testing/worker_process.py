@@ -162,14 +162,14 @@ class WorkerProcess:
         return not self.stopped and any(fence in runner.state.by_fence for runner in self.runners)
 
     def freeze(self) -> None:
-        """Stop all work until `thaw`, renewals and replies included; only the handler goes on."""
+        """Stop all work until `thaw`, including renewals and replies; only handlers go on."""
         self.frozen = True
         self._windows = [adapter.consumer.window for adapter in self.adapters]
         for adapter in self.adapters:
             adapter.prefetch(0)
 
     def thaw(self) -> None:
-        """Resume all work, with the prefetch of before."""
+        """Resume all work, with the prefetch that the process had before `freeze`."""
         self.frozen = False
         for adapter, window in zip(self.adapters, self._windows, strict=True):
             adapter.prefetch(window)

@@ -60,13 +60,14 @@ class PostgresLedger(Ledger):
     Args:
         url: Returns the `postgresql://` URL; called at each connect, so that a rotated password is used.
         owners_dir: The directory in which the owners of this host hold their locks.
-        clock: Limits waits; decides nothing.
+        clock: Limits the waits of this process; it judges no lease.
         times: Lease, margin, and how long one call may take.
         worker: The name of the worker process that claims through this ledger, for people.
         is_dead: Returns whether an owner is proven dead; by default, when its lock in `owners_dir` is free.
 
     Raises:
-        ConfigError: For a URL that libpq cannot read; at the first call, for a refused login, another schema, or no rights.
+        ConfigError: At once for a URL that libpq cannot read.
+            At the first call for a refused login, another version of the tables, or missing rights.
     """
 
     def __init__(
@@ -108,7 +109,7 @@ class PostgresLedger(Ledger):
             found.append(
                 Finding(
                     "warning",
-                    f"Another server can pass for the ledger {self.url}: TLS does not verify its name.",
+                    f"Another server can pass for the ledger {self.url}, because TLS does not verify the server's name.",
                     "set sslmode=verify-full in the URL of --ledger, or leave sslmode out.",
                 )
             )
@@ -124,8 +125,8 @@ class PostgresLedger(Ledger):
                 Finding(
                     "warning",
                     f"Expected synchronous_commit and fsync not to be off at the ledger {self.url}, got "
-                    f"synchronous_commit={synchronous}, fsync={fsync}: a crash loses its last commits.",
-                    "set both to on.",
+                    f"synchronous_commit={synchronous}, fsync={fsync}: a crash of the server loses its last commits.",
+                    "set both to on, in the server's configuration or for this user.",
                 )
             )
         return found
@@ -186,7 +187,7 @@ class PostgresLedger(Ledger):
     @override
     def renew(self, tokens: Sequence[Token]) -> Sequence[Renewal]:
         with self._renewals.connection() as db:
-            # Prepared at once: a fleet runs RENEW and REGISTER all day, and planning them costs the server more than running them.
+            # Prepared at the first call, as REGISTER is: a fleet runs both all day, and planning costs more than running.
             found = dict(db.execute(sql.RENEW, tokens_values(tokens) | self._lease, prepare=True).fetchall())
         return [Renewal(place in found, found.get(place)) for place in range(1, len(tokens) + 1)]
 
@@ -301,13 +302,13 @@ class PostgresLedger(Ledger):
             return db.execute(statement, values).rowcount
 
     def _write(self, statement: LiteralString, token: Token, values: Values) -> bool:
-        """Run one statement on the row of this token; return True, or False when the ledger refused it."""
+        """Run one statement on the row of this token; return whether the ledger granted it."""
         return self._tell(statement, mine_values(token) | values) == 1
 
     def _one(
         self, statement: LiteralString, values: Values, is_dead: Callable[[str], bool] = lambda _owner: False
     ) -> Row | None:
-        """Return the statement's row, or None; by default its owner is taken to live, as after a claim."""
+        """Return the statement's row, or None; by default the row's owner counts as alive, because it has just claimed it."""
         found = self._ask(statement, values | self._lease)
         return row_of(found[0], is_dead) if found else None
 

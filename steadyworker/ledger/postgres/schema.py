@@ -1,7 +1,7 @@
 """
 The PostgreSQL ledger's tables and statements.
 
-The server judges and writes every time (`clock_timestamp()`), so that no worker's clock decides anything.
+The server's clock gives and judges all times (`clock_timestamp()`), so that no worker's clock decides anything.
 The tables are in the first schema of the connection's search path; their names do not clash with another program's.
 
 Each write is one statement, and so one transaction.
@@ -18,7 +18,7 @@ SCHEMA_VERSION = 4
 """The version of the tables, raised with every change; a ledger of any other version is refused."""
 
 CREATE_LOCK = 0x53574C47
-"""The advisory lock of this database under which the tables are created: `SWLG`."""
+"""The advisory lock that a process holds while it creates the tables; its four bytes spell `SWLG`."""
 
 CREATE = (
     """
@@ -102,7 +102,7 @@ CREATE = (
 )
 CREATE_META = "INSERT INTO steadyworker_meta (ledger_id, schema) VALUES (%(ledger_id)s, %(schema)s)"
 TAKE_CREATE_LOCK = "SELECT pg_advisory_xact_lock(%(lock)s)"
-# By name in the catalogue, which is read again under the lock: `to_regclass` may return an older state.
+# This reads the catalogue itself, because `to_regclass` may return an older state when it is asked again under the lock.
 PLACE = """
     SELECT current_setting('server_encoding'), current_schema(), EXISTS (
         SELECT FROM pg_class WHERE relname = 'steadyworker_meta' AND pg_table_is_visible(oid)
@@ -123,7 +123,7 @@ def _after(seconds: LiteralString) -> LiteralString:
 
 
 _LEASE = f"lease_until = {_after('%(lease)s')}"
-# The order in which `rows.row_of` unpacks them.
+# In the order in which `rows.row_of` unpacks them.
 _COLUMNS = f"""
     namespace, queue, key, round, uid, state, body_sha256, hop, fence, owner,
     owner IS NULL OR {_NOW} > lease_until + make_interval(secs => %(margin)s),
@@ -211,7 +211,7 @@ RENEW = f"""
         AND job.state IN ('running', 'moving')
     RETURNING mine.place, job.cancel_reason
 """
-# `off` is the only level that does not wait for this server's disk.
+# `off` is the only level that does not wait for this server's disk, so it is replaced by `on` here.
 MAY_COMMIT = f"""
     {_committing("coalesce(nullif(current_setting('synchronous_commit'), 'off'), 'on')")}
     UPDATE steadyworker_jobs SET {_LEASE} FROM committed WHERE {_MINE} AND state = 'running'
@@ -243,7 +243,7 @@ MOVED = f"""
         END
     WHERE {_MINE} AND state = 'moving'
 """
-# If this write is lost, a row is kept longer: that is not worth a wait for the disk.
+# These two writes do not wait for the disk, because a row is only kept longer if one of them is lost.
 SETTLED_CONFIRMED = f"""
     {_committing("'off'")}
     UPDATE steadyworker_jobs
@@ -305,7 +305,7 @@ FORGET = f"""
             AND later.round = %(round)s + 1
     ))
 """
-# Rows that are being claimed are skipped: the claim clears `keep_until`.
+# Rows that are being claimed are skipped, because the claim clears `keep_until`.
 PURGE = f"""
     DELETE FROM steadyworker_jobs WHERE number IN (
         SELECT number FROM steadyworker_jobs WHERE keep_until <= {_NOW} LIMIT %(rows)s FOR UPDATE SKIP LOCKED

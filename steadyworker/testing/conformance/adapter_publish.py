@@ -129,7 +129,7 @@ class PublishPromises(AdapterBench):
         tape.stays(deliveries=1)
 
     def test_a_copy_of_a_message_that_was_taken_is_over_no_limit(self, adapter: Adapter) -> None:
-        """Another client may have sent a larger body; it is delivered whole, so that its dead letter is whole."""
+        """A larger body from another client is delivered whole, so that its dead letter is whole."""
         largest = adapter.capabilities.max_body
         if largest is None:
             pytest.skip("this broker takes any body")
