@@ -33,6 +33,8 @@ from steadyworker.errors import (
     SteadyWorkerError,
     Unsettled,
 )
+from steadyworker.system.leaving import leave
+from steadyworker.system.streams import open_standard_streams
 from steadyworker.telemetry.redaction import redact
 
 USAGE, DATA, UNAVAILABLE, INTERNAL, CONFIG = 64, 65, 69, 70, 78
@@ -160,4 +162,8 @@ def verbs(*, debug: bool) -> None:
 
 def main() -> None:
     """Entry point of the `steadyworker` command."""
-    verbs(prog_name="steadyworker")
+    open_standard_streams()
+    try:
+        verbs(prog_name="steadyworker")
+    except SystemExit as end:
+        leave(end.code if isinstance(end.code, int) else int(end.code is not None))

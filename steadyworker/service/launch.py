@@ -16,6 +16,8 @@ from steadyworker.service.assemble import Assembly, Plan, assemble, plan
 from steadyworker.service.monitor import Monitor
 from steadyworker.service.service import Service
 from steadyworker.slots.spare import Spare
+from steadyworker.system.leaving import awaited_threads, name_threads
+from steadyworker.system.streams import open_standard_streams
 from steadyworker.telemetry import logs
 from steadyworker.telemetry.logs import get_logger
 from steadyworker.telemetry.metrics import open_metrics
@@ -34,6 +36,7 @@ def run(
     Run these Workers in this process until a signal stops it, and return the exit code.
 
     Call it from the main thread, because only that thread can catch signals.
+    Your program may be kept alive by a thread that a handler has left behind: the log names such threads.
     If a setting or a check is wrong in a way that no retry can heal, the remedy is logged and 78 is returned.
 
     Args:
@@ -47,7 +50,10 @@ def run(
     Raises:
         RuntimeError: The caller is not the main thread.
     """
-    return launch(workers, {"broker": broker, "ledger": ledger, **settings}, config_file, listeners)
+    before = awaited_threads()
+    code = launch(workers, {"broker": broker, "ledger": ledger, **settings}, config_file, listeners)
+    name_threads("threads_awaited", [each for each in awaited_threads() if each not in before])
+    return code
 
 
 def launch(
@@ -62,6 +68,7 @@ def launch(
         raise RuntimeError(
             "Expected a call of run from the main thread, got another thread: only the main thread can catch signals."
         )
+    open_standard_streams()
     try:
         options = resolve.load(settings, os.environ, Path.cwd(), config_file)
     except ConfigError as error:

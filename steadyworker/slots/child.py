@@ -9,7 +9,7 @@ A child ends in these ways, whatever its handler does:
 
 | the worker process | the child |
 |---|---|
-| sends Close | calls `teardown` and exits |
+| sends Close | calls `teardown` and exits, without threads that take longer than 1 s |
 | sends Stop, hard | raises Interrupt in the handler; the worker process kills a child that does not end |
 | is gone | PDEATHSIG kills the child; the guard (`guard.py`) kills the rest of its session |
 | is silent for 60 s (frozen) | ends the run as Interrupted, and kills its own session |
@@ -60,6 +60,7 @@ from steadyworker.slots.frames import (
     over,
     packed,
 )
+from steadyworker.system.leaving import leave
 from steadyworker.system.procfs import end_own_session
 from steadyworker.telemetry import logs
 from steadyworker.worker import load_worker
@@ -245,7 +246,7 @@ def main() -> None:
     watch_for_stacks_signal()
     with suppress(OSError, AttributeError):  # standard output may be closed, or an object without line buffering
         sys.stdout.reconfigure(line_buffering=True)  # type: ignore[union-attr]
-    sys.exit(child.live())
+    leave(child.live())
 
 
 def _die_with(parent: int) -> None:

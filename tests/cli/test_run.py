@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import signal
 import subprocess
 import sys
@@ -52,6 +53,25 @@ from own import Exports as Those
 
 class Exports(Those):
     isolation = "process"
+
+    def handle(self, job):
+        print("a line that must not go to another file")
+        super().handle(job)
+"""
+
+_POOL = """
+import time
+from concurrent.futures import ThreadPoolExecutor
+from steadyworker import Job, Worker
+
+class Pooled(Worker):
+    queue = "pooled"
+    time_limit = 60
+    isolation = "thread"
+
+    def handle(self, job: Job) -> None:
+        ThreadPoolExecutor(1, "busy").submit(time.sleep, 50)
+        ThreadPoolExecutor(1, "idle").submit(abs, -1).result()
 """
 
 _THREADS = """
@@ -208,6 +228,31 @@ def test_modules_beside_the_workers_may_have_names_of_the_standard_library(town:
         )
         assert said.returncode == 0, said.stderr
     assert runs(town) == ["k-1 1 None"]
+
+
+def test_a_pool_that_a_thread_slot_has_left_behind_does_not_outlive_the_worker_process(town: Shell) -> None:
+    (town.folder / "app.py").write_text(_POOL)
+    town("send", "pooled", "{}")
+    began = time.monotonic()
+    said = town("run", "app:Pooled", "--max-jobs", "1")
+    assert time.monotonic() - began < 30
+    assert said.code == 0
+    assert "worker_stopped" in said.err
+    (line,) = [line for line in said.err.splitlines() if "threads_left_behind" in line]
+    assert json.loads(line)["threads"] == ["busy_0"]
+
+
+@pytest.mark.parametrize("closed", ["2>&-", "0<&- 1>&-", pytest.param("0<&- 1>&- 2>&-", marks=pytest.mark.slow)])
+def test_closed_standard_streams_are_no_obstacle(town: Shell, closed: str) -> None:
+    (town.folder / "m-17").touch()
+    (town.folder / "own.py").write_text(_APP)
+    (town.folder / "app.py").write_text(_OWN)
+    town("send", "exports", '{"merchant": "m-17"}', "--key", "k-1")
+    command = f"{sys.executable} -m steadyworker run app:Exports --max-jobs 1 --idle-exit 20 {closed}"
+    assert subprocess.run(command, shell=True, cwd=town.folder, env=town.environ, check=False).returncode == 0
+    assert runs(town) == ["k-1 1 None"]
+    (job,) = town("jobs", "--json").records
+    assert (job["state"], job["attempts"], job["crashes"]) == ("done", 0, 0)
 
 
 def test_a_setting_that_makes_no_sense_is_78(town: Shell) -> None:
