@@ -30,6 +30,7 @@ import socket
 import sys
 import threading
 import time
+from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 from queue import SimpleQueue
@@ -148,7 +149,11 @@ class Child:
             time.sleep(_GRACE_LOOK)
 
     def _hello(self) -> Hello:
-        while data := socket.recv_fds(self._wire, _CHUNK, _MOST_HELD)[0]:  # its descriptors stay open to the end
+        while True:
+            data, held, _flags, _address = socket.recv_fds(self._wire, _CHUNK, _MOST_HELD)
+            if not data:
+                break
+            _keep(held)
             for frame in self._frames.feed(data):
                 if isinstance(frame, Hello):
                     return frame
@@ -235,6 +240,7 @@ class _Upstream:
 def main() -> None:
     """Run a child process; the entry point."""
     wire = socket.socket(fileno=int(sys.argv[1]))
+    wire.set_inheritable(False)
     child = Child(wire, SystemClock())
     child.catch_signals()
     _let_copies_be_mortal()
@@ -279,6 +285,20 @@ def _let_copies_be_mortal() -> None:
         release()
 
     os.register_at_fork(before=hold, after_in_parent=release, after_in_child=be_mortal)
+
+
+def _keep(held: Sequence[int]) -> None:
+    """Hold these descriptors open to the end of this process, and of no other: a daemon would hold the owner's lock for months."""
+
+    def close() -> None:
+        for descriptor in held:
+            with suppress(OSError):
+                os.close(descriptor)
+
+    for descriptor in held:
+        os.set_inheritable(descriptor, False)  # noqa: FBT003 - its name in the standard library
+    if held:
+        os.register_at_fork(after_in_child=close)
 
 
 def _ignore(_signal: int, _frame: FrameType | None) -> None:
