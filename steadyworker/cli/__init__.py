@@ -27,6 +27,7 @@ from steadyworker.errors import (
     SteadyWorkerError,
     Unsettled,
 )
+from steadyworker.system.leaving import leave
 from steadyworker.text.redaction import redact
 
 NEGATIVE, USAGE, DATA, UNAVAILABLE, INTERNAL, OUTPUT, CONFIG, BROKEN_OFF = 1, 64, 65, 69, 70, 74, 78, 130
@@ -203,4 +204,7 @@ def verbs(*, debug: bool) -> None:
 def main() -> None:
     """Entry point of the `steadyworker` command."""
     prepare()
-    verbs(prog_name="steadyworker")
+    try:
+        verbs(prog_name="steadyworker")
+    except SystemExit as end:
+        leave(end.code if isinstance(end.code, int) else int(end.code is not None))

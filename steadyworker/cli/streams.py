@@ -9,6 +9,8 @@ import sys
 from contextlib import suppress
 from typing import Any, TextIO, cast
 
+from steadyworker.system.streams import open_standard_streams
+
 
 class OutputFailed(OSError):
     """Standard output could not be written; `by_reader` is true if the reader of a pipe has closed it."""
@@ -61,15 +63,9 @@ def prepare() -> None:
     """
     Make the standard streams safe to use.
 
-    Each one that the caller has closed (`>&-`) becomes the null device.
-    Else the next file that is opened would have that stream's number, and receive what is printed.
     A character that standard output cannot encode is printed as its escape.
     """
-    for number, name, mode in ((0, "stdin", "r"), (1, "stdout", "w"), (2, "stderr", "w")):
-        if getattr(sys, name) is None:
-            os.open(os.devnull, os.O_RDWR)  # receives the lowest free number, which is this one
-            os.set_inheritable(number, True)  # noqa: FBT003 - its name in the standard library; child processes need it too
-            setattr(sys, name, os.fdopen(number, mode, encoding="utf-8"))
+    open_standard_streams()
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="backslashreplace")
     sys.stdout, sys.stderr = cast(TextIO, _Output(sys.stdout)), cast(TextIO, _Errors(sys.stderr))

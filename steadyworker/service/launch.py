@@ -17,6 +17,8 @@ from steadyworker.service.assemble import Assembly, Plan, assemble, plan
 from steadyworker.service.monitor import Monitor
 from steadyworker.service.service import Service
 from steadyworker.slots.spare import Spare
+from steadyworker.system.leaving import awaited_threads, name_threads
+from steadyworker.system.streams import open_standard_streams
 from steadyworker.telemetry import logs
 from steadyworker.telemetry.logs import get_logger
 from steadyworker.telemetry.metrics import open_metrics
@@ -37,6 +39,7 @@ def run(
     Call it from the main thread, because only that thread can catch signals.
     It returns after a stop in which every job ended or was given back (exit code 0).
     After any other stop it raises SystemExit, so that a program that ends with `run(MyWorker)` has the right exit code.
+    A thread that a handler has left behind may keep your program alive: the log names such threads.
 
     Args:
         workers: Worker classes; two for one queue are refused.
@@ -51,7 +54,10 @@ def run(
             It is 78 if a setting or a check is wrong in a way that no retry can heal; the log has the remedy.
         RuntimeError: The caller is not the main thread.
     """
-    if code := launch(workers, {"broker": broker, "ledger": ledger, **settings}, config_file, listeners):
+    before = awaited_threads()
+    code = launch(workers, {"broker": broker, "ledger": ledger, **settings}, config_file, listeners)
+    name_threads("threads_awaited", [each for each in awaited_threads() if each not in before])
+    if code:
         raise SystemExit(code)
 
 
@@ -71,6 +77,7 @@ def launch(
         raise RuntimeError(
             "Expected a call of run from the main thread, got another thread: only the main thread can catch signals."
         )
+    open_standard_streams()
     try:
         options = resolve.load(settings, os.environ, Path.cwd(), config_file)
     except ConfigError as error:

@@ -9,7 +9,7 @@ A child ends in these ways, whatever its handler does:
 
 | the worker process | the child |
 |---|---|
-| sends Close | calls `teardown` and exits |
+| sends Close | calls `teardown` and exits, without threads that take longer than 1 s |
 | sends Stop, hard | raises Interrupt in the handler; the worker process kills a child that does not end |
 | is gone | PDEATHSIG kills the child; the guard (`guard.py`) kills the rest of its session |
 | is silent for 60 s (frozen) | ends the run as Interrupted, and kills its own session |
@@ -30,6 +30,7 @@ import socket
 import sys
 import threading
 import time
+from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 from queue import SimpleQueue
@@ -63,6 +64,7 @@ from steadyworker.slots.frames import (
     packed,
 )
 from steadyworker.slots.inherited import take_settings
+from steadyworker.system.leaving import leave
 from steadyworker.system.procfs import end_own_session
 from steadyworker.telemetry import logs
 from steadyworker.worker import load_worker
@@ -160,7 +162,11 @@ class Child:
             sys.__unraisablehook__(unraisable)
 
     def _hello(self) -> Hello:
-        while data := socket.recv_fds(self._wire, _CHUNK, _MOST_HELD)[0]:  # its descriptors stay open to the end
+        while True:
+            data, held, _flags, _address = socket.recv_fds(self._wire, _CHUNK, _MOST_HELD)
+            if not data:
+                break
+            _keep(held)
             for frame in self._frames.feed(data):
                 if isinstance(frame, Hello):
                     return frame
@@ -247,6 +253,7 @@ class _Upstream:
 def main() -> None:
     """Run a child process; the entry point."""
     wire = socket.socket(fileno=int(sys.argv[1]))
+    wire.set_inheritable(False)
     child = Child(wire, SystemClock())
     child.catch_signals()
     _let_copies_be_mortal()
@@ -258,7 +265,7 @@ def main() -> None:
     watch_for_stacks_signal()
     with suppress(OSError, AttributeError):  # standard output may be closed, or an object without line buffering
         sys.stdout.reconfigure(line_buffering=True)  # type: ignore[union-attr]
-    sys.exit(child.live())
+    leave(child.live())
 
 
 def _die_with(parent: int) -> None:
@@ -291,6 +298,20 @@ def _let_copies_be_mortal() -> None:
         release()
 
     os.register_at_fork(before=hold, after_in_parent=release, after_in_child=be_mortal)
+
+
+def _keep(held: Sequence[int]) -> None:
+    """Hold these descriptors open to the end of this process, and of no other: a daemon would hold the owner's lock for months."""
+
+    def close() -> None:
+        for descriptor in held:
+            with suppress(OSError):
+                os.close(descriptor)
+
+    for descriptor in held:
+        os.set_inheritable(descriptor, False)  # noqa: FBT003 - its name in the standard library
+    if held:
+        os.register_at_fork(after_in_child=close)
 
 
 def _ignore(_signal: int, _frame: FrameType | None) -> None:

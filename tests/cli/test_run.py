@@ -54,6 +54,25 @@ from own import Exports as Those
 
 class Exports(Those):
     isolation = "process"
+
+    def handle(self, job):
+        print("a line that must not go to another file")
+        super().handle(job)
+"""
+
+_POOL = """
+import time
+from concurrent.futures import ThreadPoolExecutor
+from steadyworker import Job, Worker
+
+class Pooled(Worker):
+    queue = "pooled"
+    time_limit = 60
+    isolation = "thread"
+
+    def handle(self, job: Job) -> None:
+        ThreadPoolExecutor(1, "busy").submit(time.sleep, 50)
+        ThreadPoolExecutor(1, "idle").submit(abs, -1).result()
 """
 
 _THREADS = """
@@ -117,16 +136,6 @@ def test_a_start_that_is_refused_leaves_no_child(town: Shell, monkeypatch: pytes
     assert said.exit_code == 78
     assert len(made) == 1
     assert set(psutil.Process().children()) <= before
-
-
-def test_it_runs_with_its_standard_streams_closed(shell: Shell) -> None:
-    """Its child processes need them too: a file of theirs with such a number would receive what is printed."""
-    assert shell("send", "app:Exports", '{"merchant": "m"}').code == 0
-    command = f"{sys.executable} -m steadyworker run app:Exports --max-jobs 1 --idle-exit 20 0<&- 1>&- 2>&-"
-    ran = subprocess.run(["bash", "-c", command], cwd=shell.folder, env=shell.environ, timeout=60, check=False)
-    assert ran.returncode == 0
-    (job,) = shell("jobs", "--json").records
-    assert (job["state"], job["crashes"]) == ("done", 0)
 
 
 def test_threads_need_no_child(town: Shell) -> None:
@@ -263,6 +272,31 @@ def test_modules_beside_the_workers_may_have_names_of_the_standard_library(town:
         )
         assert said.returncode == 0, said.stderr
     assert runs(town) == ["k-1 1 None"]
+
+
+def test_a_pool_that_a_thread_slot_has_left_behind_does_not_outlive_the_worker_process(town: Shell) -> None:
+    (town.folder / "app.py").write_text(_POOL)
+    town("send", "pooled", "{}")
+    began = time.monotonic()
+    said = town("run", "app:Pooled", "--max-jobs", "1")
+    assert time.monotonic() - began < 30
+    assert said.code == 0
+    assert "worker_stopped" in said.err
+    (line,) = [line for line in said.err.splitlines() if "threads_left_behind" in line]
+    assert json.loads(line)["threads"] == ["busy_0"]
+
+
+@pytest.mark.parametrize("closed", ["2>&-", "0<&- 1>&-", pytest.param("0<&- 1>&- 2>&-", marks=pytest.mark.slow)])
+def test_closed_standard_streams_are_no_obstacle(town: Shell, closed: str) -> None:
+    (town.folder / "m-17").touch()
+    (town.folder / "own.py").write_text(_APP)
+    (town.folder / "app.py").write_text(_OWN)
+    town("send", "exports", '{"merchant": "m-17"}', "--key", "k-1")
+    command = f"{sys.executable} -m steadyworker run app:Exports --max-jobs 1 --idle-exit 20 {closed}"
+    assert subprocess.run(command, shell=True, cwd=town.folder, env=town.environ, check=False).returncode == 0
+    assert runs(town) == ["k-1 1 None"]
+    (job,) = town("jobs", "--json").records
+    assert (job["state"], job["attempts"], job["crashes"]) == ("done", 0, 0)
 
 
 def test_a_setting_that_makes_no_sense_is_78(town: Shell) -> None:

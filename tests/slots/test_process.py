@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import subprocess
@@ -311,6 +312,18 @@ def test_close_tears_down_and_by_force_when_it_must(rig: MakeRig, tmp_path: Path
     assert time.monotonic() - began < SOON
     assert slot.next(Ended) == Ended(0, fence, Interrupted(), slot.heard[-1].seconds, killed=True)  # type: ignore[union-attr]
     assert not (tmp_path / "other").exists()
+
+
+def test_a_thread_that_a_job_has_left_behind_is_named_and_does_not_delay_a_stop(
+    rig: MakeRig, capfd: pytest.CaptureFixture[str]
+) -> None:
+    slot = rig().start()
+    assert slot.ended("leave_threads").outcome == Done()
+    began = time.monotonic()
+    slot.slot.close(20)
+    assert time.monotonic() - began < 10
+    (line,) = [line for line in capfd.readouterr().err.splitlines() if "threads_left_behind" in line]
+    assert json.loads(line)["threads"] == ["the users own"]
 
 
 def test_close_is_safe_before_start_and_while_warming(rig: MakeRig) -> None:

@@ -9,7 +9,9 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -263,6 +265,21 @@ class Modes(Worker[Asked, int]):
         assert signal.getsignal(signal.SIGALRM) is signal.SIG_DFL
         assert not signal.pthread_sigmask(signal.SIG_BLOCK, ())
         os.kill(os.getpid(), signal.SIGQUIT)  # writes the stacks
+
+    def leave_daemons(self, job: Job[Asked, int]) -> None:
+        """Two that have left the session: a copy of this process, and a program that was started in C."""
+        if (copy := os.fork()) == 0:
+            os.setsid()
+            if os.fork() == 0:
+                time.sleep(60)
+            os._exit(0)
+        os.waitpid(copy, 0)
+        os.system("setsid sleep 60 &")
+
+    def leave_threads(self, job: Job[Asked, int]) -> None:
+        """One that Python waits for; and a pool without work, which ends by itself."""
+        ThreadPoolExecutor(1).submit(abs, -1).result()
+        threading.Thread(target=time.sleep, args=(60,), name="the users own").start()
 
     def log_line(self, job: Job[Asked, int]) -> None:
         job.log.info("hello", merchant="m-17")
