@@ -22,11 +22,19 @@ from steadyworker.adapter import OutgoingMessage, Target
 from steadyworker.backends.connections import Connections, Line, line_of
 from steadyworker.config.resolve import Options, load
 from steadyworker.delivery import KEY, ROUND
-from steadyworker.errors import BadPayload, BrokerUnavailable, PublishFailed, SendError, delay_in_seconds
+from steadyworker.errors import (
+    BadPayload,
+    BrokerUnavailable,
+    NotPublished,
+    PublishFailed,
+    SendError,
+    delay_in_seconds,
+)
 from steadyworker.ledger.base import Row
 from steadyworker.names import normal_key
 from steadyworker.outcome import JobState
 from steadyworker.text.plain_text import plain_text, surrogate_in
+from steadyworker.units import parse_seconds
 from steadyworker.worker import Worker
 
 P = TypeVar("P")
@@ -98,7 +106,7 @@ class Client:
         payload: P,
         *,
         key: str | None = None,
-        delay: float | timedelta = 0,
+        delay: float | timedelta | str = 0,
         headers: Mapping[str, str] | None = None,
         again: bool = False,
     ) -> str: ...
@@ -109,7 +117,7 @@ class Client:
         payload: object,
         *,
         key: str | None = None,
-        delay: float | timedelta = 0,
+        delay: float | timedelta | str = 0,
         headers: Mapping[str, str] | None = None,
         again: bool = False,
     ) -> str: ...
@@ -119,7 +127,7 @@ class Client:
         payload: object,
         *,
         key: str | None = None,
-        delay: float | timedelta = 0,
+        delay: float | timedelta | str = 0,
         headers: Mapping[str, str] | None = None,
         again: bool = False,
     ) -> str:
@@ -131,12 +139,12 @@ class Client:
             payload: The job's payload; for a queue's name, or a payload type of `bytes`, bytes are sent unchanged.
             key: The name of this piece of work; generated if it is not given.
                 A key that is not a plain name is replaced by `h-` and its SHA-256, and that key is returned.
-            delay: The least number of seconds, or a timedelta, until the job may start.
+            delay: The least time until the job may start: seconds, a timedelta, or a text such as "1h".
             headers: Your own headers for the handler; names that begin with `sw-` are reserved for SteadyWorker.
             again: Run the job even if the ledger has a record of this key: as the round after its last one.
 
         Raises:
-            SendError: The broker did not confirm the message, which may or may not have arrived.
+            SendError: The broker did not confirm the message; the text says whether it may have arrived.
                 Send it again with the same key.
             BadPayload: The payload is not of the Worker's payload type, or is too large.
             ConfigError: The Worker, the queue's name, or a setting is not valid.
@@ -152,7 +160,7 @@ class Client:
         payload: P,
         *,
         key: str | None = None,
-        delay: float | timedelta = 0,
+        delay: float | timedelta | str = 0,
         headers: Mapping[str, str] | None = None,
         again: bool = False,
     ) -> str: ...
@@ -163,7 +171,7 @@ class Client:
         payload: object,
         *,
         key: str | None = None,
-        delay: float | timedelta = 0,
+        delay: float | timedelta | str = 0,
         headers: Mapping[str, str] | None = None,
         again: bool = False,
     ) -> str: ...
@@ -173,7 +181,7 @@ class Client:
         payload: object,
         *,
         key: str | None = None,
-        delay: float | timedelta = 0,
+        delay: float | timedelta | str = 0,
         headers: Mapping[str, str] | None = None,
         again: bool = False,
     ) -> str:
@@ -189,7 +197,7 @@ class Client:
         to: type[Worker[Any, Any]] | str,
         payload: object,
         key: str | None,
-        delay: float | timedelta,
+        delay: float | timedelta | str,
         headers: Mapping[str, str] | None,
         again: bool,  # noqa: FBT001 - positional, for to_thread
     ) -> str:
@@ -208,7 +216,9 @@ class Client:
             if again and links.knows(line) and (last := links.last_round(line, name)) is not None:
                 outgoing = replace(outgoing, headers={**outgoing.headers, ROUND: str(last + 1)})
             adapter.publish(outgoing)
-        except (PublishFailed, BrokerUnavailable) as error:
+        except (NotPublished, BrokerUnavailable) as error:
+            raise SendError(f"{error} The job {name!r} was not sent.") from error
+        except PublishFailed as error:
             raise SendError(
                 f"{error} The job may or may not have arrived: send it again with the same key, {name!r}."
             ) from error
@@ -249,7 +259,9 @@ class Client:
             conflicts=row.conflicts,
         )
 
-    def cancel(self, worker: type[Worker[Any, Any]] | str, key: str, reason: str) -> JobState | None:
+    def cancel(
+        self, worker: type[Worker[Any, Any]] | str, key: str, reason: str = "no reason was given"
+    ) -> JobState | None:
         """
         Cancel the job of this key (its last round), and return its state, or None if the ledger had no record of it.
 
@@ -288,6 +300,14 @@ class Client:
     ) -> None:
         self.close()
 
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        await asyncio.to_thread(self.close)
+
     def _connected(self) -> Connections:
         if self._closed:
             raise RuntimeError("Expected an open Client, got one that is closed: make a new one.")
@@ -299,14 +319,14 @@ class Client:
 
 
 def message(
-    line: Line, payload: object, *, key: str | None, delay: float | timedelta, headers: Mapping[str, str]
+    line: Line, payload: object, *, key: str | None, delay: float | timedelta | str, headers: Mapping[str, str]
 ) -> OutgoingMessage:
     """
     Return the checked message that `Client.send` publishes, with a generated key if none is given.
 
     Raises BadPayload, ConfigError, ValueError and TypeError as `Client.send` does.
     """
-    wait = delay_in_seconds(delay)
+    wait = _delay(delay)
     raw = isinstance(line.opened_as, str) and isinstance(payload, bytes)
     body = payloads.encode(payload, bytes if raw else line.payload_type)
     name = _key(key, headers, line.key_header)
@@ -314,8 +334,19 @@ def message(
     return OutgoingMessage(to, body, _headers(headers, line.key_header, name), delay=wait, message_id=name, first=True)
 
 
+def _delay(delay: float | timedelta | str) -> float:
+    try:
+        return delay_in_seconds(parse_seconds(delay))
+    except ValueError:
+        raise ValueError(
+            f"Expected a delay of 0 seconds to ten years, a timedelta, or a text such as '1h', got {delay!r}."
+        ) from None
+
+
 def _key(key: str | None, headers: Mapping[str, str], key_header: str | None) -> str:
     named = headers.get(key_header) if key_header else None
+    if key is not None and not isinstance(key, str):
+        raise TypeError(f"Expected a key of text, got {key!r}: write str({key!r}).")
     if key is not None and named is not None and normal_key(key) != normal_key(named):
         raise ValueError(f"Expected one key, got {key!r} and header {key_header} = {named!r}: give one of them.")
     chosen = key if key is not None else named

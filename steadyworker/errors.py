@@ -9,7 +9,7 @@ Every exception that SteadyWorker raises or handles.
         └── SteadyWorkerError
             ├── ConfigError          a wrong setting, a failed check or a refused login: exit code 78, with findings
             ├── UnknownQueue         neither the broker nor the ledger has a queue of this name
-            ├── SendError            the message may or may not have arrived: send again with the same key
+            ├── SendError            the message was not sent, or may or may not have arrived: send again with the same key
             ├── BadPayload           the payload does not decode: becomes the dead letter's reason
     XX            ├── Outcomes that a handler raises
             │   ├── Retry            counts an attempt; the job comes again
@@ -18,7 +18,8 @@ Every exception that SteadyWorker raises or handles.
             ├── Adapter errors
             │   ├── BrokerUnavailable  the broker is not reachable: the adapter keeps trying
             │   ├── PublishFailed      not confirmed, may or may not have arrived: publish again
-            │   │   └── TargetMissing  the queue does not exist, or is full
+            │   │   └── NotPublished   certainly not published: nothing of it has left this process, or no queue took it
+            │   │       └── TargetMissing  the queue does not exist, or is full
             │   ├── StaleDelivery      the delivery is of an earlier epoch and cannot be settled
             │   └── Unsettled          the settlement's result is unknown: its epoch ends
             └── Ledger errors
@@ -70,7 +71,7 @@ class UnknownQueue(SteadyWorkerError):
 
 
 class SendError(SteadyWorkerError):
-    """A message that was not confirmed: it may or may not have arrived; send it again with the same key."""
+    """A message that was not confirmed: it was not sent, or may or may not have arrived; send it again with the same key."""
 
 
 class BadPayload(SteadyWorkerError):
@@ -170,7 +171,11 @@ class PublishFailed(SteadyWorkerError):
     """A message that the broker did not confirm: it may or may not be in the queue; publish it again."""
 
 
-class TargetMissing(PublishFailed):
+class NotPublished(PublishFailed):
+    """A message that is certainly not in the queue: there was no connection to send it on, or no queue took it."""
+
+
+class TargetMissing(NotPublished):
     """A message that was not published, because its queue is missing or full; the original stays un-acknowledged."""
 
 

@@ -14,6 +14,7 @@ from typing import NoReturn
 
 PLAIN_KEY = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:-]{0,199}")
 _UNSAFE = re.compile(r"[^A-Za-z0-9._-]")
+_ROUND = re.compile(r"\.r\d+$")
 _NAME_BYTES = 100
 _NAME_HEAD = 60
 
@@ -61,10 +62,11 @@ def file_name(key: str, round_: int = 0) -> str:
 
     A key of at most 100 bytes stays unchanged if it begins with an ASCII letter or digit, and has only these and `._-`.
     Any other key becomes its first 60 characters, with `_` for unsafe ones, then `-` and 12 hex digits of its SHA-256.
+    The same holds for a key that ends like a round, such as `x.r1`: no two jobs have one name.
     A round above 0 is appended: `.r1` after the first replay.
     """
     safe = key
-    if _UNSAFE.search(key) or len(key.encode()) > _NAME_BYTES or not key[:1].isalnum():
+    if _ROUND.search(key) or _UNSAFE.search(key) or len(key.encode()) > _NAME_BYTES or not key[:1].isalnum():
         digest = hashlib.sha256(key.encode("utf-8", "surrogatepass")).hexdigest()[:12]
         safe = f"{_UNSAFE.sub('_', key)[:_NAME_HEAD].lstrip('.') or 'key'}-{digest}"
     return f"{safe}.r{round_}" if round_ else safe

@@ -8,6 +8,7 @@ A rule converts a written value to the one that is used, or raises ValueError.
 from __future__ import annotations
 
 import difflib
+import inspect
 import sys
 import typing
 from collections.abc import Callable, Iterator, Mapping
@@ -19,11 +20,11 @@ from typing_extensions import TypeVar
 
 from steadyworker import payload
 from steadyworker.adapter import QueueSpec
-from steadyworker.errors import ConfigError, seconds
+from steadyworker.errors import ConfigError
 from steadyworker.names import QUEUE_NAME
 from steadyworker.retry import RetryPolicy
 from steadyworker.system.procfs import cgroup_limit
-from steadyworker.units import parse_size
+from steadyworker.units import parse_seconds, parse_size
 from steadyworker.worker import C, P, Worker, is_worker
 
 _AUTO_SHARE = 0.8
@@ -95,6 +96,7 @@ def spec_of(cls: type[Worker[Any, Any]], overrides: Mapping[str, object] = _NOTH
     if cls.handle is Worker.handle:
         hint = f"rename {written['handle']!r} to 'handle'" if "handle" in written else "write `def handle(self, job)`"
         raise ConfigError(f"{cls.__qualname__} has no handle: {hint}.")
+    _check_methods(cls)
     check = Check(cls.__qualname__)
     queue = check("queue", given("queue"), queue_name)
     concurrency = check("concurrency", given("concurrency"), at_least_one)
@@ -136,6 +138,41 @@ def misspelt(cls: type[Worker[Any, Any]]) -> Iterator[tuple[str, str]]:
 def _settable() -> set[str]:
     """Return the names of the attributes that a Worker class or a configuration file can set."""
     return {field.name for field in fields(WorkerSpec)} - {"target", "cls"}
+
+
+def _check_methods(cls: type[Worker[Any, Any]]) -> None:
+    """Raise ConfigError for methods that no slot could call: it would be found only when the first job fails."""
+    name = cls.__qualname__
+    if not _accepts(cls):
+        raise ConfigError(
+            f"Expected {name} to be made without arguments, got __init__{inspect.signature(cls)}: "
+            "prepare what its jobs share in `def setup(self)`."
+        )
+    for method, arguments in (("handle", ("job",)), ("setup", ()), ("teardown", ())):
+        function = inspect.getattr_static(cls, method)
+        plain = not isinstance(function, staticmethod | classmethod)
+        called = getattr(cls, method)
+        if not _accepts(called, *("self",) * plain, *arguments):
+            wanted = ", ".join(("self", *arguments))
+            raise ConfigError(
+                f"Expected {name}.{method}({wanted}), got {method}{inspect.signature(called)}: write `def {method}({wanted})`."
+            )
+        if inspect.isgeneratorfunction(called) or inspect.isasyncgenfunction(called):
+            raise ConfigError(
+                f"Expected {name}.{method} to be a function, got a generator, of which nothing would run: remove `yield`."
+            )
+
+
+def _accepts(function: Callable[..., object], *arguments: object) -> bool:
+    try:
+        signature = inspect.signature(function)
+    except (ValueError, TypeError):  # written in C, or made by a decorator: the first call shows it
+        return True
+    try:
+        signature.bind(*arguments)
+    except TypeError:
+        return False
+    return True
 
 
 def payload_type(cls: type[Worker[Any, Any]]) -> Any:
@@ -230,13 +267,16 @@ class Check:
 
 
 def duration(value: Any) -> float | None:
-    """Return seconds above 0 from seconds or a timedelta; None means no limit."""
-    number = seconds(value)
-    if number is None:
+    """Return seconds above 0 from seconds, a timedelta, or a text such as "3h"; None means no limit."""
+    if value is None:
         return None
-    if isinstance(number, bool) or not isinstance(number, int | float) or not 0 < number < float("inf"):
-        raise ValueError("Expected seconds above 0, a timedelta, or None.")
-    return float(number)
+    try:
+        number = parse_seconds(value)
+    except ValueError:
+        number = 0.0
+    if number <= 0:
+        raise ValueError("Expected seconds above 0, a timedelta, a text such as '3h', or None.")
+    return number
 
 
 def stall(value: Any) -> float | None:

@@ -15,6 +15,8 @@ _LONGEST = 1e9  # the system's calls for waiting take not many more
 _SECONDS = {"ms": 0.001, "s": 1.0, "sec": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0, "d": 86400.0}
 _DURATION = re.compile(r"(\d+(?:\.\d+)?)\s*(ms|sec|s|min|m|h|d)\s*", re.IGNORECASE)
 
+EXPECTED = "Expected seconds, a timedelta, or a text such as '90s' or '1h 30m'"
+
 
 def parse_size(text: str) -> int:
     """Return the bytes of `2 GiB`, `512MB`, `1.5g` or plain digits; raise ValueError for anything else."""
@@ -45,13 +47,18 @@ def parse_seconds(value: Any) -> float:
 
     Raises ValueError for anything else, including negative numbers and those over 1e9, which is 31 years.
     """
+    if isinstance(value, bool):
+        raise ValueError(f"{EXPECTED}, got {value!r}.")  # noqa: TRY004 - one error for every wrong value
     if isinstance(value, timedelta):
         value = value.total_seconds()
     if isinstance(value, str):
         text = value.strip()
         if text and not _DURATION.sub("", text):
             value = sum(float(number) * _SECONDS[unit.lower()] for number, unit in _DURATION.findall(text))
-    number = msgspec.convert(value, float, strict=False)
+    try:
+        number = msgspec.convert(value, float, strict=False)
+    except msgspec.ValidationError:
+        number = -1.0
     if not 0 <= number <= _LONGEST:
-        raise ValueError(f"Expected a duration from 0 to {_LONGEST:g} seconds, got {number:g}.")
+        raise ValueError(f"{EXPECTED}, got {value!r}.")
     return number

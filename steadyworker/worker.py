@@ -35,7 +35,7 @@ class Worker(Generic[P, C]):
 
     Attributes:
         queue: The queue whose messages are this Worker's jobs.
-        time_limit: Seconds (or a timedelta) that one run may take.
+        time_limit: Seconds (or a timedelta, or a text such as "3h") that one run may take.
             Required; None means no limit.
             The handler gets `Interrupt` 10 s before the limit, but not before 80 % of it, and is killed at the limit.
         concurrency: The number of slots, and so of jobs that one worker process runs at a time.
@@ -54,10 +54,10 @@ class Worker(Generic[P, C]):
     """
 
     queue: ClassVar[str]
-    time_limit: ClassVar[float | timedelta | None]
+    time_limit: ClassVar[float | timedelta | str | None]
     concurrency: ClassVar[int] = 1
     retry: ClassVar[RetryPolicy] = RetryPolicy()
-    stall_limit: ClassVar[float | timedelta | None] = None
+    stall_limit: ClassVar[float | timedelta | str | None] = None
     memory_limit: ClassVar[int | str | None] = "auto"
     isolation: ClassVar[Literal["process", "thread"]] = "process"
     jobs_per_child: ClassVar[int | None] = None

@@ -17,8 +17,9 @@ from typing import Any
 import pytest
 
 from steadyworker.adapter import Delivered, Signal
+from steadyworker.backends.connections import line_of
 from steadyworker.backends.opening import namespace_of, open_adapter_for, open_ledger
-from steadyworker.client import Client
+from steadyworker.client import Client, message
 from steadyworker.config.resolve import Options, load
 from steadyworker.delivery import Delivery, Settle
 from steadyworker.errors import BadPayload, ConfigError, SendError, UnknownQueue
@@ -375,3 +376,55 @@ def test_a_broker_that_cannot_be_reached_is_a_send_error_with_the_key(tmp_path: 
     place = Place(load({"broker": f"sqlite:{tmp_path}/file/broker.db", "state_dir": str(tmp_path)}, {}, tmp_path))
     with place.client() as client, pytest.raises(SendError, match="k-1"):
         client.send(Exports, Request("m"), key="k-1")
+
+
+def test_a_cancel_needs_no_reason(place: Place) -> None:
+    place.run("exports", "k")
+    with place.client() as client:
+        client.cancel(Exports, "k")
+        status = client.status(Exports, "k")
+    assert status is not None
+    assert status.state is JobState.RUNNING
+
+
+def test_a_client_is_an_asynchronous_context_too(place: Place) -> None:
+    async def send() -> Client:
+        async with place.client() as client:
+            assert await client.asend(Exports, Request("a"), key="k") == "k"
+        return client
+
+    closed = asyncio.run(send())
+    with pytest.raises(RuntimeError, match="an open Client"):
+        closed.send(Exports, Request("a"))
+
+
+@pytest.mark.parametrize(
+    ("to", "arguments", "error", "said"),
+    [
+        (Exports(), {}, TypeError, "got an instance of Exports: pass Exports itself"),
+        ("app:Exports", {}, ConfigError, r"got 'app:Exports': pass the class \(`from app import Exports`\)"),
+        (Exports, {"key": 17}, TypeError, r"a key of text, got 17: write str\(17\)"),
+        (Exports, {"delay": "soon"}, ValueError, "a text such as '1h', got 'soon'"),
+        (Exports, {"delay": None}, ValueError, "a text such as '1h', got None"),
+        (Exports, {"delay": True}, ValueError, "a text such as '1h', got True"),
+    ],
+)
+def test_a_wrong_argument_is_named_with_what_to_pass(
+    place: Place, to: Any, arguments: dict[str, Any], error: type[Exception], said: str
+) -> None:
+    with place.client() as client, pytest.raises(error, match=said):
+        client.send(to, Request("a"), **arguments)
+
+
+def test_a_delay_may_be_a_text(place: Place) -> None:
+    line = line_of(Exports, place.options)
+    assert message(line, Request("a"), key="k", delay="1h 30m", headers={}).delay == 5400
+    assert message(line, Request("a"), key="k", delay="60", headers={}).delay == 60
+
+
+@pytest.mark.parametrize("url", ["amqp://127.0.0.1:1/", "amqp://no-such-host.invalid/"], ids=["refused", "unknown"])
+def test_a_broker_that_cannot_be_reached_says_that_the_job_was_not_sent(place: Place, url: str) -> None:
+    client = Client(url, ledger=place.options.ledger)
+    with client, pytest.raises(SendError, match="The job 'k' was not sent") as raised:
+        client.send("exports", {}, key="k")
+    assert "may or may not" not in str(raised.value)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import subprocess
 import sys
 from datetime import timedelta
@@ -11,6 +12,7 @@ from typing import Any, Generic, TypeVar
 import pytest
 
 from steadyworker import ConfigError, Job, RetryPolicy, Worker
+from steadyworker.names import file_name
 from steadyworker.spec import checkpoint_type, payload_type, spec_of
 from steadyworker.system.procfs import cgroup_limit
 from steadyworker.units import count_text, parse_size, size_text
@@ -91,8 +93,11 @@ def test_the_declared_types_are_found_through_every_base(cls: Any, payload: Any,
     [
         ({"queue": "a b"}, "Plain.queue: Expected a queue name that matches"),
         ({"queue": ""}, "Plain.queue: Expected a text that is not empty. Got ''."),
-        ({"time_limit": 0}, "Plain.time_limit: Expected seconds above 0, a timedelta, or None. Got 0."),
-        ({"time_limit": "1h"}, "Plain.time_limit: Expected seconds above 0"),
+        (
+            {"time_limit": 0},
+            "Plain.time_limit: Expected seconds above 0, a timedelta, a text such as '3h', or None. Got 0.",
+        ),
+        ({"time_limit": "soon"}, "Plain.time_limit: Expected seconds above 0"),
         ({"stall_limit": float("inf")}, "Plain.stall_limit: Expected seconds above 0"),
         (
             {"stall_limit": 0.2},
@@ -160,6 +165,69 @@ def test_a_misspelt_queue_or_handle_is_named() -> None:
         spec_of(NoQueue)
     with pytest.raises(ConfigError, match="NoHandle has no handle: rename 'handel' to 'handle'"):
         spec_of(NoHandle)
+
+
+@pytest.mark.parametrize(
+    ("attributes", "said"),
+    [
+        (
+            {"__init__": lambda self, db: None},
+            r"made without arguments, got __init__\(db\): prepare .* in `def setup\(self\)`",
+        ),
+        (
+            {"handle": lambda self: None},
+            r"Odd.handle\(self, job\), got handle\(self\): write `def handle\(self, job\)`",
+        ),
+        ({"handle": lambda self, job, more: None}, r"got handle\(self, job, more\)"),
+        ({"handle": lambda self, *, job: None}, r"got handle\(self, \*, job\)"),
+        ({"setup": lambda self, db: None}, r"Odd.setup\(self\), got setup\(self, db\)"),
+        ({"teardown": lambda: None}, r"Odd.teardown\(self\), got teardown\(\)"),
+        ({"handle": lambda self, job: (yield)}, "to be a function, got a generator, of which nothing would run"),
+    ],
+)
+def test_methods_that_no_slot_could_call_are_refused_when_the_class_is_checked(
+    attributes: dict[str, object], said: str
+) -> None:
+    fine = {"queue": "odd", "time_limit": 1, "handle": lambda self, job: None}
+    with pytest.raises(ConfigError, match=said):
+        spec_of(type("Odd", (Worker,), fine | attributes), {"isolation": "thread"})
+
+
+@pytest.mark.parametrize(
+    "handle",
+    [
+        lambda self, job: None,
+        lambda self, job, more=1: None,
+        lambda *arguments: None,
+        staticmethod(lambda job: None),
+        classmethod(lambda cls, job: None),
+        functools.partialmethod(lambda self, more, job: None, 1),
+        print,
+    ],
+)
+def test_every_handler_that_can_be_called_with_a_job_is_accepted(handle: object) -> None:
+    odd = type("Odd", (Worker,), {"queue": "odd", "time_limit": 1, "handle": handle})
+    assert spec_of(odd, {"isolation": "thread"}).cls is odd
+
+
+def test_durations_of_a_worker_are_read_as_everywhere() -> None:
+    class Odd(Worker[int]):
+        queue = "odd"
+        time_limit = "3h"
+        stall_limit = timedelta(minutes=5)
+
+        def handle(self, job: Job[int]) -> None:
+            """Never run."""
+
+    spec = spec_of(Odd, {"isolation": "thread"})
+    assert (spec.time_limit, spec.stall_limit) == (10800, 300)
+
+
+@pytest.mark.parametrize(("key", "round_"), [("x.r1", 0), ("x.r1", 1), ("x.r12", 0)])
+def test_no_key_has_the_file_name_of_another_keys_round(key: str, round_: int) -> None:
+    others = {file_name("x", number) for number in range(20)} | {file_name("x.r1", 2)}
+    assert file_name(key, round_) not in others
+    assert file_name("x.r", 0) == "x.r", "a key that is no round stays as it is"
 
 
 def test_a_worker_of_main_is_refused_with_what_to_do(tmp_path: Path) -> None:

@@ -18,7 +18,7 @@ from pika.frame import Method
 from pika.spec import Basic, BasicProperties
 
 from steadyworker.adapter import Blocked, OutgoingMessage, Settings, Signal, Unblocked, check_size
-from steadyworker.errors import BrokerUnavailable, ConfigError, PublishFailed, TargetMissing
+from steadyworker.errors import BrokerUnavailable, ConfigError, NotPublished, PublishFailed, TargetMissing
 from steadyworker_rabbitmq.connection import ANSWER_WITHIN, ManagedConnection, Owed
 from steadyworker_rabbitmq.declare import Preparation
 from steadyworker_rabbitmq.errors import closed_channel
@@ -107,14 +107,18 @@ class Publisher:
             self._io.call(lambda: self._take(outgoing))
             outgoing.confirmed.result(ANSWER_WITHIN)
         except TimeoutError:
-            outgoing.confirmed.cancel()
+            if outgoing.confirmed.cancel():  # before a connection was ready to write it
+                raise NotPublished(
+                    f"Expected a connection to publish to queue {outgoing.routing_key!r} within {ANSWER_WITHIN:g} s, got none: "
+                    "check whether the broker runs, and can be reached."
+                ) from None
             raise PublishFailed(
                 f"Expected a confirm from queue {outgoing.routing_key!r} within {ANSWER_WITHIN:g} s, got none: "
                 "check whether the broker is overloaded, or the queue has lost its majority. "
                 "The queue may have the message all the same."
             ) from None
         except (BrokerUnavailable, ConfigError) as error:
-            raise PublishFailed(str(error)) from error
+            raise NotPublished(str(error)) from error
 
     # --- for the I/O thread ----------------------------------------------------------------------------------------
 
@@ -133,7 +137,7 @@ class Publisher:
 
     def _take(self, outgoing: _Outgoing) -> None:
         if self._blocked is not None:
-            outgoing.fail(_unreachable(f"the broker accepts no messages for now ({self._blocked})"))
+            outgoing.fail(_not_sent(f"the broker accepts no messages for now ({self._blocked})"))
         elif self._channel is not None and self._ready:
             self._write(outgoing)
         else:
@@ -194,9 +198,12 @@ class Publisher:
             self._lose(closed_channel(reason))
 
     def _lose(self, cause: str) -> None:
-        lost, self._waiting, self._in_flight = [*self._waiting, *self._in_flight.values()], [], {}
-        for outgoing in lost:
-            outgoing.fail(_unreachable(cause))
+        waiting, self._waiting = self._waiting, []
+        in_flight, self._in_flight = self._in_flight, {}
+        for outgoing in waiting:
+            outgoing.fail(_not_sent(cause))
+        for outgoing in in_flight.values():
+            outgoing.fail(PublishFailed(f"Expected a confirm from the broker, got: {cause}"))
 
     # --- callbacks of the broker -----------------------------------------------------------------------------------
 
@@ -238,5 +245,5 @@ class Publisher:
                 outgoing.confirmed.set_result(None)
 
 
-def _unreachable(cause: str) -> PublishFailed:
-    return PublishFailed(f"Expected a confirm from the broker, got: {cause}")
+def _not_sent(cause: str) -> NotPublished:
+    return NotPublished(f"Expected a broker to publish to, got: {cause}")

@@ -8,7 +8,7 @@ from concurrent.futures import Future
 from dataclasses import dataclass, field
 from typing import TypeVar
 
-from steadyworker.errors import BrokerUnavailable, PublishFailed, TargetMissing
+from steadyworker.errors import BrokerUnavailable, NotPublished, PublishFailed, TargetMissing
 from steadyworker_sqlite.errors import translated
 from steadyworker_sqlite.presence import ring
 from steadyworker_sqlite.store import BrokerFile, Entry, Store
@@ -73,8 +73,9 @@ class Publisher:
         try:
             with self._adding:
                 batch, self._waiting = self._waiting, batch
-            with translated(self._path, PublishFailed):
+            with translated(self._path, NotPublished):
                 store = self._open()
+            with translated(self._path, PublishFailed):
                 wanted = self._known(store, batch)
                 queues = {waiting.entry.queue for waiting in wanted}
                 with store.transaction(durable=True):

@@ -39,9 +39,20 @@ def line_of(to: type[Worker[Any, Any]] | str, options: Options) -> Line:
     """
     Return the line of a Worker or of a queue's name; the configuration file's settings for the Worker apply.
 
-    Raises ConfigError for a Worker or a name that is not valid.
+    Raises ConfigError for a Worker or a name that is not valid, and TypeError for an instance of a Worker.
     """
+    if isinstance(to, Worker):
+        name = type(to).__qualname__
+        raise TypeError(
+            f"Expected a Worker class or the name of a queue, got an instance of {name}: pass {name} itself."
+        )
     if isinstance(to, str):
+        module, colon, name = to.partition(":")
+        if colon:
+            raise ConfigError(
+                f"Expected a Worker class or the name of a queue, got {to!r}: "
+                f"pass the class (`from {module} import {name}`), or the name of its queue."
+            )
         if problem := QUEUE_NAME.problem(to):
             raise ConfigError(problem)
         return Line(to, to, None, Any)

@@ -16,7 +16,7 @@ class ExportRequest:
 
 class Attributes(Worker[ExportRequest, int]):
     queue = 3  # mistake
-    time_limit = "1h"  # mistake
+    time_limit = b"1h"  # mistake
     isolation = "fork"  # mistake
     unkeyed = "drop"  # mistake
     concurrency = None  # mistake
