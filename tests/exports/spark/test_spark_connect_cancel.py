@@ -52,18 +52,18 @@ class Books:
         return max((int(entry[key]) for entry in self._server.books(what)), default=-1)
 
     def jobs(self, *statuses: str) -> list[int]:
-        """The jobs in one of these states, or all."""
-        found = [job for job in self._server.books("jobs") if int(job["jobId"]) > self._jobs]
+        """The jobs in one of these states, or all, but for the first one, which tries whether the folder is shared."""
+        found = [job for job in self._server.books("jobs") if int(job["jobId"]) > self._jobs][:-1]
         return [job["jobId"] for job in found if not statuses or job["status"] in statuses]
 
     def planned(self) -> bool:
         """A query has its plan and is on the way to its first job."""
-        planned = any(int(query["id"]) > self._queries for query in self._server.books("sql"))
-        return planned and not self.jobs()
+        planned = [query for query in self._server.books("sql") if int(query["id"]) > self._queries]
+        return len(planned) > 1 and not self.jobs()
 
     def tasks(self) -> bool:
         """A task runs."""
-        return any(job["numActiveTasks"] and int(job["jobId"]) > self._jobs for job in self._server.books("jobs"))
+        return any(job["numActiveTasks"] and int(job["jobId"]) > self._jobs + 1 for job in self._server.books("jobs"))
 
     def between(self) -> bool:
         """A job has ended and the next one has not begun, or only just."""
