@@ -46,7 +46,7 @@ import pyarrow.dataset as pa_dataset
 from psycopg import sql
 
 from steadyworker import Job, Reject, Worker
-from steadyworker.exports import RowExport, SparkExport
+from steadyworker.exports import RowExport, SparkExport, check_files
 from steadyworker.exports.spark import Files, Jdbc
 
 SPARK_ABOVE = 100_000
@@ -165,6 +165,7 @@ class PaymentFiles:
 
     def __init__(self, path: Path, names: Names) -> None:
         self._path, self._names = path, names
+        check_files(path)  # a table of Delta, Iceberg or Hudi would be read with its deleted rows
         first = next((file for file in sorted([path, *path.rglob("*")]) if file.suffix in {".csv", ".parquet"}), None)
         if first is None:
             raise Reject(f"expected .parquet or .csv files, got none at {path}")

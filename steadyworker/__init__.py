@@ -28,7 +28,9 @@ The glossary:
 | hop | The number of a job's message: 0 for the first, one more for each copy that a retry or a snooze sends. |
 | round | The number of a job under its key: 0 for the first, one more for each replay of a dead letter and each `send(again=True)`. |
 | adopt | To bind a redelivery to its job's run that is already under way in this worker process. The run goes on, and settles this delivery. |
+| turn | One pass of the loop of a thread, such as the runner's. The watchdog reports a thread that makes no turn. |
 | slot | The place where one run at a time happens: a child process, or a thread. |
+| guard | A small process beside the worker process: when that dies, the guard kills everything that its children have started. |
 | spare | A child process that is started before a slot needs it. |
 | checkpoint | A position that a job saves. The job's next run starts from it. |
 | snooze | To put a job off for a while. No counter changes. |

@@ -266,6 +266,15 @@ class Adapter(Protocol):
         """
         ...
 
+    def exists(self) -> bool:
+        """
+        Return whether the queue exists at the broker.
+
+        Creates nothing, not even a broker that is a file.
+        Raises BrokerUnavailable.
+        """
+        ...
+
     def consumers(self) -> int | None:
         """
         Return the number of the queue's consumers, or None if the broker cannot count them.

@@ -43,6 +43,7 @@ class JobStatus:
         attempts, crashes, losses, interruptions: The four counters.
         done, total, note: The last progress of its last run, or None and "".
         reason: The reason for this state: the last failure, or the dead letter's reason.
+        conflicts: The number of messages with this key and another payload; each became a dead letter, `key-conflict`.
         started_at, ended_at, last_progress: Seconds since 1970 in UTC.
     """
 
@@ -59,6 +60,7 @@ class JobStatus:
     started_at: float | None
     ended_at: float | None
     last_progress: float | None
+    conflicts: int = 0
 
 
 class Client:
@@ -67,6 +69,7 @@ class Client:
 
     Args:
         broker: URL of the broker; by default the setting of the environment or of `steadyworker.toml`.
+            In a handler, the arguments of its worker process count before these.
         ledger: URL of the ledger, with the same default; only `status`, `cancel` and `send(again=True)` use it.
 
     Raises:
@@ -202,7 +205,7 @@ class Client:
             )
         name = outgoing.headers[KEY]
         try:
-            if again and (last := links.last_round(line, name)) is not None:
+            if again and links.knows(line) and (last := links.last_round(line, name)) is not None:
                 outgoing = replace(outgoing, headers={**outgoing.headers, ROUND: str(last + 1)})
             adapter.publish(outgoing)
         except (PublishFailed, BrokerUnavailable) as error:
@@ -222,6 +225,8 @@ class Client:
             LedgerUnavailable: The ledger did not respond.
         """
         links, line = self._connected(), line_of(worker, self._options)
+        if not links.knows(line):
+            return None
         job = links.last_job(line, normal_key(key))
         row = links.ledger().read(job)
         if row is None:
@@ -241,19 +246,22 @@ class Client:
             started_at=row.started_at,
             ended_at=row.ended_at,
             last_progress=progress.at if progress else None,
+            conflicts=row.conflicts,
         )
 
     def cancel(self, worker: type[Worker[Any, Any]] | str, key: str, reason: str) -> JobState | None:
         """
         Cancel the job of this key (its last round), and return its state, or None if the ledger had no record of it.
 
-        A run under way receives the cancel within 15 s.
+        A run under way receives the cancel within 2 s; once this call has returned, it begins no commit of an export.
         A job that waits, or that the broker has not delivered yet, is not run when it is delivered.
         In both cases the message becomes a dead letter, "cancelled: …".
+        A cancel of a key that the ledger does not know is kept for 14 days.
         A job that has ended does not change.
         Passwords in the reason are replaced by `***`, and it is cut to 2,000 characters.
 
         Raises:
+            UnknownQueue: Neither the broker nor the ledger has a queue of this name; nothing was recorded.
             BrokerUnavailable: The broker, whose identity is the ledger's namespace, did not respond.
             LedgerUnavailable: The ledger did not respond.
         """

@@ -63,6 +63,7 @@ class Times:
         adopt_window: The time after a reconnect in which a run without a valid delivery still counts in the prefetch.
             So the broker can deliver the message of that run again, even if the Worker has only one slot.
         cancel_grace: The time in which a cancelled run may end by itself.
+        cancel_look: The time between two reads of the cancel marks of the jobs that run here.
     """
 
     lease: float = 60.0
@@ -73,6 +74,7 @@ class Times:
     defer_delay: float = 30.0
     adopt_window: float = 10.0
     cancel_grace: float = 10.0
+    cancel_look: float = 2.0
 
     def __post_init__(self) -> None:
         if not self.renew < self.trust_for < self.lease:

@@ -136,14 +136,16 @@ class DeadLetterQueue:
         self._queue = queue
         self._key_header = key_header
 
-    def letters(self, keys: Sequence[str] | None = None) -> list[DeadLetter]:
+    def letters(self, keys: Sequence[str] | None = None, *, bodies: bool = True) -> list[DeadLetter]:
         """
         Return all dead letters, or those of these keys, oldest first.
+
+        Without `bodies` their `body` is empty, so that a list of many letters takes little memory.
 
         Raises SteadyWorkerError for a key that has no dead letter.
         """
         with self._open_letters() as held:
-            return [letter for letter, _ in self._chosen(held, keys)]
+            return [letter for letter, _ in self._chosen(held, keys, bodies=bodies)]
 
     def checkpoint(self, letter: DeadLetter) -> bytes | None:
         """Return the job's last checkpoint as JSON text, or None if the ledger has none, or has it no longer."""
@@ -171,7 +173,8 @@ class DeadLetterQueue:
           It gets a key of its own, made of the old key and its body.
           It is another piece of work, and must not start from another job's checkpoint.
         - A letter without a key.
-          It gets a generated key; only here can that crash make two jobs of one letter.
+          It gets a new generated key at each replay.
+          If a crash came between publish and removal, the second replay makes a second job.
 
         Raises:
             SteadyWorkerError: A key has no dead letter, or a body is not complete; nothing was replayed.
@@ -179,7 +182,7 @@ class DeadLetterQueue:
         """
         replayed: list[Replayed] = []
         with self._open_letters() as held:
-            chosen = self._chosen(held, keys)
+            chosen = self._chosen(held, keys, bodies=True)
             for letter, _ in chosen:
                 if not letter.whole:
                     got = f"{len(letter.body)} of {letter.size} bytes"
@@ -202,14 +205,14 @@ class DeadLetterQueue:
         """
         Remove dead letters (all, or those of these keys) for good, with the ledger's record of them.
 
-        `each` is called with every letter once it is removed; afterwards its key is free again.
+        `each` is called with every letter, without its body, once it is removed; afterwards its key is free again.
 
         Raises:
             SteadyWorkerError: A key has no dead letter; nothing was dropped.
             Unsettled: The result of a removal is unknown; this letter and those after it may still be here.
         """
         with self._open_letters() as held:
-            chosen = self._chosen(held, keys)
+            chosen = self._chosen(held, keys, bodies=False)
             for letter, deliveries in chosen:
                 for delivery in deliveries:
                     held.drop(delivery)
@@ -217,11 +220,15 @@ class DeadLetterQueue:
                 each(letter)
         return [letter for letter, _ in chosen]
 
-    def _chosen(self, held: DeadLetters, keys: Sequence[str] | None) -> list[tuple[DeadLetter, list[Delivery]]]:
-        every = _folded(held, self._queue, self._key_header)
+    def _chosen(
+        self, held: DeadLetters, keys: Sequence[str] | None, *, bodies: bool
+    ) -> list[tuple[DeadLetter, list[Delivery]]]:
+        wanted = {normal_key(key): key for key in keys or ()}
+        every = _folded(
+            held, self._queue, self._key_header, lambda letter: bodies and (keys is None or letter.key in wanted)
+        )
         if keys is None:
             return every
-        wanted = {normal_key(key): key for key in keys}
         known = {letter.key for letter, _ in every}
         for key, asked in wanted.items():
             if key not in known:
@@ -267,8 +274,14 @@ class DeadLetterQueue:
         return OutgoingMessage(Target.WORK, letter.body, headers, message_id=key), Replayed(letter, key, round_)
 
 
-def _folded(held: Iterable[Delivery], queue: str, key_header: str | None) -> list[tuple[DeadLetter, list[Delivery]]]:
-    """Return one letter per job with the deliveries that are its copies, in the order of the first copies."""
+def _folded(
+    held: Iterable[Delivery], queue: str, key_header: str | None, keep_body: Callable[[DeadLetter], bool]
+) -> list[tuple[DeadLetter, list[Delivery]]]:
+    """
+    Return one letter per job with the deliveries that are its copies, in the order of the first copies.
+
+    Only the letters that `keep_body` chooses have their bodies, and no delivery has one: a queue may be larger than the memory.
+    """
     folded: dict[tuple[str, int, str], tuple[DeadLetter, list[Delivery]]] = {}
     unkeyed: Counter[str] = Counter()
     for delivery in held:
@@ -277,10 +290,13 @@ def _folded(held: Iterable[Delivery], queue: str, key_header: str | None) -> lis
             unkeyed[letter.key] += 1
             letter = replace(letter, key=f"{letter.key}-{unkeyed[letter.key]}")
         identity = (letter.key, letter.round, _digest(letter.body))
+        if not keep_body(letter):
+            letter = replace(letter, body=b"")
         first, deliveries = folded.get(identity, (letter, []))
+        deliveries.append(replace(delivery, body=b"", headers={}, size=delivery.size))
         told = letter if letter.ours and not first.ours else first  # it has more facts than the broker's
-        folded[identity] = (replace(told, copies=len(deliveries) + 1), [*deliveries, delivery])
-    return list(folded.values())
+        folded[identity] = (told, deliveries)
+    return [(replace(letter, copies=len(deliveries)), deliveries) for letter, deliveries in folded.values()]
 
 
 def _letter(delivery: Delivery, queue: str, key_header: str | None) -> DeadLetter:

@@ -8,11 +8,10 @@ Every exception that SteadyWorker raises or handles.
     └── Exception
         └── SteadyWorkerError
             ├── ConfigError          a wrong setting, a failed check or a refused login: exit code 78, with findings
+            ├── UnknownQueue         neither the broker nor the ledger has a queue of this name
             ├── SendError            the message may or may not have arrived: send again with the same key
             ├── BadPayload           the payload does not decode: becomes the dead letter's reason
-            ├── ExportError          the export is not possible
-            │   └── TargetExists     another job's file has this path
-            ├── Outcomes that a handler raises
+    XX            ├── Outcomes that a handler raises
             │   ├── Retry            counts an attempt; the job comes again
             │   ├── Reject           the job becomes a dead letter at once
             │   └── Snooze           counts nothing; the job comes again later
@@ -66,6 +65,10 @@ class ConfigError(SteadyWorkerError):
         self.findings = tuple(findings)
 
 
+class UnknownQueue(SteadyWorkerError):
+    """The name of a queue that neither the broker nor the ledger has; the text names similar ones."""
+
+
 class SendError(SteadyWorkerError):
     """A message that was not confirmed: it may or may not have arrived; send it again with the same key."""
 
@@ -78,7 +81,11 @@ class ExportError(SteadyWorkerError):
     """An export that is not possible as requested."""
 
 
-class TargetExists(ExportError):
+class ExportRejected(ExportError):
+    """An export that no retry can make: unless the handler catches it, the job becomes a dead letter at once."""
+
+
+class TargetExists(ExportRejected):
     """A target file that exists already and was made by another job."""
 
 

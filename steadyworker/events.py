@@ -74,6 +74,17 @@ class DuplicateAcked(Event, frozen=True, kw_only=True):
     state: str
 
 
+class DeliveryRejected(Event, frozen=True, kw_only=True):
+    """
+    A delivery that the runner made a dead letter without a run, and without a change of its job's state.
+
+    The reason is `key-conflict` (the key belongs to a job with another payload), `no-key: …` or `bad-header: …`.
+    `fence` is that of the job with the key, or 0; `key` is empty if the message has none.
+    """
+
+    reason: str
+
+
 class TakenOver(Event, frozen=True, kw_only=True):
     """The take-over of a job whose owner is gone."""
 

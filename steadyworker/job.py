@@ -9,6 +9,7 @@ Every call of the table may raise Interrupt: so even the simplest handler ends w
 | `check()` | from the draining stage on |
 | `progress()`, `checkpoint()` (after the save), `export()` | from the interrupting stage on |
 | any call that the ledger refuses | at once: another run has the job (`fenced`) |
+| `export()`, before it puts the file in place | at once, if the job is cancelled |
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import cached_property
 from pathlib import Path
 from typing import Any, Generic
@@ -25,8 +26,8 @@ from structlog.stdlib import BoundLogger
 from typing_extensions import TypeVar
 
 from steadyworker.clock import Clock
-from steadyworker.errors import BadPayload, ExportError, number
-from steadyworker.exports.base import Export
+from steadyworker.errors import BadPayload, ExportError, SteadyWorkerError, number
+from steadyworker.exports.base import STAGES_SERVICE, Export
 from steadyworker.link import Link, Task
 from steadyworker.names import file_name
 from steadyworker.payload import Decode, plain_encode
@@ -186,7 +187,12 @@ class Job(Generic[P, C]):
         self._link.check(hard=True)
 
     def check(self) -> None:
-        """Raise Interrupt when the worker process is stopping or this run must end; otherwise do nothing."""
+        """
+        Raise Interrupt when the worker process is stopping or this run must end; otherwise do nothing.
+
+        In a stop it raises at once, while `progress` and `checkpoint` raise only 13 s before the end of the stop.
+        Call it where a run can end well; it does not count as progress for the stall limit.
+        """
         self._link.check(hard=False)
 
     def export(
@@ -210,7 +216,8 @@ class Job(Generic[P, C]):
 
         Raises:
             ExportError: The export is not possible as requested, or another thread of this run is making it.
-            TargetExists: Another job's file has this path; unless you catch this, the job becomes a dead letter.
+            ExportRejected: No retry can make the export; unless you catch this, the job becomes a dead letter.
+            TargetExists: Another job's file has this path; an ExportRejected.
         """
         target = os.fspath(to)
         if "://" in target:
@@ -236,7 +243,7 @@ class Job(Generic[P, C]):
             if target in self._exporting:
                 raise ExportError(
                     f"Expected one export at a time to {target}, got a second one of the same run: wait for the first. "
-                    "A thread goes on after its caller has stopped waiting (asyncio.wait_for, a future's timeout)."
+                    "The first may still run in a thread whose caller has stopped waiting (asyncio.wait_for, a future's timeout)."
                 )
             self._exporting.add(target)
         try:
@@ -289,6 +296,11 @@ class _JobServices:
 
     def may_commit(self) -> None:
         self._link.ask("may_commit")
+
+    def staged(self, folder: Path) -> None:
+        with suppress(SteadyWorkerError):  # a test's worker process has no such service
+            for _ in self._link.call(STAGES_SERVICE, {"folder": str(folder)}):
+                pass
 
     def ended(self, uids: Sequence[str]) -> frozenset[str]:
         return frozenset(self._link.ask("ended", [as_unicode(uid) for uid in uids]))

@@ -23,6 +23,8 @@ from dataclasses import dataclass
 from enum import IntEnum
 
 STOP_SIGNALS = frozenset({signal.SIGTERM, signal.SIGINT, signal.SIGHUP})
+PAUSE_SIGNALS = frozenset({signal.SIGUSR1, signal.SIGUSR2})
+"""The signals that make a worker process quiet, and end that."""
 
 EX_OK = 0
 EX_UNAVAILABLE = 69

@@ -72,7 +72,7 @@ class RetryPolicy:
         except ConfigError:
             raise
         except Exception as error:
-            msg = f"Expected wait to return seconds for attempt 1, but it raised {error!r}: use one of tenacity's wait strategies."
+            msg = f"Expected `wait` to return seconds for attempt 1, but it raised {error!r}: use one of tenacity's wait strategies."
             raise ConfigError(msg) from error
 
     def delay(self, attempt: int) -> float:
@@ -80,7 +80,7 @@ class RetryPolicy:
         assert callable(self.wait), "a number became a callable above"
         drawn = draw(self.wait, attempt)
         if not isinstance(drawn, (int, float)) or not 0 <= drawn < float("inf"):
-            msg = f"Expected wait to return 0 seconds or more, got {drawn!r}: use one of tenacity's wait strategies."
+            msg = f"Expected `wait` to return 0 seconds or more, got {drawn!r}: use one of tenacity's wait strategies."
             raise ConfigError(msg)
         return min(float(drawn), LONGEST_DELAY)
 
@@ -129,7 +129,7 @@ def drawn_delay(outcome: Outcome, counters: Counters, policy: RetryPolicy) -> fl
     """
     Return the wait in seconds that the policy draws for this outcome.
 
-    `counters` include the outcome.
+    `counters` already count the outcome.
     A crash waits as long as attempt number `crashes`.
     """
     match outcome:
@@ -145,7 +145,7 @@ def decide(outcome: Outcome, counters: Counters, policy: RetryPolicy, delay: flo
     """
     Return the settlement for an outcome.
 
-    `counters` include the outcome, and `delay` was drawn for it by `drawn_delay`.
+    `counters` already count the outcome, and `delay` was drawn for it by `drawn_delay`.
     The function is pure: the same four values always give the same settlement.
 
     | outcome | settlement |

@@ -8,8 +8,9 @@ A rule converts a written value to the one that is used, or raises ValueError.
 from __future__ import annotations
 
 import difflib
+import sys
 import typing
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, fields, replace
 from types import MappingProxyType
 from typing import Any, Literal, get_args, get_origin
@@ -26,6 +27,8 @@ from steadyworker.units import parse_size
 from steadyworker.worker import C, P, Worker, is_worker
 
 _AUTO_SHARE = 0.8
+_METHODS = ("setup", "handle", "teardown")
+_MISSPELT = 0.81  # `handel` is at 0.83 to `handle`; `rate_limit`, a name of the user's own, is at 0.8 to `time_limit`
 _SHORTEST_STALL = 1.0
 _OPEN = (typing.TypeVar, TypeVar)
 _NOTHING: Mapping[str, object] = MappingProxyType({})
@@ -75,7 +78,7 @@ def spec_of(cls: type[Worker[Any, Any]], overrides: Mapping[str, object] = _NOTH
     """
     if not is_worker(cls):
         raise ConfigError(f"Expected a Worker class, got {cls!r}: pass the class itself, not an instance or a name.")
-    known = {field.name for field in fields(WorkerSpec)} - {"target", "cls"}
+    known = _settable()
     for name in overrides:
         if name not in known:
             near = difflib.get_close_matches(name, known, n=1)
@@ -85,10 +88,13 @@ def spec_of(cls: type[Worker[Any, Any]], overrides: Mapping[str, object] = _NOTH
     def given(name: str) -> Any:
         return overrides.get(name, getattr(cls, name, None))
 
+    written = {meant: name for name, meant in misspelt(cls)}
     if given("queue") is None:
-        raise ConfigError(f"{cls.__qualname__} has no queue, so it is abstract: run a subclass that sets `queue`.")
+        hint = f"rename {written['queue']!r} to 'queue'" if "queue" in written else "run a subclass that sets `queue`"
+        raise ConfigError(f"{cls.__qualname__} has no queue, so it is abstract: {hint}.")
     if cls.handle is Worker.handle:
-        raise ConfigError(f"{cls.__qualname__} has no handle: write `def handle(self, job)`.")
+        hint = f"rename {written['handle']!r} to 'handle'" if "handle" in written else "write `def handle(self, job)`"
+        raise ConfigError(f"{cls.__qualname__} has no handle: {hint}.")
     check = Check(cls.__qualname__)
     queue = check("queue", given("queue"), queue_name)
     concurrency = check("concurrency", given("concurrency"), at_least_one)
@@ -109,6 +115,27 @@ def spec_of(cls: type[Worker[Any, Any]], overrides: Mapping[str, object] = _NOTH
         key_header=check("key_header", given("key_header"), optional(text)),
         unkeyed=check("unkeyed", given("unkeyed"), one_of("generate", "reject")),
     )
+
+
+def misspelt(cls: type[Worker[Any, Any]]) -> Iterator[tuple[str, str]]:
+    """
+    Yield each name in a Worker class that looks like a misspelt attribute or method of `Worker`, with the name it resembles.
+
+    Names with a leading underscore are the user's own, and so is a name in a class that also sets the one it resembles.
+    """
+    known = _settable() | set(_METHODS)
+    for base in cls.__mro__:
+        if base in Worker.__mro__:
+            continue
+        for name in vars(base):
+            near = difflib.get_close_matches(name.lower(), known, n=1, cutoff=_MISSPELT)
+            if near and name not in known and not name.startswith("_") and near[0] not in vars(base):
+                yield name, near[0]
+
+
+def _settable() -> set[str]:
+    """Return the names of the attributes that a Worker class or a configuration file can set."""
+    return {field.name for field in fields(WorkerSpec)} - {"target", "cls"}
 
 
 def payload_type(cls: type[Worker[Any, Any]]) -> Any:
@@ -160,6 +187,11 @@ def _target(cls: type[Any], isolation: str) -> str:
             "To try it in a notebook, use steadyworker.testing.run_one(Worker, payload). "
             "To run it, put it into a module and start `steadyworker run module:Class`."
         )
+    if isolation == "process" and _being_imported(cls.__module__):
+        raise ConfigError(
+            f"{cls.__qualname__} is run while its module {cls.__module__!r} is being imported, and each child process would "
+            "import it and run it again: put the call of run below `if __name__ == '__main__':`, or into another file."
+        )
     if isolation == "process" and "<locals>" in cls.__qualname__:
         raise ConfigError(
             f"{cls.__qualname__} is defined inside a function, where a child process cannot find it: "
@@ -168,11 +200,21 @@ def _target(cls: type[Any], isolation: str) -> str:
     return f"{cls.__module__}:{cls.__qualname__}"
 
 
+def _being_imported(module: str) -> bool:
+    """Return whether this module's own code is still running; importlib has no public name for that."""
+    spec = getattr(sys.modules.get(module), "__spec__", None)
+    return bool(getattr(spec, "_initializing", False))
+
+
 # --- The rules ---------------------------------------------------------------------------------------------------------
 
 
 class Check:
-    """The check of one Worker's attributes by rules; its errors name the Worker and the attribute."""
+    """
+    The check of one Worker's attributes by rules; its errors name the Worker and the attribute.
+
+    A rule's error says what was expected; what was got is added, unless the rule has said that too.
+    """
 
     def __init__(self, owner: str) -> None:
         self._owner = owner
@@ -182,7 +224,9 @@ class Check:
         try:
             return rule(value)
         except (ValueError, TypeError) as error:
-            raise ConfigError(f"{self._owner}.{name}: {error} Got {value!r}.") from None
+            said = str(error)
+            got = "" if ", got " in said else f" Got {value!r}."
+            raise ConfigError(f"{self._owner}.{name}: {said}{got}") from None
 
 
 def duration(value: Any) -> float | None:

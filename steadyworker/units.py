@@ -1,4 +1,4 @@
-"""Sizes and durations in the form that people write: `2 GiB`, `1h 30m`."""
+"""Sizes, durations and counts in the form that people write: `2 GiB`, `1h 30m`, `3 jobs`."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ import msgspec
 _DECIMAL = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "t": 10**12}
 _BYTES = _DECIMAL | {"ki": 1 << 10, "mi": 1 << 20, "gi": 1 << 30, "ti": 1 << 40}
 _SIZE = re.compile(r"\s*(\d+(?:\.\d+)?)\s*([kmgt]i?)?b?\s*", re.IGNORECASE)
+_LONGEST = 1e9  # the system's calls for waiting take not many more
 _SECONDS = {"ms": 0.001, "s": 1.0, "sec": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0, "d": 86400.0}
 _DURATION = re.compile(r"(\d+(?:\.\d+)?)\s*(ms|sec|s|min|m|h|d)\s*", re.IGNORECASE)
 
@@ -23,12 +24,17 @@ def parse_size(text: str) -> int:
     return int(float(match[1]) * _BYTES[(match[2] or "").lower()])
 
 
+def count_text(number: int, noun: str, plural: str = "") -> str:
+    """Return a number with its noun, for people: `1 job`, `1,200 jobs`; `plural` is for a noun that takes more than an s."""
+    return f"{number:,} {noun if number == 1 else plural or noun + 's'}"
+
+
 def size_text(size: int) -> str:
     """Return a number of bytes as text for people: `2.1 GiB`."""
     value = float(size)
     for unit in ("bytes", "KiB", "MiB"):
         if value < 1024:  # noqa: PLR2004 - the next unit begins there
-            return f"{value:.0f} bytes" if unit == "bytes" else f"{value:.1f} {unit}"
+            return count_text(size, "byte") if unit == "bytes" else f"{value:.1f} {unit}"
         value /= 1024
     return f"{value:.1f} GiB"
 
@@ -37,15 +43,15 @@ def parse_seconds(value: Any) -> float:
     """
     Return the seconds of a number, a timedelta, or a text like `28`, `90s`, `1h 30m`.
 
-    Raises ValueError for anything else, including negative and infinite numbers.
+    Raises ValueError for anything else, including negative numbers and those over 1e9, which is 31 years.
     """
     if isinstance(value, timedelta):
         value = value.total_seconds()
     if isinstance(value, str):
         text = value.strip()
         if text and not _DURATION.sub("", text):
-            return sum(float(number) * _SECONDS[unit.lower()] for number, unit in _DURATION.findall(text))
+            value = sum(float(number) * _SECONDS[unit.lower()] for number, unit in _DURATION.findall(text))
     number = msgspec.convert(value, float, strict=False)
-    if not 0 <= number < float("inf"):
-        raise ValueError("a duration is finite and not negative")
+    if not 0 <= number <= _LONGEST:
+        raise ValueError(f"Expected a duration from 0 to {_LONGEST:g} seconds, got {number:g}.")
     return number

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import difflib
 import importlib
+import os
 import sys
 from datetime import timedelta
 from pathlib import Path
@@ -104,8 +105,10 @@ def load_worker(target: str) -> type[Worker[Any, Any]]:
         Exception: The module itself raised it while it was imported.
     """
     module_name, colon, name = target.partition(":")
-    if not (module_name and colon and name):
-        raise ConfigError(f"Expected a Worker as module:Class, got {target!r}: for example `app:PaymentExports`.")
+    written = _as_module(target)
+    if not (module_name and colon and name) or module_name.startswith(".") or written != target:
+        hint = f"did you mean {written}?" if written != target else "for example `app:PaymentExports`."
+        raise ConfigError(f"Expected a Worker as module:Class, got {target!r}: {hint}")
     here = str(Path.cwd())
     if here not in sys.path and "" not in sys.path:
         sys.path.insert(0, here)
@@ -114,22 +117,38 @@ def load_worker(target: str) -> type[Worker[Any, Any]]:
     except ModuleNotFoundError as error:
         if error.name is None or not (module_name == error.name or module_name.startswith(f"{error.name}.")):
             raise  # the module is there; something that it imports is not
+        near = difflib.get_close_matches(module_name, [path.stem for path in Path(here).glob("*.py")], n=1)
+        hint = f"did you mean {near[0]}:{name}?" if near else "run from the folder that contains it, or install it."
         raise ConfigError(
-            f"There is no module {error.name!r} (for {target!r}) in {here} or on the Python path: "
-            "run from the folder that contains it, or install it."
+            f"There is no module {error.name!r} (for {target!r}) in {here} or on the Python path: {hint}"
         ) from None
     found: Any = module
     for part in name.split("."):
         found = getattr(found, part, None)
     if found is None:
         workers = [key for key, value in vars(module).items() if is_worker(value) and value is not Worker]
-        near = difflib.get_close_matches(name, workers, n=1) or workers
-        hint = f"it has {', '.join(near)}." if near else "it has no Worker at all."
+        near = difflib.get_close_matches(name, workers, n=1)
+        hint = f"it has {', '.join(workers)}." if workers else "it has no Worker at all."
+        hint = f"did you mean {module_name}:{near[0]}?" if near else hint
         raise ConfigError(f"Module {module_name!r} has no {name!r}: {hint}")
     if not is_worker(found):
-        raise ConfigError(f"Expected {target!r} to be a subclass of steadyworker.Worker, got {found!r}.")
+        raise ConfigError(
+            f"Expected {target!r} to be a subclass of steadyworker.Worker, got {found!r:.100}: name a Worker class."
+        )
     worker: type[Worker[Any, Any]] = found
     return worker
+
+
+def _as_module(target: str) -> str:
+    """Return a target that was written as a path or with a dot as module:Class, and any other one unchanged."""
+    module_name, colon, name = target.partition(":")
+    if not colon and "/" not in target and not target.endswith(".py"):
+        module_name, dot, name = target.rpartition(".")
+        return f"{module_name}:{name}" if dot and module_name and name[:1].isupper() else target
+    if colon and (module_name.endswith(".py") or "/" in module_name):
+        path = Path(os.path.relpath(module_name.removesuffix(".py")))
+        return f"{path.name if '..' in path.parts else '.'.join(path.parts)}:{name}"
+    return target
 
 
 def is_worker(value: object) -> bool:

@@ -88,7 +88,7 @@ WINGS: dict[str, Wing] = {
 # What runs inside a child speaks frames, and knows neither broker nor ledger.
 STRANGERS: dict[str, tuple[str, ...]] = {"slots/child.py": ("adapter.py", "delivery.py", "backends/", "ledger/")}
 
-ADAPTERS_MAY_IMPORT = {"adapter.py", "errors.py", "names.py", "system/mounts.py"}
+ADAPTERS_MAY_IMPORT = {"adapter.py", "errors.py", "names.py", "system/mounts.py", "system/private.py"}
 ADAPTER_FILES = {"__init__.py", "adapter.py", "connection.py", "topology.py", "errors.py"}
 OPTIONAL_LIBRARIES = {
     *("duckdb", "pika", "prometheus_client", "psycopg", "pyarrow", "py4j", "pydantic", "pyspark", "rocketmq", "stomp")
@@ -99,7 +99,7 @@ LATE: dict[str, tuple[str, ...]] = {
     "steadyworker/testing/plugin.py": ("",),  # pytest imports it at every start, in every project of a user's
     "steadyworker/backends/opening.py": ("steadyworker.ledger.postgres.",),  # its library is an extra
     # `run` starts its first child before it imports the rest, so that both import at the same time.
-    "steadyworker/cli/run.py": ("steadyworker.cli.settings.", "steadyworker.service.launch."),
+    "steadyworker/cli/run.py": ("steadyworker.cli.targets.", "steadyworker.service.launch."),
 }
 BROKERS = re.compile("rabbit|amqp|pika|stomp|activemq|artemis|rocketmq", re.IGNORECASE)
 LONGEST_FILE = 450

@@ -129,6 +129,34 @@ def test_a_table_for_a_worker_with_a_typo_is_a_warning() -> None:
     only(found(settings=typo), "warning", "[workers.Export]", "[workers.Exports]")
 
 
+class Misspelt(Exports):
+    """Two attributes that nothing reads, and a user's own: one far from every name, one private, one a variant."""
+
+    stal_limit = 30
+    rate_limit = 5
+    _stal_limit = 30
+    handler = "beside handle, so it is the user's own"
+
+    def tear_down(self) -> None:
+        """Nothing to do."""
+
+    def handle(self, job: object) -> None:
+        """Nothing to do."""
+
+
+class Inherits(Misspelt):
+    concurency = 4
+
+
+def test_a_misspelt_attribute_of_a_worker_is_a_warning_and_an_own_attribute_is_not() -> None:
+    warnings = found(spec_of(Inherits))
+    assert [finding.level for finding in warnings] == ["warning"] * 3
+    told = {finding.what: finding.remedy for finding in warnings}
+    for name, meant in (("concurency", "concurrency"), ("stal_limit", "stall_limit"), ("tear_down", "teardown")):
+        remedy = told[f"Inherits sets {name!r}, which SteadyWorker does not read."]
+        assert remedy == f"did you mean {meant!r}? If it is your own, call it '_{name}'."
+
+
 # --- the host
 
 

@@ -21,7 +21,7 @@ from steadyworker.backends.opening import namespace_of, open_adapter_for, open_l
 from steadyworker.client import Client
 from steadyworker.config.resolve import Options, load
 from steadyworker.delivery import Delivery, Settle
-from steadyworker.errors import BadPayload, ConfigError, SendError
+from steadyworker.errors import BadPayload, ConfigError, SendError, UnknownQueue
 from steadyworker.job import Job
 from steadyworker.ledger.base import Claimed, JobId, Ledger, Row, State
 from steadyworker.outcome import Counters, JobState
@@ -261,6 +261,24 @@ class TestCancel:
             row = ledger.read(id_)
         assert row is not None
         assert (row.state, row.cancel_reason, row.body_sha256) == (State.INTERRUPTED, "wrong month", None)
+
+    @pytest.mark.parametrize("ask", ["cancel", "status", "send again"])
+    def test_an_unknown_queue_gets_no_record_by_a_question(self, place: Place, ask: str) -> None:
+        with place.job("exports", "k") as (ledger, id_), place.client() as client:
+            if ask == "cancel":
+                with pytest.raises(UnknownQueue, match=r"got 'exprts': did you mean exports\?"):
+                    client.cancel("exprts", "k", "wrong month")
+            elif ask == "status":
+                assert client.status("exprts", "k") is None
+            else:
+                assert client.send("exprts", {}, key="k", again=True) == "k"
+            assert list(ledger.queues(id_.namespace)) == ["exports"]
+            assert list(ledger.jobs()) == []
+
+    def test_a_queue_that_only_has_messages_is_known(self, place: Place) -> None:
+        with place.client() as client:
+            client.send("exports", {}, key="k")
+            assert client.cancel("exports", "k", "wrong month") is None
 
     def test_may_have_any_reason_and_keeps_no_password(self, place: Place) -> None:
         place.run("exports", "k")

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from steadyworker.config.resolve import OPTIONS, Options, load
+from steadyworker.config.resolve import OPTIONS, Options, handed_on, load
 from steadyworker.errors import ConfigError
 from steadyworker.units import parse_seconds
 
@@ -138,6 +138,8 @@ def test_a_value_and_a_file_for_it_are_one_too_many(tmp_path: Path) -> None:
         ({"STEADYWORKER_BROKER_FIL": "x"}, {}, "", "did you mean STEADYWORKER_BROKER_FILE?"),
         ({}, {}, "stop-within = 3", "did you mean stop_within in"),
         ({}, {"log_level": "inf"}, "", "did you mean info?"),
+        ({}, {}, "[worker.Exports]\nconcurrency = 2", "did you mean [workers.Exports]?"),
+        ({}, {}, "[Exports]\nconcurrency = 2", "did you mean [workers.Exports]?"),
     ],
 )
 def test_an_unknown_key_names_the_near_match(
@@ -160,6 +162,10 @@ def test_everything_that_is_wrong_is_said_at_once(tmp_path: Path) -> None:
         ("idle_exit", "-1"),
         ("idle_exit", "inf"),
         ("idle_exit", "5 s or so"),
+        ("idle_exit", 1e10),
+        ("stop_within", "99999999d"),
+        ("state_dir", "a\0b"),
+        ("state_dir", ""),
         ("max_jobs", "1.5"),
         ("max_jobs", True),
         ("max_rss", 0),
@@ -170,6 +176,7 @@ def test_everything_that_is_wrong_is_said_at_once(tmp_path: Path) -> None:
         ("health", "host:99999"),
         ("broker", ""),
         ("broker", 5),
+        ("broker", "sqlite:a\0b"),
         ("ledger_reach", "fleet"),
     ],
 )
@@ -194,6 +201,12 @@ def test_variables_of_tests_and_of_kubernetes_are_not_ours(tmp_path: Path) -> No
     }
     read(tmp_path, links | {"KUBERNETES_SERVICE_HOST": "10.0.0.0", "STEADYWORKER_TEST_BROKER": "x"})
     assert len(refused(tmp_path, links).splitlines()) == len(links)
+
+
+def test_a_byte_order_mark_does_not_matter(tmp_path: Path) -> None:
+    (tmp_path / "steadyworker.toml").write_text("max_jobs = 7\nbroker_file = 'url'", encoding="utf-8-sig")
+    (tmp_path / "url").write_text("sqlite:b.db\n", encoding="utf-8-sig")
+    assert (read(tmp_path).max_jobs, read(tmp_path).broker) == (7, "sqlite:b.db")
 
 
 def test_the_file_may_be_named(tmp_path: Path) -> None:
@@ -241,3 +254,27 @@ def test_durations(value: object, expected: float) -> None:
 )
 def test_addresses(given: str, expected: str, tmp_path: Path) -> None:
     assert read(tmp_path, health=given).health == expected
+
+
+@pytest.mark.parametrize(
+    "client", [{}, {"STEADYWORKER_BROKER": "sqlite:env.db"}, {"STEADYWORKER_BROKER_FILE": "env.url"}]
+)
+def test_what_was_given_as_an_argument_is_handed_on_to_the_clients_of_handlers(
+    tmp_path: Path, client: dict[str, str]
+) -> None:
+    """A file stays a file, so that a password is in no environment, and a rotated one is used."""
+    (tmp_path / "broker.url").write_text("amqp://shop:hunter2@mq/")
+    (tmp_path / "env.url").write_text("sqlite:env-file.db")
+    (tmp_path / "my.toml").write_text('namespace = "shop"\n[workers.Exports]\nconcurrency = 2\n')
+    given = {"broker_file": "broker.url", "state_dir": "here", "delays": "2,1h", "health": "8080", "max_jobs": 1}
+    options = load(given, client, tmp_path, Path("my.toml"))
+
+    handed = handed_on(options, tmp_path, Path("my.toml"))
+
+    assert "hunter2" not in str(handed)
+    assert not {"STEADYWORKER_HEALTH", "STEADYWORKER_MAX_JOBS"} & set(handed)
+    environ = {name: value for name, value in (client | handed).items() if value is not None}
+    theirs = load({}, environ, tmp_path / "elsewhere")
+    names = ("broker", "ledger", "namespace", "state_dir", "topology", "delays", "workers")
+    assert [getattr(theirs, name) for name in names] == [getattr(options, name) for name in names]
+    assert theirs.files["broker"] == tmp_path / "broker.url"

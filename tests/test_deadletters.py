@@ -89,6 +89,18 @@ def bench() -> Bench:
     return Bench()
 
 
+def test_a_list_without_bodies_has_every_other_fact(bench: Bench) -> None:
+    bench.die("k-1", copies=2)
+    bench.die("k-2", body=b"[]")
+
+    bare, whole = bench.queue.letters(bodies=False), bench.queue.letters()
+
+    assert [letter.body for letter in bare] == [b"", b""]
+    assert [replace(letter, body=b"") for letter in whole] == bare
+    assert [letter.size for letter in bare] == [len(BODY), 2]
+    assert [letter.copies for letter in bare] == [2, 1]
+
+
 class Wrapped:
     """Dead letters whose reader can be made to fail at a step, to leave out bodies, or to know no ids."""
 

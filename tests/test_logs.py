@@ -94,6 +94,7 @@ def test_the_event_names_and_levels_are_frozen() -> None:
         "Adopted": ("adopted", logging.INFO),
         "DeliveryDeferred": ("delivery_deferred", logging.INFO),
         "DuplicateAcked": ("duplicate_acked", logging.INFO),
+        "DeliveryRejected": ("delivery_rejected", logging.ERROR),
         "TakenOver": ("taken_over", logging.WARNING),
         "Fenced": ("fenced", logging.WARNING),
         "Checkpointed": ("checkpointed", logging.DEBUG),

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from steadyworker.events import Adopted, DeliveryDeferred, DuplicateAcked, Event, JobStarted
+from steadyworker.events import Adopted, DeliveryDeferred, DeliveryRejected, DuplicateAcked, Event, JobStarted
 from steadyworker.telemetry.metrics import Metrics, open_metrics
 from tests.test_health import Probed
 
@@ -37,6 +37,7 @@ def test_a_delivery_answered_from_the_record_is_counted_and_names_the_run_that_d
 def test_what_starts_nothing_is_told_apart_and_all_else_is_not_counted(metrics: Metrics) -> None:
     events: list[Event] = [
         DeliveryDeferred(**about(1), delay=30.0),
+        DeliveryRejected(**about(1), reason="key-conflict"),
         Adopted(**about(1)),
         JobStarted(**about(1), attempt=1, why="claim"),
     ]
@@ -45,6 +46,7 @@ def test_what_starts_nothing_is_told_apart_and_all_else_is_not_counted(metrics: 
     counted = [line for line in metrics.page("")[1].decode().splitlines() if "_total{" in line]
     assert counted == [
         'steadyworker_deliveries_unrun_total{action="delivery_deferred",queue="exports",state=""} 1.0',
+        'steadyworker_deliveries_unrun_total{action="delivery_rejected",queue="exports",state=""} 1.0',
         'steadyworker_deliveries_unrun_total{action="adopted",queue="exports",state=""} 1.0',
     ]
 

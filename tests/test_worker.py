@@ -13,7 +13,7 @@ import pytest
 from steadyworker import ConfigError, Job, RetryPolicy, Worker
 from steadyworker.spec import checkpoint_type, payload_type, spec_of
 from steadyworker.system.procfs import cgroup_limit
-from steadyworker.units import parse_size, size_text
+from steadyworker.units import count_text, parse_size, size_text
 from steadyworker.worker import load_worker
 
 T = TypeVar("T")
@@ -115,6 +115,7 @@ def test_a_wrong_attribute_is_named_with_what_was_expected(overrides: dict[str, 
     with pytest.raises(ConfigError) as refused:
         spec_of(Plain, overrides)
     assert str(refused.value).startswith(said)
+    assert str(refused.value).lower().count(" got ") == ("did you mean" not in said)
 
 
 def test_what_cannot_run_is_refused_with_the_remedy() -> None:
@@ -144,6 +145,23 @@ def test_what_cannot_run_is_refused_with_the_remedy() -> None:
     assert spec_of(Local, {"isolation": "thread"}).isolation == "thread"
 
 
+def test_a_misspelt_queue_or_handle_is_named() -> None:
+    class NoQueue(Worker[bytes]):
+        queues = "plain"
+
+    class NoHandle(Worker[bytes]):
+        queue = "handless"
+        time_limit = 1
+
+        def handel(self, job: Any) -> None:
+            pass
+
+    with pytest.raises(ConfigError, match="NoQueue has no queue, so it is abstract: rename 'queues' to 'queue'"):
+        spec_of(NoQueue)
+    with pytest.raises(ConfigError, match="NoHandle has no handle: rename 'handel' to 'handle'"):
+        spec_of(NoHandle)
+
+
 def test_a_worker_of_main_is_refused_with_what_to_do(tmp_path: Path) -> None:
     script = tmp_path / "script.py"
     script.write_text(
@@ -167,7 +185,14 @@ def test_a_worker_of_main_is_refused_with_what_to_do(tmp_path: Path) -> None:
         ("app", "Expected a Worker as module:Class, got 'app'"),
         (":Plain", "Expected a Worker as module:Class"),
         ("nowhere.app:Plain", "There is no module 'nowhere' (for 'nowhere.app:Plain') in "),
-        ("tests.test_worker:Plian", "Module 'tests.test_worker' has no 'Plian': it has Plain."),
+        ("tests.test_worker:Plian", "Module 'tests.test_worker' has no 'Plian': did you mean tests.test_worker:Plain?"),
+        ("tests.test_worker:Zzz", "Module 'tests.test_worker' has no 'Zzz': it has Plain, ShopBase, "),
+        ("exports.py:Plain", "Expected a Worker as module:Class, got 'exports.py:Plain': did you mean exports:Plain?"),
+        (
+            "./src/exports.py:Plain",
+            "Expected a Worker as module:Class, got './src/exports.py:Plain': did you mean src.exports:Plain?",
+        ),
+        ("exports.Plain", "Expected a Worker as module:Class, got 'exports.Plain': did you mean exports:Plain?"),
         ("json:Worker", "Module 'json' has no 'Worker': it has no Worker at all."),
         ("tests.test_worker:Path", "Expected 'tests.test_worker:Path' to be a subclass of steadyworker.Worker"),
     ],
@@ -229,6 +254,12 @@ def test_the_smallest_limit_of_any_cgroup_above_us_counts(tmp_path: Path) -> Non
 )
 def test_sizes_are_read_as_people_write_them(text: str, size: int) -> None:
     assert parse_size(text) == size
+
+
+def test_counts_are_written_with_their_noun() -> None:
+    assert [count_text(number, "crash", "crashes") for number in (0, 1, 2)] == ["0 crashes", "1 crash", "2 crashes"]
+    assert [count_text(number, "job") for number in (1, 1200)] == ["1 job", "1,200 jobs"]
+    assert size_text(1) == "1 byte"
 
 
 def test_sizes_are_written_as_people_read_them() -> None:

@@ -1,21 +1,21 @@
 """
-The adapter for RabbitMQ 3.10 and newer: AMQP 0-9-1 with pika, `amqp://` and `amqps://` (`url.py` has the URL).
+The adapter for RabbitMQ 3.10 and newer. It speaks AMQP 0-9-1 through pika; `url.py` explains its URLs.
 
 | our word | in RabbitMQ |
 |---|---|
-| broker, its identity | a cluster's name and a virtual host |
+| identity of a broker | the cluster's name and the virtual host |
 | queue, dead-letter queue, delays | quorum queues, and one retry queue for each delay level (`topology.py`) |
 | Delivery | a `basic.deliver`; its id is the delivery tag |
 | epoch | one channel of the consuming connection (`epoch.py`) |
 | `Lost` | the connection, the channel or the consumer ended: a cut, a delivery timeout, a deleted queue, a shutdown |
-| redelivery | at once if the broker noticed the end; else after two to three heartbeats |
+| redelivery | at once if the broker noticed the end of the connection, otherwise after two to three heartbeats |
 | publish | a mandatory, persistent message with a publisher confirm, on a connection of its own (`publisher.py`) |
 | settle `CONFIRMED` | the broker replied to a `basic.qos` that followed the ack on the same channel |
-| release | `basic.nack` with requeue: unlike `basic.reject` it does not count towards a delivery limit (4.3) |
-| prefetch | the prefetch count of one consumer; a prefetch of 0 cancels the consumer and closes nothing |
-| headers | text; other types and the message's properties survive a retry (`messages.py`) |
+| release | `basic.nack` with requeue, because unlike `basic.reject` it does not count towards a delivery limit (RabbitMQ 4.3) |
+| prefetch | the prefetch count of one consumer; a prefetch of 0 cancels the consumer, but the connection stays open |
+| headers | text only, but values of other types and the message's properties survive a retry (`messages.py`) |
 
-One I/O thread (`iothread.py`) runs pika's loop; nothing else touches pika's asynchronous connections.
+One I/O thread (`iothread.py`) runs pika's loop, and no other thread touches pika's asynchronous connections.
 Blocking work (creating and checking queues, reading dead letters) uses connections of its own, outside that thread.
 """
 
@@ -39,7 +39,7 @@ __all__ = ["RabbitmqAdapter", "open_adapter"]
 
 def open_adapter(url: str, spec: QueueSpec, settings: Settings) -> RabbitmqAdapter:
     """
-    Return an adapter for one queue of the broker at `url`; it connects when it is first used.
+    Return an adapter for one queue of the broker at `url`; the adapter connects when it is first used.
 
     Raises:
         ConfigError: The URL or a name is invalid for RabbitMQ.

@@ -1,4 +1,4 @@
-"""RabbitMQ's adapter: `steadyworker.adapter.Adapter` over one I/O thread and two connections."""
+"""The adapter for RabbitMQ: it implements `steadyworker.adapter.Adapter` with one I/O thread and two connections."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ from steadyworker_rabbitmq.url import BrokerUrl, parse_url
 
 class RabbitmqAdapter:
     """
-    One queue of one virtual host, consumed by one worker process; it connects when it is first used.
+    The adapter for one queue of one virtual host and one worker process; it connects when it is first used.
 
     Args:
         url: The broker's URL (`url.py`).
@@ -65,7 +65,7 @@ class RabbitmqAdapter:
         )
 
     def _url(self) -> BrokerUrl:
-        """Return the URL as it is now: passwords are rotated."""
+        """Return the URL as it is now, because passwords are rotated."""
         return self._first if self._settings.fresh_url is None else parse_url(self._settings.fresh_url())
 
     @property
@@ -73,7 +73,7 @@ class RabbitmqAdapter:
         """
         The abilities of this broker: delays by levels, and a consumer count.
 
-        Delivery timeout and delivery limit depend on the queue and are not here; `findings` reports them.
+        Delivery timeout and delivery limit are not among them, because they depend on the queue; `findings` reports them.
         """
         return Capabilities(
             delays=Delays.LEVELS,
@@ -112,6 +112,11 @@ class RabbitmqAdapter:
         """Return the name of the cluster, and the virtual host."""
         with self._visit("reads the broker's identity") as connection, translated(str(self._first)):
             return Broker(connection, None).identity
+
+    def exists(self) -> bool:
+        """Return whether the virtual host has the queue."""
+        with self._visit("looks for its queue") as connection, translated(str(self._first)):
+            return Broker(connection, None).exists(self._spec.queue)
 
     def consumers(self) -> int:
         """
@@ -170,7 +175,7 @@ def count_consumers(link: ManagedConnection, queue: str, answer: Future[int]) ->
     """Set `answer` to the number of consumers of a queue, over a channel of its own; in the I/O thread."""
     if (connection := link.connection) is None:
         raise BrokerUnavailable(
-            f"Expected a connection to RabbitMQ at {link.place}, got none: wait, the adapter is reconnecting."
+            f"Expected a connection to RabbitMQ at {link.place}, got none: wait until the adapter has reconnected."
         )
 
     def closed(_: Channel, reason: Exception) -> None:

@@ -1,21 +1,21 @@
 """
-The back-off of reconnects: soon after a cut, then ever more rarely, at random moments, while the broker refuses.
+The back-off of reconnects: random waits, short after a cut, and longer after each try that the broker refused.
 
-| try | seconds after the try before |
+| try | seconds to wait before it |
 |---|---|
 | 1, after a cut | 0 to 0.5 |
-| 2, once refused | 0 to 10 |
+| 2, after one refusal | 0 to 10 |
 | 3 | 10 to 20 |
 | 4 | 20 to 40 |
 | 5 and later | 30 to 60 |
 
-Each wait begins where the wait before could end, so that the tries of a fleet's next round never overlap with the last.
+Waits 3 and 4 begin where the wait before could end, so that the tries of a fleet's rounds hardly overlap.
 In simulations, 200 workers lost the broker at the same moment, for 0.5 s to 10 min.
-In the busiest second after its return, 11 % of them tried to connect, on average.
-In 2 of 2600 simulated outages it was 20 % or more.
-Full jitter over 5 s, doubled for each try, is worse: 29 % in the busiest second.
-In each second a fifth of the workers makes its second try, and some already make their third.
-The price: after a restart of the broker, which takes 7 s, a worker waits 8 s on average instead of 6.
+On average, 11 % of the workers tried to connect in the busiest second after the broker's return.
+In 2 of 2600 simulated outages, 20 % or more of them did.
+Full jitter over 5 s, doubled for each try, is worse: 29 % tried to connect in the busiest second.
+The reason: in each of these 5 seconds a fifth of the workers makes its second try, while some already make their third.
+The price of our waits: after a broker restart of 7 s, a worker waits 8 s on average, where full jitter waits 6 s.
 """
 
 from __future__ import annotations

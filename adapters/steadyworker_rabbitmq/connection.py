@@ -1,5 +1,5 @@
 """
-Connections of the I/O thread's loop, opened one after another; and short visits on connections of their own.
+Connections on the I/O thread's loop, and blocking connections for short visits.
 
 ::
 
@@ -8,8 +8,9 @@ Connections of the I/O thread's loop, opened one after another; and short visits
       ↑                   │ every host refused        │ lost, aborted, closed
       └───────────────────┴──── down(cause) ──────────┘
 
-Hosts are tried in a random order, each once: pika's own list gives up at the first name that does not resolve.
-The user of a connection decides when to open it again.
+Hosts are tried in a random order, each once.
+pika's own list of hosts is not used, because it gives up at the first name that does not resolve.
+The object that uses a connection decides when to open it again.
 """
 
 from __future__ import annotations
@@ -37,10 +38,10 @@ class ManagedConnection:
 
     Args:
         io: The I/O thread.
-        url: Returns the URL as it is now; called before each connect, as passwords are rotated.
+        url: Returns the URL as it is now; called before each connect, because passwords are rotated.
         purpose: Its purpose, shown in the broker's list of connections.
-        up: Called when it is open.
-        down: Called once for each `open`, with the cause: no host accepted it, or it was lost.
+        up: Called when the connection is open.
+        down: Called once for each `open`, with the cause: no host accepted the connection, or it was lost.
     """
 
     def __init__(
@@ -91,7 +92,7 @@ class ManagedConnection:
         self._try_next()
 
     def abort(self, error: Exception) -> None:
-        """End the connection without the broker's reply; `down` receives the error of the first call."""
+        """End the connection without waiting for the broker; if called twice, `down` receives the first error."""
         if self._connection is not None and self._cause is None:
             self._cause = error
             pika_internals.abort(self._connection, error)
@@ -157,7 +158,7 @@ class Owed:
     """
     The replies that the broker owes us on one channel; for the I/O thread.
 
-    If one is late, the connection is aborted.
+    If a reply is late, the connection is aborted.
     """
 
     def __init__(self, io: IoThread, link: ManagedConnection) -> None:
@@ -166,7 +167,7 @@ class Owed:
         self._timers: set[Timer] = set()
 
     def expect(self, what: str) -> Callable[[], None]:
-        """Return a function to call when the reply is there; abort the connection if that is not called in time."""
+        """Return a function to call when the reply arrives; without this call in time, the connection is aborted."""
         silent = Silent(f"no reply to {what} within {ANSWER_WITHIN:g} s")
         timer = self._io.after(ANSWER_WITHIN, lambda: self._link.abort(silent))
         self._timers.add(timer)
@@ -178,7 +179,7 @@ class Owed:
         return answered
 
     def forgive(self) -> None:
-        """Cancel all timers: the channel is closed, so that no reply will come."""
+        """Cancel all timers, because the channel is closed and no reply will come."""
         while self._timers:
             self._timers.pop().cancel()
 
@@ -189,11 +190,11 @@ BLOCKED_FOR = 10.0
 """
 Seconds that a visit waits during a memory or disk alarm.
 
-A visit publishes nothing but the probe of the permission to publish.
+Alarms block only connections that publish, and a visit publishes only to probe whether it may.
 """
 
 _HASTY = 10
-"""The longest heartbeat of a visit, in seconds, so that it notices within 30 s that the broker stopped replying."""
+"""The longest heartbeat of a visit, in seconds; with it, a visit notices within 30 s that the broker stopped replying."""
 
 
 def hasty(url: BrokerUrl) -> BrokerUrl:
@@ -206,7 +207,7 @@ def visit(url: BrokerUrl, purpose: str) -> Iterator[BlockingConnection]:
     """
     Open a blocking connection for a short visit, to the first host that accepts it.
 
-    The caller translates errors that are raised inside.
+    Errors that are raised inside the context are not translated: its user does that.
 
     Raises:
         BrokerUnavailable: No host accepted it; `Refused` if waiting does not help.

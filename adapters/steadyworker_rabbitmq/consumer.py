@@ -7,7 +7,7 @@ The consuming connection: one epoch after another until the adapter stops; it ne
        ↑            │                │                │                       │
        └── wait ←───┴── Unreachable ─┴────────────────┘        wait, channel ←┘
 
-`backoff.py` draws the waits; a connection that is still open is used again, with a new channel.
+`backoff.py` draws the waits. If only the channel was lost, the next epoch has a new channel on the same connection.
 """
 
 from __future__ import annotations
@@ -88,15 +88,15 @@ class Consumer:
         """Set the prefetch; it applies to the next delivery."""
         self._window = count
         if self.started:
-            with suppress(BrokerUnavailable):  # stopped
+            with suppress(BrokerUnavailable):  # the adapter was stopped
                 self._io.call(self._adjust)
 
     def settle(self, delivery: Delivery, how: Settle) -> Settled:
         """Return when the broker has read the settlement; raises StaleDelivery or Unsettled."""
         if self._io.is_current:
             raise RuntimeError(
-                "Expected settle on another thread, got the I/O thread, which would wait for itself: "
-                "call it outside the sink."
+                "Expected a call of `settle` from another thread, got one from the I/O thread, which would wait for itself: "
+                "call `settle` outside the `sink` callback."
             )
         answer: SimpleQueue[Settled | StaleDelivery | Unsettled] = SimpleQueue()
         self.settle_async(delivery, how, answer.put)
@@ -106,7 +106,7 @@ class Consumer:
         raise settled
 
     def settle_async(self, delivery: Delivery, how: Settle, on_settled: OnSettled) -> None:
-        """Start to settle; `on_settled` is called once, in the I/O thread or in this one."""
+        """Start to settle; `on_settled` is called once, in the I/O thread or in the caller's thread."""
         if not self.started:
             on_settled(stale(delivery))
             return
@@ -119,7 +119,7 @@ class Consumer:
 
     @property
     def link(self) -> ManagedConnection:
-        """The connection, for queries about the queue: it never publishes, so the broker never blocks it."""
+        """The connection, also used for queries about the queue, because it never publishes and so is never blocked."""
         return self._link
 
     @property
@@ -179,7 +179,7 @@ class Consumer:
         """
         Handle a connection that failed or was lost.
 
-        If it had an epoch, the end of its channel has already sent `Lost`, so no second signal is sent.
+        If the connection had an epoch, `_channel_closed` has already sent `Lost`, so no second signal is sent.
         """
         if not self._told:
             self._gone(error)
@@ -193,7 +193,7 @@ class Consumer:
         self._again(self._backoff.refused())
 
     def _prepare(self) -> None:
-        """Prepare the queues, on a thread and a connection of their own, because that blocks."""
+        """Prepare the queues on another thread and another connection, because the preparation blocks."""
         if (prepared := self._preparation.known) is not None:
             self._open_channel(prepared)
             return
@@ -223,7 +223,7 @@ class Consumer:
         self._channel.add_on_close_callback(self._channel_closed)
 
     def _look(self, channel: Channel, prepared: Prepared) -> None:
-        """Check that the queue exists, before the epoch begins; needs no permission."""
+        """Check that the queue exists, before the epoch begins; this check needs no permission."""
         answered = self._owed.expect("queue.declare")
 
         def found(_: object) -> None:
@@ -253,7 +253,7 @@ class Consumer:
         epoch, self._epoch, self._channel = self._epoch, None, None
         self._owed.forgive()
         if is_missing(reason) or (is_unfit(reason) and not is_delivery_timeout(reason)):
-            self._preparation.forget()  # another program may have created it again, with another type
+            self._preparation.forget()  # another program may have created the queue again, with another type
         stands = self._link.connection is not None
         if epoch is None:
             if stands:

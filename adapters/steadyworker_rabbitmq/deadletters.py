@@ -13,12 +13,18 @@ from steadyworker_rabbitmq.errors import is_missing, translated
 from steadyworker_rabbitmq.messages import delivery_of
 
 PATIENCE = 300
-"""The heartbeat of such a connection, in seconds: its blocking thread may spend minutes on one dead letter."""
+"""
+The heartbeat of the connection that reads dead letters, in seconds.
+
+The reading thread sends no heartbeat while it works on a dead letter, and this may take minutes.
+"""
 
 
 class RabbitmqDeadLetters:
     """
-    The dead letters of one queue, fetched one at a time and held; for one thread.
+    The dead letters of one queue, for use by one thread.
+
+    Each dead letter is fetched when it is asked for, and held until it is dropped or given back.
 
     Args:
         channel: A channel that is used for nothing else.
@@ -64,7 +70,7 @@ class RabbitmqDeadLetters:
             self._held.remove(tag)
             with translated(self._place, Unsettled):
                 self._channel.basic_ack(tag)
-                self._channel.basic_qos(prefetch_count=1)  # the barrier: the broker does not reply to an ack
+                self._channel.basic_qos(prefetch_count=1)  # the broker replies to this, but not to an ack
 
     def give_back(self) -> None:
         """Release every dead letter that was not dropped, for the next reader."""

@@ -1,4 +1,4 @@
-"""Preparation of the queues: creates the missing ones, or checks that they exist, and records what it found."""
+"""Prepares the queues: creates missing queues, or checks that all exist, and records what it found."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class Prepared:
 
     Attributes:
         consume_arguments: Arguments for `basic.consume` on the work queue.
-        delivery_timeout: Seconds after which the broker takes a delivery back from a consumer with those arguments; None for never.
+        delivery_timeout: Seconds after which the broker takes a delivery back from such a consumer; None for never.
         longer_timeout: The command that raises the delivery timeout to what a job needs.
     """
 
@@ -38,14 +38,16 @@ class Prepared:
 
 def prepare(connection: pika.BlockingConnection, topology: Topology, management: Management | None = None) -> Prepared:
     """
-    Prepare the queues as `topology.mode` demands; blocks, and uses channels of its own.
+    Prepare the queues as `topology.mode` demands.
 
-    "declare" creates missing queues and changes none that exist; "verify" checks that all exist; "trust" checks nothing.
-    `management` is queried for what AMQP cannot report, until it fails once; nothing depends on it.
+    The mode "declare" creates missing queues and changes no existing one.
+    "verify" checks that all queues exist, and "trust" checks nothing.
+    The call blocks, and uses channels of its own.
+    It queries `management` for what AMQP cannot report; after one failure it continues without these facts.
 
     Raises:
         TargetMissing: A queue does not exist, and the mode is "verify".
-        ConfigError: Waiting cannot help: no permission, a broker too old, or a retry queue that would lose messages.
+        ConfigError: A permission is missing, the broker is too old, or a retry queue would lose messages.
         BrokerUnavailable: The connection was lost meanwhile.
     """
     broker = Broker(connection, management)
@@ -71,7 +73,7 @@ def _made(broker: Broker, topology: Topology, wanted: Wanted) -> QueueState:
     refused = broker.declare(wanted)
     if refused is None and wanted.role != "work":
         return as_wanted(wanted)
-    # Also for a queue that was just declared: the management API may report policies.
+    # Look also at a queue that was just declared, because the management API may report policies for it.
     if (actual := broker.look(wanted, redeclare=True)) is not None:
         return actual
     if refused is None:
@@ -87,7 +89,7 @@ def _made(broker: Broker, topology: Topology, wanted: Wanted) -> QueueState:
 def _seen(broker: Broker, topology: Topology, wanted: Wanted) -> QueueState:
     """Return the queue's state, without creating it; raise TargetMissing if it does not exist."""
     if topology.mode == "trust":
-        # The type alone, which decides the arguments of a consumer.
+        # Only the type is read, because it decides the arguments of a consumer.
         return QueueState(wanted.name, type=broker.queue_type(wanted.name) if wanted.role == "work" else None)
     actual = broker.look(wanted, redeclare=False)
     if actual is None:
@@ -101,12 +103,12 @@ def _fatal(finding: Finding) -> ConfigError:
 
 class Preparation:
     """
-    The queues' preparation, done once and remembered; thread-safe.
+    The preparation of the queues, which is done once and remembered; thread-safe.
 
     Args:
         url: Returns the URL as it is now.
         topology: The plan.
-        purpose: The connection's name in the broker's list.
+        purpose: The name of the connection in the broker's list of connections.
     """
 
     def __init__(self, url: Callable[[], BrokerUrl], topology: Topology, purpose: str) -> None:
@@ -122,7 +124,11 @@ class Preparation:
         return self._prepared
 
     def prepared(self) -> Prepared:
-        """Prepare the queues unless that is done, and return the result; blocks; raises what `prepare` raises."""
+        """
+        Return the remembered result, or prepare the queues first.
+
+        The call blocks, and raises what `prepare` raises.
+        """
         with self._lock:
             if self._prepared is None:
                 url = hasty(self._url())
@@ -131,5 +137,5 @@ class Preparation:
             return self._prepared
 
     def forget(self) -> None:
-        """Forget the result, because a queue is missing: the next use prepares the queues again."""
+        """Forget the result, so that the next use prepares the queues again; for a queue that is missing or has changed."""
         self._prepared = None

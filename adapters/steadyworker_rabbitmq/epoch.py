@@ -3,28 +3,30 @@ One epoch: one channel of the consuming connection, and the deliveries that came
 
 **The prefetch.**
 AMQP fixes a consumer's prefetch when the consumer starts.
-So when our prefetch changes, the consumer is cancelled, and one with another prefetch takes its place.
+So when our prefetch changes, the adapter cancels the consumer, and starts one with the new prefetch.
 Deliveries of the old consumer stay valid, on the same channel, and count towards our prefetch until they are settled.
 There is never more than one consumer, because other clients count consumers.
 
 **The barrier.**
-The broker does not reply to an ack.
-It replies to a `basic.qos`, and reads both in order: the reply confirms every ack before it on the same channel.
+The broker does not reply to an ack, but it replies to a `basic.qos`, and reads the requests of a channel in order.
+So a `basic.qos` is a barrier: its reply confirms every ack that was sent before it on the same channel.
 At most one barrier waits for its reply.
-The ack itself is sent at once; barriers are at least 20 ms apart, so that short jobs share them.
+Acks are sent at once, but barriers are at least 20 ms apart, so that several short jobs share one.
 
 **The end.**
-Whatever ends the consumer ends the channel, and with it the epoch.
-From 4.3 on, the broker cancels a consumer on a delivery timeout; its channel must not be used again.
-pika does not reply to that cancel, and a late ack would revive a consumer that has no callback any more.
+If the broker cancels the consumer, the adapter closes the channel, and the epoch ends with it.
+From 4.3 on, the broker does so on a delivery timeout, and the channel must not be used again.
+The reason: pika does not reply to that cancel, and a late ack would revive a consumer that has no callback any more.
 
 **No early end.**
-The adapter could open a new channel shortly before a delivery timeout, but the redelivery would be the same or worse.
+The adapter could open a new channel shortly before a delivery timeout, but that would be no better, or worse.
 Another worker may get the message first, and every other delivery of the channel is lost too.
-Up to 3.11 no API reports the timeout.
-Up to 4.2 such a return counts towards a delivery limit as the timeout does, even by a nack (3.10.8, 4.0.5).
-From 4.3 on the consumer itself sets its timeout; a closed channel would count, and a timeout does not (4.3.6).
-A new channel would only avoid the log line with the setting to change.
+Up to 3.11, no API reports the timeout.
+Up to 4.2, a delivery that is returned early counts towards a delivery limit, just as a timeout does.
+That holds even if a nack returns it (seen on 3.10.8 and 4.0.5).
+From 4.3 on, the consumer itself sets its timeout.
+There a closed channel counts towards the limit, and a timeout does not (seen on 4.3.6).
+The only gain of a new channel is one log line less: the one that names the setting to change.
 """
 
 from __future__ import annotations
@@ -49,11 +51,11 @@ _MOST = 65_535
 """The largest prefetch: AMQP has two bytes for it."""
 
 _EARLY = 1.0
-"""By our clock, the broker's delivery timeout may seem early by up to this many seconds."""
+"""The broker's delivery timeout may come this many seconds early, by the clock of this process."""
 
 
 _GATHER = 0.02
-"""The least time between two barriers, in seconds; no job waits for a barrier, only the report that its ack is confirmed."""
+"""The least time between two barriers, in seconds; this delays no job, only the report that an ack is confirmed."""
 
 OnSettled = Callable[[Settled | StaleDelivery | Unsettled], None]
 
@@ -125,11 +127,11 @@ class Epoch:
         channel.add_on_cancel_callback(lambda _: self._cancelled_by_broker())
 
     def useful(self, after: float) -> bool:
-        """Return whether it settled anything, or lasted `after` seconds."""
+        """Return whether the epoch settled any delivery, or lasted `after` seconds."""
         return self._settled_any or self._settings.clock.monotonic() - self._began >= after
 
     def adjust(self) -> None:
-        """Start, end or replace the consumer, by the prefetch and the unsettled deliveries."""
+        """Start, end or replace the consumer, as the prefetch and the unsettled deliveries require."""
         if self._over or self._changing:
             return
         own = sum(1 for held in self._held.values() if held.consumer == self._consumer)
@@ -138,7 +140,8 @@ class Epoch:
             if wanted:
                 self._consume(wanted)
         elif wanted < self._prefetch or (wanted > self._prefetch and (own == self._prefetch or not self._held)):
-            # A larger prefetch waits until the consumer's own is full, or nothing is held: each change costs a round trip or two.
+            # Each change costs a round trip or two.
+            # So a larger prefetch waits until the consumer's present one is full, or no delivery is held.
             self._cancel()
 
     def settle(self, settlement: Settlement) -> None:
@@ -156,7 +159,7 @@ class Epoch:
         self.adjust()
 
     def leave(self) -> None:
-        """Release every delivery, because the connection is about to close; no signal is sent any more."""
+        """Release every delivery, because the connection is about to close; the sink receives no more signals."""
         if not self._over and self._channel.is_open:
             if self._consumer is not None and not self._changing:
                 pika_internals.cancel(self._channel, self._consumer, lambda: None)
@@ -211,7 +214,7 @@ class Epoch:
             return
         tag = method.delivery_tag
         if len(self._held) >= self._window():
-            # The broker sent it before the prefetch shrank.
+            # The broker sent this delivery before the prefetch shrank.
             self._channel.basic_nack(tag, requeue=True)
             return
         self._held[tag] = _Held(method.consumer_tag, self._settings.clock.monotonic())
@@ -225,7 +228,7 @@ class Epoch:
         oldest = min((held.since for held in self._held.values()), default=None)
         timeout = self._prepared.delivery_timeout
         if oldest is not None and timeout is not None and self._settings.clock.monotonic() - oldest >= timeout - _EARLY:
-            self._lose(self._timed_out(f"{timeout:g} s, and it cancelled the consumer"))
+            self._lose(self._timed_out(f"{timeout:g} s; the broker cancelled the consumer"))
         else:
             self._lose("the broker cancelled the consumer: the queue was deleted, or its leader moved")
         if self._channel.is_open:
@@ -233,8 +236,8 @@ class Epoch:
             self._channel.close()
 
     def _timed_out(self, said: str) -> str:
-        remedy = self._prepared.longer_timeout or "raise the queue's delivery timeout above time_limit"
-        return f"the broker took its deliveries back, because a job outlived the delivery timeout ({said}); {remedy}"
+        remedy = self._prepared.longer_timeout or "raise the queue's delivery timeout above the Worker's time_limit"
+        return f"a job ran longer than the delivery timeout, so the broker took this consumer's deliveries back ({said}); {remedy}"
 
     # --- the barrier -----------------------------------------------------------------------------------------------
 
@@ -278,11 +281,11 @@ class Epoch:
             self._gathering.cancel()
         open_, self._proving, self._unproven = [*self._proving, *self._unproven], [], []
         for settlement in open_:
-            # The ack was sent, and it is unknown whether it arrived.
+            # The settlement was sent, but it is unknown whether it arrived.
             settlement.on_settled(
                 Unsettled(
                     f"Expected the broker to confirm a settlement, got: {cause}; "
-                    "if it did not arrive, the message comes again."
+                    "if the settlement did not arrive, the message comes again."
                 )
             )
 
@@ -291,5 +294,5 @@ def stale(delivery: Delivery) -> StaleDelivery:
     """Return the error for a delivery of an epoch that is over."""
     return StaleDelivery(
         f"Expected a delivery of the open channel, got one of epoch {delivery.epoch}, which is over: "
-        "wait, its message comes again."
+        "wait until the broker delivers its message again."
     )

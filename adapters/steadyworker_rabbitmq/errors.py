@@ -1,9 +1,10 @@
 """
-Translation of errors of pika, OpenSSL and the operating system into ours: what was expected, what was got, and what to do.
+Translates the errors of pika, OpenSSL and the operating system into ours.
 
-pika wraps its errors in one another, and some are of other families (`gaierror`, `SSLError`, `AMQPConnectorStackTimeout`).
-All of them are unwrapped here and nowhere else; each of our errors keeps its cause.
-The broker's texts are those of RabbitMQ 3.10 to 4.3.
+Each of our messages states what was expected, what was got, and what to do.
+pika wraps errors in other errors, and raises some that are not its own (`gaierror`, `SSLError`).
+Only this module unwraps them; each of our errors keeps the original error as its cause.
+The patterns below match the texts of RabbitMQ 3.10 to 4.3.
 """
 
 from __future__ import annotations
@@ -24,22 +25,23 @@ _LISTED = 200
 
 
 class Refused(BrokerUnavailable):
-    """Credentials, virtual host, certificate or protocol were refused: waiting cannot help, a person must act."""
+    """Credentials, virtual host, certificate or protocol were refused: a person must act, because waiting cannot help."""
 
 
 class Silent(Exception):
-    """A reply from the broker that is overdue."""
+    """An overdue reply of the broker."""
 
 
 class Foreign(Exception):
-    """A reply from the peer that is not AMQP 0-9-1."""
+    """A reply that is not AMQP 0-9-1."""
 
 
 def unavailable(error: BaseException, place: str) -> BrokerUnavailable:
     """
     Translate the error that ended or prevented a connection to `place`, and return ours.
 
-    It is `Refused` if only a person can help, else BrokerUnavailable, after which the adapter keeps trying.
+    The result is `Refused` if only a person can help.
+    Otherwise it is a plain BrokerUnavailable, after which the adapter tries again.
     """
     if isinstance(error, BrokerUnavailable):
         return error
@@ -53,7 +55,11 @@ def unavailable(error: BaseException, place: str) -> BrokerUnavailable:
 
 @contextmanager
 def translated(place: str, to: type[SteadyWorkerError] | None = None) -> Iterator[None]:
-    """Translate any error that the client raises inside: raise the error of `unavailable`, or `to` with its text."""
+    """
+    In this context, replace each error that is not ours by the error that `unavailable` returns for it.
+
+    If `to` is given, the new error has this type, with the same text.
+    """
     try:
         yield
     except SteadyWorkerError as error:
@@ -92,14 +98,14 @@ def is_delivery_timeout(error: BaseException) -> bool:
 
 _NOT_FOUND, _UNFIT = 404, 406
 _OUR_CERTIFICATE = re.compile(r"\w+_ALERT_(?:\w*CERTIFICATE\w*|UNKNOWN_CA|ACCESS_DENIED|HANDSHAKE_FAILURE)")
-"""TLS alerts that refuse a client's certificate; with TLS 1.2, a missing certificate gives HANDSHAKE_FAILURE."""
+"""The TLS alerts by which a broker refuses our certificate; in TLS 1.2, HANDSHAKE_FAILURE means that it is missing."""
 
 _CHANNEL_REMEDIES = (
     ("access to queue", "grant it with rabbitmqctl set_permissions"),
     ("access to exchange", "grant it with rabbitmqctl set_permissions"),
     ("no queue", "create it, or run once with --topology declare"),
-    ("exclusive use", "another consumer uses it exclusively: end that consumer, or wait until its heartbeats time out"),
-    ("locked queue", "another connection uses it exclusively: close that one, or wait until its heartbeats time out"),
+    ("exclusive use", "end the consumer that uses the queue exclusively, or wait until its heartbeats time out"),
+    ("locked queue", "close the connection that uses the queue exclusively, or wait until its heartbeats time out"),
     ("unknown delivery tag", "this is a defect of the adapter: please report it"),
 )
 
@@ -125,7 +131,7 @@ def _judged(error: BaseException) -> tuple[str, str, bool]:  # noqa: C901, PLR09
         case ssl.SSLCertVerificationError(verify_message=message):
             return (
                 f"an untrusted certificate ({message})",
-                "name the authority that signed it with ?cafile=, and use the host name in the certificate",
+                "set ?cafile= to the PEM file of the signing authority, and connect by a host name that the certificate contains",
                 True,
             )
         case ssl.SSLEOFError() | ssl.SSLZeroReturnError() | ssl.SSLSyscallError():
@@ -137,13 +143,13 @@ def _judged(error: BaseException) -> tuple[str, str, bool]:  # noqa: C901, PLR09
         case ssl.SSLError() | exceptions.IncompatibleProtocolError() if alert := _OUR_CERTIFICATE.search(text):
             return (
                 f"a refusal, because our certificate is missing or untrusted ({alert[0]})",
-                "set ?certfile= and ?keyfile= to one that an authority in the broker's ssl_options.cacertfile has signed",
+                "set ?certfile= to a certificate that the broker's ssl_options.cacertfile trusts, and ?keyfile= to its key",
                 True,
             )
         case ssl.SSLError():
             return (
                 f"no TLS ({getattr(error, 'reason', None) or error})",
-                "correct scheme and port: amqps: 5671, amqp: 5672",
+                "correct the scheme and the port (5671 for amqps:, 5672 for amqp:)",
                 True,
             )
         case exceptions.ProbableAuthenticationError() if "403" in text and "EXTERNAL" in text:
@@ -163,7 +169,7 @@ def _judged(error: BaseException) -> tuple[str, str, bool]:  # noqa: C901, PLR09
         case exceptions.ProbableAccessDeniedError() if "530" in text and "is reached" not in text:
             return (
                 f"no access to the virtual host ({_reply(text)})",
-                "create it and grant it (rabbitmqctl add_vhost, set_permissions), or correct the path in --broker",
+                "create it and grant access to it (rabbitmqctl add_vhost, set_permissions), or correct the path in --broker",
                 True,
             )
         case exceptions.ProbableAccessDeniedError() if "is reached" in text:
@@ -171,13 +177,13 @@ def _judged(error: BaseException) -> tuple[str, str, bool]:  # noqa: C901, PLR09
         case Foreign():
             return (
                 "a reply that is not AMQP 0-9-1",
-                "correct scheme and port: amqp: 5672, amqps: 5671; the management port does not work here",
+                "correct the scheme and the port (5672 for amqp:, 5671 for amqps:); the management port does not work here",
                 True,
             )
         case exceptions.IncompatibleProtocolError():
             return (
                 "a connection that was closed without a reply",
-                "check that the port or load balancer leads to a broker, and whether it requires TLS (amqps:)",
+                "check whether the port or load balancer leads to a broker, and whether the broker requires TLS (amqps:)",
                 False,
             )
         case exceptions.ConnectionClosedByBroker(reply_code=code, reply_text=reply):
@@ -185,11 +191,11 @@ def _judged(error: BaseException) -> tuple[str, str, bool]:  # noqa: C901, PLR09
         case exceptions.AMQPHeartbeatTimeout():
             return (
                 "no heartbeat",
-                "check whether the broker is frozen, or a firewall drops idle connections",
+                "check whether the broker is frozen, and whether a firewall drops idle connections",
                 False,
             )
         case exceptions.ConnectionBlockedTimeout():
-            return ("an alarm that lasts (memory or disk)", "free memory or disk space on the broker", False)
+            return ("a memory or disk alarm that does not end", "free memory or disk space on the broker", False)
         case Silent():
             return (str(error), "check whether the broker is frozen or overloaded", False)
         case socket.gaierror():
@@ -207,7 +213,7 @@ def _judged(error: BaseException) -> tuple[str, str, bool]:  # noqa: C901, PLR09
 
 
 def _reply(text: str) -> str:
-    """Return the broker's text out of the repr of an error."""
+    """Extract the broker's text from the repr of an error."""
     found = re.search(r"\(\d{3}\) '?\"?([^'\"]+)", text)
     return _short(found[1] if found else text)
 

@@ -1,7 +1,8 @@
 """
 The I/O thread: it runs pika's loop, and is the only thread that touches pika's asynchronous connections.
 
-Other threads give it calls to run; an error in a call, or in pika, ends the connections and never the thread.
+Other threads give it functions to run.
+An error in such a function, or in pika, ends the connections but never the thread.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from steadyworker.errors import BrokerUnavailable
 Answer = TypeVar("Answer")
 
 _TURN_EVERY = 1.0
-"""Seconds between two turns of an idle thread: the watchdog expects one every 5 s."""
+"""Seconds between two turns of an idle thread; the watchdog expects a turn at least every 5 s."""
 
 
 class Member(Protocol):
@@ -88,7 +89,11 @@ class IoThread:
             self.loop.add_callback_threadsafe(self._do_calls)
 
     def ask(self, question: Callable[[Future[Answer]], None], within: float) -> Answer:
-        """Run `question` on the thread and return the result that it sets; raises the exception that it sets, or TimeoutError."""
+        """
+        Run `question` on the thread, and return the result that it sets on its future.
+
+        Raises the exception that `question` sets there, or TimeoutError after `within` seconds.
+        """
         answer: Future[Answer] = Future()
         self.call(lambda: _guarded(answer, question))
         return answer.result(within)
@@ -98,7 +103,7 @@ class IoThread:
         return Timer(self.loop, delay, lambda: self.guard(action))
 
     def in_background(self, work: Callable[[], Answer], then: Callable[[Future[Answer]], None]) -> None:
-        """Run blocking work on a new thread, then call `then` with its result on this one."""
+        """Run blocking work on a new thread; then call `then` with the result, on the I/O thread."""
         done: Future[Answer] = Future()
 
         def run() -> None:
@@ -156,7 +161,7 @@ class IoThread:
                 self._fail(error)
         with self._lock:
             self._over = True
-        self._do_calls()  # so that each waiting caller gets an error: every connection is closed
+        self._do_calls()  # every connection is closed, so each waiting caller gets an error
         self.loop.close()
 
     def _turn(self) -> None:

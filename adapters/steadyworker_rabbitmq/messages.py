@@ -1,19 +1,22 @@
 """
 Conversion between AMQP properties and our headers.
 
-Our headers are text; AMQP's have types, and a message has properties as well.
-Both survive when a worker publishes the message again (retry, deferral, dead letter, replay):
+Our headers are text, but AMQP headers have types, and an AMQP message also has properties.
+Types and properties survive when a worker publishes the message again (retry, deferral, dead letter, replay):
 
 - Each header appears as text: numbers, booleans and lists as JSON, bytes decoded as UTF-8.
-- One more header, `sw-amqp`, carries what text cannot express from the delivery to the copy.
-  It holds the exact value of each header that is not text, and the properties in `_KEPT`; it is never published.
+- A Delivery has one more header, `sw-amqp`, from which the next copy gets the values that text cannot express.
+  It holds the exact value of each header that is not text, and the properties in `_KEPT`.
+  It is never published.
   If the text of a header was changed since the delivery, the header is published as the new text.
-- A text that is not UTF-8 (a name, an id, a property) appears with those bytes in hexadecimal (`backslashreplace`).
-  It is published in that form.
-- A message whose headers cannot be read at all has the reason as its only header, so that it becomes a dead letter.
+- If a name, an id or a property has bytes that are not UTF-8, these bytes appear in hexadecimal (`backslashreplace`).
+  The text is then published in that form.
+- If headers cannot be read at all, `sw-hop` with the reason is the only header.
+  The runner makes such a message a dead letter, because a hop must be a number.
 - Headers that the broker adds (`x-death` and similar) appear, but are not published again.
-  4.x trusts an `x-delivery-count` from a client, and its count differs from ours.
-- `CC` and `BCC` are not published again either, because a retry would go to other queues as well.
+  RabbitMQ 4.x would trust an `x-delivery-count` from us, although the broker's count differs from ours.
+- `CC` and `BCC` are not published again either, because they would send a retry to other queues too.
+- The properties `expiration` and `user_id` are not published again.
   `expiration` would drop a waiting copy, and `user_id` names the first publisher.
 
 Floats stay text, because pika cannot encode them.
@@ -37,12 +40,16 @@ from steadyworker_rabbitmq.pika_internals import UNREADABLE
 
 EXACT = "sw-amqp"
 HEADER_BYTES = 64 << 10
-"""The most bytes for all properties and headers of a new message: they share one frame, and grow with each copy."""
+"""The most bytes for the properties and headers of a new message: together they fill one frame, and grow with each copy."""
 
 _KEPT = ("content_type", "content_encoding", "priority", "correlation_id", "reply_to", "type", "app_id")
 _PERSISTENT = 2
 _OVERHEAD = 64
-"""Bytes of a header frame besides the properties, rounded up: 7 of the frame, 1 of its end, 12 of class and body size."""
+"""
+The bytes of a header frame beside the properties, rounded up to 64.
+
+They are 7 bytes for the frame's type, channel and size, 12 for class, weight and body size, and 1 for the frame's end.
+"""
 
 _SHORT_STRING = 255
 _BROKERS_OWN = ("x-death", "x-first-death-", "x-last-death-", "x-delivery-count", "x-acquired-count", "x-opt-")
@@ -57,7 +64,7 @@ def delivery_of(
     """
     Convert a message from the broker to a Delivery.
 
-    It never raises, because a message that raised would be redelivered without end.
+    It never raises, because a message that cannot be converted would be redelivered without end.
     """
     try:
         shown = _shown(properties)
@@ -104,7 +111,7 @@ def _plain(value: Any) -> Any:
 
 
 def properties_of(message: OutgoingMessage, message_id: str, now: float) -> BasicProperties:
-    """Return the AMQP properties to publish a message with: persistent, sent now."""
+    """Return the AMQP properties for publishing this message: persistent, and with the time `now`."""
     exact, kept = _exact(message.headers.get(EXACT))
     headers: dict[str, Any] = {
         name: exact[name] if name in exact and _text(exact[name]) == text else text
@@ -118,10 +125,10 @@ def properties_of(message: OutgoingMessage, message_id: str, now: float) -> Basi
 
 def size_of(properties: BasicProperties) -> int:
     """
-    Return the size of the header frame in bytes; it must fit into one frame.
+    Return the size in bytes of the one header frame that the properties must fit into.
 
     Raises:
-        ValueError: AMQP cannot encode it: a name of over 255 bytes, or a lone surrogate.
+        ValueError: AMQP cannot encode the properties: a name is longer than 255 bytes, or a text has a lone surrogate.
     """
     try:
         return sum(map(len, properties.encode())) + _OVERHEAD
@@ -136,7 +143,7 @@ def fitted(properties: BasicProperties, limit: int) -> BasicProperties:
     Return the properties with their longest texts cut until they fit into one frame.
 
     So a copy is never refused because its headers grew.
-    If all texts are empty, the header with the longest name is removed.
+    When all texts are empty, headers are removed too, the one with the longest name first.
     Our own headers stay, except reason and error, because they identify the job.
     """
     headers: dict[str, Any] = dict(properties.headers or {})
@@ -211,7 +218,7 @@ def _unpacked(value: Any) -> object:
 
 
 def _exact(text: str | None) -> tuple[Mapping[str, object], Mapping[str, Any]]:
-    """Return the exact headers and properties that `delivery_of` stored; empty for a `sw-amqp` of another origin."""
+    """Return the exact headers and properties that `delivery_of` stored in `text`; both empty if the text is not its own."""
     try:
         found = json.loads(text or "{}")
         headers = {name: _unpacked(value) for name, value in found.get("headers", {}).items()}

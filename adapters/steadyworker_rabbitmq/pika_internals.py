@@ -1,7 +1,8 @@
 """
 Every use of pika's private parts, each with its reason: a list to check against each new version of pika.
 
-The code was written against pika 1.4.1 to 1.4.4; apart from visits, only the I/O thread calls it.
+The code was written against pika 1.4.1 to 1.4.4.
+It serves the I/O thread, and the short blocking connections of `connection.visit`.
 """
 
 from __future__ import annotations
@@ -35,14 +36,16 @@ class Connection(SelectConnection):  # type: ignore[misc]  # pika has no type hi
     A connection that survives unreadable headers, reports why TLS was refused, and sends at once.
 
     Headers: pika ends the connection on headers that it cannot read (a time beyond the year 9999, tables nested too deep).
-    The message would come again and end the next connection too, without end.
+    The broker would deliver the message again, and it would end each later connection too.
     Here such a message gets a key and a reason, and none of its other headers.
 
-    TLS 1.3: a broker checks our certificate after our half of the handshake, so our first bytes meet a closed socket.
-    pika reports that failed write; the alert with the true reason arrived before it, and is still unread.
+    TLS 1.3: a broker checks our certificate only after our half of the handshake.
+    If it refuses the certificate, our first bytes meet a closed socket, and pika reports that failed write.
+    The alert with the true reason arrived before, and is still unread. Here it is read and reported instead.
 
-    Sending: pika waits until the loop reports that a socket accepts bytes, which it nearly always does.
+    Sending: pika writes only after the loop reports that the socket accepts bytes, which it nearly always does.
     That costs one more turn of the loop, and two system calls, between each job and the next.
+    Here bytes are written at once.
     """
 
     def _read_frame(self) -> Any:
@@ -96,7 +99,8 @@ def abort(connection: SelectConnection, error: Exception) -> None:
     End a connection without waiting for the broker, which may not reply.
 
     pika then calls `on_close` or `on_open_error` with the error.
-    pika's own `close()` waits for a reply without limit; its heartbeat checker ends connections as this does.
+    pika's own `close()` would wait for a reply without limit.
+    pika's heartbeat checker ends connections in the same way as this function.
     """
     inner: Any = connection
     inner._terminate_stream(error)  # noqa: SLF001
@@ -104,7 +108,7 @@ def abort(connection: SelectConnection, error: Exception) -> None:
 
 def cancel(channel: Channel, consumer_tag: str, cancelled: Callable[[], None]) -> None:
     """
-    Cancel a consumer whose callback still receives deliveries until the broker replies and `cancelled` is called.
+    Cancel a consumer; its callback receives deliveries until the broker has replied, and then `cancelled` is called.
 
     pika's `basic_cancel` rejects those deliveries, and a rejected message counts towards the queue's delivery limit.
     """
@@ -124,8 +128,8 @@ def spoke_something_else(connection: SelectConnection) -> bool:
     Return whether a connection failed to open because the peer sent something that is not AMQP 0-9-1.
 
     An AMQP broker's first byte is that of a method frame.
-    pika removes the header of another AMQP version from the buffer, but counts its bytes.
-    Call it in `on_open_error`, because pika clears buffer and count right after that.
+    The reply of another AMQP version is a header, which pika has removed from the buffer, but whose bytes it has counted.
+    Call this function in `on_open_error`, because pika clears the buffer and the count right after that.
     """
     inner: Any = connection
     return bool(inner.bytes_received) and inner.frames_received == 0 and inner._frame_buffer[:1] != _METHOD_FRAME  # noqa: SLF001

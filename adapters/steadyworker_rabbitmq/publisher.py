@@ -1,7 +1,8 @@
 """
-The publishing connection: opened on first use, with confirms and mandatory messages; it only publishes.
+The publishing connection. It is opened on first use, and uses confirms and mandatory messages.
 
-On an alarm (memory, disk) the broker stops reading every connection that publishes: an ack on this one would be stuck.
+It does nothing but publish.
+During a memory or disk alarm, the broker does not read from a connection that publishes, so an ack on it would be stuck.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ from steadyworker_rabbitmq.url import BrokerUrl
 
 @dataclass(slots=True, eq=False)
 class _Outgoing:
-    """One pending message; `returned` is the broker's text if no queue took it."""
+    """One pending message; `returned` is the broker's text if the broker returned the message because no queue took it."""
 
     exchange: str
     routing_key: str
@@ -45,7 +46,9 @@ class _Outgoing:
 
 class Publisher:
     """
-    The publisher of one queue's messages; `publish` is for any thread, everything else for the I/O thread.
+    The publisher of one queue's messages.
+
+    Any thread may call `publish`; everything else is for the I/O thread.
 
     Args:
         io: The I/O thread.
@@ -107,7 +110,8 @@ class Publisher:
             outgoing.confirmed.cancel()
             raise PublishFailed(
                 f"Expected a confirm from queue {outgoing.routing_key!r} within {ANSWER_WITHIN:g} s, got none: "
-                "check whether the broker is overloaded, or the queue has lost its majority. The message may have arrived."
+                "check whether the broker is overloaded, or the queue has lost its majority. "
+                "The queue may have the message all the same."
             ) from None
         except (BrokerUnavailable, ConfigError) as error:
             raise PublishFailed(str(error)) from error
@@ -120,7 +124,7 @@ class Publisher:
         return self._link.is_closed
 
     def close(self, within: float) -> None:
-        """Close the connection; a blocked one is aborted, because the broker does not read from it."""
+        """Close the connection, or abort it if it is blocked, because the broker does not read from a blocked one."""
         self._link.close(0 if self._blocked else within)
 
     def fail(self, error: Exception) -> None:
@@ -205,9 +209,9 @@ class Publisher:
 
     def _returned(self, _: Channel, method: Basic.Return, properties: BasicProperties, __: bytes) -> None:
         """
-        Mark a message that no queue took; its confirm arrives next.
+        Mark a message that no queue took; the broker's confirm for it arrives next.
 
-        If two in flight have the same id, both are marked, so both are published again.
+        If two pending messages have the same id, both are marked, and both are published again.
         """
         for outgoing in self._in_flight.values():
             if (outgoing.routing_key, outgoing.properties.message_id) == (method.routing_key, properties.message_id):

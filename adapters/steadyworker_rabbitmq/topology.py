@@ -8,33 +8,36 @@ The plan of a Worker's queues: names, arguments, and the queue for each message;
 | `exports.dead` | dead letters, ours and the broker's | a worker that gives a message up |
 
 All are quorum queues, and all get their messages through the default exchange, so there are no bindings to maintain.
-A retry queue makes a delay because it has no consumer: its `x-message-ttl` ends, and it dead-letters to the work queue.
+A retry queue has no consumer: each message waits until its `x-message-ttl` is over.
+Then the queue dead-letters the message to the work queue.
 A TTL for each message would not work: messages expire at the head only, so a long delay blocks the short ones behind it.
-The way back must not lose the copy either.
-`at-least-once` keeps it until the work queue has confirmed it, and needs `reject-publish`.
-Without that, the broker silently falls back to at-most-once.
+The way back to the work queue must not lose the copy either.
+The strategy `at-least-once` keeps the copy until the work queue has confirmed it.
+It needs `x-overflow=reject-publish`, without which the broker silently falls back to at-most-once.
 
 **One set of retry queues for the whole virtual host** would need fewer queues, and was tried first.
 The copies would return to their work queues by routing key.
 But a queue with the strategy `at-least-once` dead-letters at most 32 copies at a time.
 With 40 copies for one work queue that had been deleted, the copies of every other work queue on that level were stuck.
-On 3.10.8 and on 4.3.6, 0 of 5 came back within 25 s; with 31, all 5 in 2.0 s.
+On 3.10.8 and on 4.3.6, none of 5 such copies came back within 25 s.
+With 31 copies for the deleted queue, all 5 came back within 2.0 s.
 A full work queue has the same effect.
-With retry queues of its own, a work queue needs eleven more queues of about 110 kB each.
-They cost 0.35 s once, and 0.03 s at each later start.
+The price of separate retry queues: each work queue needs eleven more queues, of about 110 kB each.
+They add 0.35 s to the first start, and 0.03 s to each later one.
 
-**The delayed retry of 4.3 quorum queues** (`x-delayed-retry-type`, `-min`, `-max`) is not used, even where it is set.
-Tried on 4.3.6, a `basic.nack` always delays by the queue's `-min`.
-A `basic.reject` delays by `-min` times the delivery count, which the delivery limit counts too: no job can choose its delay.
+**The delayed retry of 4.3 quorum queues** (`x-delayed-retry-type`, `-min`, `-max`) is not used, even if a queue has it.
+No job could choose its delay: on 4.3.6, a `basic.nack` always delays by the queue's `-min`.
+A `basic.reject` delays by `-min` times the delivery count, and the same count is subject to the delivery limit.
 The same message comes back, so its hop and counters could not rise, and the ledger would take it for a stale duplicate.
-It is not reliable either, and delays must be lower bounds.
+Our delays are lower bounds, but these delays may be shorter.
 If the connection is lost before the broker has read the nack, type `returned` delivers at once (after 0.02 s instead of 3).
 Type `all` then delivers later than requested.
 And a delayed message is invisible: the queue's message count is 0 meanwhile.
-If an operator sets it, copies in retry queues are not delayed, because no consumer returns those.
-Deliveries that a worker releases, at a shutdown too, or loses with its connection are delayed; `check` reports for how long.
+If an operator sets it, it does not delay the copies in retry queues, because no consumer returns them.
+It delays deliveries that a worker releases, for example at a shutdown, and deliveries that are lost with a connection.
+`check` reports how long.
 
-Other `delays` make other retry queues; the old ones become empty with time, and may then be deleted.
+After a change of `--delays`, other retry queues are created; the old ones become empty with time, and may then be deleted.
 """
 
 from __future__ import annotations
@@ -56,10 +59,10 @@ NAME_BYTES = 255
 """An AMQP 0-9-1 short string."""
 
 SHORTEST_LEVEL, LONGEST_LEVEL = 0.001, 4_294_967.0
-"""Seconds: `x-message-ttl` counts in ms, up to 2³²-1."""
+"""Seconds; the limits follow from `x-message-ttl`, which counts in ms, up to 2³²-1."""
 
 # The broker accepts more names than we do.
-# It strips a line end, so that its reply never matches the request, and a client waits without end.
+# It strips a line end from a name: then its reply never matches the request, and a client waits without end.
 # Control characters and outer blanks come from files and environments by mistake.
 QUEUE = NameRule(
     "queue name (no control characters, no blanks at its ends)",
@@ -74,7 +77,7 @@ KEEPS_PLACE = 2**31 - 1
 """
 A delivery limit that is never reached, for dead-letter queues on 3.x.
 
-Without any limit, 3.x puts a released message at the end; dead letters should be read oldest first.
+Without any limit, 3.x puts a released message at the end of the queue, but dead letters should be read oldest first.
 """
 
 
@@ -95,7 +98,7 @@ class Topology:
         work: The work queue.
         dead: The dead-letter queue.
         levels: The delays of the retry queues, in seconds, ascending.
-        longest: The longest delay; a longer one is cut to it.
+        longest: The longest delay; a message with a longer delay is given this one.
         mode: "declare" creates what is missing, "verify" only checks, "trust" checks nothing.
         time_limit: The Worker's time limit in seconds; None for no limit.
 
@@ -141,7 +144,7 @@ class Topology:
 
     def queues(self, version: Version) -> tuple[Wanted, ...]:
         """Return every queue, dead-letter targets first, with the arguments for this version of the broker."""
-        # 4.0 has a default limit of 20 deliveries; on 3.x, -1 is a limit that the first return exceeds.
+        # From 4.0 on, -1 removes the default limit of 20 deliveries; 3.x takes it for a limit that the first return exceeds.
         unlimited: Arguments = {"x-delivery-limit": _NO_LIMIT} if version >= (4,) else {}
         return (
             Wanted(self.dead, "dead", {"x-queue-type": "quorum", **(unlimited or {"x-delivery-limit": KEEPS_PLACE})}),

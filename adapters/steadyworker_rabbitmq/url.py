@@ -5,16 +5,16 @@ The broker's URL: its addresses, login and options.
 
 | option | |
 |---|---|
-| `heartbeat` | seconds, 60 by default: each side drops the connection after two to three times as long without a sign of the other |
-| `connection_name` | our name in the broker's lists and log; by default the consumer's name and purpose |
-| `cafile` | `amqps`: the authority (PEM) that signed the broker's certificate, instead of the system's |
-| `certfile`, `keyfile` | `amqps`: our own certificate; without a user in the URL it is also the login (EXTERNAL) |
+| `heartbeat` | seconds, 60 by default; a side that receives nothing for two to three times as long drops the connection |
+| `connection_name` | the connection's name in the broker's lists and log; by default the consumer's name and its purpose |
+| `cafile` | `amqps`: a PEM file of the authorities to trust for the broker's certificate, instead of the system's authorities |
+| `certfile`, `keyfile` | `amqps`: our own certificate and its key; without a user in the URL, it is also the login (EXTERNAL) |
 | `server_name` | `amqps`: the name in the broker's certificate, if it is not the host's name |
 | `management` | the management API: a URL, or `off`; by default port 15672 (15671 with TLS) of the first host |
 
 With a login by certificate there is no password for the management API, so the API is not queried.
 A broker's certificate is always verified.
-The other numbers of `ConnectionParameters` have fixed values, so that every wait has a limit.
+All other limits in `ConnectionParameters` have fixed values, so that no wait is endless.
 """
 
 from __future__ import annotations
@@ -39,11 +39,11 @@ HEARTBEAT = 60
 """
 The default heartbeat in seconds.
 
-A process that is stopped or swapped out for a while keeps its connection.
-The broker notices a dead process within three minutes.
+It is long enough that a process keeps its connection while it is suspended or swapped out for a moment.
+It is short enough that the broker notices a dead process within three minutes.
 """
 
-# RFC 3986, appendix B.  Python's `urlsplit` refuses [::1] behind another host, since its releases of 2025.
+# The pattern of RFC 3986, appendix B. Since its releases of 2025, Python's `urlsplit` refuses [::1] behind another host.
 _URL = re.compile(r"([a-z][a-z0-9+.-]*)://([^/?#]*)([^?#]*)(?:\?([^#]*))?(?:#.*)?", re.IGNORECASE | re.DOTALL)
 
 _PORTS = {"amqp": 5672, "amqps": 5671}
@@ -52,10 +52,11 @@ _OPTIONS = ("heartbeat", "connection_name", "management", *_TLS_OPTIONS)
 _LONGEST_HEARTBEAT = 3600
 _HOW = "write amqp[s]://user:password@host:port/vhost, with user and password percent-encoded"
 
-# Limits for the socket, and for socket, TLS and AMQP together: a slow broker has ten seconds for its half of the handshake.
+# The first limit is for the socket, the second for socket, TLS and AMQP together.
+# So a slow broker has at least ten seconds for its half of the handshake.
 _CONNECT_WITHIN = 10.0
 _OPEN_WITHIN = 20.0
-# An alarm may last, and does the connection no harm; but every wait has a limit.
+# The time that an alarm may block the connection. An alarm does no harm to it, but no wait is endless.
 _BLOCKED_FOR = 300.0
 # A peer that vanished is noticed in 30 s if we have sent something, else in 90 s.
 _TCP = {"TCP_KEEPIDLE": 60, "TCP_KEEPINTVL": 10, "TCP_KEEPCNT": 3, "TCP_USER_TIMEOUT": 30_000}
@@ -96,16 +97,16 @@ class Tls:
                 )
         try:
             context = ssl.create_default_context(cafile=self.cafile)
-            # Python's own minimum; Debian's Python leaves it to OpenSSL's configuration.
+            # This is Python's own minimum; Debian's Python leaves the minimum to OpenSSL's configuration.
             context.minimum_version = max(context.minimum_version, ssl.TLSVersion.TLSv1_2)
             if self.certfile is not None:
-                # With an empty password, a key that has one is refused; without, OpenSSL would prompt on a terminal.
+                # The empty password makes OpenSSL refuse a key that has one; otherwise it would ask on the terminal.
                 context.load_cert_chain(self.certfile, self.keyfile, password="")
         except ssl.SSLError as error:
             got = error.reason or "no PEM"
             raise ConfigError(
-                f"Expected PEM files in cafile, certfile and keyfile, and a key without a password, got: {got}: "
-                "correct the files."
+                "Expected PEM files in the options cafile, certfile and keyfile, and a key without a password, "
+                f"got: {got}: correct the files."
             ) from error
         return context
 
@@ -213,16 +214,23 @@ def _options(parts: SplitResult) -> Mapping[str, str]:
         if name not in _OPTIONS:
             near = difflib.get_close_matches(name, _OPTIONS, n=1)
             remedy = f"did you mean {near[0]}?" if near else "leave it out."
-            raise ConfigError(f"Expected the options {', '.join(_OPTIONS)} in the broker's URL, got {name!r}: {remedy}")
+            raise ConfigError(
+                f"Expected only the options {', '.join(_OPTIONS)} in the broker's URL, got {name!r}: {remedy}"
+            )
         if name in _TLS_OPTIONS and parts.scheme != "amqps":
-            raise ConfigError(f"Expected {name} in a TLS URL only, got {parts.scheme}: write amqps://…")
+            raise ConfigError(
+                f"Expected the option {name} only in a URL that begins with amqps://, got {parts.scheme}://: "
+                "write amqps://, or leave the option out."
+            )
         if not value:
-            raise ConfigError(f"Expected a value for {name} in the broker's URL, got none: give one, or leave it out.")
+            raise ConfigError(
+                f"Expected a value for the option {name} in the broker's URL, got none: give a value, or leave the option out."
+            )
     if len(pairs) != len(options):
-        raise ConfigError("Expected each option of the broker's URL once, got one twice: leave one out.")
+        raise ConfigError("Expected each option of the broker's URL once, got an option twice: remove one of the two.")
     if ("keyfile" in options) and "certfile" not in options:
         raise ConfigError(
-            "Expected certfile together with keyfile in the broker's URL, got keyfile alone: add certfile."
+            "Expected the options certfile and keyfile together in the broker's URL, got keyfile alone: add certfile."
         )
     return options
 
@@ -231,7 +239,7 @@ def _address(text: str, default_port: int) -> Address:
     host, bracket, rest = text[1:].partition("]") if text.startswith("[") else (text.partition(":")[0], "", "")
     port = rest if bracket else text.removeprefix(host)
     if not host or (port and not (port.startswith(":") and port[1:].isdecimal() and 0 < int(port[1:]) < 1 << 16)):
-        # The text behind the colon is not repeated: without a host it is a password.
+        # The message does not repeat the text behind the colon, because without a host that text is a password.
         raise ConfigError(
             f"Expected host or host:port in the broker's URL, got {host!r} with a port that is not from 1 to 65535: {_HOW}."
             if host
@@ -244,8 +252,8 @@ def _heartbeat(text: str) -> int:
     if text.isdecimal() and 1 <= int(text) <= _LONGEST_HEARTBEAT:
         return int(text)
     raise ConfigError(
-        f"Expected heartbeat from 1 to {_LONGEST_HEARTBEAT} whole seconds, got {text!r}: "
-        "set a heartbeat, because without one a vanished broker is never noticed."
+        f"Expected the option heartbeat to be from 1 to {_LONGEST_HEARTBEAT} whole seconds, got {text!r}: "
+        "correct it; 0 is refused, because without a heartbeat a vanished broker is never noticed."
     )
 
 
@@ -257,6 +265,6 @@ def _management(text: str | None) -> str | None:
         if parts.scheme in ("http", "https") and parts.hostname and "@" not in parts.netloc and parts.port != 0:
             return text
     raise ConfigError(
-        "Expected http[s]://host:port without a user, or off, for management in the broker's URL, got something else: "
-        "correct it."
+        "Expected management=http[s]://host:port (without a user) or management=off in the broker's URL, "
+        "got something else: correct it."
     )

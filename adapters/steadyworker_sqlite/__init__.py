@@ -21,7 +21,7 @@ An adapter of your own must do eight things:
 
 1. Make a package with these files: `__init__` (`open_adapter`), `adapter`, `connection`, `topology`, `errors`.
    Register it in the entry-point group `steadyworker.adapters` under its URL scheme.
-   Import only from `steadyworker.adapter`, `steadyworker.errors`, `steadyworker.names` and `steadyworker.system.mounts`.
+   Import only from `steadyworker.adapter`, `.errors`, `.names`, `.system.mounts` and `.system.private`.
 2. Give the client library one I/O thread; no other thread may touch the client that consumes.
    Send every signal from that thread, in order: Connected, deliveries, Lost, Connected…
 3. Publish on a connection of its own, and return only when the broker has the message.

@@ -23,12 +23,13 @@ from steadyworker.adapter import (
 )
 from steadyworker.errors import BrokerUnavailable, Unsettled
 from steadyworker.system.mounts import mounted
+from steadyworker.system.private import access_findings
 from steadyworker_sqlite.connection import Connection, delivery_of, numbers_of
 from steadyworker_sqlite.errors import Unusable, translated
 from steadyworker_sqlite.presence import Presence, is_gone
 from steadyworker_sqlite.publisher import Publisher
 from steadyworker_sqlite.session import SILENCE, evict_the_gone
-from steadyworker_sqlite.store import Entry, Store
+from steadyworker_sqlite.store import FIRST, BrokerFile, Entry, Store
 from steadyworker_sqlite.topology import HEADER_BYTES, place_findings
 
 
@@ -49,8 +50,9 @@ class SqliteAdapter:
         self._settings = settings
         self._silence = silence
         self._declares = settings.topology == "declare"
-        self._publisher = Publisher(path, settings.clock, declare=self._declares)
-        self._connection = Connection(path, spec, settings, silence)
+        self._file = BrokerFile(path, settings.clock, create=self._declares)
+        self._publisher = Publisher(self._file, declare=self._declares)
+        self._connection = Connection(self._file, spec, settings, silence)
 
     @property
     def capabilities(self) -> Capabilities:
@@ -98,6 +100,10 @@ class SqliteAdapter:
         """Return the random id of the file, generated when it was created."""
         return self._publisher.ask(Store.identity)
 
+    def exists(self) -> bool:
+        """Return whether the file exists, and has the queue."""
+        return self.path.exists() and self._publisher.ask(lambda store: store.has_queue(self._spec.queue))
+
     def consumers(self) -> int:
         """Return how many live consumers the queue has."""
         silent_since = self._settings.clock.boottime() - self._silence
@@ -122,7 +128,8 @@ class SqliteAdapter:
             queues = () if self._declares else (spec.queue, spec.dead_letter_queue)
             missing = [queue for queue in queues if not store.has_queue(queue)]
         return [
-            Finding("error", f"Expected the queue {queue!r} in {self.path}, got none.", remedy) for queue in missing
+            *access_findings("the broker file", self.path),
+            *(Finding("error", f"Expected the queue {queue!r} in {self.path}, got none.", remedy) for queue in missing),
         ]
 
     @contextmanager
@@ -130,7 +137,7 @@ class SqliteAdapter:
         """Open the dead letters, held by a presence of their own: if the reader is killed, they are released too."""
         queue = self._spec.dead_letter_queue
         with ExitStack() as stack:
-            store = Store(self.path, self._settings.clock, create=self._declares)
+            store = self._file.open()
             stack.callback(store.close)
             with translated(self.path):
                 presence = Presence(store.folder, stamp=None)  # reading one dead letter may take hours
@@ -162,11 +169,14 @@ class SqliteDeadLetters:
 
     def __iter__(self) -> Iterator[Delivery]:
         newest = self._store.last(self._queue)  # later ones are left to the next reader
+        place = FIRST
         while True:
+            # From the last place on: else each letter would begin with a search through all that are held.
             with self._store.transaction(durable=False):
-                taken = self._store.take(self._reader, self._queue, limit=1, upto=newest)
+                taken = self._store.take(self._reader, self._queue, limit=1, upto=newest, after=place)
             if not taken:
                 return
+            place = taken[0].place
             yield delivery_of(0, taken[0])
 
     def publish(self, message: OutgoingMessage) -> None:

@@ -10,7 +10,6 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 from contextlib import suppress
-from pathlib import Path
 
 from tenacity import (
     RetryCallState,
@@ -39,7 +38,7 @@ from steadyworker.adapter import (
 from steadyworker.errors import BrokerUnavailable, StaleDelivery, Unsettled
 from steadyworker_sqlite.errors import Evicted, Unusable
 from steadyworker_sqlite.session import Session, Settlement
-from steadyworker_sqlite.store import Taken
+from steadyworker_sqlite.store import BrokerFile, Taken
 
 
 class Connection:
@@ -47,14 +46,14 @@ class Connection:
     The I/O thread and its interface for other threads; thread-safe.
 
     Args:
-        path: The broker file.
+        file: The broker file.
         spec: The queue to consume.
         settings: The operator's settings.
         silence: Seconds after which a frozen consumer loses its messages (`SILENCE`).
     """
 
-    def __init__(self, path: Path, spec: QueueSpec, settings: Settings, silence: float) -> None:
-        self._path = path
+    def __init__(self, file: BrokerFile, spec: QueueSpec, settings: Settings, silence: float) -> None:
+        self._file = file
         self._spec = spec
         self._settings = settings
         self._silence = silence
@@ -86,8 +85,8 @@ class Connection:
         """Return when the settlement is committed; raises StaleDelivery or Unsettled."""
         if threading.current_thread() is self._thread:
             raise RuntimeError(
-                "Expected settle on another thread, got the I/O thread, which would wait for itself: "
-                "call it outside the sink."
+                "Expected a call of `settle` from another thread, got one from the I/O thread, which would wait for itself: "
+                "call `settle` outside the `sink` callback."
             )
         settlement = Settlement(*numbers_of(delivery), how)
         with self._lock:
@@ -129,7 +128,7 @@ class Connection:
         )
         while not self._stopping.is_set():
             try:
-                session = retrying(Session, self._path, self._spec, self._settings, self._silence)
+                session = retrying(Session, self._file, self._spec, self._settings, self._silence)
             except RetryError:
                 return  # stopped while the file was away
             said = ""

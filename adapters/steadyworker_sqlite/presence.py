@@ -17,6 +17,8 @@ import uuid
 from contextlib import suppress
 from pathlib import Path
 
+from steadyworker.system.private import FILE, make_private_folder
+
 _STAMP_BYTES = 32
 
 
@@ -33,17 +35,17 @@ class Presence:
     """
 
     def __init__(self, folder: Path, stamp: float | None) -> None:
-        folder.mkdir(parents=True, exist_ok=True)
+        make_private_folder(folder)
         self.name = uuid.uuid4().hex
         self._lock = folder / f"{self.name}.lock"
         self._bell = folder / f"{self.name}.bell"
-        self._lock_fd = os.open(self._lock, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
+        self._lock_fd = os.open(self._lock, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, FILE)
         self._bell_fd = -1
         try:
             fcntl.flock(self._lock_fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
             if stamp is not None:
                 self.stamp(stamp)
-            os.mkfifo(self._bell, 0o666)
+            os.mkfifo(self._bell, FILE)
             # Opened for writing too, so that it never reads "end of file" when a writer closes it.
             self._bell_fd = os.open(self._bell, os.O_RDWR | os.O_NONBLOCK | os.O_CLOEXEC)
         except OSError:

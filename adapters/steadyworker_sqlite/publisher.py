@@ -6,14 +6,12 @@ import threading
 from collections.abc import Callable
 from concurrent.futures import Future
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import TypeVar
 
-from steadyworker.adapter import Clock
 from steadyworker.errors import BrokerUnavailable, PublishFailed, TargetMissing
 from steadyworker_sqlite.errors import translated
 from steadyworker_sqlite.presence import ring
-from steadyworker_sqlite.store import Entry, Store
+from steadyworker_sqlite.store import BrokerFile, Entry, Store
 
 Answer = TypeVar("Answer")
 
@@ -29,14 +27,13 @@ class Publisher:
     The publisher into one broker file, opened on first use, and opened again after an error; thread-safe.
 
     Args:
-        path: The broker file.
-        clock: The clock for due times.
-        declare: True to create the file and the queues if they are missing.
+        file: The broker file.
+        declare: True to create the queues if they are missing.
     """
 
-    def __init__(self, path: Path, clock: Clock, *, declare: bool) -> None:
-        self._path = path
-        self._clock = clock
+    def __init__(self, file: BrokerFile, *, declare: bool) -> None:
+        self._file = file
+        self._path = file.path
         self._declare = declare
         self._store: Store | None = None
         self._waiting: list[_Waiting] = []
@@ -72,9 +69,10 @@ class Publisher:
             self._drop()
 
     def _commit(self) -> None:
-        with self._adding:
-            batch, self._waiting = self._waiting, []
+        batch: list[_Waiting] = []
         try:
+            with self._adding:
+                batch, self._waiting = self._waiting, batch
             with translated(self._path, PublishFailed):
                 store = self._open()
                 wanted = self._known(store, batch)
@@ -84,14 +82,18 @@ class Publisher:
                         store.declare(queue for queue in queues if not store.has_queue(queue))
                     store.put(waiting.entry for waiting in wanted)
                 bells = [peer.presence for peer in store.peers() if peer.queue in queues and not peer.reads]
-        except PublishFailed as error:
+            for waiting in wanted:
+                waiting.confirmed.set_result(None)
+        except BaseException as error:
+            # Whatever it is: every thread whose message is in the batch waits for this one.
             self._drop()
+            failed = error if isinstance(error, PublishFailed) else _broken_off(error)
             for waiting in batch:
                 if not waiting.confirmed.done():
-                    waiting.confirmed.set_exception(error)
-            return
-        for waiting in wanted:
-            waiting.confirmed.set_result(None)
+                    waiting.confirmed.set_exception(failed)
+            if isinstance(error, PublishFailed):
+                return
+            raise
         for bell in bells:
             ring(store.folder, bell)
 
@@ -111,10 +113,18 @@ class Publisher:
         if self._closed:
             raise BrokerUnavailable("Expected an open adapter, got one that was stopped: open another.")
         if self._store is None:
-            self._store = Store(self._path, self._clock, create=self._declare)
+            self._store = self._file.open()
         return self._store
 
     def _drop(self) -> None:
         if self._store is not None:
             self._store.close()
             self._store = None
+
+
+def _broken_off(error: BaseException) -> PublishFailed:
+    failed = PublishFailed(
+        f"Expected the message to be committed with those of other threads, got {type(error).__name__}: {error}; send it again."
+    )
+    failed.__cause__ = error
+    return failed

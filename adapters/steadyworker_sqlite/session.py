@@ -9,22 +9,21 @@ from __future__ import annotations
 from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
-from pathlib import Path
 from queue import SimpleQueue
 
 from steadyworker.adapter import QueueSpec, Settings, Settle, Settled
 from steadyworker_sqlite.errors import translated
 from steadyworker_sqlite.presence import Presence, is_gone, remove, ring
-from steadyworker_sqlite.store import Store, Taken
+from steadyworker_sqlite.store import BrokerFile, Store, Taken
 
 SILENCE = 30.0
-"""Seconds after which a live process loses its messages because its I/O thread does not turn."""
+"""A live process whose I/O thread makes no turn for this many seconds loses its messages."""
 
 _STAMPS = 10
 """The number of times that the I/O thread records its turn within `SILENCE`: every 3 s."""
 
 LOOK = 0.5
-"""Seconds between two checks of an idle consumer for dead consumers; a new message wakes it at once, by its bell."""
+"""How often, in seconds, an idle consumer looks for dead consumers; a new message rings its bell and wakes it at once."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -60,7 +59,7 @@ class Session:
     Every other method raises BrokerUnavailable when the session is over.
     """
 
-    def __init__(self, path: Path, spec: QueueSpec, settings: Settings, silence: float) -> None:
+    def __init__(self, file: BrokerFile, spec: QueueSpec, settings: Settings, silence: float) -> None:
         self._clock = settings.clock
         self._queue = spec.queue
         self._silence = silence
@@ -69,9 +68,9 @@ class Session:
         self._held: set[tuple[int, int]] = set()
         declare = settings.topology == "declare"
         with ExitStack() as stack:
-            self._store = Store(path, settings.clock, create=declare)
+            self._store = file.open()
             stack.callback(self._store.close)
-            with translated(path):
+            with translated(file.path):
                 self._presence = Presence(self._store.folder, now)
             stack.callback(self._presence.close)
             self._evict_the_gone(now)
@@ -152,6 +151,7 @@ class Session:
             self._looked = now
             self._check()
             self._evict_the_gone(now)
+            self._store.shrink()
 
     def _check(self) -> None:
         self._store.check_place()

@@ -13,11 +13,13 @@ import json
 import sqlite3
 import uuid
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
+from urllib.parse import quote
 
 from steadyworker.adapter import Clock, Headers
+from steadyworker.system.private import make_private_file, make_private_folder
 from steadyworker_sqlite.errors import Evicted, Replaced, Unusable, translated
 
 APPLICATION_ID = 0x53744277
@@ -32,6 +34,14 @@ The reason is not a number, so the runner makes the message a dead letter.
 """
 
 _NO_LIMIT = (1 << 63) - 1
+_FREE_PAGES = 1000
+"""The number of free pages (4 MB) that stay, and that one step gives back."""
+
+Place = tuple[float, int]
+"""A message's place in its queue: due time, then number."""
+
+FIRST: Place = (float("-inf"), 0)
+"""The place before every message."""
 
 _TABLES = """
 CREATE TABLE meta (name TEXT PRIMARY KEY, value ANY) STRICT, WITHOUT ROWID;
@@ -91,6 +101,7 @@ class Taken:
     body: bytes
     sent_at: float
     certain: bool
+    place: Place
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,6 +112,54 @@ class Peer:
     queue: str
     presence: str
     reads: bool
+
+
+class BrokerFile:
+    """
+    The broker file, as one adapter opens it: created by the first `open` at most, and the same broker ever after.
+
+    A broker that is made again has another identity: no cancel would reach it, and every key would be new to it.
+
+    Args:
+        path: The broker file.
+        clock: The clock for due times.
+        create: True if the first `open` may create the file.
+    """
+
+    def __init__(self, path: Path, clock: Clock, *, create: bool) -> None:
+        self.path = path
+        self.folder = path.with_name(path.name + ".consumers")
+        self._clock = clock
+        self._create = create
+        self._identity: str | None = None
+
+    def open(self) -> Store:
+        """
+        Open a connection.
+
+        Raises:
+            Unusable: The file is missing, but its folder shows that it was there before.
+            Replaced: It was open before, and is missing now, or is another broker.
+        """
+        if not self.path.exists() and (self._identity is not None or self.folder.exists()):
+            kind = Unusable if self._identity is None else Replaced
+            raise kind(f"Expected the broker file {self.path}, but it was removed: {self._remedy()}")
+        store = Store(self.path, self._clock, create=self._create and self._identity is None)
+        with ExitStack() as undo:
+            undo.callback(store.close)
+            identity = store.identity()
+            if self._identity not in (None, identity):
+                got = f"got the broker {identity}: {self._remedy()}"
+                raise Replaced(f"Expected the broker {self._identity} in {self.path}, {got}")
+            undo.pop_all()
+        self._identity = identity
+        return store
+
+    def _remedy(self) -> str:
+        return (
+            "restore it; or, to begin with an empty broker, stop every process that uses it, "
+            f"and remove {self.folder.name} beside it."
+        )
 
 
 class Store:
@@ -119,10 +178,14 @@ class Store:
         self._durable: bool | None = None
         with translated(path):
             if create:
-                path.parent.mkdir(parents=True, exist_ok=True)
+                make_private_folder(path.parent)
+                make_private_file(path)
             elif not path.exists():
                 raise FileNotFoundError(None, "no such file: start a worker, or send a message, to create it")
-            self._db = sqlite3.connect(path, timeout=BUSY_SECONDS, isolation_level=None, check_same_thread=False)
+            where = f"file:{quote(str(path))}?mode=rw"  # never creates a file
+            self._db = sqlite3.connect(
+                where, uri=True, timeout=BUSY_SECONDS, isolation_level=None, check_same_thread=False
+            )
             self._db.text_factory = lambda data: data.decode("utf-8", "backslashreplace")
         try:
             self._open()
@@ -232,14 +295,16 @@ class Store:
             row = self._db.execute("SELECT coalesce(max(seq), 0) FROM messages WHERE queue = ?", (queue,)).fetchone()
         return int(row[0])
 
-    def take(self, consumer: int, queue: str, limit: int, upto: int = _NO_LIMIT) -> list[Taken]:
-        """Take free messages that are due, ordered by due time, none newer than `upto`; within a transaction."""
+    def take(self, consumer: int, queue: str, limit: int, upto: int = _NO_LIMIT, after: Place = FIRST) -> list[Taken]:
+        """Take free messages that are due, ordered by due time, after this place and none newer than `upto`; within a transaction."""
+        due, seq = after
         taken = [
-            Taken(seq, count + 1, queue, id_, _headers(headers), body, sent_at, certain=seq > self._uncertain)
-            for seq, count, id_, headers, body, sent_at in self._db.execute(
-                f"SELECT m.seq, coalesce(h.count, 0), m.message_id, m.headers, m.body, m.sent_at {_READY}"
-                " AND m.due <= :now AND m.seq <= :upto ORDER BY m.due, m.seq LIMIT :limit",
-                {"queue": queue, "now": self._clock.boottime(), "upto": upto, "limit": limit},
+            Taken(seq, count + 1, queue, id_, _headers(headers), body, sent_at, seq > self._uncertain, (due, seq))
+            for seq, count, id_, headers, body, sent_at, due in self._db.execute(
+                f"SELECT m.seq, coalesce(h.count, 0), m.message_id, m.headers, m.body, m.sent_at, m.due {_READY}"
+                " AND (m.due, m.seq) > (:due, :seq) AND m.due <= :now AND m.seq <= :upto"
+                " ORDER BY m.due, m.seq LIMIT :limit",
+                {"queue": queue, "now": self._clock.boottime(), "upto": upto, "limit": limit, "due": due, "seq": seq},
             )
         ]
         self._db.executemany(
@@ -256,6 +321,17 @@ class Store:
             self._db.execute("UPDATE deliveries SET consumer = NULL WHERE seq = ? AND consumer = ? AND count = ?", held)
         elif self._db.execute("DELETE FROM deliveries WHERE seq = ? AND consumer = ? AND count = ?", held).rowcount:
             self._db.execute("DELETE FROM messages WHERE seq = ?", (seq,))
+
+    def shrink(self) -> None:
+        """Give a part of the free pages back to the file system, if more than half of the file is free."""
+        with translated(self.path):
+            free, pages = (
+                int(self._db.execute(f"PRAGMA {name}").fetchone()[0]) for name in ("freelist_count", "page_count")
+            )
+            if free > _FREE_PAGES and 2 * free > pages:
+                self._db.executescript(
+                    f"PRAGMA incremental_vacuum({_FREE_PAGES})"
+                )  # `execute` takes only its first step
 
     def _open(self) -> None:
         with translated(self.path):
@@ -286,6 +362,7 @@ class Store:
         return tables, application, version
 
     def _create(self) -> None:
+        self._db.execute("PRAGMA auto_vacuum = INCREMENTAL")  # before the first page is written, and never again
         if self._db.execute("PRAGMA journal_mode = WAL").fetchone()[0] != "wal":
             raise Unusable(
                 f"Expected a file system that supports a shared write-ahead log, got one that does not, at {self.path}: "

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import difflib
 import threading
+from collections.abc import Sequence
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, Self
@@ -10,7 +12,7 @@ from typing import Any, Self
 from steadyworker.adapter import Adapter
 from steadyworker.backends.opening import namespace_of, open_adapter_for, open_ledger
 from steadyworker.config.resolve import Options
-from steadyworker.errors import ConfigError
+from steadyworker.errors import ConfigError, UnknownQueue
 from steadyworker.ledger.base import JobId, Ledger
 from steadyworker.names import QUEUE_NAME
 from steadyworker.spec import WorkerSpec, payload_type, spec_of
@@ -24,7 +26,7 @@ class Line:
     """
     The queue that jobs are sent to, with its payload type.
 
-    An adapter is opened for `opened_as`: the Worker's spec, or a queue's name.
+    `opened_as` is the Worker's spec, or only a queue's name; the queue's adapter is opened with it.
     """
 
     opened_as: WorkerSpec | str
@@ -43,7 +45,7 @@ def line_of(to: type[Worker[Any, Any]] | str, options: Options) -> Line:
         if problem := QUEUE_NAME.problem(to):
             raise ConfigError(problem)
         return Line(to, to, None, Any)
-    # A sender may define the class anywhere, even where a child process could not import it.
+    # With the isolation "thread", a sender may define the class even where a child process could not import it.
     spec = spec_of(to, {**options.workers.get(to.__name__, {}), "isolation": "thread"})
     return Line(spec, spec.queue, spec.key_header, payload_type(to))
 
@@ -77,21 +79,41 @@ class Connections:
                 self._ledger = open_ledger(self._options)
             return self._ledger
 
+    def knows(self, line: Line) -> bool:
+        """Return whether a Worker names the queue, or the broker has it, or the ledger has seen it; changes nothing."""
+        with self._lock:
+            if not isinstance(line.opened_as, str) or line.queue in self._namespaces:
+                return True
+            return self.adapter(line).exists() or line.queue in self._seen_queues(line)
+
     def namespace(self, line: Line) -> str:
-        """Return the namespace of this queue's jobs; the first call asks the broker for its identity."""
+        """
+        Return the namespace of this queue's jobs; the first call asks the broker for its identity.
+
+        Raises UnknownQueue for a name that `knows` does not know, and then leaves no record of it.
+        """
         with self._lock:
             if line.queue not in self._namespaces:
+                if not self.knows(line):
+                    near = difflib.get_close_matches(line.queue, self._seen_queues(line))
+                    remedy = f"did you mean {' or '.join(near)}?" if near else "correct it, or name the Worker."
+                    raise UnknownQueue(
+                        f"Expected the name of a queue that the broker or the ledger has, got {line.queue!r}: {remedy}"
+                    )
                 adapter, ledger = self.adapter(line), self.ledger()
                 self._namespaces[line.queue] = namespace_of(adapter, self._options, ledger, line.queue)
             return self._namespaces[line.queue]
 
     def last_round(self, line: Line, key: str) -> int | None:
-        """Return the last round of this key in the ledger, or None if the ledger has none."""
+        """Return the last round of this key in the ledger, or None if the ledger has none; raises UnknownQueue."""
         return self.ledger().last_round(self.namespace(line), line.queue, key)
 
     def last_job(self, line: Line, key: str) -> JobId:
-        """Return the id of this key's current job: its last round."""
+        """Return the id of this key's current job: its last round; raises UnknownQueue."""
         return JobId(self.namespace(line), line.queue, key, self.last_round(line, key) or 0)
+
+    def _seen_queues(self, line: Line) -> Sequence[str]:
+        return self.ledger().queues(self._options.namespace or self.adapter(line).identity())
 
     def close(self) -> None:
         """Close all that is open; safe to call twice."""

@@ -1,5 +1,5 @@
 """
-The opening of the ledger and of a queue's adapter as the settings name them, and the namespace of the queue's jobs.
+Opens the ledger and a queue's adapter that the settings name, and finds the namespace of the queue's jobs.
 
 A worker process, a Client and the command line all use these functions.
 Adapter and ledger connect only when they are first used.
@@ -26,7 +26,9 @@ _LEDGERS = "sqlite:PATH, postgresql://… or memory:"
 
 def open_ledger(options: Options, clock: Clock | None = None, times: Times | None = None, worker: str = "") -> Ledger:
     """
-    Open the ledger that `--ledger` names: `sqlite:PATH`, with `?synchronous=full` on request, `postgresql://…`, or `memory:` for tests.
+    Open the ledger that `--ledger` names.
+
+    It is `sqlite:PATH`, `sqlite:PATH?synchronous=full`, `postgresql://…`, or `memory:` for tests.
 
     Raises ConfigError if the URL names no ledger, if its place cannot hold a ledger, or if an extra is not installed.
     """
@@ -102,7 +104,7 @@ def namespace_of(adapter: Adapter, options: Options, ledger: Ledger, queue_name:
     bound = ledger.bind(namespace, queue_name, identity)
     if bound != identity:
         msg = (
-            f"Expected broker {bound!r}, on which namespace {namespace!r} and queue {queue_name!r} were first used, "
+            f"Expected broker {bound!r}, to which namespace {namespace!r} and queue {queue_name!r} belong since their first use, "
             f"got {identity!r}: set another --namespace, or correct --broker."
         )
         raise ConfigError(msg)

@@ -40,7 +40,7 @@ def open_adapter(url: str, spec: QueueSpec, settings: Settings) -> Adapter:
     Open the adapter that the URL's scheme names, for one queue; does not connect.
 
     Raises:
-        ConfigError: The URL has no scheme or one without an adapter, the adapter is broken, or it refuses the URL.
+        ConfigError: The URL has no scheme, no adapter has this scheme, the adapter is broken, or it refuses the URL.
     """
     known = adapters()
     scheme, colon, _ = url.partition(":")
@@ -49,7 +49,7 @@ def open_adapter(url: str, spec: QueueSpec, settings: Settings) -> Adapter:
         # Only the scheme is shown: the rest of a URL may contain a password.
         got = f"{scheme!r}" if colon else "a text without a scheme"
         near = difflib.get_close_matches(scheme.lower(), known, n=1) if colon else []
-        remedy = f"did you mean {near[0]}:?" if near else "correct --broker, or install an adapter for it."
+        remedy = f"did you mean {near[0]}:?" if near else "correct --broker, or install an adapter for this scheme."
         raise ConfigError(f"Expected --broker with one of the schemes {', '.join(sorted(known))}, got {got}: {remedy}")
     return _opener(entry)(url, spec, settings)
 
@@ -59,7 +59,7 @@ def _opener(entry: EntryPoint) -> OpenAdapter:
         return cast(OpenAdapter, entry.load().open_adapter)
     except (ImportError, AttributeError) as error:
         raise ConfigError(
-            f"Expected open_adapter in {_said(entry)}, got {type(error).__name__}: {error}: install it again."
+            f"Expected open_adapter in {_said(entry)}, got {type(error).__name__}: {error}: install this adapter again."
         ) from error
 
 

@@ -1,28 +1,22 @@
 """
 The command line: one file per verb, imported only when that verb is called, so that `--help` is fast.
 
-| exit code | meaning |
-|---|---|
-| 0 | done |
-| 1 | a negative result (a file does not match its manifest, a job has already ended) |
-| 64 | wrong usage |
-| 65 | an invalid payload, or an invalid file of jobs |
-| 69 | the broker or the ledger could not be reached, or did not confirm |
-| 70 | an internal error |
-| 78 | an invalid setting, or a failed check |
-
-`run` returns the exit codes of a worker process; its `--help` lists them.
+`EXIT_CODES` is the table of all exit codes, and `steadyworker --help` prints it.
 """
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from importlib import import_module
+from typing import Any
 
 import click
 from typing_extensions import override
 
+from steadyworker.cli.group import Group
+from steadyworker.cli.streams import OutputFailed, discard_output, prepare
 from steadyworker.errors import (
     BadPayload,
     BrokerUnavailable,
@@ -33,10 +27,28 @@ from steadyworker.errors import (
     SteadyWorkerError,
     Unsettled,
 )
+from steadyworker.system.leaving import leave
 from steadyworker.text.redaction import redact
 
-USAGE, DATA, UNAVAILABLE, INTERNAL, CONFIG = 64, 65, 69, 70, 78
-"""The exit codes of sysexits.h that we use."""
+NEGATIVE, USAGE, DATA, UNAVAILABLE, INTERNAL, OUTPUT, CONFIG, BROKEN_OFF = 1, 64, 65, 69, 70, 74, 78, 130
+
+EXIT_CODES: tuple[tuple[int, str], ...] = (
+    (0, "Done. For run: every job ended or was given back; --max-jobs or --idle-exit was reached."),
+    (
+        NEGATIVE,
+        "A negative result: a file does not match its manifest, a job has already ended, a key has no dead letter.",
+    ),
+    (USAGE, "Wrong usage: an unknown command or option, or a missing argument."),
+    (DATA, "An invalid payload, or an invalid file of jobs: nothing was sent."),
+    (UNAVAILABLE, "The broker or the ledger could not be reached, or did not confirm. For run: for --give-up-after."),
+    (INTERNAL, "An internal error. For run also: setup failed three times in a row."),
+    (OUTPUT, "Standard output could not be written: a full disk, or a closed pipe."),
+    (75, "Only run: --max-rss was reached."),
+    (CONFIG, "An invalid setting, a failed check or a refused login: a restart would not help."),
+    (BROKEN_OFF, "Ctrl-C, but not for run, which then stops as after SIGTERM."),
+    (143, "Only run: a job had to be killed, or a second signal came."),
+)
+"""All exit codes of all commands, with their meanings; those from 64 to 78 are of sysexits.h."""
 
 _VERBS = {
     "run": "Run Workers until a signal stops them.",
@@ -57,7 +69,7 @@ _EXIT_CODES: tuple[tuple[type[SteadyWorkerError], int], ...] = (
     (PublishFailed, UNAVAILABLE),
     (SendError, UNAVAILABLE),
     (Unsettled, UNAVAILABLE),
-    (SteadyWorkerError, 1),
+    (SteadyWorkerError, NEGATIVE),
 )
 
 _HELP = """\
@@ -85,7 +97,7 @@ Shell completion (bash; zsh and fish work the same way):
 """
 
 
-class _Verbs(click.Group):
+class _Verbs(Group):
     """A command group that imports a verb when it is called, and prints an error with its remedy."""
 
     @override
@@ -105,6 +117,28 @@ class _Verbs(click.Group):
             formatter.write_dl(list(_VERBS.items()))
 
     @override
+    def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        with formatter.section("Exit codes"):
+            formatter.write_dl([(str(code), meaning) for code, meaning in EXIT_CODES])
+
+    @override
+    def main(self, *args: Any, **extra: Any) -> Any:
+        """Run a command, and end the process with its exit code."""
+        try:
+            code = super().main(*args, **{**extra, "standalone_mode": False})
+        except click.ClickException as error:
+            error.show()
+            code = error.exit_code
+        except click.Abort:
+            code = BROKEN_OFF
+        except OutputFailed as error:
+            discard_output()
+            code = OUTPUT
+            if not error.by_reader:  # else it has what it wanted, as `head` has
+                _print_error(str(error))
+        sys.exit(code)
+
+    @override
     def make_context(
         self, info_name: str | None, args: list[str], parent: click.Context | None = None, **extra: object
     ) -> click.Context:
@@ -116,11 +150,11 @@ class _Verbs(click.Group):
         try:
             with _usage_is_64():
                 return super().invoke(ctx)
-        except (click.ClickException, click.exceptions.Exit, click.Abort, BrokenPipeError):
+        except (click.ClickException, click.exceptions.Exit, click.Abort, OutputFailed):
             raise
         except Exception as error:
             if ctx.params["debug"]:
-                raise
+                sys.excepthook(type(error), error, error.__traceback__)
             raise _said(error) from error
 
 
@@ -128,11 +162,20 @@ def _said(error: Exception) -> click.exceptions.Exit:
     """Print an error to standard error, without a traceback, and return the exception that ends the command."""
     if isinstance(error, SteadyWorkerError):
         text, code = str(error), exit_code(error)
+    elif isinstance(error, FileNotFoundError) and error.filename is None:
+        text, code = "Expected a working directory, got one that was deleted: change to another folder.", CONFIG
+    elif isinstance(error, OSError) and error.filename is not None:
+        text = f"Expected to use {error.filename}, got: {error.strerror}: correct the path, or let this user use it."
+        code = CONFIG
     else:
         remedy = "This is an error in SteadyWorker or in the module that you named: `steadyworker --debug …` shows the traceback."
         text, code = f"{type(error).__name__}: {error}\n{remedy}", INTERNAL
-    click.echo(f"{click.style('error:', fg='red', bold=True)} {redact(text)}", err=True)
+    _print_error(redact(text))
     return click.exceptions.Exit(code)
+
+
+def _print_error(text: str) -> None:
+    click.echo(f"{click.style('error:', fg='red', bold=True)} {text}", err=True)
 
 
 @contextmanager
@@ -160,4 +203,8 @@ def verbs(*, debug: bool) -> None:
 
 def main() -> None:
     """Entry point of the `steadyworker` command."""
-    verbs(prog_name="steadyworker")
+    prepare()
+    try:
+        verbs(prog_name="steadyworker")
+    except SystemExit as end:
+        leave(end.code if isinstance(end.code, int) else int(end.code is not None))

@@ -4,10 +4,15 @@ from __future__ import annotations
 
 import click
 
-from steadyworker.cli.settings import find_worker, settings
+from steadyworker.cli.output import printable
+from steadyworker.cli.settings import settings
+from steadyworker.cli.targets import find_worker
 from steadyworker.client import Client
 from steadyworker.config.resolve import Options
+from steadyworker.ledger import retention
 from steadyworker.outcome import JobState
+
+KEPT = round(retention.CANCEL_MARK / retention.DAY)
 
 
 @click.command(
@@ -28,20 +33,27 @@ def command(ctx: click.Context, options: Options, *, target: str, key: str, reas
     """
     Cancel a job that is running, waiting, or not yet received.
 
-    A running job receives the cancellation within 15 s.
-    A job that waits, or that is not in the ledger yet, does not run when its message arrives.
+    A running job receives the cancellation within 2 s, and begins no commit of an export from now on.
+    A job that waits does not run when its message arrives.
+    The same holds for a key that the ledger does not know, for 14 days.
     Every cancelled job becomes a dead letter.
-    Exit code 1 means that the job had already ended.
+    Exit code 1 means that the job had already ended, or that there is no such queue.
     """
+    if not key:
+        raise click.UsageError("Expected a key that is not empty: `steadyworker jobs` shows the keys.")
     with Client.configured(options) as client:
         before = client.cancel(find_worker(target) if ":" in target else target, key, reason)
+    key = printable(key)
     match before:
         case None:
-            click.echo(f"{key} is not in the ledger yet: it will not run when its message arrives.")
+            click.echo(
+                f"{key} is not in the ledger yet: the cancel is recorded, and a message with this key will not run "
+                f"if it arrives within {KEPT} days."
+            )
         case JobState.DONE | JobState.CANCELLED | JobState.DEAD:
             click.echo(f"{key} is already {before}: nothing was cancelled.", err=True)
             ctx.exit(1)
         case JobState.RUNNING:
-            click.echo(f"{key} is running: it receives the cancellation within 15 s.")
+            click.echo(f"{key} is running: it receives the cancellation within 2 s.")
         case _:
-            click.echo(f"{key} is {before}: it will not run again.")
+            click.echo(f"{key} is cancelled (it was {before}): it will not run again.")

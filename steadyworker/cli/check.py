@@ -9,8 +9,9 @@ from typing import Any
 
 import click
 
-from steadyworker.cli.output import Column, json_line, printable, table
-from steadyworker.cli.settings import find_worker, settings
+from steadyworker.cli.output import Column, json_line, printable, table, tries
+from steadyworker.cli.settings import settings
+from steadyworker.cli.targets import find_worker
 from steadyworker.config.resolve import OPTIONS, Options
 from steadyworker.errors import Finding
 from steadyworker.retry import RetryPolicy
@@ -102,8 +103,7 @@ def _text(value: Any) -> str | None:
             hidden = {name: REDACTED if is_secret_name(name) else text for name, text in value.items()}
             return redact(" ".join(f"{name}={text}" for name, text in hidden.items())) or None
         case RetryPolicy():
-            numbers = f"{value.max_attempts} attempts, {value.max_crashes} crashes, {value.max_losses} losses"
-            return f"{numbers}, {type(value.wait).__name__}"
+            return f"{tries(value.max_attempts, value.max_crashes, value.max_losses)}, {type(value.wait).__name__}"
         case _:
             return redact(str(value))
 

@@ -10,11 +10,14 @@ import click
 import msgspec
 
 from steadyworker.backends.connections import Connections, line_of
-from steadyworker.cli.output import Column, instant, json_line, printable, table
-from steadyworker.cli.settings import find_worker, settings
+from steadyworker.cli.group import Group
+from steadyworker.cli.output import Column, instant, json_line, printable, table, tries
+from steadyworker.cli.settings import settings
+from steadyworker.cli.targets import find_worker
 from steadyworker.config.resolve import Options
 from steadyworker.deadletters import DeadLetter, DeadLetterQueue, Replayed
 from steadyworker.text.redaction import REDACTED, is_secret_name, redact
+from steadyworker.units import count_text
 
 _PREVIEW = 2000
 _FROM_BROKER = "(put here by the broker)"
@@ -38,6 +41,7 @@ _all = click.option("--all", "every", is_flag=True, help="Take every dead letter
 
 @click.group(
     "dead",
+    cls=Group,
     epilog="""\b
 Examples:
   steadyworker dead list   exports:PaymentExports
@@ -60,7 +64,7 @@ def command() -> None:
 def list_(options: Options, *, target: str, as_json: bool) -> None:
     """List dead letters, oldest first."""
     with _opened(target, options) as queue:
-        letters = queue.letters()
+        letters = queue.letters(bodies=False)
     if as_json:
         for letter in letters:
             json_line(_record(letter))
@@ -121,7 +125,7 @@ def replay(options: Options, *, target: str, keys: Sequence[str], every: bool, f
             click.echo(f"{printable(replayed.letter.key)}: replayed as {replayed.key}, round {replayed.round}")
 
     with _opened(target, options) as queue:
-        _counted(queue.replay(_chosen(keys, every=every), from_start=from_start, each=told), "replayed")
+        _said(queue.replay(_chosen(keys, every=every), from_start=from_start, each=told), "replayed")
 
 
 @command.command("drop")
@@ -144,7 +148,7 @@ def drop(options: Options, *, target: str, keys: Sequence[str], every: bool, as_
             click.echo(f"{printable(letter.key)}: dropped")
 
     with _opened(target, options) as queue:
-        _counted(queue.drop(_chosen(keys, every=every), each=told), "dropped")
+        _said(queue.drop(_chosen(keys, every=every), each=told), "dropped")
 
 
 @contextmanager
@@ -167,8 +171,8 @@ def _chosen(keys: Sequence[str], *, every: bool) -> Sequence[str] | None:
     return keys or None
 
 
-def _counted(done: Sequence[object], what: str) -> None:
-    click.echo(f"{len(done)} {what}.", err=True)
+def _said(done: Sequence[object], what: str) -> None:
+    click.echo(f"{count_text(len(done), 'dead letter')} {what}.", err=True)
 
 
 def _cells(letter: DeadLetter) -> list[str]:
@@ -222,7 +226,7 @@ def _paragraph(letter: DeadLetter, checkpoint: bytes | None) -> Iterator[str]:
     facts: dict[str, str | None] = {
         "reason": redact(letter.reason) if letter.ours else _FROM_BROKER,
         "error": redact(_error(letter)),
-        "counters": f"{letter.attempts} attempts, {letter.crashes} crashes, {letter.losses} losses",
+        "counters": tries(letter.attempts, letter.crashes, letter.losses),
         "first failure": instant(letter.first_failed_at),
         "dead since" if letter.ours else "sent": instant(letter.sent_at),
         "worker": letter.worker,
@@ -243,11 +247,11 @@ def _payload(letter: DeadLetter) -> Any:
 
 def _payload_text(letter: DeadLetter) -> str:
     if not letter.whole:
-        return f"left out by the broker's adapter ({letter.size} bytes)"
+        return f"left out by the broker's adapter ({count_text(letter.size, 'byte')})"
     value = _json_or_text(letter.body)
     text = value if isinstance(value, str) else msgspec.json.encode(_without_secrets(value)).decode()
     text = redact(text)
-    return text if len(text) <= _PREVIEW else f"{text[:_PREVIEW]}… ({letter.size} bytes)"
+    return text if len(text) <= _PREVIEW else f"{text[:_PREVIEW]}… ({count_text(letter.size, 'byte')})"
 
 
 def _json_or_text(data: bytes | None) -> Any:

@@ -20,11 +20,13 @@ from steadyworker.clock import SystemClock
 from steadyworker.config.resolve import Options
 from steadyworker.ledger.base import Ledger, Progress, Row, State
 from steadyworker.outcome import JobState
+from steadyworker.units import count_text
 
 OVERDUE = 3600.0
 """Seconds after which a job is overdue: its retry did not arrive, or its worker process did not renew the lease."""
 
 _REFRESH = 2.0
+_MOST = 1 << 31
 _BAR = 20
 
 _COLUMNS = (
@@ -75,12 +77,21 @@ Examples:
 )
 @click.option("--queue", metavar="NAME", help="Only this queue.")
 @click.option("--state", type=click.Choice([state.value for state in JobState]), help="Only this state.")
-@click.option("--limit", default=50, show_default=True, metavar="N", help="Only the newest N; 0 for all.")
+@click.option(
+    "--limit",
+    type=click.IntRange(0, _MOST),
+    default=50,
+    show_default=True,
+    metavar="N",
+    help="Only the newest N; 0 for all.",
+)
 @click.option("--json", "as_json", is_flag=True, help="Print one line of JSON per job.")
 def command(
     options: Options, *, watch: bool, overdue: bool, queue: str | None, state: str | None, limit: int, as_json: bool
 ) -> None:
     """List jobs, newest first."""
+    if watch and as_json:
+        raise click.UsageError("Expected --watch or --json, got both: run `jobs --json` as often as you need it.")
     with open_ledger(options) as ledger:
 
         def chosen() -> list[Job]:
@@ -131,6 +142,7 @@ def as_record(row: Row, progress: Progress | None) -> dict[str, Any]:
         "error_class": row.error_class,
         "error": row.error_text,
         "cancelled": row.cancel_reason,
+        "conflicts": row.conflicts,
         "due_in": row.due_in,
         "late_by": row.late_by,
         "fence": row.fence,
@@ -166,14 +178,22 @@ def _fixed(row: Row, progress: Progress | None, now: float, shown: Any) -> list[
 
 def why(row: Row) -> str:
     """Return the text of the column WHY: what the job waits for, and what happened to it."""
-    counters = {"crashes": row.counters.crashes, "losses": row.counters.losses}
+    crashes, losses = row.counters.crashes, row.counters.losses
     parts = [
         f"cancelled: {row.cancel_reason}" if row.cancel_reason is not None else "",
         f"due in {span(row.due_in)}" if row.state is State.MOVED and row.due_in else "",
         f"late by {span(row.late_by)}" if row.late_by > OVERDUE else "",
         row.reason,
         _error(row),
-        ", ".join(f"{number} {name}" for name, number in counters.items() if number),
+        ", ".join(
+            text
+            for number, text in (
+                (crashes, count_text(crashes, "crash", "crashes")),
+                (losses, count_text(losses, "loss", "losses")),
+            )
+            if number
+        ),
+        f"dead letters with this key and another payload: {row.conflicts}" if row.conflicts else "",
     ]
     return "; ".join(dict.fromkeys(part for part in parts if part))
 
@@ -208,7 +228,7 @@ def _watch(chosen: Any, where: str) -> None:
         now = SystemClock().wall()
         jobs = chosen()
         rows = [_fixed(row, progress, now, _progress_bar(row, progress)) for row, progress in jobs]
-        footer = Text(f"{len(jobs)} jobs in {where}; Ctrl-C ends only this view", style="dim")
+        footer = Text(f"{count_text(len(jobs), 'job')} in {where}; Ctrl-C ends only this view", style="dim")
         return Group(framed(_COLUMNS, rows), footer)
 
     with Live(picture(), auto_refresh=False) as live:

@@ -6,6 +6,8 @@ Control characters in text from a message or a job are shown as escapes, so that
 
 from __future__ import annotations
 
+import json
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -18,7 +20,11 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from steadyworker.units import count_text
+
 _MINUTE, _HOUR, _DAY = 60, 3600, 86400
+_EXACT = 1e15  # a float of this size or more is no exact count
+_PADDING = 3  # of a column on a terminal
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,8 +37,15 @@ class Column:
 
 
 def json_line(value: Any) -> None:
-    """Print a JSON value on one line of standard output."""
-    click.echo(msgspec.json.encode(value).decode())
+    """
+    Print a JSON value on one line of standard output.
+
+    A text with a lone surrogate (a file's name that is not UTF-8) is printed with that character's JSON escape.
+    """
+    try:
+        click.echo(msgspec.json.encode(value).decode())
+    except UnicodeEncodeError:
+        click.echo(json.dumps(msgspec.to_builtins(value)))
 
 
 def table(columns: Sequence[Column], rows: Sequence[Sequence[str]]) -> None:
@@ -40,9 +53,11 @@ def table(columns: Sequence[Column], rows: Sequence[Sequence[str]]) -> None:
     Print rows under their titles.
 
     On a terminal they are coloured; elsewhere they are padded with spaces, and nothing is cut or wrapped.
+    A terminal that is too narrow for the titles wraps the lines itself.
     """
     console = Console()
     if console.is_terminal:
+        console.width = max(console.width, sum(len(column.title) + _PADDING for column in columns))
         console.print(framed(columns, rows))
     else:
         for line in _padded([[column.title for column in columns], *rows]):
@@ -76,9 +91,16 @@ def printable(text: str) -> str:
     return "".join(character if character.isprintable() else ascii(character)[1:-1] for character in text)
 
 
+def tries(attempts: int, crashes: int, losses: int) -> str:
+    """Return the three counters that limit a job's runs, for people: `5 attempts, 1 crash, 0 losses`."""
+    return ", ".join(
+        (count_text(attempts, "attempt"), count_text(crashes, "crash", "crashes"), count_text(losses, "loss", "losses"))
+    )
+
+
 def span(seconds: float | None) -> str:
-    """Return a duration for people, in its two largest units; "–" for None."""
-    if seconds is None:
+    """Return a duration for people, in its two largest units; "–" for None, and for one that is not finite."""
+    if seconds is None or not math.isfinite(seconds):
         return "–"
     whole = max(0, round(seconds))
     if whole < _MINUTE:
@@ -96,12 +118,21 @@ def ago(seconds: float | None) -> str:
 
 
 def instant(wall: float | None) -> str | None:
-    """Return a wall-clock time as ISO 8601 in UTC."""
+    """
+    Return a wall-clock time as ISO 8601 in UTC.
+
+    It is None for a number that is no such time: another sender's timestamp may count milliseconds.
+    """
     if wall is None:
         return None
-    return datetime.fromtimestamp(wall, UTC).isoformat(timespec="seconds").replace("+00:00", "Z")
+    try:
+        return datetime.fromtimestamp(wall, UTC).isoformat(timespec="seconds").replace("+00:00", "Z")
+    except (ValueError, OverflowError):
+        return None
 
 
 def amount(value: float) -> str:
     """Return a number for people; whole numbers have no decimal point."""
+    if not abs(value) < _EXACT:
+        return f"{value:g}"
     return f"{value:,.0f}" if value == int(value) else f"{value:,.1f}"

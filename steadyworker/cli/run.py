@@ -51,7 +51,7 @@ def command(ctx: click.Context, arguments: dict[str, Any], *, targets: tuple[str
     """
     config = arguments.pop("config", None)
     with Spare() as spare:
-        from steadyworker.cli.settings import find_worker
+        from steadyworker.cli.targets import find_worker
         from steadyworker.service.launch import launch
 
         code = launch([find_worker(target) for target in targets], arguments, config, spare=spare)

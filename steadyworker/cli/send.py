@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import codecs
+import os
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -12,12 +14,17 @@ import msgspec
 
 from steadyworker import payload as payloads
 from steadyworker.backends.connections import Line, line_of
-from steadyworker.cli.output import json_line
-from steadyworker.cli.settings import find_worker, settings
+from steadyworker.cli.output import json_line, printable
+from steadyworker.cli.settings import settings
+from steadyworker.cli.targets import find_worker
 from steadyworker.client import Client, message
 from steadyworker.config.resolve import Options
 from steadyworker.errors import BadPayload, SendError, SteadyWorkerError
+from steadyworker.units import parse_seconds
 from steadyworker.worker import Worker
+
+_DELAY = "0 seconds or more, as a number or a text like 90s, 15m or 1h 30m"
+_FIELDS = "a JSON object with a payload, and if needed key, delay, headers and again"
 
 To = type[Worker[Any, Any]] | str
 
@@ -27,9 +34,16 @@ class _Line(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
 
     payload: msgspec.Raw
     key: str | None = None
-    delay: float = 0.0
+    delay: float | str = 0.0
     headers: dict[str, str] = {}
     again: bool = False
+
+
+def _seconds(_ctx: click.Context, _option: click.Parameter, text: str) -> float:
+    try:
+        return parse_seconds(text)
+    except ValueError as error:
+        raise click.BadParameter(f"Expected {_DELAY}, got {text!r}.") from error
 
 
 @click.command(
@@ -51,7 +65,11 @@ A line of jobs.jsonl:
     "--key", metavar="K", help="Identify this piece of work: a second message with the same key does not run."
 )
 @click.option(
-    "--delay", type=click.FloatRange(min=0), default=0.0, metavar="S", help="Start S seconds from now, or later."
+    "--delay",
+    default="0",
+    callback=_seconds,
+    metavar="S",
+    help="Start S seconds from now, or later; S can be a text like 90s or 1h 30m.",
 )
 @click.option(
     "--header", "headers", multiple=True, metavar="NAME=VALUE", help="A header for the handler; can be repeated."
@@ -87,15 +105,17 @@ def command(
     to: To = find_worker(target) if ":" in target else target
     line = line_of(to, options)
     if file is None:
-        body = sys.stdin.buffer.read() if payload == "-" else (payload or "").encode()
+        body = sys.stdin.buffer.read() if payload == "-" else os.fsencode(payload or "")
         wish = _Line(payload=msgspec.Raw(body), key=key, delay=delay, headers=_headers(headers), again=again)
         jobs = [(0, _checked(wish, body, line), wish)]
     elif key is not None or delay or headers or again:
         raise click.UsageError(
-            "Expected no --key, --delay, --header or --again beside --file: write them into the lines of the file."
+            "Expected no --key, --delay, --header or --again together with --file: write them into the lines of the file."
         )
     else:
         jobs = list(_read(file, line))
+        if not jobs:
+            click.echo(f"{printable(str(file))} has no job: nothing was sent.", err=True)
     with Client.configured(options) as client:
         for number, value, wish in jobs:
             sent = _send(client, to, value, wish, f"{file}:{number}: " if file else "")
@@ -107,10 +127,11 @@ def command(
 
 def _send(client: Client, to: To, value: object, wish: _Line, where: str) -> str:
     try:
-        return client.send(to, value, key=wish.key, delay=wish.delay, headers=wish.headers, again=wish.again)
-    except SendError as error:
+        return client.send(to, value, key=wish.key, delay=_delay(wish), headers=wish.headers, again=wish.again)
+    except (SendError, ValueError, TypeError) as error:
         rest = "The lines before it were sent; the lines after it were not." if where else ""
-        raise SendError(f"{where}{error} {rest}".rstrip()) from error
+        kind = SendError if isinstance(error, SendError) else BadPayload
+        raise kind(f"{where}{error} {rest}".rstrip()) from error
 
 
 def _read(file: Path, line: Line) -> Iterator[tuple[int, object, _Line]]:
@@ -125,9 +146,11 @@ def _read(file: Path, line: Line) -> Iterator[tuple[int, object, _Line]]:
             if not text.strip():
                 continue
             try:
-                wish = msgspec.json.decode(text, type=_Line)
+                wish = msgspec.json.decode(text.removeprefix(codecs.BOM_UTF8), type=_Line)
                 value = _checked(wish, bytes(wish.payload), line)
-            except (msgspec.MsgspecError, UnicodeDecodeError, SteadyWorkerError) as error:
+            except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+                raise BadPayload(f"{file}:{number}: Expected {_FIELDS}, got: {error}. Nothing was sent.") from error
+            except SteadyWorkerError as error:
                 said = str(error).removesuffix(".")
                 raise BadPayload(f"{file}:{number}: {said}. Nothing was sent.") from error
             if wish.key is not None and (first := seen.setdefault(wish.key, number)) != number:
@@ -140,9 +163,10 @@ def _read(file: Path, line: Line) -> Iterator[tuple[int, object, _Line]]:
 
 def _checked(wish: _Line, body: bytes, line: Line) -> object:
     """Return the payload for the client, after checking everything about the job."""
+    wait = _delay(wish)
     try:
         value: object = body if line.payload_type is bytes else payloads.decoder(Any)(body)
-        message(line, value, key=wish.key, delay=wish.delay, headers=wish.headers)
+        message(line, value, key=wish.key, delay=wait, headers=wish.headers)
     except BadPayload as error:
         raise BadPayload(
             f"Expected a payload that matches queue {line.queue!r}, got one that does not: {error}."
@@ -155,6 +179,13 @@ def _checked(wish: _Line, body: bytes, line: Line) -> object:
 def _headers(pairs: tuple[str, ...]) -> dict[str, str]:
     split = [pair.partition("=") for pair in pairs]
     for pair, (_, equals, _) in zip(pairs, split, strict=True):
-        if not equals:
+        if not equals or pair.startswith("="):
             raise click.UsageError(f"Expected --header NAME=VALUE, got {pair!r}.")
     return {name: value for name, _, value in split}
+
+
+def _delay(wish: _Line) -> float:
+    try:
+        return parse_seconds(wish.delay)
+    except ValueError as error:
+        raise BadPayload(f"Expected a delay of {_DELAY}, got {wish.delay!r}.") from error

@@ -19,6 +19,7 @@ from steadyworker.exports.manifest import Manifest
 from steadyworker.exports.stage import reap
 from steadyworker.exports.verifying import verify
 from steadyworker.text.redaction import redact
+from steadyworker.units import count_text
 
 
 @click.command(
@@ -81,7 +82,10 @@ def command(
         with open_ledger(options) as ledger:
             for folder in folders:
                 removed = reap(folder, ledger.ended)
-                click.echo(f"{folder}: removed the staging folders of {len(removed)} jobs.", err=True)
+                click.echo(
+                    f"{printable(str(folder))}: removed the staging folders of {count_text(len(removed), 'job')}.",
+                    err=True,
+                )
     said = _asked(source, query) if source is not None and query is not None else None
     true = [_told(file, said, as_json=as_json) for file in files]
     ctx.exit(0 if all(true) else 1)
@@ -123,7 +127,7 @@ def _told(file: Path, source: Sequence[Sequence[Any]] | None, *, as_json: bool) 
         if as_json:
             json_line({"file": str(file), "ok": False, "error": str(error)})
         else:
-            click.echo(f"{click.style('failed', fg='red')}  {printable(str(file))}: {error}")
+            click.echo(f"{click.style('failed', fg='red')}  {printable(str(file))}: {printable(str(error))}")
         return False
     if as_json:
         json_line({"file": str(file), "ok": True, **msgspec.to_builtins(manifest)})
@@ -134,4 +138,4 @@ def _told(file: Path, source: Sequence[Sequence[Any]] | None, *, as_json: bool) 
 
 def _summary(manifest: Manifest) -> str:
     job = f"job {printable(manifest.key)}, run {manifest.fence}"
-    return f"{manifest.rows:,} rows, {manifest.bytes:,} bytes, sha256 {manifest.sha256[:12]}…, {job}"
+    return f"{count_text(manifest.rows, 'row')}, {count_text(manifest.bytes, 'byte')}, sha256 {manifest.sha256[:12]}…, {job}"

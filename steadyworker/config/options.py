@@ -67,8 +67,8 @@ def _whole(value: Any) -> int:
 
 def _text(value: Any) -> str:
     text = msgspec.convert(value, str)
-    if not text:
-        raise ValueError("empty")
+    if not text or "\0" in text:
+        raise ValueError("empty, or no text for an address or a path")
     return text
 
 
@@ -102,7 +102,11 @@ def _address(value: Any) -> str:
 
 
 def _folder(value: Any) -> Path:
-    return Path(msgspec.convert(value, str) if not isinstance(value, Path) else value).expanduser()
+    path = Path(_text(str(value) if isinstance(value, Path) else value))
+    try:
+        return path.expanduser()
+    except RuntimeError as error:  # ~name of a user that does not exist
+        raise ValueError("no such home directory") from error
 
 
 def _choice(*choices: str) -> Kind:
@@ -175,7 +179,7 @@ OPTIONS: tuple[Option, ...] = (
         "ledger_reach",
         _choice("host"),
         None,
-        "Confirm that all consumers of these queues are on this host and share this ledger.",
+        "`host`: you state that all consumers of these queues are on this host and share this ledger, which is not checked.",
     ),
     Option(
         "on_ledger_loss",

@@ -29,6 +29,8 @@ FILE_NAME = "steadyworker.toml"
 
 _VALUE_BYTES = 64 << 10
 _LOCAL_LEDGERS = ("sqlite", "memory")
+_FLAG = "--"
+_OF_A_CLIENT = ("broker", "ledger", "namespace", "state_dir", "topology", "delays")
 _WORKER_DURATIONS = ("time_limit", "stall_limit")
 # The variables that Kubernetes sets in every container beside a Service named steadyworker, or steadyworker-something.
 _SERVICE_LINK = re.compile(
@@ -130,6 +132,30 @@ def load(arguments: Mapping[str, object], environ: Mapping[str, str], cwd: Path,
     return Options(**values, workers=tables, origins=reading.origins, files=reading.files)
 
 
+def handed_on(options: Options, cwd: Path, config: Path | None = None) -> dict[str, str | None]:
+    """
+    Return the environment in which a handler's `Client()` gets the settings that this process got as arguments.
+
+    None stands for a variable to remove.
+    Settings of the environment and of the file in the working directory are inherited anyway.
+    A setting that was given as a file is handed on as that file, so that its secret is in no environment.
+    """
+    found: dict[str, str | None] = {}
+    if config is not None:
+        found[_variable("config")] = str(cwd / config)
+    for name in _OF_A_CLIENT:
+        if not options.origins[name].startswith(_FLAG):
+            continue
+        value, file = _variable(name), _variable(f"{name}_file")
+        if name in options.files:
+            found |= {value: None, file: str(options.files[name].absolute())}
+        else:
+            shown = getattr(options, name)
+            text = ",".join(f"{step:g}" for step in shown) if isinstance(shown, tuple) else str(shown or "")
+            found |= {value: text, file: None}
+    return found
+
+
 @dataclass(frozen=True, slots=True)
 class _Layer:
     """One source of settings: its values, the spelling of its names, and the base of its relative paths."""
@@ -152,6 +178,9 @@ class _Reading:
         for name in layer.values:
             if name not in known:
                 remedy = _near(name, known, layer.spelled) or "remove it; `steadyworker run --help` lists them all."
+                if layer.spelled is not _flag and isinstance(table := layer.values[name], dict):
+                    worker = next((inner for inner, value in table.items() if isinstance(value, dict)), name)
+                    remedy = f"did you mean [workers.{worker}]? Settings stand above all tables."
                 self.problems.append(Finding("error", f"There is no setting {layer.spelled(name)}.", remedy))
 
     def value(self, option: Option, layers: Iterable[_Layer]) -> Any:
@@ -174,7 +203,7 @@ class _Reading:
                 return option.kind.read(raw)
             except ConfigError as error:
                 self.problems.extend(error.findings)
-            except (ValueError, TypeError, OverflowError):
+            except (ValueError, TypeError, OverflowError, RuntimeError):
                 what = f"Expected {option.kind.expected} for {origin}, got {shown}."
                 remedy = _near(str(raw), option.kind.choices, str) or "correct it, or remove it to use the default."
                 self.problems.append(Finding("error", what, remedy))
@@ -203,7 +232,7 @@ class _Reading:
 
 
 def _flag(name: str) -> str:
-    return "--" + name.replace("_", "-")
+    return _FLAG + name.replace("_", "-")
 
 
 def _variable(name: str) -> str:
@@ -238,7 +267,7 @@ def _file(environ: Mapping[str, str], cwd: Path, config: Path | None) -> Path | 
 
 def _toml(path: Path) -> dict[str, Any]:
     try:
-        return tomllib.loads(path.read_text(encoding="utf-8"))
+        return tomllib.loads(path.read_text(encoding="utf-8-sig"))  # some editors write a byte order mark
     except (OSError, UnicodeDecodeError) as error:
         finding = Finding(
             "error", f"Expected a configuration file, but {path} cannot be read: {error}.", "correct --config."
@@ -251,7 +280,7 @@ def _toml(path: Path) -> dict[str, Any]:
 def _held(path: Path, origin: str) -> str:
     """Return the content of a file without trailing line ends."""
     try:
-        with path.open(encoding="utf-8") as file:
+        with path.open(encoding="utf-8-sig") as file:
             text = file.read(_VALUE_BYTES)
     except (OSError, UnicodeDecodeError) as error:
         what = f"Expected {origin} to name a file that contains the value, but {path} cannot be read: {error}."
@@ -272,5 +301,10 @@ def _state_dir(environ: Mapping[str, str]) -> tuple[Path, str]:
     base = Path(environ.get("XDG_STATE_HOME", ""))
     if base.is_absolute():
         return base / "steadyworker", "$XDG_STATE_HOME"
-    home = Path(environ["HOME"]) if environ.get("HOME") else Path.home()
+    try:
+        home = Path(environ["HOME"]) if environ.get("HOME") else Path.home()
+    except RuntimeError as error:
+        what = "Expected a home directory for the default files, got a user without one."
+        finding = Finding("error", what, "set --state-dir, or HOME.")
+        raise ConfigError(str(finding), [finding]) from error
     return home / ".local" / "state" / "steadyworker", "default"

@@ -9,11 +9,13 @@ Both write the file to a *stage*, a private folder next to the target; `commit.p
 |---|---|
 | `base.py` | two Protocols: `Export`, and the calls that it may make to its job (`Services`) |
 | `stage.py` | the stage of a file, names, removal of old stages |
+| `folders.py` | the folders of this host that have stages |
 | `commit.py` | stage → permission → link → manifest; publishing what a dead run had completed |
 | `manifest.py` | the description of a file |
 | `values.py`, `patterns.py` | values to text |
 | `formats.py`, `jsonl.py`, `cells.py`, `parquet.py`, `packed.py` | rows to bytes |
 | `totals.py`, `hashed.py` | counts, sums and hashes, made in the same pass |
+| `lakes.py` | tables of Delta, Iceberg and Hudi, which are refused as files |
 | `rows.py`, `sources.py` | `RowExport`, and the kinds of row sources that it accepts |
 | `verifying.py`, `readers.py` | the check of a file against its manifest, with another reader |
 | `spark/` | `SparkExport` and the Spark host |
@@ -27,13 +29,14 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from steadyworker.exports.formats import Csv
     from steadyworker.exports.jsonl import JsonLines
+    from steadyworker.exports.lakes import check_files
     from steadyworker.exports.manifest import Manifest
     from steadyworker.exports.parquet import Parquet
     from steadyworker.exports.rows import RowExport
     from steadyworker.exports.spark import SparkExport
     from steadyworker.exports.verifying import verify
 
-__all__ = ["Csv", "JsonLines", "Manifest", "Parquet", "RowExport", "SparkExport", "verify"]
+__all__ = ["Csv", "JsonLines", "Manifest", "Parquet", "RowExport", "SparkExport", "check_files", "verify"]
 
 _HOMES = {
     "Csv": "formats",
@@ -42,6 +45,7 @@ _HOMES = {
     "Parquet": "parquet",
     "RowExport": "rows",
     "SparkExport": "spark",
+    "check_files": "lakes",
     "verify": "verifying",
 }
 

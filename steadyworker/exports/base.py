@@ -12,6 +12,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
+STAGES_SERVICE = "stages"
+"""The name under which a worker process registers the memory of its folders with stages (`folders.py`)."""
+
 
 class Services(Protocol):
     """The calls that an export may make to its job; each of them raises Interrupt if the run must end."""
@@ -49,11 +52,15 @@ class Services(Protocol):
 
     def may_commit(self) -> None:
         """
-        Return if the ledger confirms that this run still owns the job, so that the export may be published.
+        Return if the ledger confirms that this run may publish the export: it still owns the job, which is not cancelled.
 
         Raises:
-            Interrupt: With the reason "fenced": another run owns the job now.
+            Interrupt: With the reason "fenced": another run owns the job now; or "cancelled".
         """
+        ...
+
+    def staged(self, folder: Path) -> None:
+        """Remember on this host that a folder has a stage, so that it is removed if this run cannot remove it."""
         ...
 
     def ended(self, uids: Sequence[str]) -> frozenset[str]:

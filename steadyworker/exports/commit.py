@@ -9,14 +9,17 @@ The commit protocol: it leaves one whole file or none, whichever process dies an
     write the stage's manifest, rename, fsync       requests permission and links, computes nothing
     request permission to commit                    does the same
     link data to the target                         finds its own file by the inode, links the manifest
-    link manifest, fsync the folder, save handle    returns the manifest
+    link manifest, fsync the folder, save handle    removes the stage, returns the manifest
+    remove the stage                                returns the manifest
 
 - `link` never overwrites: of two runs one publishes, and the other finds the file in place.
   It does not matter which one: the other checks that the file is of this job, and returns its manifest.
-- Permission to commit is the ledger's confirmation that this run's fence still holds.
-  A run that has lost its fence stops there, and the target is untouched.
+- Permission to commit is the ledger's confirmation that this run's fence still holds, and that the job is not cancelled.
+  A run without it stops there, and the target is untouched.
 - A run that is frozen between permission and link may still win the link.
   That does no harm, because its file is complete and of the same job.
+- A run removes its stage when its file is in place, or when its job is cancelled.
+  What a killed run leaves is removed later (`folders.py`).
 - A network file system may report "exists" for a `link` that succeeded; the inode shows that the run made the file.
 """
 
@@ -29,7 +32,7 @@ from pathlib import Path
 
 import msgspec
 
-from steadyworker.errors import ExportError, TargetExists
+from steadyworker.errors import ExportError, Interrupt, TargetExists
 from steadyworker.exports.base import Services
 from steadyworker.exports.manifest import Manifest
 from steadyworker.exports.stage import (
@@ -39,6 +42,7 @@ from steadyworker.exports.stage import (
     make_folder,
     new_stage,
     reap,
+    remove_stages,
     stage_of,
     stages,
     sync_folder,
@@ -55,7 +59,7 @@ def publish(
     Make the file at `to` and return its manifest; if an earlier run of this job has made it, return that manifest.
 
     Missing parent folders are created.
-    Stages of settled jobs in the folder are removed first.
+    Stages of settled jobs in the folder are removed first, and the job's own at the end.
 
     Args:
         services: The job's services.
@@ -67,6 +71,7 @@ def publish(
         TargetExists: The target has a file that this job did not make.
         ExportError: `to` is invalid as a target, its file system has no hard links, or the disk is full.
         Interrupt: Raised by `services`; nothing was published.
+            If the job is cancelled, its stage is removed.
     """
     target = Target.of(to)
     try:
@@ -78,9 +83,17 @@ def publish(
             f"Expected a folder to export to, got {error.filename!r}{why}: choose another path."
         ) from error
     reap(target.folder, services.ended)
-    made = look(target, services)
-    if made is not None:
-        return made
+    try:
+        return look(target, services) or _make(target, services, write)
+    except Interrupt as interrupt:
+        if interrupt.reason == "cancelled":
+            remove_stages(target, services.uid)
+        raise
+
+
+def _make(target: Target, services: Services, write: Callable[[Target, StagingDir], Manifest]) -> Manifest:
+    """Write a stage of this run, and publish it."""
+    services.staged(target.folder)
     stage = stage_of(target, services.uid, services.fence)
     try:
         new_stage(target, services.uid, services.fence)
@@ -110,7 +123,9 @@ def look(target: Target, services: Services) -> Manifest | None:
         TargetExists: The target has a file that this job did not make.
     """
     if os.path.lexists(target.path):
-        return _finish(target, services)
+        manifest = _finish(target, services)
+        remove_stages(target, services.uid)
+        return manifest
     if os.path.lexists(target.manifest) and _uid_at(target.manifest) != services.uid:
         raise TargetExists(
             f"target exists: {target.manifest} exists without its file. Remove it, or export to another name."
@@ -148,6 +163,7 @@ def commit(target: Target, services: Services, stage: StagingDir) -> Manifest:
     manifest = _finish(target, services)
     # Only here: if the file is found later, the handle may already hold the position of the job's next file.
     services.save_export_state(msgspec.json.encode({"committed": target.path.name, "sha256": manifest.sha256}))
+    remove_stages(target, services.uid)
     return manifest
 
 

@@ -89,7 +89,11 @@ class Format(Protocol):
         ...
 
     def writer(self, out: Out, columns: Sequence[str], schema: Callable[[], Any]) -> Writer:
-        """Return a writer of rows, without the head; `schema()` at the first row is the source's Arrow schema, or None."""
+        """
+        Return a writer of rows, which does not write the header line.
+
+        When the first row has arrived, `schema()` returns the source's Arrow schema, or None.
+        """
         ...
 
 
@@ -185,7 +189,7 @@ class Csv:
         )
 
     def writer(self, out: Out, columns: Sequence[str], schema: Callable[[], Any]) -> Writer:  # noqa: ARG002 - for Parquet
-        """Return a writer of rows, without the head."""
+        """Return a writer of rows, which does not write the header line."""
         cells = self._cells()
         if len(columns) == 1 and not self.null:
             cells[type(None)] = lambda _: '""'

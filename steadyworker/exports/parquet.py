@@ -103,7 +103,7 @@ class RowGroups:
         self._writer.close()
 
     def close(self) -> None:
-        """Close pyarrow's writer now, because its finalizer would write; an unfinished file is never used."""
+        """Close pyarrow's writer now, because its finalizer would otherwise write to the file later."""
         if self._writer.is_open:
             with suppress(OSError):
                 self._writer.close()

@@ -11,7 +11,7 @@ The stage: the private folder where a run makes its export before it is publishe
 
 The stage is on the target's file system, so that publishing is one `link`.
 It belongs to one run (uid and fence), so that two runs of one job never write to the same file.
-After the link it shares its bytes with the target.
+After the link it shares its bytes with the target, so it is removed once the manifest is linked too.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ import os
 import re
 import shutil
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -31,6 +32,7 @@ from steadyworker.exports.manifest import Manifest
 STAGES = ".sw-stage"
 SUFFIX = ".manifest.json"
 _REMEMBERED = 30 * 86_400.0  # seconds that a ledger keeps a settled job at most
+_TRIES = 10
 _NAME_BYTES = 255 - len(SUFFIX)
 _SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:/")  # one slash: a Path removes the second one
 _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f]")
@@ -131,8 +133,11 @@ class StagingDir:
             return None
 
     def remove(self) -> None:
-        """Remove the stage with its content; a target that was linked from it stays."""
+        """Remove the stage with its content, and the folders above it that are empty then; a linked target stays."""
         shutil.rmtree(self.path, ignore_errors=True)
+        with suppress(OSError):  # not empty
+            for folder in (self.path, *self.path.parents)[1:4]:  # the fence's, the uid's, and `.sw-stage`
+                folder.rmdir()
 
 
 def stage_of(target: Target, uid: str, fence: int) -> StagingDir:
@@ -144,10 +149,13 @@ def new_stage(target: Target, uid: str, fence: int) -> StagingDir:
     """Create this run's stage, empty and durable; an earlier stage of the same run is removed."""
     stage = stage_of(target, uid, fence)
     stage.remove()
-    make_folder(stage.path.parent)
-    stage.path.mkdir()  # fails if anything is left
-    sync_folder(stage.path.parent)
-    return stage
+    for _ in range(_TRIES):
+        with suppress(FileNotFoundError):  # another run has removed its stage, and the empty folders above
+            make_folder(stage.path.parent)
+            stage.path.mkdir()  # fails if anything is left
+            sync_folder(stage.path.parent)
+            return stage
+    raise ExportError(f"Expected to make the folder {stage.path}, but it vanished: see what removes it.")
 
 
 def stages(target: Target, uid: str) -> list[StagingDir]:
@@ -155,6 +163,12 @@ def stages(target: Target, uid: str) -> list[StagingDir]:
     paths = (target.folder / STAGES / uid).glob(f"*/{target.digest}")
     found = [StagingDir(path, int(path.parent.name)) for path in paths if path.parent.name.isdecimal()]
     return sorted(found, key=lambda stage: stage.fence, reverse=True)
+
+
+def remove_stages(target: Target, uid: str) -> None:
+    """Remove the stages of all runs of this job for this target: its file is in place, or will not be made."""
+    for stage in stages(target, uid):
+        stage.remove()
 
 
 def drop_incomplete(target: Target, uid: str, before: int) -> None:
@@ -187,6 +201,8 @@ def reap(folder: Path, settled: Callable[[Sequence[str]], Iterable[str]]) -> tup
     gone = tuple(sorted(uid for uid, begun in found.items() if uid in done or begun < forgotten))
     for uid in gone:
         shutil.rmtree(folder / STAGES / uid, ignore_errors=True)
+    with suppress(OSError):  # not empty
+        (folder / STAGES).rmdir()
     return gone
 
 

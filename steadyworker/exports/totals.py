@@ -34,7 +34,7 @@ class Totals:
         for column in (*wanted, *by):
             if column not in columns:
                 raise ExportError(
-                    f"Expected columns out of {', '.join(columns)} in totals and by, got {column!r}: correct it."
+                    f"Expected `totals` and `by` to name columns of this export ({', '.join(columns)}), got {column!r}: correct it."
                 )
         for column, function in wanted.items():
             if function != "sum":

@@ -100,4 +100,4 @@ TEXTS: Mapping[type, Callable[..., str]] = MappingProxyType(
         UUID: str,
     }
 )
-"""The converter of each type; for loops that look up the type themselves."""
+"""The converter of each type; a hot loop uses this table directly, without the call of a function."""

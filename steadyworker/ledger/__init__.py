@@ -7,7 +7,8 @@ The row records which worker process runs the job, until when, how far the job g
 Nothing that happens to a connection is written here.
 That is why nothing that happens to a connection starts a job again.
 
-`base` has the Protocol of all ledgers: `sqlite` serves one host, `postgres` a fleet, `memory` the tests.
+`base` has the Protocol of all ledgers.
+Of its implementations, `sqlite` serves one host, `postgres` a fleet, and `memory` the tests.
 
 States
 ------
@@ -21,10 +22,12 @@ States
               │              message not yet confirmed) └→ dead  (dead letter sent)
               └────────→ done
 
-A retry that arrives also claims a row that is still `moving`: it proves that its publish succeeded.
+A retry that arrives also claims a row that is still `moving`, because its arrival proves that its publish succeeded.
 A run whose owner is gone goes from `running` to `running`, with a new owner.
 `Client.cancel` sets a cancel mark; for a job without a row it inserts one: `interrupted`, for any body.
-The owner sees the mark at its next renewal; a job that is claimed with a mark is rejected and does not run.
+The owner reads the marks of its running jobs every 2 s, in one query for each worker process.
+The ledger permits no commit of an export to a job with a mark: a cancel that was accepted stops it.
+A job that is claimed with a mark is rejected and does not run.
 
 Decision table
 --------------
@@ -35,26 +38,26 @@ The hop counts the messages of a job: 0 for the first, one more for each retry.
 | row | hop of the delivery | held by | action |
 |---|---|---|---|
 | none | any | - | `Claim`: run the job, with the counters from the message's headers |
-| any state, another body | any | any | `KeyConflict`: dead-letter the delivery, leave the row as it is |
+| any state, another body | any | any | `KeyConflict`: dead-letter the delivery, and count it in the row, which otherwise stays as it is |
 | done, dead | any | any | `AckDuplicate`: acknowledge the delivery, run nothing |
 | any other state | lower than the row's | any | `AckDuplicate`: a retry has replaced this message |
 | interrupted | same or higher | - | `Claim` |
 | moved | same | - | `AckDuplicate`: the retry has been sent |
 | moved, or moving to a retry | higher, and due in more than 1 s | any | `Defer`, for at most the time that is left |
 | moved, or moving to a retry | higher, and due | any | `Claim`: this message is the retry |
-| running, moving | any that is left | DETACHED | `Adopt`: settle the run with this delivery |
-| running, moving | any that is left | MINE, ALIVE | `Defer`, for 30 s |
-| moving | any that is left | LOST, GONE | `Finish`: complete the settlement, run nothing |
-| running | any that is left | LOST | `Claim`, without counting a loss |
-| running | any that is left | GONE, fewer losses than `max_losses` | `Claim`, and count a loss: the job is taken over |
-| running | any that is left | GONE, `max_losses` reached | `LostTooOften`: record a dead letter, then complete its settlement |
+| running, moving | same or higher | DETACHED | `Adopt`: settle the run with this delivery |
+| running, moving | same or higher | MINE, ALIVE | `Defer`, for 30 s |
+| moving | same or higher | LOST, GONE | `Finish`: complete the settlement, run nothing |
+| running | same or higher | LOST | `Claim`, without counting a loss |
+| running | same or higher | GONE, fewer losses than `max_losses` | `Claim`, and count a loss: the job is taken over |
+| running | same or higher | GONE, `max_losses` reached | `LostTooOften`: record a dead letter, then complete its settlement |
 
 `Defer` publishes a delayed message with the same hop, waits for its confirm, and acknowledges the delivery.
 It writes nothing to the ledger.
 If the broker has no delays, the runner keeps the delivery and decides again after 30 s.
-The losses start again at 1 if the lost run had saved a checkpoint.
+The count of losses starts again at 1 if the lost run had saved a checkpoint.
 `Claim`, `Finish` and `LostTooOften` are one compare-and-set each, and draw a new fence.
-If the ledger refuses it, the runner reads the row again and decides again.
+If the ledger refuses this write, the runner reads the row again and decides again.
 A claim waits while an earlier run of the same job is still in a slot of this process.
 While the ledger is unreachable, the runner decides nothing: it holds its deliveries and sets the prefetch to 0.
 
@@ -64,31 +67,33 @@ The holder of a row
 
 - MINE: this process owns the row, and the run or settlement under the row's fence has a valid delivery.
 - DETACHED: the same, but that delivery is lost.
-  With adoption switched off this counts as MINE: adoption saves time, and no guarantee depends on it.
-- LOST: this process owns the row, but has no such run.
-- ALIVE: another process owns the row, its lease plus the margin is not over, and nothing proves its death.
-- GONE: another process owned the row and is proven dead or past lease and margin; or the row has no owner.
+  If adoption is switched off, this counts as MINE; adoption only saves time, and no guarantee depends on it.
+- LOST: this process owns the row, but has no run or settlement under the row's fence.
+- ALIVE: another process owns the row, lease and margin are not over, and nothing proves that this process is dead.
+- GONE: another process owned the row, and it is proven dead, or lease and margin are over; or the row has no owner.
 
 Clocks and leases
 -----------------
 A claim draws a *fence*: the last fence plus 1, or the wall clock in milliseconds, whichever is greater.
-Every write of a run carries its fence, so the fence, not the clock, decides which run owns the job.
+Every write of a run carries the run's fence, so the fence decides which run owns the job, and no clock does.
 A claim also begins a lease of 60 s, which the worker process renews every 15 s.
-A lease that ended and was not taken over can still be renewed.
+A lease that has ended can still be renewed, if no other process has taken the job over.
 A run is trusted for 50 s, counted from the *start* of its claim or of its last granted renewal.
 Without trust, its checkpoints, export commits and outcome wait until a renewal is granted.
 When the lease has been over for 30 s (the margin), other processes may take the job over.
-Only the ledger's clock decides that: the server's clock in PostgreSQL, CLOCK_BOOTTIME and the boot's id in SQLite.
+Only the ledger's clock decides when that is: the server's clock in PostgreSQL, CLOCK_BOOTTIME and the boot's id in SQLite.
 When the ledger refuses a write or a renewal, the runner drops the run and kills its child.
-Its delivery, if still valid, goes through the table again.
+The run's delivery, if it is still valid, goes through the decision table again.
 If the lease ends during a ledger outage, the option `on_ledger_loss` decides: kill the run (`stop`), or let it run on (`finish`).
 The default is `finish` for a ledger of one host, and `stop` for all others.
 
 Proof of death
 --------------
-A worker process holds a lock on a file that has its owner id as its name; its slot children share the lock.
+A worker process holds a lock on a file that has its owner id as its name; its slot children and its guard share the lock.
+The guard kills what the children have started, and is the last to free the lock.
 The kernel frees the lock when the last of them is dead.
-A process that can take the lock has proof, and need not wait for the lease (`steadyworker.ledger.owners`).
+So a process that can take the lock has proof of their death, and need not wait for the lease to end.
+The code is in `steadyworker.ledger.owners`.
 
 The order of a settlement
 -------------------------
@@ -106,8 +111,9 @@ If the owner dies between two steps, the next delivery leads to `Finish`, to `Ac
 Retention of rows
 -----------------
 - `running`, `interrupted`, `moving`: always.
+- `interrupted`, made by a cancel in advance and claimed by no message: 14 days after the last cancel.
 - `moved`: until 14 days after the retry is due.
-- `done`: 24 hours after the broker confirmed the settlement; 14 days where it did not.
+- `done`: until 24 hours after the broker confirmed the settlement; 14 days if it did not confirm it.
 - `dead`: 30 days, or until its dead letter is replayed or dropped.
 
 The first claim of a replay (round + 1) copies the checkpoint from the row of the round before it.
@@ -124,5 +130,5 @@ Given: all consumers of a queue share one ledger, and the ledger keeps what it c
    A job starts again after a retry, a snooze or an interruption, or when its process, host or ledger is lost.
    It then goes on from its last checkpoint, unless the handler asked for a fresh start.
 
-A job's own effects happen at least once: its key or its fence can make them safe to repeat.
+The side effects of a handler happen at least once; with the job's key or fence, it can make them safe to repeat.
 """

@@ -2,7 +2,7 @@
 The ledger's Protocol and its values.
 
 Every write of an owner is one compare-and-set on uid, fence, owner and state, with the values of a `Token`.
-It returns True, or False when the ledger *refused* it: the run no longer holds the job, and must be dropped.
+It returns True, or False when the ledger *refused* it, because the run no longer holds the job and must be dropped.
 Every call may raise LedgerUnavailable; a write that raised it may or may not be in the ledger.
 Implementations are thread-safe.
 Each promise has its test in `steadyworker.testing.conformance.LedgerSuite`.
@@ -10,7 +10,7 @@ Each promise has its test in `steadyworker.testing.conformance.LedgerSuite`.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from enum import StrEnum
 from typing import Any, Protocol
 
@@ -61,10 +61,11 @@ class Row(Struct, frozen=True):
     One job as the ledger read it at one instant, with times judged by the ledger's own clock.
 
     Attributes:
-        lease_over: The lease ended more than the margin ago, its owner is proven dead, or the row has no owner.
+        lease_over: True if the lease ended more than the margin ago, the owner is proven dead, or the row has no owner.
         due_in: Seconds until the retry is due, by the ledger's clock; 0 when there is none or it is due.
         late_by: Seconds since the lease ended (running, moving) or since the retry was due (moved), else 0; for people.
         target: The settlement's target, for `moving`, `moved` and `dead`.
+        conflicts: The number of messages with this key and another body that became dead letters; for people.
         created_at, started_at, ended_at: Wall clock, for people only.
     """
 
@@ -89,6 +90,7 @@ class Row(Struct, frozen=True):
     export_state: bytes | None = None
     cancel_reason: str | None = None
     settled: str = "unknown"
+    conflicts: int = 0
     created_at: float = 0.0
     started_at: float | None = None
     ended_at: float | None = None
@@ -101,10 +103,17 @@ class Row(Struct, frozen=True):
 
     @property
     def job_state(self) -> JobState:
-        """The state that users see: `moving` and `moved` become what the job waits for, a cancelled job is not `dead`."""
+        """
+        The state that users see.
+
+        A job that moves to a retry is `retrying`, or `scheduled` after a snooze; one that moves to a dead letter is `dead`.
+        A job that ended because of a cancel is `cancelled`, not `dead`.
+        """
         match self.state:
             case State.MOVING | State.MOVED if self.target is not Moving.DEAD:
-                snoozed = self.reason.startswith(SNOOZED) and not self.error_class  # every failure has a class
+                snoozed = (
+                    self.reason.startswith(SNOOZED) and not self.error_class
+                )  # a failure always has an error class
                 return JobState.SCHEDULED if snoozed else JobState.RETRYING
             case State.MOVING | State.DEAD:
                 by_cancel = self.cancel_reason is not None and self.reason == f"{CANCELLED}{self.cancel_reason}"
@@ -117,8 +126,8 @@ class Claimed(Struct, frozen=True):
     """
     The values that a claim writes, beside a new fence.
 
-    `seen` is the row that the decision was made on, or None when there was none.
-    The ledger refuses the claim when the row has changed since.
+    `seen` is the row on which the decision was made, or None if the job had no row.
+    The ledger refuses the claim if the row has changed since then.
     """
 
     id: JobId
@@ -133,7 +142,7 @@ class Verdict(Struct, frozen=True):
     """
     The decision on a run that ends in a retry or a dead letter: target, reason, counters, and delay in seconds.
 
-    Without `keep_checkpoint` the checkpoint and the export_state are cleared: the next run starts from the beginning.
+    Without `keep_checkpoint`, checkpoint and `export_state` are cleared, so that the next run starts from the beginning.
     """
 
     target: Moving
@@ -146,7 +155,7 @@ class Verdict(Struct, frozen=True):
 
 
 class Renewal(Struct, frozen=True):
-    """The result of one renewal: granted or refused, and the row's cancel mark, if it has one."""
+    """The ledger's reply to a renewal or to `may_commit`: granted or refused, and the row's cancel mark, if it has one."""
 
     granted: bool
     cancel_reason: str | None = None
@@ -188,7 +197,11 @@ class Ledger(Protocol):
         ...
 
     def bind(self, namespace: str, queue: str, identity: str) -> str:
-        """Bind (namespace, queue) to this broker unless it is bound already; return the identity that it is bound to."""
+        """Bind (namespace, queue) to this broker unless the pair is bound already; return the bound broker's identity."""
+        ...
+
+    def queues(self, namespace: str) -> Sequence[str]:
+        """Return the queues that are bound in this namespace."""
         ...
 
     def register(self, owner: str, host: str, queues: Sequence[str]) -> None:
@@ -196,7 +209,7 @@ class Ledger(Protocol):
         ...
 
     def unregister(self, owner: str) -> None:
-        """Remove an owner that ended in good order."""
+        """Remove an owner that ended in good order, and its lock, unless a row still names it."""
         ...
 
     def owners(self) -> Sequence[OwnerSeen]:
@@ -240,12 +253,13 @@ class Ledger(Protocol):
         """Store the state of a `running` job's external work, durably before this returns; None clears it."""
         ...
 
-    def may_commit(self, token: Token) -> bool:
+    def may_commit(self, token: Token) -> Renewal:
         """
-        Renew the lease now, and return whether the job is still `running` under this fence.
+        Renew the lease now, and grant the commit if the job is still `running` under this fence and not cancelled.
 
+        A cancelled job is not granted, and its reason is returned: after `cancel` has returned, no commit begins.
         The write is on disk (in SQLite: `synchronous=FULL`) before this returns.
-        So uid and fence are on disk before an export is linked.
+        So uid and fence are on disk before an export is committed.
         """
         ...
 
@@ -262,7 +276,7 @@ class Ledger(Protocol):
         ...
 
     def moved(self, token: Token) -> bool:
-        """Change `moving` to `moved` or `dead`, by its target: the broker has confirmed the message."""
+        """Change `moving` to `moved` or to `dead`, as its target says, because the broker has confirmed the message."""
         ...
 
     def settled(self, token: Token, known: bool) -> None:  # noqa: FBT001 - a flag of the Protocol
@@ -280,8 +294,17 @@ class Ledger(Protocol):
         Set a cancel mark, and return the job's state, or None when it had no row.
 
         A job without a row gets one: `interrupted`, for any body.
+        `purge` deletes that row 14 days after the last cancel, unless a message claimed it.
         A job that is `done` or `dead` stays as it is.
         """
+        ...
+
+    def conflict(self, id: JobId) -> None:
+        """Count a message that has this job's key and another body; nothing else of the row changes."""
+        ...
+
+    def cancel_marks(self, uids: Sequence[str]) -> Mapping[str, str]:
+        """Return the reason of each of these jobs that has a cancel mark, by uid; one query, and no write."""
         ...
 
     def clear_checkpoint(self, id: JobId) -> None:
@@ -301,7 +324,7 @@ class Ledger(Protocol):
         ...
 
     def ended(self, uids: Sequence[str]) -> frozenset[str]:
-        """Return the uids of those jobs that are `done` or `dead`: their export stages may be removed."""
+        """Return those of `uids` whose jobs are `done` or `dead`, so that their export stages may be removed."""
         ...
 
     def last_progress(self, id: JobId) -> Progress | None:
@@ -312,7 +335,7 @@ class Ledger(Protocol):
         """
         Delete the row of a dead letter that was replayed or dropped.
 
-        A row with a checkpoint stays until the next round has a row, which copies the checkpoint.
+        A row with a checkpoint stays until the next round has a row, because the new row copies the checkpoint.
         """
         ...
 
@@ -323,6 +346,12 @@ class Ledger(Protocol):
     def close(self) -> None:
         """Close files and connections; may be called twice."""
         ...
+
+
+def permit(found: Sequence[Sequence[Any]]) -> Renewal:
+    """Return the reply to `may_commit`: `found` has the run's row, as its cancel mark alone, or nothing."""
+    reason = found[0][0] if found else None
+    return Renewal(bool(found) and reason is None, reason)
 
 
 # --- What the statements of SQL ledgers receive, by name -----------------------------------------------------------------
@@ -341,7 +370,7 @@ def mine_values(token: Token) -> Values:
 
 
 def seen_values(row: Row) -> Values:
-    """Return what identifies the row that was read; it matches no row once a claim or a change of state came between."""
+    """Return what identifies the row that was read; it matches no row after a later claim or change of state."""
     return pk_values(row.id) | {"uid": row.uid, "fence": row.fence, "state": row.state.value}
 
 

@@ -4,12 +4,13 @@ The renewal of leases, in a thread of its own, and the trust that a run gets fro
 Trust is counted from the *start* of the last renewal that the ledger granted.
 So a slow reply of the ledger does not make a lease seem longer than it is.
 One keeper serves every Worker of the process, so that one transaction renews all leases.
+Between renewals it reads the cancel marks of the jobs that run here: one query, and none while no job runs.
 """
 
 from __future__ import annotations
 
 import threading
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Protocol
 
 from steadyworker.clock import Clock, Times
@@ -35,6 +36,10 @@ class Holder(Protocol):
         """Take the ledger's replies to a renewal that started at `began` (boot time); called from the keeper's thread."""
         ...
 
+    def cancelled(self, marks: Mapping[str, str]) -> None:
+        """Take the cancel marks of jobs that run in this process, by uid; called from the keeper's thread."""
+        ...
+
     def ledger_lost(self, cause: str) -> None:
         """Note that the ledger is unreachable; called from the keeper's thread."""
         ...
@@ -45,9 +50,11 @@ class Keeper:
     The renewal of all leases of this process.
 
     1. `turn` renews once and reports to each holder; for an unreachable ledger it reports that, and raises nothing.
-    2. `run` does so every `times.renew` seconds, and more often while the ledger is unreachable.
-    3. `hurry` makes the next turn come soon; `end` lets `run` return.
-    4. A queue that this owner has `left` is not registered until it consumes the queue again.
+    2. `look` reads the cancel marks and reports them; for an unreachable ledger it makes the next turn come soon.
+    3. `run` renews every `times.renew` seconds, and more often while the ledger is unreachable.
+       It looks every `times.cancel_look` seconds.
+    4. `hurry` makes the next turn come soon; `end` lets `run` return.
+    5. A queue that this owner has `left` is not registered until it consumes the queue again.
     """
 
     def __init__(
@@ -90,14 +97,31 @@ class Keeper:
                 holder.renewed(began, [(token, next(answers)) for token in theirs])
         self.last_turn = self._clock.monotonic()
 
+    def look(self) -> None:
+        """Read the cancel marks of the jobs that run here, and report those that there are to the holders."""
+        uids = [token.uid for holder in self._holders for token in holder.tokens()]
+        if not uids:
+            return
+        try:
+            marks = self._ledger.cancel_marks(uids)
+        except LedgerUnavailable:
+            self.hurry()  # the turn reports it
+            return
+        if marks:
+            for holder in self._holders:
+                holder.cancelled(marks)
+
     def run(self) -> None:
-        """Renew until `end`; the body of the keeper's thread."""
+        """Renew and look until `end`; the body of the keeper's thread."""
         soon = self._times.renew / _HURRY_WHEN_AWAY
         while not self._over.is_set():
+            due = self._clock.monotonic() + self._times.renew
             self.turn()
-            # Renewals may succeed while other writes fail; then each turn leads to another call of `hurry`.
+            # This wait is always full: if renewals succeed while other writes fail, each turn leads to a call of `hurry`.
             self._over.wait(soon)
-            self._wake.wait(0 if self.away else self._times.renew - soon)
+            while not (self.away or self._wake.is_set()) and (left := due - self._clock.monotonic()) > 0:
+                self.look()
+                self._wake.wait(min(left, self._times.cancel_look))
             self._wake.clear()
 
     def hurry(self) -> None:

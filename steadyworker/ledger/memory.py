@@ -7,7 +7,7 @@ It keeps every promise of `Ledger` except durability, and is fast enough for a h
 from __future__ import annotations
 
 import secrets
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from threading import Lock
 
 from typing_extensions import override
@@ -27,10 +27,11 @@ class MemoryLedger(Ledger):
     A ledger that ends with its process.
 
     Args:
-        clock: The boot clock judges leases and delays; the wall clock numbers fences and ages rows.
+        clock: Its boot time judges leases and delays; fences and the ages of rows come from its wall time.
         times: Lease and margin.
         worker: The name of the worker process that claims through this ledger, for people.
-        is_dead: Returns whether an owner is proven dead, as owner locks do for a ledger on disk; by default, never.
+        is_dead: Returns whether an owner is proven dead, in place of the owner locks of a ledger on disk.
+            By default, no owner is ever proven dead.
     """
 
     def __init__(
@@ -64,6 +65,11 @@ class MemoryLedger(Ledger):
     def bind(self, namespace: str, queue: str, identity: str) -> str:
         with self._lock:
             return self._bindings.setdefault((namespace, queue), identity)
+
+    @override
+    def queues(self, namespace: str) -> Sequence[str]:
+        with self._lock:
+            return [queue for bound, queue in self._bindings if bound == namespace]
 
     @override
     def register(self, owner: str, host: str, queues: Sequence[str]) -> None:
@@ -159,9 +165,10 @@ class MemoryLedger(Ledger):
             return True
 
     @override
-    def may_commit(self, token: Token) -> bool:
+    def may_commit(self, token: Token) -> Renewal:
         with self._lock:
-            return self._renew(token, (State.RUNNING,)).granted
+            renewal = self._renew(token, (State.RUNNING,))
+            return Renewal(renewal.granted and renewal.cancel_reason is None, renewal.cancel_reason)
 
     @override
     def done(self, token: Token) -> bool:
@@ -221,11 +228,25 @@ class MemoryLedger(Ledger):
             job = self._jobs.get(id)
             if job is None:
                 job = self._jobs[id] = MemoryJob(id, self._clock.wall())
-                job.cancel_reason = reason
+                job.mark(reason, self._clock.wall())
                 return None
             if job.state not in _ENDED:
-                job.cancel_reason = reason
+                job.mark(reason, self._clock.wall())
             return job.state
+
+    @override
+    def conflict(self, id: JobId) -> None:
+        with self._lock:
+            job = self._jobs.get(id)
+            if job is not None:
+                job.conflicts += 1
+
+    @override
+    def cancel_marks(self, uids: Sequence[str]) -> Mapping[str, str]:
+        asked = set(uids)
+        with self._lock:
+            marked = [job for job in self._jobs.values() if job.uid in asked]
+            return {job.uid: job.cancel_reason for job in marked if job.cancel_reason is not None}
 
     @override
     def clear_checkpoint(self, id: JobId) -> None:

@@ -21,6 +21,7 @@ class MemoryJob:
         "cancel_reason",
         "checkpoint",
         "checkpoint_fence",
+        "conflicts",
         "counters",
         "created_at",
         "delay",
@@ -66,6 +67,7 @@ class MemoryJob:
         self.export_state: bytes | None = None
         self.cancel_reason: str | None = None
         self.settled = "unknown"
+        self.conflicts = 0
         self.keep_until: float | None = None
         self.created_at = created_at
         self.started_at: float | None = None
@@ -83,7 +85,7 @@ class MemoryJob:
         return self.fence == seen.fence and self.uid == seen.uid and self.state is seen.state
 
     def plan(self, verdict: Verdict, now: float) -> None:
-        """Record the settlement that this verdict contains; `now` is the boot clock."""
+        """Record the settlement that this verdict decides; `now` is a reading of the boot clock."""
         self.state = State.MOVING
         self.target = verdict.target
         self.reason = verdict.reason
@@ -96,7 +98,7 @@ class MemoryJob:
             self.checkpoint = self.checkpoint_fence = self.export_state = None
 
     def move(self, now: float, wall: float) -> None:
-        """Change `moving` to `moved` or `dead`, by its target; `now` is the boot clock."""
+        """Change `moving` to `moved` or to `dead`, as its target says; `now` is a reading of the boot clock."""
         if self.target is Moving.DEAD:
             self.end(State.DEAD, wall, retention.DEAD)
         else:
@@ -110,6 +112,12 @@ class MemoryJob:
         self.owner = None
         self.ended_at = wall
         self.keep_until = wall + keep
+
+    def mark(self, reason: str, wall: float) -> None:
+        """Set the cancel mark; a row that was never claimed is kept for a while only; `wall` is the wall clock."""
+        self.cancel_reason = reason
+        if self.fence == 0:
+            self.keep_until = wall + retention.CANCEL_MARK
 
     def row(self, now: float, *, lease_over: bool) -> Row:
         """Return the row; `now` is the boot clock."""
@@ -140,6 +148,7 @@ class MemoryJob:
             export_state=self.export_state,
             cancel_reason=self.cancel_reason,
             settled=self.settled,
+            conflicts=self.conflicts,
             created_at=self.created_at,
             started_at=self.started_at,
             ended_at=self.ended_at,

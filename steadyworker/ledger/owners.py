@@ -3,7 +3,7 @@ Owners, and the proof of an owner's death.
 
 A worker process has an owner id (`host/boot-id/random`).
 As long as it lives, it holds an exclusive `flock` on a file of that name.
-It passes the open descriptor to every slot child: the kernel frees the lock when the last of them is dead.
+It passes the open descriptor to every slot child and to the guard: the kernel frees the lock when the last of them is dead.
 So a process that can take the lock has *proof*, and need not wait for the lease to end.
 
 A missing file is not a proof: otherwise, emptying the directory would declare living owners dead.
@@ -17,14 +17,16 @@ import os
 import secrets
 import socket
 import subprocess
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Sequence
 from contextlib import suppress
 from pathlib import Path
 from urllib.parse import quote, unquote
 
 from steadyworker.errors import LedgerUnavailable
+from steadyworker.system.private import FILE, make_private_folder
 
 _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
+_BATCH = 200
 
 
 def boot_id() -> str:
@@ -80,9 +82,9 @@ class OwnerLock:
         return self._fd
 
     def release(self) -> None:
-        """Release this process's hold on the lock, which its children keep; may be called twice."""
+        """Release this process's hold on the lock; its children keep theirs. May be called twice."""
         if self._fd >= 0:
-            os.close(self._fd)  # never LOCK_UN, which would free it for the children as well
+            os.close(self._fd)  # not by LOCK_UN, which would also take the lock from the children
             self._fd = -1
 
 
@@ -103,35 +105,60 @@ def is_dead(directory: Path, owner: str) -> bool:
     if boot != boot_id() and host != socket.gethostname():
         return False
     try:
-        fd = os.open(lock_path(directory, owner), os.O_RDONLY | os.O_CLOEXEC)
+        return _is_free(lock_path(directory, owner))
     except OSError:
         return False
+
+
+def any_held(directory: Path) -> bool:
+    """Return whether a process of this host holds an owner lock in this directory."""
     try:
-        # Shared, so that two processes that check at once do not take each other for the owner.
-        fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        locks = list(directory.iterdir())
     except OSError:
         return False
-    finally:
-        os.close(fd)
-    return True
+    for lock in locks:
+        with suppress(OSError):  # removed meanwhile, or another user's
+            if not _is_free(lock):
+                return True
+    return False
 
 
-def sweep(directory: Path, is_needed: Callable[[str], bool]) -> None:
-    """Remove the locks of dead owners, except those still needed as proof and those that this process may not remove."""
+def sweep(directory: Path, holding: Callable[[Sequence[str]], Collection[str]]) -> None:
+    """
+    Remove the locks of dead owners, except those still needed as proof and those that this process may not remove.
+
+    `holding` receives some owners, at most 200 at a time, and returns those that rows still name.
+    An owner that is dead claims no row any more, so its answer stays true.
+    """
     try:
         locks = list(directory.iterdir())
     except OSError:
         return
+    dead = []
     for lock in locks:
-        with suppress(OSError):  # held, or removed by another process
-            _remove_free(lock, is_needed)
+        with suppress(OSError):  # removed by another process
+            if _is_free(lock):
+                dead.append(lock)
+    for start in range(0, len(dead), _BATCH):
+        batch = {unquote(lock.name): lock for lock in dead[start : start + _BATCH]}
+        needed = holding(list(batch))
+        for owner, lock in batch.items():
+            if owner not in needed:
+                with suppress(OSError):  # held, or removed by another process
+                    _remove_free(lock)
+
+
+def remove_own(directory: Path, owner: str) -> None:
+    """Remove the lock of this process's owner, which ends in good order, and which no row names any more."""
+    with suppress(OSError):  # a later sweep removes it
+        lock_path(directory, owner).unlink(missing_ok=True)
 
 
 def _create(path: Path) -> int:
     """Open and lock the file; start again when a sweep removed it between the two."""
-    path.parent.mkdir(parents=True, exist_ok=True)
+    make_private_folder(path.parent)
     while True:
-        fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, FILE)
         try:
             fcntl.flock(fd, fcntl.LOCK_EX)
             if _is_at(path, fd):
@@ -142,14 +169,27 @@ def _create(path: Path) -> int:
         os.close(fd)
 
 
-def _remove_free(path: Path, is_needed: Callable[[str], bool]) -> None:
+def _remove_free(path: Path) -> None:
     fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     try:
         fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        if _is_at(path, fd) and not is_needed(unquote(path.name)):
+        if _is_at(path, fd):
             path.unlink()
     finally:
         os.close(fd)
+
+
+def _is_free(path: Path) -> bool:
+    """Return whether no process holds the lock; raise OSError if the file is missing or cannot be read."""
+    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        # Shared, so that two processes that check at once do not take each other for the owner.
+        fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except OSError:
+        return False
+    finally:
+        os.close(fd)
+    return True
 
 
 def _is_at(path: Path, fd: int) -> bool:

@@ -1,7 +1,7 @@
 """
 The time that a row is kept after its job's end, in seconds of the wall clock.
 
-`running`, `interrupted` and `moving` rows are always kept.
+`running`, `interrupted` and `moving` rows are always kept, except those that only hold a cancel mark.
 When a row is gone, the counters come from the headers of its message.
 """
 
@@ -13,13 +13,16 @@ MOVED = 14 * DAY
 """For a `moved` row, counted from the time at which its retry is due."""
 
 DONE = 14 * DAY
-"""For a `done` row whose settlement is not confirmed: its message may be delivered again."""
+"""For a `done` row whose settlement is not confirmed, because its message may be delivered again."""
 
 DONE_AND_KNOWN = DAY
 """For a `done` row whose settlement the broker confirmed, counted from the confirm."""
 
 DEAD = 30 * DAY
 """For a `dead` row, unless its dead letter is replayed or dropped earlier."""
+
+CANCEL_MARK = 14 * DAY
+"""For a row that `cancel` made in advance and that no message claimed, counted from the last cancel."""
 
 OWNERS = DAY
 """A worker process that did not register for this long is no longer listed."""

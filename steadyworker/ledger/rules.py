@@ -25,8 +25,8 @@ class HeldBy(Enum):
     MINE: this process owns the row, and its run or settlement under the row's fence has a valid delivery.
     DETACHED: this process owns the row, but the delivery of its run or settlement is no longer valid.
     LOST: this process owns the row, but has no run or settlement under the row's fence.
-    ALIVE: another process owns the row, its lease plus the margin is not over, and there is no proof of its death.
-    GONE: another process owned the row and is proven dead or past lease and margin; or the row has no owner.
+    ALIVE: another process owns the row, lease and margin are not over, and there is no proof that this process is dead.
+    GONE: another process owned the row, and it is proven dead, or lease and margin are over; or the row has no owner.
     """
 
     MINE = "mine"
@@ -38,7 +38,7 @@ class HeldBy(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Claim:
-    """Run the job, with these counters; `lost` is true when the run before was lost with its owner."""
+    """Run the job, with these counters; `lost` is true if the previous run was lost with its owner."""
 
     counters: Counters
     lost: bool = False
@@ -46,15 +46,15 @@ class Claim:
 
 @dataclass(frozen=True, slots=True)
 class Adopt:
-    """Bind the delivery to this process's own run, whose delivery is lost."""
+    """Bind the delivery to the run of this process that has lost its own delivery."""
 
 
 @dataclass(frozen=True, slots=True)
 class Defer:
     """
-    Replace the delivery by a delayed message with the same hop, confirmed, then acknowledge it; run nothing.
+    Publish a delayed message with the same hop, wait for its confirm, then acknowledge the delivery; run nothing.
 
-    The message is due after at most `delay` seconds; None is `Times.defer_delay`.
+    The message is due after at most `delay` seconds; None stands for `Times.defer_delay`.
     """
 
     delay: float | None = None
@@ -69,7 +69,7 @@ class AckDuplicate:
 
 @dataclass(frozen=True, slots=True)
 class Finish:
-    """Complete the settlement that its owner left unfinished; run nothing."""
+    """Complete the settlement that the row's former owner left unfinished; run nothing."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +82,7 @@ class LostTooOften:
 
 @dataclass(frozen=True, slots=True)
 class KeyConflict:
-    """Dead-letter this delivery, because its key belongs to a job with another body; leave the row as it is."""
+    """Dead-letter this delivery, because its key belongs to a job with another body; the row only counts it."""
 
 
 Action = Claim | Adopt | Defer | AckDuplicate | Finish | LostTooOften | KeyConflict
@@ -94,8 +94,8 @@ def answer(  # noqa: PLR0911, C901 - one return per line of the table, in the ta
     """
     Return what to do with a delivery of this hop and body.
 
-    `carried` are the counters in the message's headers, used when the row is gone.
-    While the ledger is unreachable this function is not called: the runner holds the delivery.
+    `carried` are the counters in the message's headers; they are used if there is no row.
+    While the ledger is unreachable, this function is not called, and the runner holds the delivery.
     """
     if row is None:
         return Claim(carried)

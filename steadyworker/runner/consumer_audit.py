@@ -1,5 +1,5 @@
 """
-The consumer audit: do all consumers of a queue share our ledger?  A job runs once only among those that do.
+The consumer audit finds out whether all consumers of a queue share our ledger; another consumer may run our jobs again.
 
 Worker processes register in the ledger, and a network broker counts the consumers of a queue.
 If there are more consumers than living owners, a foreign consumer receives messages and uses another ledger, or none.
@@ -11,12 +11,12 @@ If there are more consumers than living owners, a foreign consumer receives mess
        ↑                      │                             │
        └──────────────────────┴──────── no surplus ─────────┘
 
-A worker process that just died or froze keeps its consumer until its heartbeats are missed.
-A surplus of that duration, and a minute more, is ignored.
+If a worker process has just died or frozen, the broker counts its consumer until it has missed its heartbeats.
+So a surplus is ignored until it has lasted for that time and a minute more.
 
-A worker process that is not ready has left the queue, and the ledger records that.
-All of them see the same surplus at the same time and leave.
-If the ledger still counted them as consumers, the foreign consumer would look like one of them, and all would return.
+A worker process that becomes not ready leaves the queue, and the ledger records that it has left.
+All worker processes see the same surplus at about the same time, so all of them leave.
+If the ledger still counted them as consumers, the foreign consumer would pass for one of them, and all would return.
 """
 
 from __future__ import annotations
@@ -34,17 +34,23 @@ from steadyworker.telemetry.logs import get_logger
 LOOK_EVERY = 60.0
 _SPARE = 60.0
 _SEEN_WITHIN = 300.0
-"""Seconds without a sign of life after which an owner is not counted: the broker has forgotten its consumer by then."""
+"""Seconds without a renewal after which an owner is not counted, because the broker has forgotten its consumer by then."""
 
 
 def registered_name(namespace: str, queue: str) -> str:
-    """Return the name under which owners register a queue in the ledger; two brokers may each have a queue of that name."""
+    """Return the name under which owners register a queue; the namespace tells equal queue names of two brokers apart."""
     return f"{namespace}/{queue}"
 
 
 @dataclass(frozen=True, slots=True)
 class AuditResult:
-    """The result for one queue: why its consumers do not share our ledger, or None; `lasting` when waiting does not help."""
+    """
+    The result for one queue.
+
+    Attributes:
+        cause: The reason to believe that a consumer does not share our ledger, or None.
+        lasting: True if waiting does not help.
+    """
 
     cause: str | None = None
     lasting: bool = False
@@ -83,7 +89,7 @@ class ConsumerAudit:
         self._said = AuditResult()
 
     def look(self) -> AuditResult:
-        """Count once, and return the result; it stays the same when the broker or the ledger does not respond."""
+        """Count once, and return the result; if the broker or the ledger does not respond, return the previous one."""
         try:
             consumers = self._adapter.consumers() or 0
             peers = self._peers()
@@ -98,7 +104,7 @@ class ConsumerAudit:
         elif self._lasts(consumers, known):
             cause = (
                 f"the queue has {consumers} consumers, but the ledger lists only {known}: the others may run the same jobs. "
-                "Give every worker one ledger (--ledger postgresql://…), "
+                "Give all workers the same ledger (--ledger postgresql://…), "
                 "or state that all of them are on this host (--ledger-reach host)"
             )
             self._since = None

@@ -18,7 +18,7 @@ import uuid
 from steadyworker.adapter import Delays, Lost
 from steadyworker.delivery import KEY, REASON, WORKER, Delivery, OutgoingMessage, Redelivered, Settle, Target
 from steadyworker.errors import LedgerUnavailable
-from steadyworker.events import Adopted, DeliveryDeferred, DuplicateAcked
+from steadyworker.events import Adopted, DeliveryDeferred, DeliveryRejected, DuplicateAcked
 from steadyworker.ledger.base import Claimed, Moving, Row, Verdict
 from steadyworker.ledger.rules import (
     AckDuplicate,
@@ -33,8 +33,9 @@ from steadyworker.ledger.rules import (
     answer,
 )
 from steadyworker.lifecycle import Stage
+from steadyworker.names import normal_key
 from steadyworker.runner import planning, report
-from steadyworker.runner.envelope import Envelope, Unkeyed, Unreadable, identify, too_large
+from steadyworker.runner.envelope import Envelope, Unkeyed, Unreadable, identify, key_of, too_large
 from steadyworker.runner.runs import Runs
 from steadyworker.runner.state import Deps, Phase, RunnerState, Timers
 from steadyworker.telemetry.logs import get_logger
@@ -50,7 +51,7 @@ class Deliveries:
 
     1. `connected`, `arrived`, `lost` and `settled` keep the set of valid deliveries.
     2. `consider` takes a delivery through the decision table, and acts.
-    3. `reconsider` does so with every held delivery.
+    3. `reconsider` does the same with every held delivery.
     """
 
     def __init__(self, deps: Deps, state: RunnerState, runs: Runs, timers: Timers) -> None:
@@ -82,7 +83,7 @@ class Deliveries:
         self.consider(delivery)
 
     def settled(self, delivery: Delivery) -> None:
-        """Forget a delivery that is settled, or that can no longer be."""
+        """Forget a delivery that is settled, or that can no longer be settled."""
         if self._state.is_valid(delivery):
             del self._state.valid[delivery.epoch, delivery.id]
 
@@ -110,7 +111,7 @@ class Deliveries:
             return
         match identify(delivery, self._deps.namespace, self._deps.spec.key_header):
             case Unreadable(reason=reason):
-                self._dead_letter(delivery, reason)
+                self._reject(delivery, reason)
             case Unkeyed():
                 self._generate_key(delivery)
             case Envelope() as envelope:
@@ -120,7 +121,7 @@ class Deliveries:
         retry, unseen = self._deps.spec.retry, self._looks_new(envelope)
         for attempt in range(_TRIES):
             try:
-                # Most messages are new, so the first claim expects no row; the ledger refuses it where there is one.
+                # Most messages are new, so the first claim expects no row; the ledger refuses this claim if there is one.
                 row = None if unseen and not attempt else self._deps.ledger.read(envelope.id)
                 held_by = self._held_by(row)
                 action = answer(row, envelope.hop, envelope.body_sha256, held_by, envelope.carried, retry.max_losses)
@@ -170,7 +171,9 @@ class Deliveries:
                     self._deps.emit(DuplicateAcked(**report.about(row.token, self._deps.clock), state=state.value))
                 self._runs.carry_out(planning.settle_only(envelope.delivery))
             case KeyConflict():
-                self._dead_letter(envelope.delivery, "key-conflict")
+                assert row is not None, "a key without a row has no conflict"
+                self._deps.ledger.conflict(row.id)
+                self._reject(envelope.delivery, "key-conflict", row)
             case Finish():
                 assert row is not None, "an unfinished settlement has a row"
                 began = self._deps.clock.boottime()
@@ -220,7 +223,7 @@ class Deliveries:
         return True
 
     def _give_back(self, delivery: Delivery) -> None:
-        """Release a delivery to another consumer; the prefetch is set to 0 first, so that it does not return at once."""
+        """Release a delivery to another consumer; the prefetch is set to 0 first, or this process might get it back at once."""
         self._state.paused = True
         self._deps.adapter.prefetch(0)
         self._runs.carry_out(planning.settle_only(delivery, Settle.RELEASE))
@@ -243,23 +246,33 @@ class Deliveries:
 
     def _level(self, left: float) -> float:
         """
-        Return the longest delay level that ends before `left` does.
+        Return the longest delay level that is not longer than `left` seconds.
 
-        A broker with levels rounds up, so `left` itself could become a much longer delay.
+        A broker with delay levels rounds up, so a delay of `left` seconds could become much longer.
         """
         return max((level for level in self._deps.adapter.capabilities.levels if level <= left), default=left)
 
     def _generate_key(self, delivery: Delivery) -> None:
         if self._deps.spec.unkeyed == "reject":
-            self._dead_letter(delivery, "no-key: expected a message id or the header sw-job-key, got neither")
+            self._reject(delivery, "no-key: expected a message id or the header sw-job-key, got neither")
         elif (reason := too_large(delivery, self._deps.max_body)) is not None:
-            self._dead_letter(delivery, reason)
+            self._reject(delivery, reason)
         else:
             keyed = OutgoingMessage(Target.WORK, delivery.body, {**delivery.headers, KEY: uuid.uuid4().hex})
             self._runs.carry_out(planning.pass_on(delivery, keyed))
 
-    def _dead_letter(self, delivery: Delivery, reason: str) -> None:
-        """Move a delivery that has no row of its own to the dead-letter queue."""
+    def _reject(self, delivery: Delivery, reason: str, row: Row | None = None) -> None:
+        """Move a delivery that has no row of its own to the dead-letter queue, and report it; `row` has its key."""
+        key = key_of(delivery, self._deps.spec.key_header)
+        self._deps.emit(
+            DeliveryRejected(
+                key=normal_key(as_unicode(key)) if key else "",
+                queue=delivery.queue,
+                fence=0 if row is None else row.fence,
+                at=self._deps.clock.wall(),
+                reason=reason,
+            )
+        )
         theirs = {as_unicode(name): as_unicode(text) for name, text in delivery.headers.items()}
         headers = {**theirs, REASON: planning.header_text(reason), WORKER: self._deps.worker}
         self._runs.carry_out(planning.pass_on(delivery, OutgoingMessage(Target.DEAD, delivery.body, headers)))
@@ -279,11 +292,11 @@ class Deliveries:
         self._state.reconsider()
 
     def release_held(self) -> None:
-        """Release every held delivery: no slot is left that could run it."""
+        """Release every held delivery, because no slot is left that could run one."""
         held, self._state.held = self._state.held, []
         for delivery in held:
             self._runs.carry_out(planning.settle_only(delivery, Settle.RELEASE))
 
 
 def _turn() -> None:
-    """Do nothing: the turn of the runner's loop itself sets the prefetch."""
+    """Do nothing; the timer that calls this only causes a turn of the runner's loop, which sets the prefetch."""

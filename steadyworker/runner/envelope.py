@@ -2,7 +2,7 @@
 The envelope of a delivery: which job it is for, which hop it is, and which counters it carries.
 
 The runner reads it before it asks the ledger.
-A message that cannot be read goes to the dead-letter queue with its reason; it is never lost.
+A message with invalid headers is never lost: it goes to the dead-letter queue with the reason.
 """
 
 from __future__ import annotations
@@ -83,7 +83,7 @@ def identify(delivery: Delivery, namespace: str, key_header: str | None) -> Enve
 
 
 def too_large(delivery: Delivery, limit: int) -> str | None:
-    """Return why a body over the limit is rejected, or None when it fits."""
+    """Return why a body over the limit is rejected, or None if the body fits."""
     if delivery.size <= limit:
         return None
     return f"bad-payload: expected at most {limit} bytes, got {delivery.size}"
@@ -104,7 +104,7 @@ def number_of(headers: Headers, name: str, largest: int = LARGEST_NUMBER) -> int
 
 
 def moment_of(headers: Headers, name: str) -> float | None:
-    """Return seconds since 1970 from a header, None without one; raise ValueError for anything else."""
+    """Return the time in a header, or None without this header; raise ValueError unless it is in seconds since 1970."""
     text = headers.get(name)
     if text is None:
         return None

@@ -1,7 +1,7 @@
 """
-From an outcome, or from a row's state, to a settlement plan; nothing is carried out here.
+Makes a settlement plan from an outcome or from a row's state, but does not carry it out.
 
-Also here: the task that a slot receives, and the messages that a plan publishes.
+It also makes the task that a slot receives, and the messages that a plan publishes.
 """
 
 from __future__ import annotations
@@ -87,7 +87,7 @@ def plan_for(run: Run, outcome: Outcome, deps: Deps) -> SettlementPlan:
 
 def finishing_plan(row: Row, envelope: Envelope, worker: str) -> SettlementPlan:
     """
-    Return the remaining steps of a settlement that its owner left at `moving`.
+    Return the remaining steps of a settlement that its former owner left in the state `moving`.
 
     The plan has the fence that was drawn for finishing this settlement.
     """
@@ -107,7 +107,7 @@ def interrupted(token: Token, delivery: Delivery | None, counters: Counters) -> 
 
 
 def moving(token: Token, delivery: Delivery | None, verdict: Verdict, message: OutgoingMessage) -> SettlementPlan:
-    """Return the plan of a retry or a dead letter: record it, publish the message, confirm that, acknowledge the delivery."""
+    """Return the plan of a retry or a dead letter: record it, publish it, record the broker's confirm, acknowledge."""
     return SettlementPlan((Step.RECORD, *_AFTER_RECORD), delivery, token, verdict, message)
 
 
@@ -117,7 +117,7 @@ def finish(token: Token, delivery: Delivery, message: OutgoingMessage) -> Settle
 
 
 def pass_on(delivery: Delivery, message: OutgoingMessage) -> SettlementPlan:
-    """Return the plan that publishes a message in place of a delivery, without a word in the ledger."""
+    """Return the plan that publishes a message in place of a delivery, and writes nothing to the ledger."""
     return SettlementPlan((Step.PUBLISH, Step.SETTLE), delivery, message=message)
 
 
@@ -130,7 +130,7 @@ def settle_only(delivery: Delivery, how: Settle = Settle.ACK) -> SettlementPlan:
 
 
 def message_for(envelope: Envelope, hop: int, verdict: Verdict, uid: str, worker: str) -> OutgoingMessage:
-    """Return the retry, one hop further and after its delay, or the dead letter with its cause."""
+    """Return the message of a retry, with the next hop and its delay, or the dead letter with its cause."""
     if verdict.target is Moving.RETRY:
         headers = _headers(envelope, hop + 1, verdict)
         return OutgoingMessage(Target.LATER, envelope.delivery.body, headers, verdict.delay)

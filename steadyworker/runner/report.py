@@ -54,7 +54,7 @@ def error(outcome: Outcome) -> tuple[str, str]:
 
 
 def settled(run: Run, plan: SettlementPlan, clock: Clock) -> JobSettled:
-    """Return the record of a settlement: one for each message that was settled after a run, or whose settlement was finished."""
+    """Return the event for the settlement of a run's message, or for a settlement that this process finished for another."""
     outcome = run.outcome or Interrupted()
     counters, record = run.row.counters, plan.record
     target, because = run.row.target, reason(outcome)
@@ -82,7 +82,7 @@ def settled(run: Run, plan: SettlementPlan, clock: Clock) -> JobSettled:
 
 
 def often_interrupted(token: Token, times: int) -> None:
-    """Warn of a job that was interrupted many times without saving a checkpoint: it may never reach its end."""
+    """Warn of a job that was interrupted many times and saved no checkpoint, because it may never reach its end."""
     if times >= _MANY_INTERRUPTIONS:
         remedy = "save checkpoints more often, or raise --stop-within."
         log = get_logger("steadyworker.runner")

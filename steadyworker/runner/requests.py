@@ -3,6 +3,7 @@ The requests of running jobs: save a checkpoint or an export's state, permit a c
 
 The job receives the ledger's own reply to a request that writes.
 Such a request waits while the ledger is away or the run is not trusted; a refusal drops the run.
+A commit that is refused because the job is cancelled cancels the run instead.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ class Requests:
         """
         Serve a request, or let it wait for the ledger.
 
-        While the ledger is away only the keeper calls it, because each call may take long.
+        While the ledger is away, only the keeper calls the ledger, because each call may take long.
         """
         run = self._state.by_fence.get(asked.fence)
         if run is None or run.slot is None:
@@ -49,7 +50,7 @@ class Requests:
             run.waiting.append(asked)
 
     def go_on(self, run: Run) -> None:
-        """Serve the requests that waited: the run is trusted again."""
+        """Serve the requests that waited, if the run is trusted again."""
         if not self._state.trusted(run):
             return
         waiting, run.waiting = run.waiting, []
@@ -67,7 +68,12 @@ class Requests:
                 case "export_state", (bytes() | None) as value:
                     granted = ledger.export_state(run.token, value)
                 case "may_commit", _:
-                    granted = ledger.may_commit(run.token)
+                    permit = ledger.may_commit(run.token)
+                    if permit.cancel_reason is not None:
+                        self._runs.cancel(run, permit.cancel_reason)
+                        run.slot.reply(asked.fence, asked.id, None, refused="cancelled")
+                        return
+                    granted = permit.granted
                 case "ended", list() as uids if all(isinstance(uid, str) for uid in uids):
                     granted, answer = True, sorted(ledger.ended(uids))
                 case other, _:

@@ -10,7 +10,7 @@ In production one thread calls both in a loop; the simulation calls them in any 
 
     adapter's I/O thread ── Connected, Delivered, Lost, Unreachable ──┐
     slots ── Ready, Unready, Progressed, Asked, Ended ────────────────┤
-    keeper ── Renewed, LedgerLost ────────────────────────────────────┼──→ inbox ──→ handle
+    keeper ── Renewed, Cancelled, LedgerLost ─────────────────────────┼──→ inbox ──→ handle
     consumer audit ── AuditResult ────────────────────────────────────┤
     settler ── PlanResult ────────────────────────────────────────────┤
     worker process ── Staged, ServiceSaid ────────────────────────────┘
@@ -34,6 +34,7 @@ from steadyworker.runner.requests import Requests
 from steadyworker.runner.runs import Runs
 from steadyworker.runner.slot_health import SlotHealth
 from steadyworker.runner.state import (
+    Cancelled,
     Deps,
     LedgerLost,
     Phase,
@@ -46,11 +47,11 @@ from steadyworker.runner.state import (
 )
 from steadyworker.slots.base import Asked, Ended, Progressed, Ready, SlotEvent, Unready
 
-RunnerEvent = Signal | SlotEvent | Renewed | LedgerLost | PlanResult | Staged | ServiceSaid | AuditResult
+RunnerEvent = Signal | SlotEvent | Renewed | Cancelled | LedgerLost | PlanResult | Staged | ServiceSaid | AuditResult
 
 _PROGRESS_EVERY = 1.0
 _LONGEST_WAIT = 5.0
-"""Seconds within which the loop turns, so that the watchdog has evidence of an idle runner too."""
+"""The loop turns at least once in this many seconds, so that the watchdog sees that an idle runner is alive."""
 
 
 class Runner:
@@ -59,7 +60,7 @@ class Runner:
 
     1. `start` opens slots and adapter; `run` drives the machine until `end`.
     2. `post` puts an event into the inbox, from any thread.
-    3. The event `Staged` stops it; `finished` is True when nothing is left to wait for.
+    3. The event `Staged` begins a stop; `finished` is True when nothing is left to wait for.
     4. `not_ready` returns the reasons why the runner takes no message; any thread may call it.
     """
 
@@ -104,7 +105,7 @@ class Runner:
             self.tick()
 
     def end(self) -> None:
-        """Make `run` return, whatever is left; from any thread."""
+        """Make `run` return, even if work is left; any thread may call this."""
         self._ended = True
         self.post(Staged(self.state.stage))
 
@@ -113,7 +114,7 @@ class Runner:
         self._inbox.put(event)
 
     def drain_inbox(self) -> int:
-        """Handle the events that are in the inbox now, and return their number; for tests that drive it by hand."""
+        """Handle the events that are in the inbox now, and return their number; for tests that drive the runner by hand."""
         handled = 0
         while not self._inbox.empty():
             self.handle(self._inbox.get())
@@ -140,7 +141,7 @@ class Runner:
                 self.deliveries.arrived(delivery)
             case Lost(id=id_, cause=cause):
                 if id_ is None:
-                    self._connection = cause  # until the next Connected, which a broker may send and revoke at once
+                    self._connection = cause  # kept until the next Connected, even if that one is lost again at once
                 self.deliveries.lost(event)
             case Unreachable(cause=cause, final=final):
                 self._connection = cause
@@ -170,6 +171,8 @@ class Runner:
                 self.state.reconsider()
             case Renewed():
                 self._renewed(event)
+            case Cancelled():
+                self._cancelled(event)
             case LedgerLost(cause=cause):
                 self.runs.ledger_lost(cause)
             case PlanResult():
@@ -181,7 +184,7 @@ class Runner:
                 self._staged(stage, kill=kill)
 
     def _end_turn(self) -> None:
-        """Do once a turn what depends on everything else: held deliveries, the prefetch, what other threads read."""
+        """End the turn: decide on held deliveries, set the prefetch, and provide what other threads read."""
         state = self.state
         while state.recheck:
             state.recheck = False
@@ -201,7 +204,8 @@ class Runner:
         """
         Return how many deliveries may be unsettled.
 
-        One for each slot that works, except slots whose run is detached: it may offer its own for a while.
+        It is one for each slot that works.
+        A slot whose run is detached counts only for a while, in which the run's message may come back.
         """
         state = self.state
         if state.stage is not Stage.RUNNING or state.ledger_away or self.deps.quota.spent or self.audit_result.cause:
@@ -213,7 +217,7 @@ class Runner:
     # --- slots -----------------------------------------------------------------------------------------------------
 
     def _slot_unready(self, event: Unready) -> None:
-        """Start the slot again after a pause; `setup` is not the job's fault, so no job is claimed meanwhile."""
+        """Start the slot again after a pause; it takes no job meanwhile, because a job is not at fault if `setup` fails."""
         self.state.ready_slots.discard(event.slot)
         pause = self.slot_health.unready(event)
         if self.state.ready_slots:
@@ -227,15 +231,19 @@ class Runner:
     # --- the ledger ------------------------------------------------------------------------------------------------
 
     def tokens(self) -> Sequence[Token]:
-        """Return the claims to renew (Holder)."""
+        """Return the claims to renew; the keeper calls this (`Holder`)."""
         return self._tokens
 
     def renewed(self, began: float, answers: Sequence[tuple[Token, Renewal]]) -> None:
-        """Receive the ledger's replies to a renewal (Holder)."""
+        """Receive the ledger's replies to a renewal; the keeper calls this (`Holder`)."""
         self.post(Renewed(began, answers))
 
+    def cancelled(self, marks: Mapping[str, str]) -> None:
+        """Receive the cancel marks of jobs that run in this process (Holder)."""
+        self.post(Cancelled(marks))
+
     def ledger_lost(self, cause: str) -> None:
-        """Note that the ledger did not respond (Holder)."""
+        """Note that the ledger did not respond; the keeper calls this (`Holder`)."""
         self.post(LedgerLost(cause))
 
     def _renewed(self, event: Renewed) -> None:
@@ -246,11 +254,16 @@ class Runner:
                 continue
             if renewal.granted:
                 run.trusted_until = max(run.trusted_until, event.began + self.deps.times.trust_for)
-                if renewal.cancel_reason is not None and run.phase is Phase.RUNNING and run.cancel_reason is None:
+                if renewal.cancel_reason is not None:
                     self.runs.cancel(run, renewal.cancel_reason)
             elif run.phase in (Phase.RUNNING, Phase.ENDED) or run.stopped:
                 self.runs.drop(run, "renew")
         self._go_on()
+
+    def _cancelled(self, event: Cancelled) -> None:
+        for run in self.state.by_fence.values():
+            if (reason := event.marks.get(run.token.uid)) is not None:
+                self.runs.cancel(run, reason)
 
     def _go_on(self) -> None:
         """Continue everything that waited for the ledger, or for a run to be trusted again."""
@@ -301,7 +314,7 @@ class Runner:
     # --- for people ------------------------------------------------------------------------------------------------
 
     def not_ready(self) -> Mapping[str, str]:
-        """Return why no message is taken, by part, as of the last turn; empty when all is well; from any thread."""
+        """Return the reasons why the runner takes no message, by part, as of its last turn; any thread may call this."""
         return self._not_ready
 
     def _causes(self) -> Mapping[str, str]:

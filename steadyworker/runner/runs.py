@@ -8,7 +8,7 @@ The back half of the runner: the life of a run, from its claim to its settlement
                       └──────────────────┴──────────┴── the ledger refuses a write: the run is dropped,
                                                         and its delivery goes through the decision table again
 
-A request of the job waits while the ledger is away or the run is not trusted; it is not refused for that.
+While the ledger is away or the run is not trusted, a request of the job is not refused: it waits.
 """
 
 from __future__ import annotations
@@ -36,9 +36,9 @@ _BACK_OFF = wait_random_exponential(multiplier=0.5, max=30)
 
 _LIMITS = ("time-limit", "stalled")
 """
-Limits that a run may exceed because it waits for the ledger.
+The reasons of failures that a wait for the ledger can cause.
 
-Such a run ends as interrupted, and no attempt is counted.
+If a run fails for one of them while a request of its job waits, it ends as interrupted, and no attempt is counted.
 """
 
 
@@ -87,7 +87,7 @@ class Runs:
 
     def finish(self, row: Row, envelope: Envelope, began: float) -> None:
         """
-        Finish a settlement that its owner left at `moving`; no handler runs.
+        Finish a settlement that its former owner left in the state `moving`; no handler runs.
 
         `began` is the boot time at which this process asked for the new fence.
         """
@@ -100,7 +100,13 @@ class Runs:
         self._settler.carry_out(run.plan, run)
 
     def cancel(self, run: Run, reason: str) -> None:
-        """Cancel a run: the calls of its job raise Interrupt, and after the grace period the slot kills it."""
+        """
+        Cancel a run: the calls of its job raise Interrupt, and after the grace period the slot kills it.
+
+        A run that has ended, or that is cancelled already, stays as it is.
+        """
+        if run.phase is not Phase.RUNNING or run.cancel_reason is not None:
+            return
         run.cancel_reason = reason
         if run.slot is None:
             return
@@ -111,7 +117,7 @@ class Runs:
     def slot_ended(self, fence: int, outcome: Outcome) -> None:
         """Receive the outcome of a run whose slot is free again."""
         run = self._state.by_fence.get(fence)
-        if run is None:
+        if run is None or run.slot is None:  # a slot whose thread failed may say it twice
             return
         run.slot = None
         if run.waiting and isinstance(outcome, Failed) and outcome.reason in _LIMITS:
@@ -159,7 +165,7 @@ class Runs:
         self._settler.carry_out(plan, None)
 
     def plan_returned(self, result: PlanResult) -> None:
-        """Receive a plan that is carried out, or that an error stopped."""
+        """Receive a plan that has been carried out, or that an error has stopped."""
         plan, run, error = result.plan, result.run, result.error
         self._failing.pop(plan, None)
         match error:
@@ -207,7 +213,7 @@ class Runs:
         try:
             self._deps.ledger.settled(plan.token, plan.settled is Settled.CONFIRMED)
         except LedgerUnavailable:
-            return  # the ledger keeps the row for longer than necessary
+            return  # nothing is lost: the ledger only keeps the row for longer
 
     def _over(self, plan: SettlementPlan, run: Run | None) -> None:
         if run is None:
@@ -224,7 +230,7 @@ class Runs:
     # --- what happens to a run -------------------------------------------------------------------------------------
 
     def detached(self, delivery: Delivery, cause: str) -> None:
-        """Remove this delivery from its run or plan: the broker no longer accepts its settlement."""
+        """Remove this delivery from its run or plan, because the broker no longer accepts its settlement."""
         for plan in self._state.passing:
             if plan.delivery is delivery:
                 plan.delivery = None

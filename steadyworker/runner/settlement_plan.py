@@ -9,8 +9,8 @@ A settlement plan: the steps that one message still needs, and how many of them 
       moving   letter      dead
 
 `planning.py` makes plans, `settler.py` carries them out.
-If a process dies between two steps, the next owner may repeat the last step, which is safe.
-The ledger refuses a second record, and a redelivery of the original is acknowledged from the record.
+If a process dies between two steps, the next owner may repeat the last step.
+That is safe: the ledger refuses a second record, and a redelivery of the original finds the job recorded.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ class SettlementPlan:
 
     Attributes:
         steps: The steps, in their order.
-        delivery: The delivery to settle; None when it was lost. An adopted redelivery replaces it at any moment.
+        delivery: The delivery to settle; None if it was lost. An adopted redelivery may replace it at any moment.
         token: The claim that the writes to the ledger carry; None for a plan without such writes.
         record: The ledger's first entry about the outcome.
         message: The message to publish: a retry, a dead letter, or a deferred copy.

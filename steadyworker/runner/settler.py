@@ -1,7 +1,7 @@
 """
 The settler carries settlement plans out: the only caller of `adapter.publish` and `adapter.settle`.
 
-It settles once, and last: the ledger records an outcome before the broker may forget the message.
+It settles a delivery once, as the last step, so that the ledger has the outcome before the broker forgets the message.
 `settlement_plan.py` has the steps and their order.
 """
 
@@ -18,7 +18,7 @@ from steadyworker.runner.state import PlanResult, Run
 
 
 class Refused(SteadyWorkerError):
-    """The ledger refused a write: another worker process holds the job, and the run must be dropped."""
+    """The ledger refused a write, because another worker process holds the job; the run must be dropped."""
 
 
 class Settler:
@@ -51,9 +51,8 @@ class Settler:
         if Step.PUBLISH in left or (self._async is None and Step.SETTLE in left):
             self._submit(lambda: self._carry_out(plan, run))
         else:
-            self._carry_out(
-                plan, run
-            )  # saves two changes of thread: the runner's thread may write to the ledger anyway
+            # No step waits for the broker, so the runner's thread takes them all: that saves two changes of thread.
+            self._carry_out(plan, run)
 
     def _carry_out(self, plan: SettlementPlan, run: Run | None) -> None:
         try:
@@ -68,7 +67,7 @@ class Settler:
 
         Returns False if the broker has not yet confirmed an asynchronous settlement.
         `on_settled` is then called once, from any thread, when the broker has replied.
-        A delivery that can no longer be settled is not an error: its redelivery is acknowledged from the record.
+        A delivery that can no longer be settled is not an error, because its redelivery finds the job recorded.
 
         Raises Refused, LedgerUnavailable or PublishFailed from the step that failed; `plan.at` stays at that step.
         """
@@ -112,7 +111,7 @@ class Settler:
         except SteadyWorkerError:
             raise
         except Exception as error:
-            # A message that an adapter cannot encode must not end the process: the message would come again, and again.
+            # A message that an adapter cannot encode must not end the process, because it would end each later process too.
             raise PublishFailed(
                 f"Expected the adapter to publish a message, got {type(error).__name__}: {error}"
             ) from error

@@ -52,5 +52,5 @@ class SlotHealth:
 
     @property
     def setup_failures(self) -> int:
-        """The number of failures of `setup` in a row, in the slot where it failed most."""
+        """The number of failures of `setup` in a row, in the slot where it failed most often."""
         return max(self._setup_failures.values(), default=0)

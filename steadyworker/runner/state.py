@@ -47,7 +47,7 @@ class Quota:
             return True
 
     def give_back(self) -> None:
-        """Take back one `take`: its job did not begin."""
+        """Undo one `take`, because its job did not begin."""
         with self._lock:
             if self._left is not None:
                 self._left += 1
@@ -59,7 +59,7 @@ class Quota:
 
 
 def _nothing() -> None:
-    """Ignore the request: no keeper renews leases here."""
+    """Ignore the request, because no keeper renews leases here."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,10 +117,10 @@ class Run:
     One execution of a job, from its claim to its settlement.
 
     Attributes:
-        delivery: The delivery that the run will settle; None while the run is detached: its delivery was lost.
+        delivery: The delivery that the run will settle; None while the run is detached, because its delivery was lost.
         trusted_until: Boot time until which the run may rely on its last claim or granted renewal.
-        stopped: The settlement waits for the ledger.
-        saved: The run has saved a checkpoint.
+        stopped: True while the settlement waits for the ledger.
+        saved: True once the run has saved a checkpoint.
         waiting: Requests of the job that wait for the ledger.
         calls: Calls of services that are under way.
     """
@@ -155,9 +155,9 @@ class RunnerState:
         held: The valid deliveries that wait for something: the ledger, a slot, the end of an earlier run.
         ready_slots: The numbers of the slots that take runs.
         ledger_cause: The reason why the last call of the ledger failed; None while the ledger responds.
-        recheck: The runner takes `held` through the decision table at the end of its turn.
-        adopt_until: Monotonic time until which a detached run offers its prefetch, so that its own job can come back.
-        paused: The prefetch is 0 until the end of the turn, so that a released message does not return at once.
+        recheck: True if the runner must take `held` through the decision table at the end of this turn.
+        adopt_until: The monotonic time until which the prefetch has room for the redeliveries of detached runs.
+        paused: True if the prefetch is 0 until the end of this turn, so that a released message does not return at once.
     """
 
     def __init__(self, deps: Deps) -> None:
@@ -199,7 +199,7 @@ class RunnerState:
         return next((slot for slot in self._slots if slot.warm and slot.id not in busy), None)
 
     def warming(self) -> bool:
-        """Return whether an idle slot will be warm soon: its child is being replaced."""
+        """Return whether an idle slot will be warm soon, because its child is being replaced."""
         return bool(self.ready_slots - self._busy())
 
     def slots_detached(self) -> int:
@@ -223,6 +223,13 @@ class Renewed:
 
     began: float
     answers: Sequence[tuple[Token, Renewal]]
+
+
+@dataclass(frozen=True, slots=True)
+class Cancelled:
+    """The ledger has cancel marks of these jobs: their reasons, by uid."""
+
+    marks: Mapping[str, str]
 
 
 @dataclass(frozen=True, slots=True)

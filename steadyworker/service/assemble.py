@@ -19,6 +19,8 @@ from steadyworker.clock import Clock, SystemClock, Times
 from steadyworker.config.resolve import Options
 from steadyworker.errors import ConfigError, Finding, LedgerUnavailable
 from steadyworker.events import Listener
+from steadyworker.exports.base import STAGES_SERVICE
+from steadyworker.exports.folders import StageFolders
 from steadyworker.exports.spark.service import SparkService
 from steadyworker.exports.spark.settings import SparkSettings
 from steadyworker.ledger.base import Ledger
@@ -30,12 +32,13 @@ from steadyworker.runner.state import Deps, Quota
 from steadyworker.service.checks import check
 from steadyworker.service.pool import MOST_THREADS, SettlePool
 from steadyworker.slots.base import JobService, Slot
+from steadyworker.slots.guard import Guard
 from steadyworker.slots.process import ProcessSlot
 from steadyworker.slots.spare import Spare
 from steadyworker.slots.thread import ThreadSlot
 from steadyworker.spec import WorkerSpec, spec_of
 from steadyworker.telemetry.event_log import fan_out, log_events
-from steadyworker.worker import Worker
+from steadyworker.worker import Worker, is_worker
 
 
 @dataclass(slots=True)
@@ -46,30 +49,34 @@ class Assembly:
     ledger: Ledger
     owner: str
     lock: OwnerLock
+    guard: Guard
     runners: Sequence[Runner]
     keeper: Keeper
     audit_thread: AuditThread
     services: Mapping[str, JobService]
     pools: Sequence[SettlePool]
+    stages: StageFolders
 
     def purge(self) -> None:
         """
-        Delete the ledger rows that need not be kept any longer.
+        Delete the ledger rows that need not be kept any longer, and the stages of ended jobs in all folders of this host.
 
         If the ledger cannot be reached, nothing is deleted this time.
         """
         with suppress(LedgerUnavailable):
+            self.stages.reap(self.ledger.ended)  # first: a row that is gone no longer says that its job has ended
             self.ledger.purge()
 
     def close(self) -> None:
         """
-        Unregister from the ledger, close it, and free the owner lock.
+        Unregister from the ledger, close it, end the guard, and free the owner lock.
 
         Other workers may then take over at once any job that this process still holds.
         """
         with suppress(LedgerUnavailable):
             self.ledger.unregister(self.owner)
         self.ledger.close()
+        self.guard.close()
         self.lock.release()
 
 
@@ -103,11 +110,11 @@ def specs_of(workers: Sequence[type[Worker[Any, Any]]], options: Options) -> lis
         raise ConfigError("Expected at least one Worker to run, got none: pass its class, as in run(PaymentExports).")
     if options.concurrency is not None and len(workers) > 1:
         names = ", ".join(worker.__name__ for worker in workers)
-        msg = f"Expected one Worker beside --concurrency, got {names}: set concurrency in [workers.NAME] of steadyworker.toml."
+        msg = f"Expected one Worker together with --concurrency, got {names}: set concurrency in [workers.NAME] of steadyworker.toml."
         raise ConfigError(msg)
     specs = []
     for worker in workers:
-        overrides = dict(options.workers.get(worker.__name__, {}))
+        overrides = dict(options.workers.get(worker.__name__, {})) if is_worker(worker) else {}
         if options.concurrency is not None:
             overrides["concurrency"] = options.concurrency
         specs.append(spec_of(worker, overrides))
@@ -147,7 +154,9 @@ def assemble(
     ]
     owner = new_owner_id()
     lock = OwnerLock(owners_directory(options), owner)
-    services = services if services is not None else _services(options, clock)
+    guard = Guard([lock.fd], clock)
+    stages = StageFolders(options.state_dir / "stages", clock)
+    services = {**(services if services is not None else _services(options, clock)), STAGES_SERVICE: stages}
     emit = fan_out([log_events(), *listeners])
     quota = Quota(options.max_jobs)
     runners, pools, audits = [], [], {}
@@ -160,7 +169,7 @@ def assemble(
             worker=socket.gethostname(),
             ledger=plan.ledger,
             adapter=adapter,
-            slots=[_slot(number, spec, lock, options, clock, spare) for number in range(spec.concurrency)],
+            slots=[_slot(number, spec, lock, guard, options, clock, spare) for number in range(spec.concurrency)],
             clock=clock,
             times=times,
             emit=emit,
@@ -180,7 +189,9 @@ def assemble(
             audits[audit] = runners[-1].post
     queues = [registered_name(runner.deps.namespace, runner.deps.spec.queue) for runner in runners]
     keeper = Keeper(plan.ledger, owner, socket.gethostname(), queues, runners, clock, times)
-    return Assembly(options, plan.ledger, owner, lock, runners, keeper, AuditThread(audits), services, pools)
+    return Assembly(
+        options, plan.ledger, owner, lock, guard, runners, keeper, AuditThread(audits), services, pools, stages
+    )
 
 
 def counted(broker: Capabilities, options: Options) -> bool:
@@ -192,7 +203,15 @@ def counted(broker: Capabilities, options: Options) -> bool:
     return broker.counts_consumers and not broker.one_host and options.ledger_reach != "host"
 
 
-def _slot(number: int, spec: WorkerSpec, lock: OwnerLock, options: Options, clock: Clock, spare: Spare | None) -> Slot:
+def _slot(
+    number: int,
+    spec: WorkerSpec,
+    lock: OwnerLock,
+    guard: Guard,
+    options: Options,
+    clock: Clock,
+    spare: Spare | None,
+) -> Slot:
     if spec.isolation == "thread":
         return ThreadSlot(number, spec, clock=clock)
     return ProcessSlot(
@@ -201,6 +220,7 @@ def _slot(number: int, spec: WorkerSpec, lock: OwnerLock, options: Options, cloc
         clock=clock,
         spare=spare,
         held=(lock.fd,),
+        guard=guard,
         log_format=options.log_format,
         log_level=options.log_level,
     )

@@ -21,7 +21,7 @@ from steadyworker.config.resolve import Options
 from steadyworker.errors import BrokerUnavailable, Finding, LedgerUnavailable
 from steadyworker.ledger.base import Ledger
 from steadyworker.names import NAMESPACE
-from steadyworker.spec import WorkerSpec
+from steadyworker.spec import WorkerSpec, misspelt
 from steadyworker.system.host import Host, look
 from steadyworker.text.redaction import redact
 from steadyworker.units import size_text
@@ -61,6 +61,9 @@ def _settings(specs: Sequence[WorkerSpec], options: Options) -> Iterator[Finding
         if spec.dead_letter_queue == spec.queue:
             what = f"Expected a dead-letter queue for {spec.target} that is not its work queue, got {spec.queue!r} for both."
             yield Finding("error", what, "give dead_letter_queue another name, or leave it out.")
+        for name, meant in misspelt(spec.cls):
+            what = f"{spec.cls.__qualname__} sets {name!r}, which SteadyWorker does not read."
+            yield Finding("warning", what, f"did you mean {meant!r}? If it is your own, call it {'_' + name!r}.")
     names = [spec.cls.__name__ for spec in specs]
     for name in options.workers:
         if name not in names and (near := difflib.get_close_matches(name, names, n=1)):

@@ -1,10 +1,11 @@
-"""`run`: runs Worker classes in a worker process, and returns its exit code."""
+"""`run`: runs Worker classes in a worker process, whose exit code says why it stopped."""
 
 from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,8 @@ from steadyworker.service.assemble import Assembly, Plan, assemble, plan
 from steadyworker.service.monitor import Monitor
 from steadyworker.service.service import Service
 from steadyworker.slots.spare import Spare
+from steadyworker.system.leaving import awaited_threads, name_threads
+from steadyworker.system.streams import open_standard_streams
 from steadyworker.telemetry import logs
 from steadyworker.telemetry.logs import get_logger
 from steadyworker.telemetry.metrics import open_metrics
@@ -29,12 +32,14 @@ def run(
     config_file: Path | None = None,
     listeners: Sequence[Listener] = (),
     **settings: object,
-) -> int:
+) -> None:
     """
-    Run these Workers in this process until a signal stops it, and return the exit code.
+    Run these Workers in this process until a signal stops it.
 
     Call it from the main thread, because only that thread can catch signals.
-    If a setting or a check is wrong in a way that no retry can heal, the remedy is logged and 78 is returned.
+    It returns after a stop in which every job ended or was given back (exit code 0).
+    After any other stop it raises SystemExit, so that a program that ends with `run(MyWorker)` has the right exit code.
+    A thread that a handler has left behind may keep your program alive: the log names such threads.
 
     Args:
         workers: Worker classes; two for one queue are refused.
@@ -45,9 +50,15 @@ def run(
         settings: Any other run option by its name (`stop_within=3600`).
 
     Raises:
+        SystemExit: The exit code is not 0; its `code` is one of those that `steadyworker run --help` lists.
+            It is 78 if a setting or a check is wrong in a way that no retry can heal; the log has the remedy.
         RuntimeError: The caller is not the main thread.
     """
-    return launch(workers, {"broker": broker, "ledger": ledger, **settings}, config_file, listeners)
+    before = awaited_threads()
+    code = launch(workers, {"broker": broker, "ledger": ledger, **settings}, config_file, listeners)
+    name_threads("threads_awaited", [each for each in awaited_threads() if each not in before])
+    if code:
+        raise SystemExit(code)
 
 
 def launch(
@@ -57,11 +68,16 @@ def launch(
     listeners: Sequence[Listener] = (),
     spare: Spare | None = None,
 ) -> int:
-    """Do what `run` does, with settings that may be None for "not given", and a spare child that runs already."""
+    """
+    Do what `run` does, and return the exit code.
+
+    A setting may be None for "not given"; `spare` is a child that runs already.
+    """
     if threading.current_thread() is not threading.main_thread():
         raise RuntimeError(
             "Expected a call of run from the main thread, got another thread: only the main thread can catch signals."
         )
+    open_standard_streams()
     try:
         options = resolve.load(settings, os.environ, Path.cwd(), config_file)
     except ConfigError as error:
@@ -77,9 +93,29 @@ def launch(
         heard: Sequence[Listener] = listeners if metrics is None else (*listeners, metrics)
         monitor = Monitor(planned.clock, planned.times, options.health, os.environ, page)
         told: set[Finding] = set()
-        return Service(options, planned.clock, lambda: _checked(planned, heard, spare, told), monitor).run()
+        with _environment(resolve.handed_on(options, Path.cwd(), config_file)):
+            return Service(options, planned.clock, lambda: _checked(planned, heard, spare, told), monitor).run()
     except ConfigError as error:
         return _refused(error)
+
+
+@contextmanager
+def _environment(variables: Mapping[str, str | None]) -> Iterator[None]:
+    """Set these variables for the handlers, which make their own `Client()`, and restore the environment at the end."""
+    before = {name: os.environ.get(name) for name in variables}
+    _set(variables)
+    try:
+        yield
+    finally:
+        _set(before)
+
+
+def _set(variables: Mapping[str, str | None]) -> None:
+    for name, value in variables.items():
+        if value is None:
+            os.environ.pop(name, None)
+        else:
+            os.environ[name] = value
 
 
 def _checked(planned: Plan, listeners: Sequence[Listener], spare: Spare | None, told: set[Finding]) -> Assembly:

@@ -83,6 +83,10 @@ class Monitor:
             queue, adapter = runner.deps.spec.queue, runner.deps.adapter
             parts.append(Part(f"runner of {queue}", lambda runner=runner: runner.last_turn, _TURN_LIMIT))  # type: ignore[misc]
             parts.append(Part(f"I/O thread of {queue}", lambda adapter=adapter: adapter.last_turn, _TURN_LIMIT))  # type: ignore[misc]
+            parts += [
+                Part(f"slot {slot.id} of {queue}", lambda slot=slot: slot.last_turn, _TURN_LIMIT)  # type: ignore[misc]
+                for slot in runner.deps.slots
+            ]
         self._watchdog = Watchdog(self._clock, parts, _LOOK_EVERY)
 
     def look(self, assembly: Assembly, stage: Stage) -> None:

@@ -20,6 +20,7 @@ A worker process from its start to its exit code: signals, the one stop budget, 
 from __future__ import annotations
 
 import queue
+import random
 import signal
 import threading
 from collections.abc import Callable, Sequence
@@ -39,6 +40,7 @@ from steadyworker.lifecycle import (
     EX_UNAVAILABLE,
     INTERRUPT_BEFORE_END,
     KILL_BEFORE_END,
+    PAUSE_SIGNALS,
     STOP_SIGNALS,
     Budget,
     Stage,
@@ -49,6 +51,7 @@ from steadyworker.runner.state import Staged
 from steadyworker.service.assemble import Assembly
 from steadyworker.service.monitor import Monitor
 from steadyworker.service.stop_conditions import StopConditions
+from steadyworker.system.procfs import reap_adopted
 from steadyworker.telemetry.logs import get_logger
 from steadyworker.text.redaction import redact
 
@@ -57,6 +60,8 @@ _LOOK_SOON = 0.02
 _AGAIN = RetryPolicy(wait=wait_random_exponential(multiplier=1, max=10, min=0.5))
 _FORCE_TAKES = 0.25
 _PURGE_EVERY = 3600.0
+_PURGE_FIRST = 3.0
+"""The first purge comes within so many seconds of the start, at random: short-lived processes purge too, and not all at once."""
 
 
 class Service:
@@ -85,7 +90,7 @@ class Service:
         self._signals = 0
         self._code = EX_OK
         self._reasons = StopConditions(options, clock.monotonic())
-        self._purged_at = clock.monotonic()
+        self._purge_at = clock.monotonic() + random.uniform(0, _PURGE_FIRST)  # noqa: S311 - spreads load, keeps no secret
         self._quieted = False
         self._threads: list[threading.Thread] = []
 
@@ -153,12 +158,12 @@ class Service:
             self._threads.append(
                 threading.Thread(target=runner.run, name=f"runner-{runner.deps.spec.queue}", daemon=True)
             )
-        for thread in self._threads:
-            thread.start()
-        threading.Thread(target=assembly.audit_thread.run, name="consumer audit", daemon=True).start()
         queues = [runner.deps.spec.queue for runner in assembly.runners]
         broker = redact(self._options.broker)
         self._log.info("worker_started", queues=queues, owner=assembly.owner, broker=broker, ledger=assembly.ledger.url)
+        for thread in self._threads:  # they take the first job, so that their lines follow the line above
+            thread.start()
+        threading.Thread(target=assembly.audit_thread.run, name="consumer audit", daemon=True).start()
 
     def _catch_signals(self) -> dict[int, Any]:
         """Put each signal into a queue; only the main thread of a process can catch signals."""
@@ -167,8 +172,11 @@ class Service:
             del frame
             self._words.put(number)
 
-        caught = (*STOP_SIGNALS, signal.SIGUSR1, signal.SIGUSR2)
-        return {number: signal.signal(number, heard) for number in caught}
+        caught = (*STOP_SIGNALS, *PAUSE_SIGNALS)
+        before: dict[int, Any] = {number: signal.signal(number, heard) for number in caught}
+        if signal.getsignal(signal.SIGCHLD) is signal.SIG_IGN:  # inherited: the slots could not wait for their children
+            before[signal.SIGCHLD] = signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+        return before
 
     def _over(self) -> bool:
         """Return whether every runner has finished, or only the time for closing is left of the budget."""
@@ -261,11 +269,17 @@ class Service:
             self.enter(Stage.QUIET, f"stuck: {', '.join(stuck)}")
         elif not stuck and self._quieted:
             self._quieted = False
-            self.enter(Stage.RUNNING, "every part turns again")
+            self.enter(Stage.RUNNING, "no thread is stuck any more")
 
     def _look(self, assembly: Assembly) -> None:
         now = self._clock.monotonic()
-        dead = any(not thread.is_alive() for thread in self._threads) or any(team.broken for team in assembly.pools)
+        assembly.guard.check()
+        reap_adopted()
+        dead = (
+            any(not thread.is_alive() for thread in self._threads)
+            or any(team.broken for team in assembly.pools)
+            or any(slot.broken for runner in assembly.runners for slot in runner.deps.slots)
+        )
         if dead and (self._budget is None or self._budget.left(now) > INTERRUPT_BEFORE_END):
             # Without that thread, the ends of jobs are not processed, or leases not renewed: draining, perhaps for hours, cannot help.
             self._code = EX_SOFTWARE
@@ -280,8 +294,8 @@ class Service:
             self._code = code
             self.drain(reason)
             return
-        if now - self._purged_at > _PURGE_EVERY:
-            self._purged_at = now
+        if now >= self._purge_at:
+            self._purge_at = now + _PURGE_EVERY
             threading.Thread(target=assembly.purge, name="purge", daemon=True).start()
 
     # --- stages ----------------------------------------------------------------------------------------------------

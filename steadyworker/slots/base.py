@@ -29,9 +29,9 @@ class Ready:
 @dataclass(frozen=True, slots=True)
 class Unready:
     """
-    `setup` raised, hung or died: the slot has ended, and must be started again after a back-off.
+    `setup` raised, hung or died, or the slot's own thread failed: the slot has ended, and must be started again after a back-off.
 
-    `stood` is true when `setup` had returned, and the idle child died just after it.
+    `stood` is true when `setup` had returned before.
     """
 
     slot: int
@@ -59,7 +59,7 @@ class Asked:
 
     - `checkpoint`: store a checkpoint (data: its JSON text).
     - `export_state`: store the state of external work (data: bytes, or None).
-    - `may_commit`: permit the commit of an export.
+    - `may_commit`: permit the commit of an export; refused as `fenced` or `cancelled`.
     - `ended`: return which of these jobs are done or dead in the ledger (data: a list of uids).
     - The name of a service that `assemble.py` wired (data: the request).
       Its reply is a stream: each `reply` is one event, and the last has `end` true.
@@ -142,6 +142,16 @@ class Slot(Protocol):
     @property
     def warm(self) -> bool:
         """True when warm and idle: `run` may be called; after `Ended` it may be false until the next `Ready`."""
+        ...
+
+    @property
+    def last_turn(self) -> float | None:
+        """When (monotonic) the slot's own thread last turned; None while it has no reason to turn."""
+        ...
+
+    @property
+    def broken(self) -> bool:
+        """True when a thread of the slot has died: the worker process has to exit with code 70."""
         ...
 
     @property

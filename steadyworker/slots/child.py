@@ -1,7 +1,7 @@
 """
-All that runs inside a slot's child process: `python -m steadyworker.slots.child FD PARENT`.
+All that runs inside a slot's child process: `spare.py` starts it, with the descriptor of its socket and its parent's process id.
 
-It uses neither the broker nor the ledger: it exchanges frames with its worker process, over the socket FD.
+It uses neither the broker nor the ledger: it exchanges frames with its worker process, over that socket.
 The main thread calls the handler, so that signals interrupt the handler.
 The reader thread receives frames from the worker process.
 
@@ -9,13 +9,13 @@ A child ends in these ways, whatever its handler does:
 
 | the worker process | the child |
 |---|---|
-| sends Close | calls `teardown` and exits |
+| sends Close | calls `teardown` and exits, without threads that take longer than 1 s |
 | sends Stop, hard | raises Interrupt in the handler; the worker process kills a child that does not end |
-| is gone | the stream ends: the reader kills the child's process group; PDEATHSIG kills a child that holds the GIL |
-| is silent for 60 s (frozen) | ends the run as Interrupted, and kills its own process group |
+| is gone | PDEATHSIG kills the child; the guard (`guard.py`) kills the rest of its session |
+| is silent for 60 s (frozen) | ends the run as Interrupted, and kills its own session |
 
-Other processes send stop signals, too: systemd signals every process of a service.
-Until a hard Stop arrives, the child's signal handler does nothing with them.
+Other processes send stop and pause signals, too: systemd signals every process of a service.
+Until a hard Stop arrives, the child's signal handlers do nothing with them.
 The child does not ignore them (SIG_IGN), because processes that the user's handler starts would inherit that.
 """
 
@@ -30,6 +30,7 @@ import socket
 import sys
 import threading
 import time
+from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 from queue import SimpleQueue
@@ -38,13 +39,13 @@ from typing import Any, Literal, NoReturn, cast
 
 from steadyworker.clock import Clock, SystemClock
 from steadyworker.errors import Interrupt
-from steadyworker.lifecycle import STOP_SIGNALS
+from steadyworker.lifecycle import PAUSE_SIGNALS, STOP_SIGNALS
 from steadyworker.link import Answer, Link, Task
 from steadyworker.outcome import Interrupted
+from steadyworker.slots.dispositions import Dispositions, watch_for_stacks_signal
 from steadyworker.slots.execute import Executor, error_text
 from steadyworker.slots.frames import (
     ANY_FRAME,
-    STACKS_SIGNAL,
     Begin,
     Close,
     Cold,
@@ -62,6 +63,9 @@ from steadyworker.slots.frames import (
     over,
     packed,
 )
+from steadyworker.slots.inherited import take_settings
+from steadyworker.system.leaving import leave
+from steadyworker.system.procfs import end_own_session
 from steadyworker.telemetry import logs
 from steadyworker.worker import load_worker
 
@@ -92,7 +96,8 @@ class Child:
         hello = self._hello()
         logs.configure(cast(Literal["auto", "json", "pretty"], hello.log_format), hello.log_level)
         log = logs.get_logger("steadyworker.slots.child")
-        sys.path[:] = hello.path
+        sys.path[:] = map(os.fsdecode, hello.path)
+        take_settings(hello.settings)
         sys.unraisablehook = self._on_unraisable
         threading.Thread(target=self._listen, args=(hello.silence,), name="steadyworker-child", daemon=True).start()
         try:
@@ -103,10 +108,13 @@ class Child:
             self.send(Cold(error_text(error)))
             return 1
         self._executor = executor
+        self.catch_signals()  # a user's module may have set handlers of its own
+        dispositions = Dispositions()
         self.send(Warm())
         while (order := self._orders.get()) is not None:
             task, link = order
             outcome = executor.run(task, link).outcome
+            dispositions.restore()
             self.send(over(task.fence, outcome))
         try:
             executor.teardown()
@@ -125,6 +133,14 @@ class Child:
         data = packed(frame)
         with self._sending:
             self._wire.sendall(data)
+
+    def catch_signals(self) -> None:
+        """Set this process's handlers of stop and pause signals; call it in the main thread."""
+        for stop in STOP_SIGNALS:
+            signal.signal(stop, self.on_stop_signal)
+        for pause in PAUSE_SIGNALS:
+            signal.signal(pause, _ignore)
+            signal.siginterrupt(pause, False)  # noqa: FBT003 - its name in the standard library
 
     def on_stop_signal(self, _signal: int, frame: FrameType | None) -> None:
         """Raise Interrupt in the handler after a hard Stop; before that, do nothing."""
@@ -146,7 +162,11 @@ class Child:
             sys.__unraisablehook__(unraisable)
 
     def _hello(self) -> Hello:
-        while data := socket.recv_fds(self._wire, _CHUNK, _MOST_HELD)[0]:  # its descriptors stay open to the end
+        while True:
+            data, held, _flags, _address = socket.recv_fds(self._wire, _CHUNK, _MOST_HELD)
+            if not data:
+                break
+            _keep(held)
             for frame in self._frames.feed(data):
                 if isinstance(frame, Hello):
                     return frame
@@ -204,8 +224,8 @@ class Child:
 
     def _orphaned(self) -> NoReturn:
         """End, with all processes that the handler has started, because the worker process is gone."""
-        if os.getpgrp() == os.getpid():
-            os.killpg(os.getpid(), signal.SIGKILL)
+        if os.getsid(0) == os.getpid():
+            end_own_session()
         os._exit(1)
 
     def _deserted(self) -> NoReturn:
@@ -233,17 +253,19 @@ class _Upstream:
 def main() -> None:
     """Run a child process; the entry point."""
     wire = socket.socket(fileno=int(sys.argv[1]))
+    wire.set_inheritable(False)
     child = Child(wire, SystemClock())
-    for stop in STOP_SIGNALS:
-        signal.signal(stop, child.on_stop_signal)
+    child.catch_signals()
     _let_copies_be_mortal()
-    signal.pthread_sigmask(signal.SIG_UNBLOCK, STOP_SIGNALS)
+    if signal.getsignal(signal.SIGCHLD) is signal.SIG_IGN:  # inherited: the handler could not wait for its subprocesses
+        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, STOP_SIGNALS | PAUSE_SIGNALS)
     _die_with(int(sys.argv[2]))
     faulthandler.enable()
-    faulthandler.register(STACKS_SIGNAL, all_threads=True)
+    watch_for_stacks_signal()
     with suppress(OSError, AttributeError):  # standard output may be closed, or an object without line buffering
         sys.stdout.reconfigure(line_buffering=True)  # type: ignore[union-attr]
-    sys.exit(child.live())
+    leave(child.live())
 
 
 def _die_with(parent: int) -> None:
@@ -278,6 +300,24 @@ def _let_copies_be_mortal() -> None:
     os.register_at_fork(before=hold, after_in_parent=release, after_in_child=be_mortal)
 
 
+def _keep(held: Sequence[int]) -> None:
+    """Hold these descriptors open to the end of this process, and of no other: a daemon would hold the owner's lock for months."""
+
+    def close() -> None:
+        for descriptor in held:
+            with suppress(OSError):
+                os.close(descriptor)
+
+    for descriptor in held:
+        os.set_inheritable(descriptor, False)  # noqa: FBT003 - its name in the standard library
+    if held:
+        os.register_at_fork(after_in_child=close)
+
+
+def _ignore(_signal: int, _frame: FrameType | None) -> None:
+    """Do nothing with a pause signal: it is for the worker process."""
+
+
 def _uncut(frame: FrameType | None) -> bool:
     """Return whether a Job call is running: it raises by itself, and must not leave half a frame behind."""
     while frame is not None:
@@ -287,7 +327,3 @@ def _uncut(frame: FrameType | None) -> bool:
             return False
         frame = frame.f_back
     return False
-
-
-if __name__ == "__main__":
-    main()

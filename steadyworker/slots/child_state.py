@@ -47,6 +47,7 @@ class Run:
     """
     One run, from `Slot.run` to `Ended`.
 
+    `begun` is true once a child has got the task.
     `soft` is the reason of a soft stop that came before the child was ready.
     `told` is the reason of the first hard stop; `forced_outcome` is the outcome that was decided from outside.
     At `look_at` the run's memory is checked; at `kill_at` a run with a forced outcome is killed.
@@ -54,6 +55,7 @@ class Run:
 
     task: Task
     limits: Limits
+    begun: bool = False
     soft: InterruptReason | None = None
     told: InterruptReason | None = None
     forced_outcome: Outcome | None = None
@@ -121,6 +123,7 @@ class ChildState:
         """Give the idle child a run; its limits count from now."""
         self.enter(Phase.BUSY)
         self.run = run
+        run.begun = True
         run.limits = Limits(self._since, run.task.time_limit, run.task.stall_limit)
         if self._memory_limit is not None:
             run.look_at = self._since + _TICK

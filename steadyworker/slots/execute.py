@@ -19,7 +19,7 @@ from typing import Any, cast
 from structlog.contextvars import bound_contextvars
 
 from steadyworker.clock import Clock
-from steadyworker.errors import BadPayload, InterruptReason, Reject, Retry, Snooze, TargetExists, delay_in_seconds
+from steadyworker.errors import BadPayload, ExportRejected, InterruptReason, Reject, Retry, Snooze, delay_in_seconds
 from steadyworker.job import Job
 from steadyworker.link import Link, Task
 from steadyworker.outcome import Done, Failed, Interrupted, Outcome, Rejected, Snoozed
@@ -123,9 +123,10 @@ class Executor:
         if result is None:
             return Done()
         if (kind := _never_started(result)) is not None:
+            article = "an" if kind[0].lower() in "aeiou" else "a"
             _discard(result)
             return Failed(
-                f"nothing ran: handle returned a {kind} that was never started; "
+                f"nothing ran: handle returned {article} {kind} that was never started; "
                 "write `async def handle`, or a handle without `yield`"
             )
         if not self._said_ignored:
@@ -155,7 +156,7 @@ class Executor:
                 return Rejected(plain_text(error.reason) or plain_text(error))
             case Snooze():
                 return Snoozed(delay_in_seconds(error.delay))
-            case TargetExists():
+            case ExportRejected():
                 return Rejected(plain_text(str(error)) or plain_text(error), class_name(error))
             case _ if isinstance(error, self._dont_retry_on):
                 return Rejected(plain_text(error), class_name(error))

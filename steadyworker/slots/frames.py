@@ -30,7 +30,7 @@ from steadyworker.link import Task
 from steadyworker.outcome import Crashed, Done, Failed, Interrupted, Outcome, Rejected, Snoozed
 from steadyworker.text.plain_text import as_unicode
 
-STACKS_SIGNAL = signal.SIGUSR1
+STACKS_SIGNAL = signal.SIGQUIT
 """The signal at which a child writes the stacks of all its threads to standard error, even while the GIL is held."""
 
 MAX_FRAME = 16 << 20
@@ -47,13 +47,19 @@ class Frame(msgspec.Struct, tag=True, array_like=True, gc=False):
 
 
 class Hello(Frame):
-    """The child's import target, `sys.path` and log settings; `silence`: seconds without a frame after which it ends."""
+    """
+    The child's import target, `sys.path`, log settings, and the worker process's settings as environment variables.
+
+    Paths and variables are bytes, as the operating system has them.
+    `silence`: seconds without a frame after which the child ends.
+    """
 
     target: str
-    path: list[str]
+    path: list[bytes]
     log_format: str
     log_level: str
     silence: float
+    settings: dict[bytes, bytes]
 
 
 class Begin(Frame):

@@ -18,10 +18,12 @@ Calls from other threads write to the child themselves.
 They wake the slot's thread only when it would sleep past a limit, so that a run costs one wake-up on each side.
 
 Every end of a child during a run has an Outcome: the forced one (`kill`, a limit), or one for the way it died.
+A failure of the slot's thread itself ends the run as Crashed and the slot as Unready.
 """
 
 from __future__ import annotations
 
+import os
 import sys
 import threading
 from collections.abc import Sequence
@@ -35,7 +37,7 @@ from steadyworker.link import Task
 from steadyworker.outcome import Crashed, Interrupted, Outcome
 from steadyworker.slots.base import Asked, Ended, Progressed, Ready, SlotEvent, SlotSink, Unready
 from steadyworker.slots.child_state import NEVER, PARTING, ChildState, Phase, Run
-from steadyworker.slots.execute import outcome_of_interrupt
+from steadyworker.slots.execute import error_text, outcome_of_interrupt
 from steadyworker.slots.frames import (
     Cold,
     Hello,
@@ -47,10 +49,13 @@ from steadyworker.slots.frames import (
     Warm,
     outcome_of,
 )
+from steadyworker.slots.guard import Guard
+from steadyworker.slots.inherited import settings
 from steadyworker.slots.limits import Limits
 from steadyworker.slots.spare import Spare, start
 from steadyworker.slots.spawn import ChildProcess, Waker
 from steadyworker.spec import WorkerSpec
+from steadyworker.telemetry.logs import get_logger
 
 
 class ProcessSlot:
@@ -63,6 +68,7 @@ class ProcessSlot:
         clock: The clock whose monotonic time judges the limits.
         spare: A child that is running already, for the slot that needs one first.
         held: Descriptors that every child holds open: the owner's lock.
+        guard: Ends the children's sessions when this process dies.
         log_format: The format of the child's log lines, as for `logs.configure`.
         log_level: The level of the child's log lines.
         setup_limit: Seconds within which `setup` must have returned, including the import.
@@ -78,6 +84,7 @@ class ProcessSlot:
         clock: Clock,
         spare: Spare | None = None,
         held: Sequence[int] = (),
+        guard: Guard | None = None,
         log_format: str = "auto",
         log_level: str = "info",
         setup_limit: float = 60.0,
@@ -89,6 +96,7 @@ class ProcessSlot:
         self._clock = clock
         self._spare = spare
         self._held = tuple(held)
+        self._guard = guard
         self._log = (log_format, log_level)
         self._setup_limit = setup_limit
         self._ping = ping
@@ -99,6 +107,8 @@ class ProcessSlot:
         self._thread: threading.Thread | None = None
         self._state: ChildState | None = None
         self._run: Run | None = None
+        self._owed: dict[int, Run] = {}
+        self._last_turn = 0.0
         self._stopping = False
         self._close_by = NEVER
 
@@ -112,6 +122,17 @@ class ProcessSlot:
         """True when warm and idle."""
         state = self._state
         return state is not None and state.phase is Phase.IDLE and self._run is None and self._close_by == NEVER
+
+    @property
+    def last_turn(self) -> float | None:
+        """When the slot's thread last turned; None while it has none."""
+        return None if self._thread is None else self._last_turn
+
+    @property
+    def broken(self) -> bool:
+        """True when the slot's thread has died."""
+        with self._lock:  # `start` holds it until the thread lives
+            return self._thread is not None and not self._thread.is_alive()
 
     @property
     def stuck(self) -> bool:
@@ -132,6 +153,7 @@ class ProcessSlot:
             if self._thread is not None or self._close_by < NEVER:
                 return
             self._sink = sink
+            self._last_turn = self._clock.monotonic()
             self._thread = threading.Thread(target=self._live, name=f"{self._spec.queue}-{self._id}", daemon=True)
             self._thread.start()
 
@@ -141,13 +163,14 @@ class ProcessSlot:
         with self._lock:
             if self._run is not None:
                 raise RuntimeError(f"Expected slot {self._id} to be idle, got a second run: wait for Ended.")
+            self._owed[task.fence] = run
             given_up = self._thread is None
             if not given_up:
                 self._run = run
                 if self._state is not None and self._state.phase is Phase.IDLE:
                     self._state.begin(run)
         if given_up:
-            self._sink(self._ended(run, Interrupted()))
+            self._say(self._ended(run, Interrupted()))
 
     def reply(
         self, fence: int, id: int, answer: Any, *, refused: InterruptReason | None = None, end: bool = True
@@ -158,7 +181,7 @@ class ProcessSlot:
                 state.send(Reply(fence, id, answer, refused, end))
 
     def interrupt(self, fence: int, reason: InterruptReason, *, hard: bool) -> None:
-        """Ask the run to end; hard raises Interrupt in its handler, and sends TERM to all processes that it has started."""
+        """Ask the run to end; `hard` raises Interrupt in its handler, and sends TERM to all processes that the run has started."""
         with self._lock:
             if (state := self._state_of(fence)) is not None:
                 state.stop(reason, hard=hard)
@@ -178,7 +201,7 @@ class ProcessSlot:
                 state.kill(outcome)
                 return
             self._run, run.forced_outcome = None, outcome
-        self._sink(self._ended(run, outcome))
+        self._say(self._ended(run, outcome))
 
     def stopping(self) -> None:
         """Count a child's death by a signal as Interrupted from now on: what stops the worker process may signal the child too."""
@@ -199,31 +222,51 @@ class ProcessSlot:
 
     def _live(self) -> None:
         """Run one child after another, until one is not to be replaced."""
-        while self._thread is not None:
+        while self._thread is threading.current_thread():  # after `Unready` the runner may have started another
             try:
-                state = self._spawn()
-            except OSError as error:
-                last = self._give_up(f"a child could not be started: {error}")
-            else:
-                last = self._reap(state, self._serve(state))
+                last = self._live_with_one_child()
+            except Exception as error:  # noqa: BLE001 - the runner must learn of any
+                last = self._fail(error)
             for event in last:
-                self._sink(event)
+                self._say(event)
+
+    def _live_with_one_child(self) -> list[SlotEvent]:
+        """Run one child from its start to its end; return the events for the runner."""
+        self._last_turn = self._clock.monotonic()
+        try:
+            state = self._spawn()
+        except OSError as error:
+            return self._give_up(f"a child could not be started: {error}")
+        return self._reap(state, self._serve(state))
 
     def _spawn(self) -> ChildState:
         started = (self._spare.take() if self._spare is not None else None) or start()
-        hello = Hello(self._spec.target, list(sys.path), *self._log, self._silence)
-        child = ChildProcess(started, hello, self._held, self._waker)
-        with self._lock:
-            self._state = state = ChildState(
-                child,
-                self._waker,
-                self._clock,
-                setup_limit=self._setup_limit,
-                ping=self._ping,
-                memory_limit=self._spec.memory_limit,
-            )
-            if self._close_by < NEVER:
-                state.leave(self._close_by, closing=True)
+        child: ChildProcess | None = None
+        try:
+            if self._guard is not None:
+                self._guard.watch(started.process.pid)
+            path = [os.fsencode(each) for each in sys.path if isinstance(each, (str, bytes, os.PathLike))]
+            hello = Hello(self._spec.target, path, *self._log, self._silence, settings())
+            child = ChildProcess(started, hello, self._held, self._waker, self._guard)
+            with self._lock:
+                self._state = state = ChildState(
+                    child,
+                    self._waker,
+                    self._clock,
+                    setup_limit=self._setup_limit,
+                    ping=self._ping,
+                    memory_limit=self._spec.memory_limit,
+                )
+                if self._close_by < NEVER:
+                    state.leave(self._close_by, closing=True)
+        except BaseException:
+            if child is not None:
+                child.reap()
+            else:
+                if self._guard is not None:
+                    self._guard.forget(started.process.pid)
+                started.end()
+            raise
         return state
 
     def _serve(self, state: ChildState) -> int:
@@ -231,7 +274,7 @@ class ProcessSlot:
         child = state.child
         while not child.dead:
             with self._lock:
-                now = self._clock.monotonic()
+                self._last_turn = now = self._clock.monotonic()
                 wakes_at = state.sleep_until(now)
             child.wait(wakes_at - now)
             self._listen(state)
@@ -246,7 +289,7 @@ class ProcessSlot:
                 with self._lock:
                     event = self._hear(state, frame)
                 if event is not None:
-                    self._sink(event)
+                    self._say(event)
         except (ValueError, msgspec.MsgspecError) as error:
             with self._lock:
                 state.kill(Crashed(f"wrote to its worker process's socket: {error}"))
@@ -294,13 +337,37 @@ class ProcessSlot:
         return said + (self._give_up(reason, stood=stood) if over else [])
 
     def _give_up(self, reason: str | None, *, stood: bool = False) -> list[SlotEvent]:
-        """End the slot without another child; a run that waited for one has not begun; return the events for the runner."""
+        """End the slot without another child, and the run that waited for a child; return the events for the runner."""
         with self._lock:
             run, self._run, self._thread = self._run, None, None
             said: list[SlotEvent] = [] if run is None else [self._ended(run, Interrupted())]
             if reason is not None and self._close_by == NEVER:
                 said.append(Unready(self._id, reason, stood))
         return said
+
+    def _fail(self, error: Exception) -> list[SlotEvent]:
+        """End the slot after a failure of its own thread, which is no handler's; return the events for the runner."""
+        get_logger("steadyworker.slots").error("slot_failed", queue=self._spec.queue, slot=self._id, exc_info=error)
+        with self._lock:
+            state, self._state = self._state, None
+        if state is not None:
+            state.child.reap()
+        reason = f"the slot's thread failed: {error_text(error)}"
+        with self._lock:  # from here on, `run` says itself that a run has not begun
+            self._run = self._thread = None
+            owed = list(self._owed.values())
+        said: list[SlotEvent] = [
+            self._ended(run, run.forced_outcome or (Crashed(reason) if run.begun else Interrupted())) for run in owed
+        ]
+        if self._close_by == NEVER:
+            said.append(Unready(self._id, reason, stood=state is not None and state.phase is not Phase.WARMING))
+        return said
+
+    def _say(self, event: SlotEvent) -> None:
+        """Send an event to the runner; the end of a run is owed until it is sent."""
+        self._sink(event)
+        if isinstance(event, Ended):
+            self._owed.pop(event.fence, None)
 
     def _state_of(self, fence: int) -> ChildState | None:
         """Return the child that has this run; None when the run has ended, or waits for a child."""

@@ -16,13 +16,14 @@ import os
 import signal
 import socket
 import subprocess
-import sys
 import threading
 from pathlib import Path
 from types import TracebackType
 from typing import NamedTuple, Self
 
-from steadyworker.lifecycle import STOP_SIGNALS
+from steadyworker.lifecycle import PAUSE_SIGNALS, STOP_SIGNALS
+from steadyworker.slots.inherited import PREFIX
+from steadyworker.system.interpreter import command
 
 # Variables that systemd sets for the worker process, not for its children.
 _NOT_INHERITED = frozenset(
@@ -47,11 +48,11 @@ def start() -> Started:
     """Start a child; raise OSError when the system allows no further process."""
     ours, theirs = socket.socketpair()
     # The signals stay blocked in the child until it has set its handlers; then it unblocks them itself.
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, STOP_SIGNALS)
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, STOP_SIGNALS | PAUSE_SIGNALS)
     try:
         with theirs:
             process = subprocess.Popen(
-                [sys.executable, "-m", "steadyworker.slots.child", str(theirs.fileno()), str(os.getpid())],
+                command("steadyworker.slots.child", str(theirs.fileno()), str(os.getpid())),
                 stdin=subprocess.DEVNULL,
                 pass_fds=(theirs.fileno(),),
                 start_new_session=True,
@@ -111,5 +112,6 @@ def _environment() -> dict[str, str]:
 
 
 def _place() -> tuple[dict[str, str], Path]:
-    """Return what a child inherits, and a user's module may change during its import."""
-    return _environment(), Path.cwd()
+    """Return what a child inherits, and a user's module may change during its import; Hello brings the settings."""
+    inherited = _environment()
+    return {name: value for name, value in inherited.items() if not name.startswith(PREFIX)}, Path.cwd()

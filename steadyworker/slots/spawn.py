@@ -11,8 +11,9 @@ from collections.abc import Iterator, Sequence
 from contextlib import suppress
 
 from steadyworker.slots.frames import Downward, Hello, Unpacker, Upward, packed
+from steadyworker.slots.guard import Guard
 from steadyworker.slots.spare import Started
-from steadyworker.system.procfs import kill_session
+from steadyworker.system.procfs import end_sessions, kill_sessions
 
 _CHUNK = 1 << 16
 _LOOK_EVERY = 0.25
@@ -60,12 +61,16 @@ class ChildProcess:
     Its methods are thread-safe, except `wait`, `receive` and `reap`, which belong to one thread.
     `silent` is true when the child has closed its end of the socket: it is about to die, or is broken.
     `waker` interrupts `wait`.
+    `guard` ends the child's session when this process dies.
     """
 
-    def __init__(self, started: Started, hello: Hello, held: Sequence[int], waker: Waker) -> None:
+    def __init__(
+        self, started: Started, hello: Hello, held: Sequence[int], waker: Waker, guard: Guard | None = None
+    ) -> None:
         self._process, self._wire = started
         self.pid = self._process.pid
         self.silent = False
+        self._guard = guard
         with suppress(OSError):  # it has died: `receive` finds the end of the stream
             socket.send_fds(self._wire, [packed(hello)], held)
         self._wire.setblocking(False)  # noqa: FBT003 - its name in the standard library
@@ -134,13 +139,17 @@ class ChildProcess:
         """Send SIGKILL to its process group, and to every process of its session that has left the group."""
         with self._lock:
             if not self._reaped:
-                kill_session(self.pid)
+                kill_sessions([self.pid])
 
     def reap(self) -> int:
-        """Kill its remaining processes, wait for its end, close everything; return its code as `Popen.returncode` has it."""
-        self.kill()
-        code = self._process.wait()
-        with self._lock:
+        """Kill its session, wait for its end, close everything; return its code as `Popen.returncode` has it; callable again."""
+        if self._process.returncode is None:
+            end_sessions([self.pid])
+            if self._guard is not None:
+                self._guard.forget(self.pid)
+            os.waitid(os.P_PID, self.pid, os.WEXITED | os.WNOWAIT)
+        with self._lock:  # its number is another process's once it is reaped: no signal may come between
+            code = self._process.wait()
             self._reaped = True
             self._wire.close()
             if self._death is not None:

@@ -21,7 +21,7 @@ from typing import Any
 from steadyworker.clock import Clock
 from steadyworker.errors import InterruptReason
 from steadyworker.link import Answer, Link, Task
-from steadyworker.outcome import Failed, Interrupted, Outcome
+from steadyworker.outcome import Crashed, Failed, Interrupted, Outcome
 from steadyworker.slots.base import Asked, Ended, Progressed, Ready, SlotEvent, SlotSink, Unready
 from steadyworker.slots.execute import Executor, error_text
 from steadyworker.slots.limits import Due, Limits
@@ -52,9 +52,11 @@ class ThreadSlot:
         self._sink: SlotSink = _nobody
         self._bench: _Bench | None = None
         self._run: _Run | None = None
+        self._owed: dict[int, _Run] = {}
         self._abandoned: list[threading.Thread] = []
         self._keeper: threading.Thread | None = None
         self._keeper_wakes = _NEVER
+        self._last_turn = 0.0
         self._closing = False
 
     @property
@@ -67,6 +69,18 @@ class ThreadSlot:
         """True when warm and idle."""
         bench = self._bench
         return bench is not None and bench.warm and self._run is None and not self._closing
+
+    @property
+    def last_turn(self) -> float | None:
+        """When the keeper last turned; None while there is no limit to watch."""
+        return None if self._keeper_wakes == _NEVER else self._last_turn
+
+    @property
+    def broken(self) -> bool:
+        """True when one of the slot's two threads has died."""
+        with self._changed:  # `start` holds it until both threads live
+            threads = [self._keeper, self._bench.thread if self._bench is not None else None]
+            return not self._closing and any(thread is not None and not thread.is_alive() for thread in threads)
 
     @property
     def stuck(self) -> bool:
@@ -98,7 +112,7 @@ class ThreadSlot:
             if self._run is not None:
                 raise RuntimeError(f"Expected slot {self._id} to be idle, got a second run: wait for Ended.")
             if (bench := self._bench) is not None:
-                self._run = run
+                self._run = self._owed[task.fence] = run
                 if min(run.limits.next(), self._clock.monotonic() + _TICK) < self._keeper_wakes:
                     self._changed.notify_all()
                 bench.inbox.put(run)
@@ -156,6 +170,13 @@ class ThreadSlot:
     def _work(self, bench: _Bench) -> None:
         """Run handlers; the body of the slot's first thread."""
         try:
+            self._live(bench)
+        except BaseException as error:  # noqa: BLE001 - the runner must learn of any
+            get_logger("steadyworker.slots").error("slot_failed", queue=self._spec.queue, slot=self._id, exc_info=error)
+            self._not_ready(bench, f"the slot's thread failed: {error_text(error)}")
+
+    def _live(self, bench: _Bench) -> None:
+        try:
             executor = Executor(self._spec.cls(), self._clock)
             executor.setup()
         except BaseException as error:  # noqa: BLE001 - anything that a setup raises, even SystemExit, makes the slot unready
@@ -186,7 +207,7 @@ class ThreadSlot:
             with self._changed:
                 if self._closing and self._bench is None:
                     return
-                now = self._clock.monotonic()
+                self._last_turn = now = self._clock.monotonic()
                 self._keeper_wakes = min(self._next(), now + _TICK) if self._watching() else _NEVER
                 if now < self._keeper_wakes:
                     self._changed.wait(None if self._keeper_wakes == _NEVER else self._keeper_wakes - now)
@@ -233,20 +254,24 @@ class ThreadSlot:
         with self._changed:
             if self._bench is not bench:
                 return
-            run, self._run, self._bench = self._run, None, None
+            self._run = self._bench = None
             if bench.thread is not None and bench.thread is not threading.current_thread():
                 self._abandoned.append(bench.thread)
             closing = self._closing
-        if run is not None:
-            self._say(self._ended(run, Interrupted(), killed=False))
+        for run in list(self._owed.values()):
+            outcome = run.forced_outcome or (Crashed(reason) if bench.warm else Interrupted())
+            self._say(self._ended(run, outcome, killed=False))
         if not closing:
-            self._say(Unready(self._id, reason))
+            self._say(Unready(self._id, reason, bench.warm))
 
     def _ended(self, run: _Run, outcome: Outcome, *, killed: bool) -> Ended:
         return Ended(self._id, run.task.fence, outcome, self._clock.monotonic() - run.limits.began, killed)
 
     def _say(self, event: SlotEvent) -> None:
+        """Send an event to the runner; the end of a run is owed until it is sent."""
         self._sink(event)
+        if isinstance(event, Ended):
+            self._owed.pop(event.fence, None)
 
     def say_progressed(self, fence: int, done: float | None, total: float | None, note: str) -> None:
         """Send a run's progress to the runner; ignored when it is not the present run."""

@@ -1,18 +1,22 @@
 """
-Memory as the kernel reports it: the limit for this process, and the use of a process and its descendants.
+Memory and processes as the kernel reports them: the limit for this process, the use of a process tree, the end of sessions.
 
-Both come from `/proc` and the cgroup file system of Linux.
-On other systems the results are None and 0, and nothing is enforced.
+All of it comes from `/proc` and the cgroup file system of Linux.
+On other systems the results are None and 0, no memory limit is enforced, and of a session only its leader's process group ends.
 """
 
 from __future__ import annotations
 
 import os
 import signal
+import time
+from collections.abc import Collection, Iterator
 from contextlib import suppress
 from pathlib import Path
+from typing import NamedTuple, NoReturn
 
 _UNLIMITED = 1 << 60  # cgroup v1 expresses "no limit" as a number near 2**63
+_KILLS, _PAUSE = 500, 0.01
 
 
 def cgroup_limit(proc: Path = Path("/proc/self/cgroup"), root: Path = Path("/sys/fs/cgroup")) -> int | None:
@@ -51,43 +55,112 @@ def tree_rss(pid: int) -> int:
     """
     Return the resident bytes of this process and all its descendants; a page that two of them share counts twice.
 
-    It reads a few files for each process of the tree, independent of the other processes on the machine.
+    It reads a few files for each process of the tree, and none for the other processes of the machine.
     """
     total = 0
     todo = [pid]
     while todo:
         pid = todo.pop()
         total += rss(pid)
-        with suppress(OSError):
-            for task in Path("/proc", str(pid), "task").iterdir():
-                with suppress(OSError):
-                    todo += map(int, (task / "children").read_text(encoding="ascii").split())
+        todo += _children(pid)
     return total
 
 
-def kill_session(leader: int) -> bool:
+def kill_sessions(leaders: Collection[int]) -> bool:
     """
-    Send SIGKILL to every process of a session, whatever process groups it made; return whether one of them lived.
+    Send SIGKILL once to every process of these sessions, whatever process groups they made; return whether one of them lived.
 
-    The leader must not have been reaped, because its number could be another process's by then.
+    A leader must not have been reaped, because its number could be another process's by then.
     It reads one file for each process of the machine.
     """
-    with suppress(ProcessLookupError, PermissionError):
-        os.killpg(leader, signal.SIGKILL)
+    for leader in leaders:
+        with suppress(ProcessLookupError, PermissionError):
+            os.killpg(leader, signal.SIGKILL)
     lived = False
-    for entry in _processes():
-        with suppress(OSError, IndexError, ValueError):
-            # The command's name, in parentheses, may contain any character: the fields begin after the last `)`.
-            fields = (entry / "stat").read_bytes().rpartition(b")")[2].split()
-            if int(fields[3]) == leader:
-                os.kill(int(entry.name), signal.SIGKILL)
-                # A process is a zombie as soon as its first thread is: the others may still have files open.
-                lived = lived or fields[0] != b"Z" or len(list((entry / "task").iterdir())) > 1
+    for process in _processes():
+        if process.session in leaders:
+            with suppress(OSError):
+                os.kill(process.pid, signal.SIGKILL)
+                lived = lived or process.lives()
     return lived
 
 
-def _processes() -> list[Path]:
+def end_sessions(leaders: Collection[int]) -> None:
+    """Send SIGKILL to every process of these sessions until none lives, for at most about 5 s: one may hang in the kernel."""
+    for _ in range(_KILLS):
+        if not kill_sessions(leaders):
+            return
+        time.sleep(_PAUSE)
+
+
+def end_own_session() -> NoReturn:
+    """Send SIGKILL to every process of this process's session, and to itself last; it must lead that session."""
+    own = os.getpid()
+    others = [process.pid for process in _processes() if process.session == own != process.pid]
+    for pid in others:
+        with suppress(OSError):
+            os.kill(pid, signal.SIGKILL)
+    os.killpg(own, signal.SIGKILL)
+    os._exit(1)
+
+
+def reap_adopted() -> None:
+    """
+    Reap the dead processes that this process has not started, but inherited: as PID 1 of a container, or as a subreaper.
+
+    Such a process is in another session than this one, and does not lead it.
+    A process that was started here is in this session or leads its own: its status is left for whatever waits for it.
+    """
+    own = os.getpid(), os.getsid(0)
+    for pid in _children(own[0]):
+        found = _process(Path("/proc", str(pid)))
+        if found is not None and found.state == b"Z" and found.session not in (found.pid, own[1]):
+            with suppress(ChildProcessError):
+                os.waitpid(pid, os.WNOHANG)
+
+
+def started_at(pid: int) -> int | None:
+    """Return when this process was started, in clock ticks since the boot; None if it has ended, or without `/proc`."""
+    found = _process(Path("/proc", str(pid)))
+    return None if found is None else found.started_at
+
+
+def _children(pid: int) -> list[int]:
+    found: list[int] = []
+    with suppress(OSError):
+        for task in Path("/proc", str(pid), "task").iterdir():
+            with suppress(OSError):
+                found += map(int, (task / "children").read_text(encoding="ascii").split())
+    return found
+
+
+class _Process(NamedTuple):
+    """A process as its `stat` file shows it (proc_pid_stat(5))."""
+
+    pid: int
+    state: bytes
+    parent: int
+    session: int
+    started_at: int
+
+    def lives(self) -> bool:
+        """Return False for a zombie; with threads left it lives, because they may still have files open."""
+        return self.state != b"Z" or len(list(Path("/proc", str(self.pid), "task").iterdir())) > 1
+
+
+def _processes() -> Iterator[_Process]:
     try:
-        return [entry for entry in Path("/proc").iterdir() if entry.name.isdecimal()]
+        entries = [entry for entry in Path("/proc").iterdir() if entry.name.isdecimal()]
     except OSError:  # macOS has no /proc: the signal to the process group has to do
-        return []
+        return
+    for entry in entries:
+        if (found := _process(entry)) is not None:
+            yield found
+
+
+def _process(entry: Path) -> _Process | None:
+    with suppress(OSError, IndexError, ValueError):
+        # The command's name, in parentheses, may contain any character: the fields begin after the last `)`.
+        fields = (entry / "stat").read_bytes().rpartition(b")")[2].split()
+        return _Process(int(entry.name), fields[0], int(fields[1]), int(fields[3]), int(fields[19]))
+    return None

@@ -1,8 +1,8 @@
 """
 Messages to systemd: the notify protocol of sd_notify(3), over a datagram socket.
 
-Nothing here raises or waits: a service manager that does not listen must not stop a job.
-The caller passes the environment; NOTIFY_SOCKET is not for the children of a slot.
+Nothing here raises or waits, because a service manager that does not listen must not stop a job.
+The caller passes the environment. The children of slots must not use NOTIFY_SOCKET.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class Notifier:
         return self._watchdog_every
 
     def ready(self) -> None:
-        """Report that the process runs; not delayed until the broker is reached, so a unit starts while it is down."""
+        """Report that the process runs, without waiting for the broker, so that a unit starts even while the broker is down."""
         self._send("READY=1")
 
     def status(self, text: str) -> None:
@@ -54,7 +54,7 @@ class Notifier:
         self._send("STOPPING=1")
 
     def extend_timeout(self, seconds: float) -> None:
-        """Ask for this many seconds from now for the start or stop under way; call again before they are over."""
+        """Ask systemd to let the present start or stop take this many more seconds; call again before they are over."""
         self._send(f"EXTEND_TIMEOUT_USEC={max(1, round(seconds * _MICROSECONDS))}")
 
     def _send(self, message: str) -> None:
@@ -69,7 +69,7 @@ _CLOEXEC: int = getattr(socket, "SOCK_CLOEXEC", 0)  # not on macOS, where there 
 
 
 def _address(path: str) -> str | None:
-    """Return the socket's address: abstract after `@`, a path from `/`; None for anything else, such as vsock:."""
+    """Return the socket's address: an abstract name (`@…`) or a path (`/…`); None for anything else, such as `vsock:…`."""
     if path.startswith("@"):
         return "\0" + path[1:]
     return path if path.startswith("/") else None

@@ -18,6 +18,7 @@ from steadyworker.events import (
     Checkpointed,
     DeliveryDeferred,
     DeliveryLost,
+    DeliveryRejected,
     DuplicateAcked,
     Event,
     Fenced,
@@ -37,6 +38,7 @@ LINES: Mapping[type[Event], tuple[str, int]] = {
     Adopted: ("adopted", logging.INFO),
     DeliveryDeferred: ("delivery_deferred", logging.INFO),
     DuplicateAcked: ("duplicate_acked", logging.INFO),
+    DeliveryRejected: ("delivery_rejected", logging.ERROR),
     TakenOver: ("taken_over", logging.WARNING),
     Fenced: ("fenced", logging.WARNING),
     Checkpointed: ("checkpointed", logging.DEBUG),
@@ -48,10 +50,10 @@ def log_events() -> Listener:
     """
     Return a listener that writes one line for each event, at the level of its kind.
 
-    A settlement that makes a dead letter has the level ERROR: an operator has to look at it.
+    A settlement that makes a dead letter has the level ERROR, because an operator has to look at it.
     """
     log = logging.getLogger("steadyworker")
-    # `at` is left out: the line has its own time.
+    # `at` is left out, because the line has its own time.
     told = {kind: [name for name in kind.__struct_fields__ if name != "at"] for kind in LINES}
 
     def listen(event: Event) -> None:
@@ -60,7 +62,7 @@ def log_events() -> Listener:
         if isinstance(event, JobSettled) and event.settlement == "dead-letter":
             level = logging.ERROR
         if log.isEnabledFor(level):
-            # The same record as from a logger of `get_logger`, for half the work: each job has two lines.
+            # This record equals that of a `get_logger` logger, for half the work, which counts: each job has two lines.
             said = {field: getattr(event, field) for field in told[kind]}
             (line,), more = ProcessorFormatter.wrap_for_formatter(log, name, {"event": name, **said})
             log.handle(log.makeRecord(log.name, level, "", 0, line, (), None, extra=more["extra"]))

@@ -39,7 +39,7 @@ __all__ = ["configure", "get_logger", "redact"]
 LogFormat = Literal["auto", "json", "pretty"]
 
 _CLIENT_LIBRARIES = ("pika", "rocketmq", "stomp")
-"""Client libraries that log at debug level only: their adapters report the same facts, with a remedy."""
+"""Client libraries whose lines appear only at log level debug, because their adapters report the same facts, with a remedy."""
 
 _LABORIOUS = frozenset({"exc_info", "stack_info", "positional_args"})
 _DEPTH = 6

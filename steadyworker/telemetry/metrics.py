@@ -2,7 +2,7 @@
 Counters for Prometheus, served at `/metrics` beside the probes if prometheus-client is installed (extra `metrics`).
 
 The counter is a listener like any other: it receives events and changes nothing.
-Keys and fences are not labels, because each would be a time series of its own.
+Keys and fences are not labels, because each value would be a time series of its own.
 Instead, each counted delivery has the fence of its job's run as *exemplar*, which the OpenMetrics format carries.
 """
 
@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Protocol
 
-from steadyworker.events import Adopted, DeliveryDeferred, DuplicateAcked, Event
+from steadyworker.events import Adopted, DeliveryDeferred, DeliveryRejected, DuplicateAcked, Event
 
 if TYPE_CHECKING:
     from prometheus_client import CollectorRegistry, Counter
@@ -41,7 +41,7 @@ def open_metrics() -> Metrics | None:
     registry = CollectorRegistry()
     unrun = Counter(
         "steadyworker_deliveries_unrun",
-        "Deliveries that started no run: acknowledged as duplicates, deferred, or adopted by the run under way.",
+        "Deliveries that started no run: acknowledged as duplicates, deferred, rejected, or adopted by the run under way.",
         ("queue", "action", "state"),
         registry=registry,
     )
@@ -59,6 +59,8 @@ class _Counted:
                 action = "duplicate_acked"
             case DeliveryDeferred():
                 action, state = "delivery_deferred", ""
+            case DeliveryRejected():
+                action, state = "delivery_rejected", ""
             case Adopted():
                 action, state = "adopted", ""
             case _:

@@ -4,7 +4,7 @@ An in-memory broker that produces the faults of real brokers when a test asks fo
 `MemoryBroker(clock)` has no thread and never sleeps.
 Publishing, settling and every fault act at once; signals wait until `pump()` delivers them.
 A test, a simulation or the Harness therefore decides the order of events.
-With `pump(choose=random.Random(seed).randrange)`, a seed decides it.
+With `pump(choose=random.Random(seed).randrange)`, a seed decides this order.
 
 | method | the same event on a real broker |
 |---|---|
@@ -97,7 +97,7 @@ class MemoryBroker:
 
         Without `choose`, the oldest message goes first, and consumers take turns.
         `choose` picks the consumer and the message.
-        A message is delivered at most once per call, so that a worker that releases everything cannot make it endless.
+        A call delivers a message at most once, so that it ends even if a worker releases everything.
         """
         self._pump += 1
         done = 0
@@ -118,9 +118,10 @@ class MemoryBroker:
 
     def redeliver(self, key: str, *, silent: bool = True) -> None:
         """
-        Take an un-acked message, named by its job key or message id, back from its consumer, and deliver it again.
+        Take an un-acked message back from its consumer, and deliver it again; `key` is its job key or message id.
 
-        The consumer receives `Lost`; with `silent` it gets StaleDelivery when it settles, and no signal before.
+        Without `silent`, the consumer receives `Lost`.
+        With `silent`, it receives no signal, and settling the old delivery raises StaleDelivery.
         """
         with self._lock:
             holder, id_ = self._queues.revoke(key)

@@ -39,5 +39,5 @@ class FakeClock:
         self._wall += seconds
 
     def step_wall(self, seconds: float) -> None:
-        """Move only the wall clock, as an operator who sets it; a negative value moves it back."""
+        """Move only the wall clock, as an operator does who sets it; a negative value moves it back."""
         self._wall += seconds

@@ -12,7 +12,7 @@ Runs a whole worker process in a test: the real runner, ledger rules and slots, 
         assert h.starts(key) == 1
 
 Time is fake, so that a test need not wait for a retry after an hour.
-`wait` moves time forward by itself, but only if nothing else can happen: never while a handler runs.
+`wait` moves time forward by itself, but only if nothing else can happen, and so never while a handler runs.
 `advance` always moves time forward, and does everything that falls due meanwhile (renewals, retries, limits).
 """
 
@@ -42,6 +42,7 @@ from steadyworker.testing.clock import FakeClock
 from steadyworker.testing.queues import Message
 from steadyworker.testing.scheduler import Turns
 from steadyworker.testing.worker_process import NAMESPACE, WorkerProcess
+from steadyworker.units import count_text
 from steadyworker.worker import Worker
 
 P = TypeVar("P")
@@ -58,7 +59,7 @@ class Harness:
 
     Args:
         workers: Worker classes; they may be defined inside a test.
-        adoption: True if a run adopts the redelivery of its own job; jobs must end the same without it.
+        adoption: True if a run adopts the redelivery of its own job; without adoption, jobs must end in the same way.
         processes: True to run handlers in real child processes instead of threads; the machine's clock then measures their limits.
 
     Attributes:
@@ -133,7 +134,7 @@ class Harness:
         `timeout` is in real seconds.
 
         Raises:
-            AssertionError: The job did not get there in time, or cannot get there; the text describes its state.
+            AssertionError: The job did not reach `until` in time, or cannot reach it; the text describes the job's state.
         """
         id_ = self._id(key)
 
@@ -148,7 +149,7 @@ class Harness:
         self._turns.advance(seconds)
 
     def drop_connection(self) -> None:
-        """Cut every worker process's connection to the broker: what is un-acknowledged comes again."""
+        """Cut the connection of every worker process to the broker, which delivers un-acknowledged messages again."""
         for process in self.processes:
             for adapter in process.adapters:
                 self.broker.drop_connection(adapter)
@@ -188,7 +189,7 @@ class Harness:
 
     def start(self) -> WorkerProcess:
         """
-        Start another worker process, like one on another host, or a new one in a deploy.
+        Start another worker process, as on another host or in a deploy.
 
         Waits until each `setup` has returned or failed, for at most five real seconds.
         """
@@ -295,6 +296,6 @@ class Harness:
         is_ = "unknown to the ledger" if row is None else f"{row.state} ({row.reason or 'no reason'}; {row.counters})"
         messages = len(self._messages(id_))
         return (
-            f"Expected job {id_.key!r} to be {until}, but it is {is_}, after {self.starts(id_.key)} starts, "
-            f"with {messages} messages in the queue; not ready: {self.not_ready or 'nothing'}."
+            f"Expected job {id_.key!r} to be {until}, but it is {is_}, after {count_text(self.starts(id_.key), 'start')}, "
+            f"with {count_text(messages, 'message')} in the queue; not ready: {self.not_ready or 'nothing'}."
         )

@@ -1,4 +1,4 @@
-"""The adapter of the in-memory broker: the smallest that keeps every promise, and the best one to read first."""
+"""The adapter of the in-memory broker: the smallest adapter that keeps every promise, and the best one to read first."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ class MemoryAdapter:
     """
     The `steadyworker.adapter.Adapter` of one queue of a MemoryBroker.
 
-    `consumer` is for the broker's fault methods.
+    The fault methods of the broker use its attribute `consumer`.
     """
 
     def __init__(self, queues: Queues, identity: str, spec: QueueSpec, settings: Settings) -> None:
@@ -41,7 +41,7 @@ class MemoryAdapter:
 
     @property
     def last_turn(self) -> None:
-        """None: this adapter has no thread."""
+        """None, because this adapter has no thread."""
         return
 
     def start(self, sink: Sink) -> None:
@@ -75,12 +75,16 @@ class MemoryAdapter:
         self._queues.reach()
         return self._identity
 
+    def exists(self) -> bool:
+        """Return whether an adapter or a message has used the queue."""
+        return self._queues.has_queue(self.consumer.queue)
+
     def consumers(self) -> int:
         """Return the number of connected adapters that the queue has."""
         return self._queues.consumers(self.consumer.queue)
 
     def findings(self, spec: QueueSpec) -> Sequence[Finding]:
-        """Return no findings: this broker fits every queue."""
+        """Return no findings, because this broker fits every queue."""
         del spec
         self._queues.reach()
         return ()

@@ -19,6 +19,7 @@ from typing_extensions import TypeVar
 
 from steadyworker.clock import SystemClock
 from steadyworker.errors import Interrupt, Reject, Retry, Snooze, seconds
+from steadyworker.exports.base import STAGES_SERVICE
 from steadyworker.link import CANCEL, Answer, Link, Task
 from steadyworker.outcome import Counters, Failed, Outcome, Settlement
 from steadyworker.payload import encode, plain_encode
@@ -70,7 +71,8 @@ def run_one(
     Run one job in the calling thread, and return its result.
 
     Args:
-        worker: A Worker class, whose `setup` and `teardown` are called; or an instance, whose are not, so that it can hold fakes.
+        worker: A Worker class, or an instance of one, which can hold fakes.
+            `setup` and `teardown` are called only if it is a class.
         payload: The payload, plain data that decodes to it, or a raw body.
         key: The job's key.
         attempt: The number of this attempt, from 1.
@@ -139,6 +141,8 @@ class _Desk:
                 answer = []
             case "export_state" | "may_commit":
                 pass
+            case _ if what == STAGES_SERVICE:
+                answer = {"end": True}
             case _ if what != CANCEL:
                 raise RuntimeError(
                     f"Expected a job that needs no service of a worker process, got a request for {what!r}: "

@@ -58,8 +58,8 @@ class Queues:
     """
     The consumers, and the messages of each queue, ordered by due time and then by time of arrival.
 
-    Methods that adapters call take the lock.
-    The MemoryBroker must hold the lock when it calls a method that no adapter calls.
+    Methods that adapters call take the lock themselves.
+    The other methods are for the MemoryBroker, which must hold the lock when it calls them.
     """
 
     def __init__(self, clock: Clock) -> None:
@@ -128,6 +128,13 @@ class Queues:
         self.reach()
         with self.lock:
             return sum(1 for consumer in self.everyone if consumer.connected and consumer.queue == queue)
+
+    def has_queue(self, queue: str) -> bool:
+        """Return whether a message or a consumer has used the queue, and it was not deleted."""
+        self.reach()
+        with self.lock:
+            used = queue in self.by_name or any(consumer.queue == queue for consumer in self.everyone)
+            return used and queue not in self.deleted
 
     def reach(self) -> None:
         """Raise BrokerUnavailable while the broker is down."""

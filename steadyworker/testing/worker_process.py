@@ -88,7 +88,7 @@ class WorkerProcess:
             self.runners.append(_Runner(deps, wake))
         queues = [spec.queue for spec in specs]
         self._keeper = Keeper(line, owner, owner, queues, self.runners, clock, self._times)
-        self._keeper_due = clock.monotonic()
+        self._keeper_due = self._look_due = clock.monotonic()
         for runner in self.runners:
             runner.start()
 
@@ -100,6 +100,10 @@ class WorkerProcess:
         if done:
             self._keeper.turn()
             self._keeper_due = self._clock.monotonic() + (_SOON if self._keeper.away else self._times.renew)
+        if self._looks and self._clock.monotonic() >= self._look_due:
+            self._keeper.look()
+            self._look_due = self._clock.monotonic() + self._times.cancel_look
+            done = True
         for runner in self.runners:
             done |= runner.drain_inbox() > 0 or runner.timers.next_in() == 0.0
             runner.tick()
@@ -131,9 +135,15 @@ class WorkerProcess:
 
     @property
     def due_in(self) -> float:
-        """Seconds until its next timer or renewal."""
+        """Seconds until its next timer, renewal or look at the cancel marks."""
         timers = (runner.timers.next_in() for runner in self.runners)
-        return max(0.0, min(self._keeper_due - self._clock.monotonic(), *(due for due in timers if due is not None)))
+        keeper = min(self._keeper_due, self._look_due) if self._looks else self._keeper_due
+        return max(0.0, min(keeper - self._clock.monotonic(), *(due for due in timers if due is not None)))
+
+    @property
+    def _looks(self) -> bool:
+        """True while it reads cancel marks: jobs run here, and the ledger responds."""
+        return not self._keeper.away and any(runner.tokens() for runner in self.runners)
 
     def run_of(self, key: str) -> Run | None:
         """Return the run of this job that is in a slot here and was not dropped, or None."""
@@ -152,14 +162,14 @@ class WorkerProcess:
         return not self.stopped and any(fence in runner.state.by_fence for runner in self.runners)
 
     def freeze(self) -> None:
-        """Stop all work until `thaw`, renewals and replies included; only the handler goes on."""
+        """Stop all work until `thaw`, including renewals and replies; only handlers go on."""
         self.frozen = True
         self._windows = [adapter.consumer.window for adapter in self.adapters]
         for adapter in self.adapters:
             adapter.prefetch(0)
 
     def thaw(self) -> None:
-        """Resume all work, with the prefetch of before."""
+        """Resume all work, with the prefetch that the process had before `freeze`."""
         self.frozen = False
         for adapter, window in zip(self.adapters, self._windows, strict=True):
             adapter.prefetch(window)

@@ -1,8 +1,8 @@
 """
 The removal of secrets from text: URL passwords, `password=…`, STOMP frames, Authorization.
 
-It uses patterns, not a URL parser: a password may contain `/` or `@`, and a list of URLs in parentheses is not a URL.
-In doubt it removes too much: of the text between `://` and the last `@` only the user's name stays.
+It uses patterns and no URL parser, because a password may contain `/` or `@`, and a list of URLs is not a URL.
+In doubt it removes too much: only the user's name remains of the text between `://` and the last `@`.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import re
 
 REDACTED = "***"
 
-# Every repetition below is bounded: the search takes linear time, even in a long line that an attacker wrote.
+# Every repetition below is bounded, so that the search takes linear time, even in a long line that an attacker wrote.
 _WORD = re.compile(r"\S+")
 # The start of a list's next URL within a word; every other comma or quote may belong to a password.
 _NEXT_URL = re.compile(r"""(?=[,;"'()]{1,3}[a-z][a-z0-9+.-]{0,30}://)""", re.IGNORECASE)
@@ -36,7 +36,7 @@ _PLACE = re.compile(r"\$(?:\.[\w-]{1,60}|\[\d{1,9}\]){0,9}\.\w{0,60}$")
 _LONGEST_PLACE = 700
 _SAID_OF_PLACES = frozenset({"duplicate", "expected", "field", "input", "missing", "unknown"})
 _SECRET_NAME = re.compile(rf"{_NAMES}$|authorization$|cookie$", re.IGNORECASE)
-# Texts of which each pattern needs one; most log texts have none, and need no search.
+# Each pattern finds something only in a text with one of these; most log texts have none, and need no search.
 _HINTS = (
     *("://", "passw", "passphrase", "passcode", "login:", "secret", "credential", "token", "authorization", "bearer"),
     *("apikey", "api_key", "api-key", "accesskey", "access_key", "access-key", "cookie"),
@@ -59,7 +59,7 @@ def may_hold_secret(text: str) -> bool:
     """
     Return False only if the text has nothing for `redact` to replace, and no secret's name.
 
-    This is so for most lines.
+    The result is False for most lines.
     """
     lowered = text.lower()
     for hint in _HINTS:  # noqa: SIM110 - `any` of a generator takes twice as long, and every line passes here

@@ -130,7 +130,7 @@ def test_dead_letters_that_were_looked_at_come_back_and_check_says_when(
     told = eventually(lambda: found() if len(found()) > 1 else {})
     dead = "Queue 'exports.dead' delays dead letters that were read (they are hidden for 3 s)."
     given_back = "released deliveries (an interrupted job goes on 3 s later)"
-    lost = "deliveries lost with their worker or connection (the job is delivered again after 3 s per delivery, at most 60 s)"
+    lost = "deliveries lost with their worker or connection (the job is delivered again after a delay that grows by 3 s with each delivery, to 60 s)"
     remedy = "remove delayed-retry-type from policy 'delays', or from the operator policy that sets it."
     assert {what: (each.level, each.remedy) for what, each in told.items()} == dict.fromkeys(
         (dead, f"Queue 'exports' delays {given_back} and {lost}."), ("warning", remedy)

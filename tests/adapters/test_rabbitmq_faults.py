@@ -458,7 +458,7 @@ def test_tls_to_the_port_without_is_final(rabbitmq_node: Node, open_worker: Open
     worker.start()
     gone = eventually(lambda: worker.all(Unreachable))[0]
     assert gone.final
-    assert "scheme and port" in gone.cause
+    assert "the scheme and the port" in gone.cause
 
 
 def test_a_port_that_is_not_for_this_is_said(
@@ -469,7 +469,9 @@ def test_a_port_that_is_not_for_this_is_said(
         worker = open_worker(rabbitmq_node.url.replace(str(rabbitmq_node.amqp), str(port)))
         worker.start()
         gone = eventually(lambda worker=worker: worker.all(Unreachable))[0]
-        assert "scheme and port" in gone.cause if gone.final else "whether it requires TLS" in gone.cause
+        assert (
+            "the scheme and the port" in gone.cause if gone.final else "whether the broker requires TLS" in gone.cause
+        )
 
 
 def test_tls_with_the_brokers_authority_works_and_without_it_is_final(

@@ -291,7 +291,7 @@ def closed(code: int, text: str) -> str:
             "without a reply",
         ),
         (Foreign(), True, "not AMQP 0-9-1"),
-        (ssl.SSLError(1, "[SSL: WRONG_VERSION_NUMBER] wrong version number"), True, "scheme and port"),
+        (ssl.SSLError(1, "[SSL: WRONG_VERSION_NUMBER] wrong version number"), True, "the scheme and the port"),
         (ssl.SSLEOFError(8, "EOF occurred in violation of protocol"), False, "TLS handshake"),
         (exceptions.ConnectionClosedByBroker(320, "CONNECTION_FORCED - shutdown"), False, "CONNECTION_FORCED"),
         (exceptions.AMQPHeartbeatTimeout("No activity"), False, "heartbeat"),

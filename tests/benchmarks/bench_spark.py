@@ -87,6 +87,9 @@ class Alone:
     def may_commit(self) -> None:
         """Granted."""
 
+    def staged(self, folder: Path) -> None:
+        """Nothing is left."""
+
     def ended(self, uids: Sequence[str]) -> frozenset[str]:
         return frozenset()
 

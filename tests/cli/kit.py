@@ -15,7 +15,7 @@ from typing import Any
 
 from steadyworker.adapter import Delivered, Signal
 from steadyworker.backends.connections import Connections, Line
-from steadyworker.backends.opening import open_adapter_for
+from steadyworker.backends.opening import namespace_of, open_adapter_for
 from steadyworker.config.resolve import Options
 from steadyworker.delivery import Delivery, Settle
 from steadyworker.ledger.base import Claimed, JobId, Ledger, Moving, Progress, Row, Verdict
@@ -124,7 +124,9 @@ class Queues:
     ) -> Row:
         """A run of a job of `exports`, as far as `then` takes it."""
         with Connections(self.options) as links:
-            id_ = JobId(links.namespace(_EXPORTS), "exports", key)
+            # Bound as a worker process binds its queue at its start.
+            namespace = namespace_of(links.adapter(_EXPORTS), self.options, links.ledger(), "exports")
+            id_ = JobId(namespace, "exports", key)
             digest = hashlib.sha256(body).digest()
             row = links.ledger().claim(Claimed(id_, None, "host/boot/1", 0, digest, Counters()))
             assert row is not None

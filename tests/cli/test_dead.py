@@ -67,7 +67,7 @@ class TestShow:
     def test_cuts_a_long_payload(self, shell: Shell, queues: Queues) -> None:
         queues.dead("k-1", json.dumps({"merchant": "m" * 5000}).encode())
         said = shell("dead", "show", "app:Exports")
-        assert "… (5016 bytes)" in said.out
+        assert "… (5,016 bytes)" in said.out
         assert len(said.out) < 3000
 
     def test_cannot_move_the_cursor(self, shell: Shell, queues: Queues) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import pty
 import select
@@ -17,7 +18,7 @@ import pytest
 from msgspec.structs import replace
 
 from steadyworker.cli.jobs import as_record, why
-from steadyworker.cli.output import printable, span
+from steadyworker.cli.output import amount, instant, printable, span
 from steadyworker.ledger.base import JobId, Ledger, Moving, Progress, Row, State, Verdict
 from steadyworker.outcome import Counters
 from tests.cli.kit import Queues, Shell
@@ -82,7 +83,9 @@ def test_overdue_is_empty_while_all_is_well(shell: Shell, queues: Queues) -> Non
         (replace(ROW, late_by=7300.0), "late by 2 h 01 min"),
         (replace(ROW, late_by=60.0), ""),
         (replace(ROW, cancel_reason="wrong month"), "cancelled: wrong month"),
-        (replace(ROW, counters=Counters(crashes=2, losses=1)), "2 crashes, 1 losses"),
+        (replace(ROW, counters=Counters(crashes=2, losses=1)), "2 crashes, 1 loss"),
+        (replace(ROW, counters=Counters(crashes=1, losses=2)), "1 crash, 2 losses"),
+        (replace(ROW, state=State.DONE, conflicts=2), "dead letters with this key and another payload: 2"),
     ],
 )
 def test_why_says_what_somebody_waits_for(row: Row, expected: str) -> None:
@@ -96,6 +99,14 @@ def test_a_record_has_every_counter() -> None:
 
 def test_what_a_job_brought_along_cannot_move_the_cursor() -> None:
     assert printable("a\x1b[2Jb\nc\u202e") == "a\\x1b[2Jb\\nc\\u202e"
+
+
+def test_a_number_of_any_size_can_be_shown() -> None:
+    """A sender's timestamp in milliseconds is in the year 55,000, which no calendar of Python's has."""
+    odd = (math.inf, -math.inf, math.nan, 1e300, 1.7e12)
+    assert [instant(number) for number in odd] == [None] * 5
+    assert [amount(number) for number in odd] == ["inf", "-inf", "nan", "1e+300", "1,700,000,000,000"]
+    assert [span(number) for number in odd[:3]] == ["–"] * 3
 
 
 @pytest.mark.parametrize(

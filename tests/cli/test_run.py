@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import json
+import os
 import signal
 import subprocess
 import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 
 import psutil  # type: ignore[import-untyped]
 import pytest
@@ -45,6 +48,32 @@ class Exports(Worker[Request, int]):
         if not Path(job.payload.merchant).exists():
             raise Reject(f"no such merchant: {job.payload.merchant}")
 '''
+
+_OWN = """
+from own import Exports as Those
+
+class Exports(Those):
+    isolation = "process"
+
+    def handle(self, job):
+        print("a line that must not go to another file")
+        super().handle(job)
+"""
+
+_POOL = """
+import time
+from concurrent.futures import ThreadPoolExecutor
+from steadyworker import Job, Worker
+
+class Pooled(Worker):
+    queue = "pooled"
+    time_limit = 60
+    isolation = "thread"
+
+    def handle(self, job: Job) -> None:
+        ThreadPoolExecutor(1, "busy").submit(time.sleep, 50)
+        ThreadPoolExecutor(1, "idle").submit(abs, -1).result()
+"""
 
 _THREADS = """
 from pathlib import Path
@@ -166,6 +195,49 @@ def test_a_replay_that_died_half_way_and_is_repeated_runs_the_job_once(town: She
     assert runs(town) == ["k-1 1 None", "k-1 1 41"]
 
 
+_LOOKS = """
+import json, os, stat
+from pathlib import Path
+from steadyworker import Job, Worker
+
+class Looks(Worker):
+    queue = "looks"
+    time_limit = 60
+
+    def handle(self, job: Job) -> None:
+        job.checkpoint(1)
+        state = Path(os.environ["STEADYWORKER_STATE_DIR"])
+        seen = {str(path.relative_to(state)): stat.S_IMODE(path.lstat().st_mode) for path in state.rglob("*")}
+        Path("rights.json").write_text(json.dumps(seen | {".": stat.S_IMODE(state.stat().st_mode)}))
+"""
+
+
+def test_the_state_is_private_while_a_job_runs_whatever_the_umask_permits(shell: Shell) -> None:
+    (shell.folder / "looks.py").write_text(_LOOKS)
+    before = os.umask(0)
+    try:
+        assert shell("send", "looks:Looks", "{}", "--key", "k").code == 0
+        assert shell("run", "looks:Looks", "--max-jobs", "1").code == 0
+    finally:
+        os.umask(before)
+    rights = json.loads((shell.folder / "rights.json").read_text())
+    assert {"ledger.db", "ledger.db-wal", "ledger.db-shm", "broker.db", "broker.db-wal", "broker.db-shm"} <= set(rights)
+    assert any(name.endswith(".bell") for name in rights)
+    assert {name: f"{mode:o}" for name, mode in rights.items() if mode & 0o077} == {}
+
+
+def test_check_warns_of_state_that_others_can_read_and_changes_nothing(shell: Shell) -> None:
+    assert shell("send", "app:Exports", '{"merchant": "m"}').code == 0
+    broker = shell.state / "broker.db"
+    broker.chmod(0o644)
+    shell.state.chmod(0o775)
+    said = shell("check", "app:Exports")
+    assert said.code == 0
+    assert "to be private, got the rights 644" in said.out.replace("\n", " ")
+    assert "to be writable for one user, got the rights 775" in said.out.replace("\n", " ")
+    assert broker.stat().st_mode & 0o777 == 0o644
+
+
 def test_a_job_that_is_cancelled_in_advance_never_runs(town: Shell) -> None:
     assert town("cancel", "app:Exports", "k-1", "--reason", "wrong month").code == 0
     town("send", "app:Exports", '{"merchant": "m-17"}', "--key", "k-1")
@@ -181,6 +253,50 @@ def test_sent_again_runs_again(town: Shell) -> None:
         town("send", "app:Exports", '{"merchant": "m-17"}', "--key", "k-1", *again)
         assert town("run", "app:Exports", "--idle-exit", "1").code == 0
     assert len(runs(town)) == 2
+
+
+def test_modules_beside_the_workers_may_have_names_of_the_standard_library(town: Shell) -> None:
+    """They stand for it nowhere, and are imported where the Worker imports them."""
+    (town.folder / "m-17").touch()
+    for name in ("queue", "socket", "json"):
+        (town.folder / f"{name}.py").write_text("raise ImportError('this is no standard library')\n")
+    (town.folder / "own.py").write_text(_APP)
+    (town.folder / "app.py").write_text(_OWN)
+    script = Path(sys.executable).with_name("steadyworker")
+    for arguments in (
+        ["send", "exports", '{"merchant": "m-17"}', "--key", "k-1"],
+        ["run", "app:Exports", "--max-jobs", "1"],
+    ):
+        said = subprocess.run(
+            [script, *arguments], cwd=town.folder, env=town.environ, capture_output=True, text=True, check=False
+        )
+        assert said.returncode == 0, said.stderr
+    assert runs(town) == ["k-1 1 None"]
+
+
+def test_a_pool_that_a_thread_slot_has_left_behind_does_not_outlive_the_worker_process(town: Shell) -> None:
+    (town.folder / "app.py").write_text(_POOL)
+    town("send", "pooled", "{}")
+    began = time.monotonic()
+    said = town("run", "app:Pooled", "--max-jobs", "1")
+    assert time.monotonic() - began < 30
+    assert said.code == 0
+    assert "worker_stopped" in said.err
+    (line,) = [line for line in said.err.splitlines() if "threads_left_behind" in line]
+    assert json.loads(line)["threads"] == ["busy_0"]
+
+
+@pytest.mark.parametrize("closed", ["2>&-", "0<&- 1>&-", pytest.param("0<&- 1>&- 2>&-", marks=pytest.mark.slow)])
+def test_closed_standard_streams_are_no_obstacle(town: Shell, closed: str) -> None:
+    (town.folder / "m-17").touch()
+    (town.folder / "own.py").write_text(_APP)
+    (town.folder / "app.py").write_text(_OWN)
+    town("send", "exports", '{"merchant": "m-17"}', "--key", "k-1")
+    command = f"{sys.executable} -m steadyworker run app:Exports --max-jobs 1 --idle-exit 20 {closed}"
+    assert subprocess.run(command, shell=True, cwd=town.folder, env=town.environ, check=False).returncode == 0
+    assert runs(town) == ["k-1 1 None"]
+    (job,) = town("jobs", "--json").records
+    assert (job["state"], job["attempts"], job["crashes"]) == ("done", 0, 0)
 
 
 def test_a_setting_that_makes_no_sense_is_78(town: Shell) -> None:

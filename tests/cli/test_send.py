@@ -113,6 +113,20 @@ class TestCancel:
         assert said.code == 0
         assert "not in the ledger yet" in said.out
 
+    def test_of_an_unknown_key_says_how_long_it_counts(self, shell: Shell, queues: Queues) -> None:
+        queues.job("k-1")
+        said = shell("cancel", "exports", "typo")
+        assert said.code == 0
+        assert "within 14 days" in said.out
+
+    def test_of_an_unknown_queue_is_1_names_a_near_one_and_leaves_no_record(self, shell: Shell, queues: Queues) -> None:
+        queues.job("k-1")
+        said = shell("cancel", "exprts", "k-1")
+        assert said.code == 1
+        assert "got 'exprts': did you mean exports?" in said.err
+        (job,) = shell("jobs", "--json").records
+        assert (job["queue"], job["key"], job["cancelled"]) == ("exports", "k-1", None)
+
     def test_of_a_run_is_heard(self, shell: Shell, queues: Queues) -> None:
         queues.job("k-1")
         said = shell("cancel", "exports", "k-1", "--reason", "wrong month")

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import ast
+import dataclasses
 import importlib
+import inspect
 import re
 import subprocess
 import sys
@@ -11,6 +13,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+
+from steadyworker import Client, JobStatus
 
 ROOT = Path(__file__).parents[2]
 CODE = re.compile(r"`([^`\n]+)`")
@@ -99,3 +103,20 @@ def test_a_name_that_is_not_there_is_missed() -> None:
         resolve("steadyworker.testing.run_two")
     with pytest.raises(ModuleNotFoundError):
         resolve("steadyworker_nowhere.thing")
+
+
+def test_the_changelog_names_the_calls_of_a_client_and_the_one_that_is_awaited() -> None:
+    (line,) = re.findall(r"^- `Client`: (.*)$", (ROOT / "CHANGELOG.md").read_text(encoding="utf-8"), re.MULTILINE)
+    named_calls, awaited = re.split(r", and ", line)
+    assert set(CODE.findall(named_calls)) == {"send", "status", "cancel"}
+    assert awaited == "`asend`, which is `send` awaited."
+    public = {name: call for name, call in vars(Client).items() if not name.startswith("_") and callable(call)}
+    assert {name for name, call in public.items() if inspect.iscoroutinefunction(call)} == {"asend"}
+    assert set(public) == {"send", "asend", "status", "cancel", "close"}
+
+
+def test_the_pages_say_that_concurrency_is_no_rate_and_that_no_result_is_kept() -> None:
+    recipes = (ROOT / "examples" / "README.md").read_text(encoding="utf-8")
+    assert "`concurrency` limits how many jobs run at a time, and not how many start in a second." in recipes
+    kept = {field.name for field in dataclasses.fields(JobStatus)}
+    assert not kept & {"result", "checkpoint"}, "the recipe for results says that neither is kept"

@@ -83,7 +83,7 @@ class Results:
 
     def markdown(self) -> str:
         """The day, and one table for each broker."""
-        return "\n".join([f"Held on {self.date}.\n", *map(self._markdown, self.verdicts)])
+        return "\n".join([f"Run on {self.date}.\n", *map(self._markdown, self.verdicts)])
 
     def _markdown(self, broker: str) -> str:
         head = [f"RabbitMQ {broker}", *(f"{name} {self.versions[name]}" for name in self.names)]

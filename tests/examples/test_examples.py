@@ -18,6 +18,7 @@ import pytest
 
 from steadyworker.exports import Manifest, verify
 from tests.examples.conftest import EXAMPLES, Shell
+from tests.examples.pages import Page
 from tests.exports.spark.archives import share
 
 COLUMNS = ("id", "merchant", "paid_at", "amount", "currency", "status", "note")
@@ -162,17 +163,40 @@ def test_above_the_threshold_spark_makes_the_same_bytes(
 
 
 def test_a_place_that_does_not_fit_is_a_dead_letter_that_says_so(folder: Path, shell: Shell) -> None:
+    (Path(parquet(folder)) / "_delta_log").mkdir()
     said = shell(
         """worker=payment_exports:PaymentExports
         steadyworker send $worker '{"merchant": "harbour-books"}' --key no-such-column
         steadyworker send $worker '{"merchant": "harbour-books", "source": "nowhere"}' --key no-such-place
-        steadyworker run $worker --max-jobs 2
+        steadyworker send $worker '{"merchant": "harbour-books", "source": "lake"}' --key deltalake
+        steadyworker run $worker --max-jobs 3
         steadyworker dead list $worker""",
         PAYMENTS_SOURCE=csv_folder(folder),
         AMOUNT_COLUMN="price",
     )
     assert "expected columns price in " in said
     assert "expected .parquet or .csv files, got none at nowhere" in said
+    assert 'spark.read.format("delta").load(' in said
+
+
+@pytest.mark.parametrize("isolation", ["process", "thread"])
+def test_a_chained_job_goes_to_the_broker_that_the_flags_of_run_name(
+    tmp_path: Path, shell: Shell, isolation: str
+) -> None:
+    """The recipe makes its own `Client()` in `setup`."""
+    for name, text in (Page("README.md").files() | Page("examples/README.md").files()).items():
+        (tmp_path / name).write_text(text)
+    (tmp_path / "broker.url").write_text("sqlite:queues.db")
+    (tmp_path / "steadyworker.toml").write_text(f'[workers.Mails]\nisolation = "{isolation}"\n')
+    here = "--broker-file broker.url --state-dir elsewhere"
+    shell(
+        f"""
+        steadyworker send recipes:Mails '{{"to": "villa-rosa"}}' --key mail-1 {here}
+        steadyworker run recipes:Mails --max-jobs 1 {here}
+        steadyworker run exports:PaymentExports --max-jobs 1 --idle-exit 3 {here}
+        """
+    )
+    assert (tmp_path / "out" / "mail-1.export" / "2.csv").read_text() == "villa-rosa,2\n"
 
 
 def test_the_move_from_raw_pika(tmp_path: Path, shell: Shell) -> None:

@@ -48,6 +48,7 @@ class FakeServices:
     on_save: Callable[[bytes | None], None] = lambda _: None
     beats: list[float | None] = field(default_factory=list)
     leaves: int = 0
+    folders: list[Path] = field(default_factory=list)
     saved: list[bytes | None] = field(default_factory=list)
 
     def __post_init__(self) -> None:
@@ -81,6 +82,9 @@ class FakeServices:
         self.leaves += 1
         self._mine()
         self.on_leave()
+
+    def staged(self, folder: Path) -> None:
+        self.folders.append(folder)
 
     def ended(self, uids: Sequence[str]) -> frozenset[str]:
         return self.gone & set(uids)

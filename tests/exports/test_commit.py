@@ -4,16 +4,20 @@ from __future__ import annotations
 
 import hashlib
 import os
+import shutil
 import signal
 import subprocess
 import sys
+import time
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 import pytest
 
 from steadyworker.clock import SystemClock
-from steadyworker.errors import ExportError, Interrupt, TargetExists
+from steadyworker.errors import ExportError, Interrupt, InterruptReason, TargetExists
 from steadyworker.exports import hashed
+from steadyworker.exports.folders import StageFolders
 from steadyworker.exports.hashed import HashedFile
 from steadyworker.exports.manifest import Manifest
 from steadyworker.exports.stage import STAGES, Target, manifest_path, new_stage, reap, stages
@@ -39,8 +43,9 @@ def undisturbed(tmp_path: Path) -> Manifest:
     return Payments().export().write(FakeServices(tmp_path / "other ledger"), out, totals=TOTALS, by=BY)
 
 
-def visible(folder: Path) -> list[str]:
-    return sorted(path.name for path in folder.iterdir() if path.name != STAGES)
+def visible(folder: Path, *shown: str) -> list[str]:
+    """What is in a folder; of `.sw-stage` only on request."""
+    return sorted(path.name for path in folder.iterdir() if path.name != STAGES or path.name in shown)
 
 
 @pytest.mark.parametrize(
@@ -61,7 +66,7 @@ def test_kill_points_roll_forward_without_computing(tmp_path: Path, point: str, 
     manifest = source.export().write(services, out, totals=TOTALS, by=BY)
 
     assert source.starts == []  # computed once, by the run that was killed
-    assert visible(out.parent) == ["payments.csv", "payments.csv.manifest.json"]
+    assert visible(out.parent, STAGES) == ["payments.csv", "payments.csv.manifest.json"]
     assert manifest == Manifest.load(manifest_path(out)) == verify(out)
     assert (manifest.sha256, manifest.totals) == (undisturbed(tmp_path).sha256, undisturbed(tmp_path).totals)
     assert manifest.fence == 1
@@ -116,13 +121,33 @@ def test_a_second_run_is_answered_from_the_manifest(tmp_path: Path) -> None:
     assert (source.starts, services.leaves) == ([], 0)
 
 
-def test_a_second_run_is_answered_when_the_stage_is_gone_too(tmp_path: Path) -> None:
-    out = tmp_path / "payments.csv"
-    first = Payments().export().write(FakeServices(tmp_path / "ledger"), out)
-    assert reap(tmp_path, lambda uids: uids) == ("uid-1",)
-    source = Payments()
-    assert source.export().write(FakeServices(tmp_path / "ledger", fence=2), out) == first
-    assert source.starts == []
+def test_a_file_in_place_shares_its_bytes_with_no_stage(tmp_path: Path) -> None:
+    """A report that its user deletes must free its disk."""
+    out = tmp_path / "out" / "payments.csv"
+    Payments().export().write(FakeServices(tmp_path / "ledger"), out)
+    assert visible(out.parent, STAGES) == ["payments.csv", "payments.csv.manifest.json"]
+    assert [path.stat().st_nlink for path in out.parent.iterdir()] == [1, 1]
+
+
+@pytest.mark.parametrize("reason", ["cancelled", "shutdown", "fenced"])
+@pytest.mark.parametrize("where", ["among its rows", "before its commit"])
+def test_a_cancelled_job_leaves_no_stage_and_every_other_interrupted_one_does(
+    tmp_path: Path, reason: InterruptReason, where: str
+) -> None:
+    out, ledger = tmp_path / "out" / "payments.csv", tmp_path / "ledger"
+
+    def interrupted(*_: object) -> None:
+        raise Interrupt(reason)
+
+    services = FakeServices(ledger, fence=2)
+    if where == "before its commit":
+        services.on_leave = interrupted
+    else:
+        services.on_progress = interrupted
+    with pytest.raises(Interrupt):
+        Payments().export().write(services, out)
+    left = [] if reason == "cancelled" else [STAGES]
+    assert visible(out.parent, STAGES) == left
 
 
 def test_a_stale_run_is_refused_leave_and_touches_nothing(tmp_path: Path) -> None:
@@ -262,21 +287,21 @@ def test_another_job_that_links_first_is_not_overwritten(tmp_path: Path) -> None
 
 
 def test_a_file_that_its_user_moved_away_is_made_again(tmp_path: Path) -> None:
-    """Its manifest was left behind; the stage is still there, so nothing is computed."""
+    """Its manifest was left behind; the stage is gone, so the rows are computed again."""
     out = tmp_path / "payments.csv"
     first = Payments().export().write(FakeServices(tmp_path / "ledger"), out)
     out.unlink()
     source = Payments()
-    assert source.export().write(FakeServices(tmp_path / "ledger", fence=2), out) == first
-    assert source.starts == []
-    assert verify(out) == first
+    again = source.export().write(FakeServices(tmp_path / "ledger", fence=2), out)
+    assert source.starts == [0]
+    assert (again.sha256, again.fence) == (first.sha256, 2)
+    assert verify(out) == again
 
 
 def test_our_own_manifest_without_file_and_stage_is_replaced(tmp_path: Path) -> None:
     out = tmp_path / "payments.csv"
     Payments(5).export().write(FakeServices(tmp_path / "ledger"), out)
     out.unlink()
-    reap(tmp_path, lambda uids: uids)
     manifest = Payments(6).export().write(FakeServices(tmp_path / "ledger", fence=2), out)
     assert (manifest.rows, manifest.fence) == (6, 2)
     assert verify(out) == manifest
@@ -328,22 +353,64 @@ def test_folders_are_made_and_several_files_of_one_job_do_not_meet(tmp_path: Pat
 
 def test_the_next_export_reaps_the_stages_of_settled_jobs_only(tmp_path: Path) -> None:
     for uid in ("done", "running", "unknown"):
-        Payments(3).export().write(FakeServices(tmp_path / "ledger", uid=uid), tmp_path / f"{uid}.csv")
+        new_stage(Target.of(tmp_path / f"{uid}.csv"), uid, 1)
     services = FakeServices(tmp_path / "ledger", uid="next", gone=frozenset({"done", "next"}))
     Payments(3).export().write(services, tmp_path / "next.csv")
-    assert sorted(path.name for path in (tmp_path / STAGES).iterdir()) == ["next", "running", "unknown"]
-    assert verify(tmp_path / "done.csv").rows == 3
+    assert sorted(path.name for path in (tmp_path / STAGES).iterdir()) == ["running", "unknown"]
 
 
 def test_the_stages_of_jobs_that_every_ledger_has_forgotten_are_reaped(tmp_path: Path) -> None:
     """A ledger keeps the row of a job that ended for at most 30 days, and every other row for as long as the job lives."""
     for uid, days in (("young", 29), ("old", 31)):
-        Payments(3).export().write(FakeServices(tmp_path / "ledger", uid=uid), tmp_path / f"{uid}.csv")
+        new_stage(Target.of(tmp_path / f"{uid}.csv"), uid, 1)
         then = SystemClock().wall() - days * 86_400
         os.utime(tmp_path / STAGES / uid, (then, then))
     assert reap(tmp_path, lambda _: ()) == ("old",)
     assert [path.name for path in (tmp_path / STAGES).iterdir()] == ["young"]
-    assert verify(tmp_path / "old.csv").rows == 3
+
+
+def fail(why: str) -> None:
+    raise RuntimeError(why)
+
+
+class Fixed(SystemClock):
+    """A wall clock that is so many seconds ahead."""
+
+    def __init__(self, ahead: float) -> None:
+        self._ahead = ahead
+
+    def wall(self) -> float:
+        return time.time() + self._ahead
+
+
+def test_stages_of_ended_jobs_are_reaped_in_every_folder_that_a_job_exported_to(tmp_path: Path) -> None:
+    """A folder for each month, as reports have them: no later job exports to an old one."""
+    place = tmp_path / "state" / "stages"
+    folders = {name: tmp_path / "out" / name for name in ("march", "april", "may", "gone")}
+    for name, folder in folders.items():
+        services = FakeServices(tmp_path / "ledger", uid=name, on_progress=lambda _: fail("as asked"))
+        with pytest.raises(RuntimeError, match="as asked"):
+            Payments().export().write(services, folder / "payments.csv")
+        assert services.folders == [folder]
+        StageFolders(place).open({"folder": str(folder)}, name, 1, lambda _: None)
+    shutil.rmtree(folders["gone"])
+
+    def ended(uids: Sequence[str]) -> Iterable[str]:
+        return {"march", "may"} & set(uids)
+
+    StageFolders(place).reap(ended)
+    assert {name for name, folder in folders.items() if (folder / STAGES).exists()} == {"april"}
+    assert len(list(place.iterdir())) == 4, "a job may be about to make its stage"
+    StageFolders(place, Fixed(3601)).reap(ended)
+    assert [entry.read_text() for entry in place.iterdir()] == [str(folders["april"])]
+
+
+def test_a_memory_of_folders_that_cannot_be_written_fails_no_export(tmp_path: Path) -> None:
+    (tmp_path / "stages").touch()
+    said: list[object] = []
+    StageFolders(tmp_path / "stages").open({"folder": "/out"}, "uid-1", 1, said.append)
+    assert said == [{"end": True}]
+    StageFolders(tmp_path / "stages").reap(lambda _: ())
 
 
 @pytest.mark.parametrize(

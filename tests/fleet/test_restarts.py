@@ -30,11 +30,15 @@ def test_a_broker_that_is_killed_with_100_jobs_in_flight(rabbitmq_node: Node, fl
 
 
 def test_a_rolling_restart(rabbitmq_node: Node, fleet: Fleet) -> None:
-    """`stop_app` closes connections with 320: the log says so, every run's message comes home, and nothing starts again."""
+    """
+    `stop_app` closes connections with 320: the log says so, every run's message comes home, and nothing starts again.
+
+    With one delay for both, each worker process could get the message of the other one's run again and again, in step.
+    """
     jobs = [f"job-{number}" for number in range(4)]
     fleet.send_all({job: {"gate": "gate"} for job in jobs})
-    patient = {"times": {"defer_delay": 2.0, "adopt_window": 60.0}}
-    workers = [fleet.worker(LIGHT, concurrency=2, script=patient) for _ in range(2)]
+    patient = [{"times": {"defer_delay": delay, "adopt_window": 60.0}} for delay in (1.0, 5.0)]
+    workers = [fleet.worker(LIGHT, concurrency=2, script=script) for script in patient]
     fleet.notes("starts", 4)
     for turn in (1, 2):
         rabbitmq_node.ctl("stop_app")

@@ -140,7 +140,7 @@ EXPORT_POINTS = [
     ("before-link:data", 1),
     ("after-link:data", 1),
     ("before-link:manifest", 1),
-    ("after-link:manifest", 1),
+    ("after-link:manifest", 1),  # the stage is still there
     ("returning", 1),
 ]
 
@@ -157,8 +157,9 @@ def test_an_export_is_rolled_forward_not_computed_again(stage: Stage, where: str
         stage.reaches("exports", State.DONE)
     assert len(stage.lines("starts")) == 2, stage.logs()
     assert len(stage.lines("computed")) == computations, stage.logs()
-    files = sorted(path.name for path in (stage.folder / "out").iterdir() if path.is_file())
-    assert files == ["job.csv", "job.csv.manifest.json"]
+    files = sorted(path.name for path in (stage.folder / "out").iterdir())
+    assert files == ["job.csv", "job.csv.manifest.json"], "and no stage"
+    assert [path.read_text() for path in (stage.folder / "state" / "stages").iterdir()] == [str(stage.folder / "out")]
     assert verify(stage.folder / "out" / "job.csv").rows == 500
 
 

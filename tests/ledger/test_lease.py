@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, cast
 
 from steadyworker.clock import SystemClock, Times
-from steadyworker.ledger.base import Ledger, Renewal, Token
+from steadyworker.errors import LedgerUnavailable
+from steadyworker.ledger.base import JobId, Ledger, Renewal, Token
 from steadyworker.ledger.lease import Keeper
 from tests.conftest import Eventually
 
@@ -39,6 +40,9 @@ class Impatient:
         self.turns.append(self.clock.monotonic())
         self.keeper.hurry()
 
+    def cancelled(self, marks: Mapping[str, str]) -> None:
+        raise AssertionError(marks)
+
     def ledger_lost(self, cause: str) -> None:
         raise AssertionError(cause)
 
@@ -55,3 +59,77 @@ def test_whoever_hurries_all_the_time_gets_fifteen_turns_for_one(eventually: Eve
         keeper.end()
         thread.join()
     assert all(later - before >= 0.19 for before, later in zip(holder.turns, holder.turns[1:], strict=False))
+
+
+class Marking(Granting):
+    """A ledger with a cancel mark; it remembers what it is asked, and fails a look on demand."""
+
+    def __init__(self) -> None:
+        self.asked: list[Sequence[str]] = []
+        self.calls: list[str] = []
+        self.fail_next = False
+
+    def renew(self, tokens: Sequence[Token]) -> Sequence[Renewal]:
+        self.calls.append("renew")
+        return super().renew(tokens)
+
+    def cancel_marks(self, uids: Sequence[str]) -> Mapping[str, str]:
+        self.asked.append(uids)
+        if self.fail_next:
+            self.fail_next = False
+            self.calls.append("failed look")
+            raise LedgerUnavailable("no answer")
+        self.calls.append("look")
+        return {"u-1": "wrong month"}
+
+
+class Running:
+    """A holder with a run of each of these jobs."""
+
+    def __init__(self, *uids: str) -> None:
+        self.uids = uids
+        self.marks: list[Mapping[str, str]] = []
+
+    def tokens(self) -> Sequence[Token]:
+        return [Token(JobId("shop", "exports", uid), uid, 1, "me") for uid in self.uids]
+
+    def renewed(self, began: float, answers: Sequence[tuple[Token, Renewal]]) -> None:
+        pass
+
+    def cancelled(self, marks: Mapping[str, str]) -> None:
+        self.marks.append(marks)
+
+    def ledger_lost(self, cause: str) -> None:
+        raise AssertionError(cause)
+
+
+def keeper_of(ledger: Marking, *holders: Running, times: Times) -> Keeper:
+    return Keeper(cast(Ledger, ledger), "me", "host", [], holders, SystemClock(), times)
+
+
+def test_one_query_reads_the_marks_of_all_that_runs_here_and_none_while_nothing_runs() -> None:
+    ledger, first, second, idle = Marking(), Running("u-1", "u-2"), Running("u-3"), Running()
+    keeper_of(ledger, first, idle, second, times=Times()).look()
+    assert ledger.asked == [["u-1", "u-2", "u-3"]]
+    assert first.marks == second.marks == [{"u-1": "wrong month"}]
+    keeper_of(ledger, idle, times=Times()).look()
+    assert len(ledger.asked) == 1
+
+
+def test_marks_are_read_between_renewals_and_a_look_that_fails_brings_the_next_renewal(eventually: Eventually) -> None:
+    """At fifteen times the pace: a look every 0.13 s, a renewal every second."""
+    ledger, holder = Marking(), Running("u-1")
+    keeper = keeper_of(ledger, holder, times=Times().scaled(15))
+    thread = threading.Thread(target=keeper.run)
+    thread.start()
+    try:
+        eventually(lambda: ledger.calls.count("renew") >= 2)
+        ledger.fail_next = True
+        eventually(lambda: ledger.calls[-1] != "failed look" and "failed look" in ledger.calls)
+    finally:
+        keeper.end()
+        thread.join()
+    second = ledger.calls.index("renew", 1)
+    assert ledger.calls[:second] == ["renew"] + ["look"] * (second - 1)
+    assert second > 2
+    assert ledger.calls[ledger.calls.index("failed look") + 1] == "renew"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import fcntl
 import os
 import socket
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from threading import Event
@@ -78,10 +79,27 @@ def test_a_sweep_removes_the_free_and_keeps_the_held_and_the_needed(tmp_path: Pa
     lock = OwnerLock(tmp_path, held)
     OwnerLock(tmp_path, needed).release()
     OwnerLock(tmp_path, free).release()
-    sweep(tmp_path, lambda owner: owner == needed)
+    sweep(tmp_path, lambda _owners: [needed])
     assert set(tmp_path.iterdir()) == {lock_path(tmp_path, held), lock_path(tmp_path, needed)}
     lock.release()
-    sweep(tmp_path / "never made", lambda _owner: False)
+    sweep(tmp_path / "never made", lambda _owners: [])
+
+
+def test_a_sweep_asks_the_ledger_for_many_owners_at_once(tmp_path: Path) -> None:
+    """One question for each owner would keep the ledger from every claim."""
+    owners = {new_owner_id() for _ in range(450)}
+    for owner in owners:
+        OwnerLock(tmp_path, owner).release()
+    asked: list[Sequence[str]] = []
+
+    def holding(some: Sequence[str]) -> list[str]:
+        asked.append(some)
+        return []
+
+    sweep(tmp_path, holding)
+    assert [len(some) for some in asked] == [200, 200, 50]
+    assert {owner for some in asked for owner in some} == owners
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_a_sweep_never_takes_a_lock_from_one_that_is_being_made(tmp_path: Path) -> None:
@@ -90,7 +108,7 @@ def test_a_sweep_never_takes_a_lock_from_one_that_is_being_made(tmp_path: Path) 
 
     def sweep_on() -> None:
         while not stop.is_set():
-            sweep(tmp_path, lambda _owner: False)
+            sweep(tmp_path, lambda _owners: [])
 
     with ThreadPoolExecutor(1) as pool:
         sweeping = pool.submit(sweep_on)

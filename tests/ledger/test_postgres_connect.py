@@ -99,7 +99,7 @@ class TestAtTheFirstCall:
             nobody.bind(("127.0.0.1", 0))
             ledger = opened(f"postgresql://127.0.0.1:{nobody.getsockname()[1]}/db")
             for _ in range(3):
-                with pytest.raises(LedgerUnavailable, match="see that it runs"):
+                with pytest.raises(LedgerUnavailable, match="check that the server runs"):
                     ledger.read(JOB)
 
     def test_nobody_speaks(self, opened: Open) -> None:

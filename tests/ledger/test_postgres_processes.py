@@ -8,7 +8,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing
 from pathlib import Path
 
@@ -167,6 +167,9 @@ class Held:
     def renewed(self, began: float, answers: Sequence[tuple[Token, Renewal]]) -> None:
         self.granted += len([renewal for _, renewal in answers if renewal.granted])
 
+    def cancelled(self, marks: Mapping[str, str]) -> None:
+        pytest.fail(f"not cancelled, but {marks}")
+
     def ledger_lost(self, cause: str) -> None:
         pytest.fail(cause)
 
@@ -179,7 +182,7 @@ def test_two_hundred_owners_that_renew_cost_the_server_less_than_a_twentieth_of_
     eventually: Eventually,
 ) -> None:
     """
-    CPU time of all its processes for the renewals of 30 s, however late they are, at the clocks of use.
+    CPU time of all its processes for the renewals and the reads of cancel marks of 30 s, however late they are, at the clocks of use.
 
     A keeper each, with a run, on a connection of its own.
     """

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sqlite3
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -9,10 +11,12 @@ from msgspec.structs import replace
 
 from steadyworker.clock import Times
 from steadyworker.ledger.base import JobId, Ledger
+from steadyworker.ledger.owners import OwnerLock, lock_path, new_owner_id
+from steadyworker.ledger.sqlite import schema as sql
 from steadyworker.ledger.sqlite.ledger import SqliteLedger
 from steadyworker.testing.clock import FakeClock
 from steadyworker.testing.conformance import LedgerSuite
-from steadyworker.testing.conformance.ledger_fixtures import JOB, claimed
+from steadyworker.testing.conformance.ledger_fixtures import JOB, claimed, seen
 
 
 @pytest.fixture
@@ -53,6 +57,53 @@ def test_a_settlement_that_cannot_be_committed_holds_nobody_up(tmp_path: Path, c
     ledger.settled(token, known=True)
     (tmp_path / "ledger.db").rename(tmp_path / "elsewhere.db")
     ledger.close()
+
+
+def test_the_rows_of_dead_owners_are_found_by_an_index(tmp_path: Path, clock: FakeClock) -> None:
+    """A scan of a million rows would hold the ledger's lock for a tenth of a second, for each owner."""
+    with closing(SqliteLedger(tmp_path / "ledger.db", clock=clock, times=Times())) as ledger:
+        ledger.ledger_id()
+    with closing(sqlite3.connect(tmp_path / "ledger.db")) as db:
+        plan = [str(step[-1]) for step in db.execute(f"EXPLAIN QUERY PLAN {sql.HOLDING}", {"owners": "[]"})]
+    assert any("USING COVERING INDEX jobs_held (owner=?)" in step for step in plan)
+    assert not any(step.startswith("SCAN jobs") for step in plan)
+
+
+def test_a_purge_removes_the_locks_of_dead_owners_that_hold_no_job(tmp_path: Path, clock: FakeClock) -> None:
+    with closing(SqliteLedger(tmp_path / "ledger.db", clock=clock, times=Times())) as ledger:
+        needed, free = new_owner_id(), new_owner_id()
+        claimed(ledger, owner=needed)
+        for owner in (needed, free):
+            OwnerLock(ledger.owners_dir, owner).release()
+        ledger.purge()
+        assert list(ledger.owners_dir.iterdir()) == [lock_path(ledger.owners_dir, needed)]
+
+
+def test_an_owner_that_ends_in_good_order_removes_its_lock_unless_it_still_holds_a_job(
+    tmp_path: Path, clock: FakeClock
+) -> None:
+    with closing(SqliteLedger(tmp_path / "ledger.db", clock=clock, times=Times())) as ledger:
+        holding, idle = new_owner_id(), new_owner_id()
+        claimed(ledger, owner=holding)
+        for owner in (holding, idle):
+            lock = OwnerLock(ledger.owners_dir, owner)
+            ledger.unregister(owner)
+            lock.release()
+        assert list(ledger.owners_dir.iterdir()) == [lock_path(ledger.owners_dir, holding)]
+
+
+def test_the_file_shrinks_when_old_rows_are_purged(tmp_path: Path, clock: FakeClock) -> None:
+    path = tmp_path / "ledger.db"
+    with closing(SqliteLedger(path, clock=clock, times=Times())) as ledger:
+        for number in range(400):
+            token = claimed(ledger, replace(JOB, key=f"old-{number}")).token
+            ledger.checkpoint(token, b"x" * 60_000)
+            ledger.done(token)
+        kept = claimed(ledger)
+        clock.advance(15 * 86_400)
+        assert ledger.purge() == 400
+        assert seen(ledger).uid == kept.uid
+    assert path.stat().st_size < 10 << 20, "of 24 MB"
 
 
 def settled(ledger: Ledger, job: JobId) -> str:

@@ -17,6 +17,7 @@ import pytest
 from steadyworker.clock import Times
 from steadyworker.errors import ConfigError, LedgerUnavailable
 from steadyworker.ledger.base import Claimed, JobId, Moving, Row, Verdict
+from steadyworker.ledger.owners import OwnerLock, new_owner_id
 from steadyworker.ledger.sqlite.ledger import SqliteLedger
 from steadyworker.outcome import Counters
 from steadyworker.system import mounts
@@ -79,7 +80,7 @@ class TestAtTheFirstCall:
         with closing(sqlite3.connect(path)) as db, db:
             db.execute("UPDATE meta SET schema = ?", [schema])
         self.refused(
-            path, f"schema 3 at {path}, got {schema}: finish its jobs with the version of SteadyWorker that made it"
+            path, f"schema 5 at {path}, got {schema}: finish its jobs with the version of SteadyWorker that made it"
         )
 
     def test_a_damaged_ledger(self, path: Path) -> None:
@@ -136,6 +137,19 @@ class TestInUse:
         away.rename(path)
         assert ledger.renew([row.token])[0].granted
         assert ledger.read(JOB) == row
+
+    def test_removed_while_a_worker_process_runs_it_is_made_again_by_no_other(self, path: Path) -> None:
+        """A second ledger at the path would know no job: a cancel would reach none, and every key would be new."""
+        with closing(opened(path)) as ledger:
+            ledger.ledger_id()
+            lock = OwnerLock(ledger.owners_dir, new_owner_id())
+            path.unlink()
+            with closing(opened(path)) as second, pytest.raises(ConfigError, match=r"was removed.*put it back"):
+                second.ledger_id()
+            assert not path.exists()
+            lock.release()
+        with closing(opened(path)) as third:
+            assert third.ledger_id(), "no worker process is left: an empty one may begin"
 
     def test_replaced_by_an_empty_file(self, path: Path, ledger: SqliteLedger) -> None:
         """The record is lost: what was claimed in it is refused, and new fences are above the old."""
@@ -223,7 +237,7 @@ class TestInUse:
         connection = ledger._file._connection
         assert connection is not None
         connection.set_trace_callback(sent.append)
-        assert ledger.may_commit(row.token)
+        assert ledger.may_commit(row.token).granted
         assert ledger.renew([row.token])[0].granted
         levels = [said.split("= ")[-1] if "PRAGMA" in said else said.split()[0] for said in sent]
         assert levels == ["full", "UPDATE", "normal", "BEGIN", "UPDATE", "COMMIT"]

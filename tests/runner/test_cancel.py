@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from contextlib import suppress
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from steadyworker.delivery import REASON
-from steadyworker.events import JobStarted
+from steadyworker.errors import Interrupt
+from steadyworker.events import Fenced, JobStarted
+from steadyworker.exports import RowExport
 from steadyworker.ledger.base import JobId, State
 from steadyworker.testing.harness import Harness
 from steadyworker.testing.plugin import MakeHarness
@@ -56,7 +59,7 @@ def test_a_job_that_waits_for_its_retry_is_not_run_again(harness: MakeHarness) -
     [lambda job: job.check(), lambda job: job.progress(), lambda job: job.checkpoint(2)],
     ids=["check", "progress", "checkpoint"],
 )
-def test_a_run_under_way_hears_of_it_within_15_seconds(harness: MakeHarness, hears: Any) -> None:
+def test_a_run_under_way_hears_of_it_within_2_seconds(harness: MakeHarness, hears: Any) -> None:
     obedient = Obedient(hears=hears)
     exports = worker(saves(1, obedient))
     h = harness(exports)
@@ -64,7 +67,7 @@ def test_a_run_under_way_hears_of_it_within_15_seconds(harness: MakeHarness, hea
     h.wait(key, until=obedient.begun.is_set)
 
     assert cancel(h, key) is State.RUNNING
-    h.advance(15)
+    h.advance(2)
 
     assert died_cancelled(h, key)
     assert obedient.reasons == ["cancelled"]
@@ -103,6 +106,36 @@ def test_a_run_that_is_done_before_it_hears_is_done(harness: MakeHarness) -> Non
     assert row is not None
     assert row.state is State.DONE
     assert h.dead == []
+
+
+def test_an_accepted_cancel_stops_the_commit_of_an_export(harness: MakeHarness, tmp_path: Path) -> None:
+    """No time passes between the cancel and the commit, so that only the ledger can stop it."""
+    gate, out, reasons = Gate(), tmp_path / "out" / "payments.csv", []
+
+    def exports_then(job: Any) -> None:
+        def rows(_start: int) -> list[tuple[int]]:
+            gate(job)
+            return [(1,)]
+
+        try:
+            job.export(RowExport(rows, columns=("id",)), to=out)
+        except Interrupt as interrupt:
+            reasons.append(interrupt.reason)
+            raise
+
+    exports = worker(saves(1, exports_then))
+    h = harness(exports)
+    key = h.send(exports, {})
+    h.wait(key, until="checkpoint")
+
+    assert cancel(h, key) is State.RUNNING
+    gate.open()
+
+    assert died_cancelled(h, key)
+    assert reasons == ["cancelled"]
+    assert h.starts(key) == 1
+    assert list(out.parent.iterdir()) == [], "neither the file nor a stage"
+    assert events(h, key, Fenced) == []
 
 
 @pytest.mark.parametrize("deed", [nothing, raises(KeyError("never"))], ids=["done", "dead"])

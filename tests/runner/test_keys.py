@@ -10,7 +10,7 @@ from steadyworker.adapter import QueueSpec
 from steadyworker.deadletters import DeadLetterQueue
 from steadyworker.delivery import HOP, KEY, REASON, ROUND, OutgoingMessage, Target
 from steadyworker.errors import Reject, Snooze
-from steadyworker.events import DuplicateAcked, JobSettled
+from steadyworker.events import DeliveryRejected, DuplicateAcked, JobSettled
 from steadyworker.ledger.base import JobId, Row, State
 from steadyworker.testing.harness import Harness
 from steadyworker.testing.plugin import MakeHarness
@@ -133,6 +133,31 @@ def test_the_same_key_with_another_body_is_a_conflict_and_leaves_the_job_alone(h
     (letter,) = h.dead
     assert (letter.headers[REASON], letter.body) == ("key-conflict", b'{"merchant":"m-2"}')
     assert h.starts(key) == 1
+    assert row.conflicts == 1
+    assert [(event.reason, event.fence) for event in events(h, key, DeliveryRejected)] == [("key-conflict", row.fence)]
+
+
+@pytest.mark.parametrize(
+    ("headers", "key", "reason"),
+    [
+        ({"sw-job-key": "k", "sw-hop": "far"}, "k", "bad-header: sw-hop: "),
+        ({}, "", "no-key: "),
+    ],
+)
+def test_a_message_that_becomes_a_dead_letter_without_a_run_is_an_event_and_an_error_line(
+    harness: MakeHarness, caplog: pytest.LogCaptureFixture, headers: dict[str, str], key: str, reason: str
+) -> None:
+    h = harness(worker(nothing, unkeyed="reject"))
+
+    publish(h, b"{}", None, **headers)
+    all_settled(h)
+
+    (letter,) = h.dead
+    (event,) = [event for event in h.events if isinstance(event, DeliveryRejected)]
+    assert (event.key, event.queue, event.fence) == (key, "exports", 0)
+    assert event.reason == letter.headers[REASON]
+    assert event.reason.startswith(reason)
+    assert [line.levelname for line in caplog.records if "delivery_rejected" in line.getMessage()] == ["ERROR"]
 
 
 @pytest.mark.parametrize("when", ["before", "during", "between two attempts", "after"])

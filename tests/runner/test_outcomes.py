@@ -25,6 +25,10 @@ def generates(job: Any) -> Any:
     yield "never"
 
 
+async def generates_async(job: Any) -> Any:
+    yield "never"
+
+
 def awaits(job: Any) -> object:
     return asyncio.sleep(0)
 
@@ -33,6 +37,14 @@ ROWS: list[Any] = [
     pytest.param(nothing, "done", "ack", "", (0, 0), id="returns"),
     pytest.param(lambda job: 42, "done", "ack", "", (0, 0), id="returns a value"),
     pytest.param(generates, "failed", "later", "nothing ran: ", (1, 5), id="returns a generator"),
+    pytest.param(
+        generates_async,
+        "failed",
+        "later",
+        "nothing ran: handle returned an async_",
+        (1, 5),
+        id="returns an async generator",
+    ),
     pytest.param(awaits, "failed", "later", "nothing ran: ", (1, 5), id="returns an awaitable"),
     pytest.param(raises(Retry("busy", delay=7)), "failed", "later", "busy", (1, 7), id="Retry(delay)"),
     pytest.param(raises(Retry(delay=timedelta(hours=1))), "failed", "later", "Retry", (1, 3600), id="Retry(timedelta)"),

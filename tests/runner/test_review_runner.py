@@ -21,7 +21,7 @@ from steadyworker.ledger.base import Claimed, JobId, Ledger, Moving, State, Toke
 from steadyworker.ledger.memory import MemoryLedger
 from steadyworker.lifecycle import Stage
 from steadyworker.link import Task
-from steadyworker.outcome import Counters, Done, Failed, Interrupted, Outcome
+from steadyworker.outcome import Counters, Crashed, Done, Failed, Interrupted, Outcome
 from steadyworker.retry import RetryPolicy
 from steadyworker.runner.runner import Runner, RunnerEvent
 from steadyworker.runner.state import Deps, LedgerLost, Renewed, Staged
@@ -37,7 +37,8 @@ NAMESPACE = "review"
 class PlayedSlot:
     """A slot that is as warm as the test says, and ends its run when told to."""
 
-    stuck = False
+    stuck = broken = False
+    last_turn = None
 
     def __init__(self, id: int) -> None:
         self.id = id
@@ -237,6 +238,21 @@ def test_what_is_held_is_asked_for_again_once_in_thirty_seconds_however_much_the
 
     assert len(bench.runner.state.held) == 3
     assert len(bench.runner.timers._heap) <= waiting
+
+
+def test_an_end_that_a_slot_says_twice_is_settled_once() -> None:
+    """A slot whose thread fails just after it has sent the end of a run sends it again."""
+    bench = Bench()
+    delivery = bench.deliver("k")
+    task = bench.slots[0].task
+    assert task is not None
+    bench.line.cut()  # the settlement waits, so that the run is still known
+    bench.say(Ended(0, task.fence, Done()), Ended(0, task.fence, Crashed("the slot's thread failed")))
+    bench.line.mend()
+    bench.tick(30)
+    bench.say(Renewed(bench.clock.boottime(), []))
+    assert bench.adapter.settled == [(delivery.id, Settle.ACK)]
+    assert bench.state("k") is State.DONE
 
 
 # --- what must not end the process ------------------------------------------------------------------------------------

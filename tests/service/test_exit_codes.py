@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import os
 import sqlite3
+import subprocess
+import sys
 from contextlib import closing
+from pathlib import Path
 
 from steadyworker.ledger.base import State
 from tests.support.stage import Stage
@@ -50,6 +54,23 @@ def test_78_for_a_setting_that_makes_no_sense(stage: Stage) -> None:
     assert "STEADYWORKER_STOP_WITHIN" in process.log.read_text()
 
 
+def test_a_program_that_ends_with_run_has_the_exit_code_without_sys_exit(tmp_path: Path) -> None:
+    (tmp_path / "jobs.py").write_text(
+        "from steadyworker import Worker\n"
+        "class Exports(Worker[bytes]):\n"
+        "    queue, time_limit = 'exports', 60\n"
+        "    def handle(self, job): pass\n"
+    )
+
+    def ended(settings: str) -> int:
+        program = f"from steadyworker import run; from jobs import Exports; run(Exports, {settings})"
+        environ = {**os.environ, "STEADYWORKER_STATE_DIR": str(tmp_path / "state")}
+        return subprocess.run([sys.executable, "-c", program], cwd=tmp_path, env=environ, check=False).returncode
+
+    assert ended("stop_within='soon'") == 78
+    assert ended("idle_exit=0.1") == 0
+
+
 def test_78_for_two_workers_on_one_queue(stage: Stage) -> None:
     process = stage.command("run", STEPS, f"{JOBS}:Twin")
     process.ended(78)
@@ -68,7 +89,7 @@ def test_78_for_a_namespace_of_another_broker(stage: Stage) -> None:
     stage.command("run", STEPS, "--namespace", "shop", "--idle-exit", "0.1").ended(0)
     process = stage.command("run", STEPS, "--namespace", "shop", broker=f"sqlite:{stage.folder / 'another.db'}")
     process.ended(78)
-    assert "on which namespace 'shop' and queue" in process.log.read_text()
+    assert "to which namespace 'shop' and queue" in process.log.read_text()
 
 
 def test_70_when_a_thread_does_not_end(stage: Stage) -> None:

@@ -28,7 +28,7 @@ def test_a_stuck_part_makes_it_quiet_until_it_turns_again(tmp_path: Any) -> None
     made._heed([])
     assert made.stage.name == "RUNNING"
     made._heed([])
-    assert made.reasons == ["stuck: runner of exports", "every part turns again"]
+    assert made.reasons == ["stuck: runner of exports", "no thread is stuck any more"]
 
 
 def test_a_person_s_quiet_is_not_ended_by_a_part_s_recovery(tmp_path: Any) -> None:

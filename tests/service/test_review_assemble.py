@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
+from typing import Any
 
 import pytest
 from msgspec.structs import replace
@@ -11,7 +12,11 @@ from msgspec.structs import replace
 from steadyworker import Job, Worker, config
 from steadyworker.errors import ConfigError
 from steadyworker.events import Adopted, Event
-from steadyworker.service.assemble import specs_of
+from steadyworker.exports.base import STAGES_SERVICE
+from steadyworker.exports.stage import STAGES, Target, new_stage
+from steadyworker.ledger.base import Claimed, JobId
+from steadyworker.outcome import Counters
+from steadyworker.service.assemble import assemble, plan, specs_of
 from steadyworker.telemetry.event_log import fan_out
 
 
@@ -20,6 +25,13 @@ def test_no_worker_at_all_is_refused(tmp_path: Path) -> None:
     options = config.load({"state_dir": tmp_path}, os.environ, tmp_path)
     with pytest.raises(ConfigError, match="Expected at least one Worker"):
         specs_of([], options)
+
+
+@pytest.mark.parametrize("given", ["app:First", object(), ["First"]])
+def test_what_is_no_worker_class_is_refused_in_words(tmp_path: Path, given: Any) -> None:
+    options = config.load({"state_dir": tmp_path}, os.environ, tmp_path)
+    with pytest.raises(ConfigError, match=r"Expected a Worker class, got .*: pass the class itself"):
+        specs_of([given], options)
 
 
 class First(Worker[dict[str, int]]):
@@ -46,6 +58,31 @@ def test_two_workers_on_one_queue_are_refused(tmp_path: Path) -> None:
     options = config.load({"state_dir": tmp_path}, os.environ, tmp_path)
     with pytest.raises(ConfigError, match=r"one Worker for each queue, got .*First and .*First for 'first'"):
         specs_of([First, type("First", (First,), {})], options)
+
+
+def test_a_purge_removes_the_stages_of_ended_jobs_in_every_folder_that_jobs_exported_to(tmp_path: Path) -> None:
+    """A run that was killed left its stage, and no job exports to its folder again."""
+    options = config.load({"state_dir": tmp_path / "state"}, os.environ, tmp_path)
+    assembly = assemble(plan([First], options))
+    try:
+        uids = {}
+        for key in ("ended", "running"):
+            row = assembly.ledger.claim(
+                Claimed(JobId("n", "first", key), None, assembly.owner, 0, b"x" * 32, Counters())
+            )
+            assert row is not None
+            uids[key] = row.uid
+            new_stage(Target.of(tmp_path / key / "report.csv"), row.uid, row.fence)
+            assembly.services[STAGES_SERVICE].open({"folder": str(tmp_path / key)}, row.uid, row.fence, lambda _: None)
+            if key == "ended":
+                assembly.ledger.done(row.token)
+        assembly.purge()
+        assert not (tmp_path / "ended" / STAGES).exists()
+        assert [path.name for path in (tmp_path / "running" / STAGES).iterdir()] == [uids["running"]]
+    finally:
+        for pool in assembly.pools:
+            pool.stop(5)
+        assembly.close()
 
 
 def test_a_listener_that_fails_twice_at_once_is_silenced_once() -> None:

@@ -4,16 +4,20 @@ from __future__ import annotations
 
 import os
 import threading
+from collections.abc import Callable
+from itertools import pairwise
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
 
 from steadyworker import config
-from steadyworker.clock import SystemClock
+from steadyworker.clock import SystemClock, Times
+from steadyworker.lifecycle import Stage
 from steadyworker.runner.consumer_audit import AuditResult, AuditThread
 from steadyworker.service.assemble import Assembly
 from steadyworker.service.monitor import Monitor
 from steadyworker.service.service import Service
+from steadyworker.testing.clock import FakeClock
 
 
 class HastyClock(SystemClock):
@@ -73,25 +77,88 @@ class IdleKeeper:
 def test_a_runner_whose_thread_has_died_is_not_waited_for_until_the_end_of_a_long_stop(tmp_path: Path) -> None:
     """Nobody hears its jobs any more, and their leases would be renewed for hours."""
     clock, runner = HastyClock(), DeadRunner()
-    options = config.load({"state_dir": tmp_path, "stop_within": 7200}, os.environ, tmp_path)
-    assembly = SimpleNamespace(
-        runners=[runner],
-        keeper=IdleKeeper(),
-        audit_thread=AuditThread({}),
-        services={},
-        pools=[],
-        owner="me",
-        ledger=SimpleNamespace(url="memory:"),
-        close=lambda: None,
-        purge=lambda: None,
-    )
-    monitor = SimpleNamespace(
-        **dict.fromkeys(("open", "wait", "waits", "begin", "look", "end"), lambda *_: None), stuck=()
-    )
 
-    service = Service(options, clock, lambda: cast(Assembly, assembly), cast(Monitor, monitor))
+    service, _ = service_of(tmp_path, clock, [runner])
 
     assert service.run() == 70
     assert service.reasons[0] == "a thread of the worker process has died"
     assert runner.stopped
     assert clock.now < 60
+
+
+def test_the_ledger_is_purged_soon_after_the_start_and_then_every_hour(tmp_path: Path) -> None:
+    """A worker process that lives for seconds purges too: else rows and lock files pile up where only such ones run."""
+    clock, purged = HastyClock(), list[float]()
+    service, assembly = service_of(tmp_path, clock, [], purge=lambda: purged.append(clock.now))
+
+    for _ in range(210):  # minutes
+        clock.now += 60
+        service._look(assembly)
+        for thread in threading.enumerate():
+            if thread.name == "purge":
+                thread.join()
+
+    assert len(purged) == 4
+    assert purged[0] < 70
+    assert all(3600 <= later - earlier < 3670 for earlier, later in pairwise(purged))
+
+
+def service_of(
+    tmp_path: Path, clock: HastyClock, runners: list[Any], purge: Callable[[], None] = lambda: None
+) -> tuple[Service, Assembly]:
+    options = config.load({"state_dir": tmp_path, "stop_within": 7200}, os.environ, tmp_path)
+    parts = SimpleNamespace(
+        runners=runners,
+        keeper=IdleKeeper(),
+        audit_thread=AuditThread({}),
+        services={},
+        pools=[],
+        owner="me",
+        guard=SimpleNamespace(check=lambda: None),
+        ledger=SimpleNamespace(url="memory:"),
+        close=lambda: None,
+        purge=purge,
+    )
+    monitor = SimpleNamespace(
+        **dict.fromkeys(("open", "wait", "waits", "begin", "look", "end"), lambda *_: None), stuck=()
+    )
+    assembly = cast(Assembly, parts)
+    return Service(options, clock, lambda: assembly, cast(Monitor, monitor)), assembly
+
+
+class LivingRunner(DeadRunner):
+    """A runner whose thread lives until its end, with one slot."""
+
+    def __init__(self, slot: SimpleNamespace) -> None:
+        super().__init__()
+        self.deps = SimpleNamespace(spec=SimpleNamespace(queue="exports"), slots=[slot], adapter=self)
+        self._ended = threading.Event()
+
+    def run(self) -> None:
+        self._ended.wait()
+
+    def end(self) -> None:
+        self._ended.set()
+
+
+def test_a_slot_whose_thread_has_died_ends_the_worker_process_with_70(tmp_path: Path) -> None:
+    """It could not even say that it is unready."""
+    slot = SimpleNamespace(broken=True, stuck=False, close=lambda _within: None)
+    service, _ = service_of(tmp_path, HastyClock(), [LivingRunner(slot)])
+    assert service.run() == 70
+    assert service.reasons[0] == "a thread of the worker process has died"
+
+
+def test_a_slot_whose_thread_hangs_fails_livez(tmp_path: Path) -> None:
+    clock = FakeClock()
+    slot = SimpleNamespace(id=3, last_turn=clock.monotonic())
+    runner = LivingRunner(cast(Any, slot))
+    runner.last_turn = None  # type: ignore[attr-defined]
+    assembly = SimpleNamespace(runners=[runner], keeper=SimpleNamespace(last_turn=clock.monotonic()))
+    monitor = Monitor(clock, Times().scaled(0.001), None, {})
+    monitor.begin(cast(Assembly, assembly))
+    for _ in range(31):
+        assert monitor.snapshot().unlive == ()
+        clock.advance(1)
+        monitor.look(cast(Assembly, assembly), Stage.RUNNING)
+    assert monitor.snapshot().unlive == ("stuck: slot 3 of exports",)

@@ -101,6 +101,21 @@ def test_a_process_group_that_is_signalled_as_one_loses_no_job(stage: Stage) -> 
     assert stage.reaches("steps", State.DONE).counters == Counters()
 
 
+def test_a_pause_and_its_end_for_the_whole_service_kill_no_job(stage: Stage) -> None:
+    """What `systemctl kill --signal=SIGUSR1` does: it signals every process of the unit."""
+    process = mid_job(stage, payload={"gate": "gate"})
+    process.signal_all(signal.SIGUSR1)
+    process.says("stage_changed", stage="quiet")
+    process.signal_all(signal.SIGUSR2)
+    process.says("stage_changed", stage="running")
+    stage.open()
+    assert stage.reaches("steps", State.DONE).counters == Counters()
+    assert stage.lines("starts") == ["job 1 0"]
+    assert "most recent call first" not in process.said()
+    process.terminate()
+    process.ended(0)
+
+
 def test_a_retry_is_handed_over_before_the_process_ends(stage: Stage) -> None:
     """The signal comes while the copy cannot be published: somebody has locked the broker's file."""
     process = mid_job(stage, payload={"gate": "gate", "steps": 1, "fail": 1})

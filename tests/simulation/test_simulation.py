@@ -59,7 +59,7 @@ def test_every_guarantee_holds_on_sqlite(chunk: int, tmp_path: Path) -> None:
                 file.unlink()
 
 
-@pytest.mark.long
+@pytest.mark.timeout(600)
 @pytest.mark.parametrize("adoption", [True, False])
 def test_what_happens_to_a_connection_starts_nothing(adoption: bool) -> None:
     """Cuts, redeliveries, lost acks and lost confirms alone: each start has its own outcome, and no run is ever dropped."""
@@ -141,6 +141,13 @@ def the_retry_keeps_the_hop() -> Any:
     return replaced(planning, "message_for", message_for)
 
 
+def a_cancelled_job_may_commit() -> Any:
+    def may_commit(self: MemoryLedger, token: Any) -> Any:
+        return self.renew([token])[0]
+
+    return replaced(MemoryLedger, "may_commit", may_commit)
+
+
 @pytest.mark.parametrize(
     ("mutant", "caught_within"),
     [
@@ -149,6 +156,7 @@ def the_retry_keeps_the_hop() -> Any:
         (my_name_without_my_run_means_wait, 4_000),
         (moved_is_written_before_the_confirm, 1_000),
         (the_retry_keeps_the_hop, 200),
+        (a_cancelled_job_may_commit, 2_000),
     ],
 )
 def test_the_simulation_catches_the_mutant(mutant: Callable[[], Any], caught_within: int) -> None:

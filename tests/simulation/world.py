@@ -89,7 +89,8 @@ class SimSlot:
     """A slot whose job takes a step when the world says so."""
 
     id = 0
-    stuck = False
+    stuck = broken = False
+    last_turn = None
 
     def __init__(self, world: World) -> None:
         self._world = world
@@ -129,7 +130,8 @@ class SimSlot:
             self._end(Interrupted())
         elif rng.random() < 0.4:
             self._asking, self._asked = True, self._asked + 1
-            self._sink(Asked(0, task.fence, self._asked, "checkpoint", b"%d" % self._asked))
+            what = rng.choice(("checkpoint", "may_commit"))
+            self._sink(Asked(0, task.fence, self._asked, what, b"%d" % self._asked))
         else:
             self._end(self._world.outcome())
 
@@ -141,6 +143,7 @@ class SimSlot:
 
     def reply(self, fence: int, id: int, answer: Any, *, refused: Any = None, end: bool = True) -> None:
         self._asking = False
+        self._reason = self._reason or refused
 
     def interrupt(self, fence: int, reason: str, *, hard: bool) -> None:
         if self.task is not None and self.task.fence == fence:
@@ -258,7 +261,7 @@ class SimWorker:
         )
         self.runner = Runner(deps)
         self.keeper = Keeper(cast(Ledger, self.ledger), self.owner, "host", [QUEUE], [self.runner], world.clock, TIMES)
-        self.next_turn = 0.0
+        self.next_turn = self.next_look = 0.0
         self.runner.start()
 
     def steps(self) -> list[Callable[[], None]]:
@@ -272,6 +275,8 @@ class SimWorker:
             possible.append(self._one_slot_step)
         if self.world.clock.monotonic() >= self.next_turn:
             possible.append(self._keep)
+        if self.world.clock.monotonic() >= self.next_look and self.runner.tokens() and not self.keeper.away:
+            possible.append(self._look)
         if (due := self.runner.timers.next_in()) is not None and due == 0.0:
             possible.append(self.runner.tick)
         return possible
@@ -291,6 +296,10 @@ class SimWorker:
     def _keep(self) -> None:
         self.keeper.turn()
         self.next_turn = self.world.clock.monotonic() + (1.0 if self.keeper.away else TIMES.renew)
+
+    def _look(self) -> None:
+        self.keeper.look()
+        self.next_look = self.world.clock.monotonic() + TIMES.cancel_look
 
 
 class World:
@@ -361,10 +370,10 @@ class World:
             if answer.fence <= self.granted:
                 raise Violation(f"fence {answer.fence} was given although {self.granted} was given before")
             self.granted = answer.fence
-        elif name in ("checkpoint", "export_state", "done", "interrupted", "moving", "moved", "may_commit") and answer:
-            token: Token = arguments[0]
-            if token.fence != self.granted:
-                raise Violation(f"{name} was accepted under fence {token.fence}; the latest is {self.granted}")
+        elif name == "may_commit" and answer.granted:
+            self._permitted(arguments[0])
+        elif name in ("checkpoint", "export_state", "done", "interrupted", "moving", "moved") and answer:
+            self._current(name, arguments[0])
             if name == "moving":
                 verdict: Verdict = arguments[1]
                 self.accepted.append(verdict.target.value)
@@ -376,6 +385,16 @@ class World:
                 row = self.ledger.read(self.id)
                 if row is not None and row.state is State.DEAD:
                     self.final.append("dead")
+
+    def _permitted(self, token: Token) -> None:
+        self._current("may_commit", token)
+        row = self.ledger.read(self.id)
+        if row is None or row.cancel_reason is not None:
+            raise Violation("a cancelled job was permitted to commit")
+
+    def _current(self, name: str, token: Token) -> None:
+        if token.fence != self.granted:
+            raise Violation(f"{name} was accepted under fence {token.fence}; the latest is {self.granted}")
 
     def perhaps_struck(self, worker: SimWorker) -> None:
         """This worker process may die here, or freeze while the world goes on."""

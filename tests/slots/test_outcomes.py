@@ -26,6 +26,7 @@ TABLE: dict[str, Outcome] = {
     "snooze": Snoozed(30),
     "unwelcome": Rejected("Unwelcome: of this kind", f"{HERE}.Unwelcome"),
     "target_exists": Rejected("target exists: out.csv", "steadyworker.errors.TargetExists"),
+    "export_rejected": Rejected("Expected plain files, got a Delta table", "steadyworker.errors.ExportRejected"),
     "system_exit": Failed("SystemExit: 3", "SystemExit"),
     "keyboard_interrupt": Failed("KeyboardInterrupt", "KeyboardInterrupt"),
     "generator_exit": Failed("GeneratorExit", "GeneratorExit"),

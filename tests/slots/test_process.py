@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import subprocess
@@ -202,6 +203,16 @@ def test_stop_signals_from_others_do_nothing_until_the_run_has_to_end(rig: MakeR
     assert slot.next(Ended).outcome == Interrupted()
 
 
+def test_what_a_job_does_to_signals_ends_with_it(rig: MakeRig, capfd: pytest.CaptureFixture[str]) -> None:
+    slot = rig().start()
+    assert slot.ended("leave_signals").outcome == Done()
+    assert slot.ended("find_signals").outcome == Done()
+    assert "most recent call first" in capfd.readouterr().err
+    fence = slot.begun("sleep")
+    slot.slot.interrupt(fence, "shutdown", hard=True)
+    assert slot.next(Ended).outcome == Interrupted()
+
+
 def test_after_stopping_a_death_by_signal_is_interrupted_and_an_exit_is_not(rig: MakeRig) -> None:
     slot = rig().start()
     slot.slot.stopping()
@@ -303,6 +314,18 @@ def test_close_tears_down_and_by_force_when_it_must(rig: MakeRig, tmp_path: Path
     assert not (tmp_path / "other").exists()
 
 
+def test_a_thread_that_a_job_has_left_behind_is_named_and_does_not_delay_a_stop(
+    rig: MakeRig, capfd: pytest.CaptureFixture[str]
+) -> None:
+    slot = rig().start()
+    assert slot.ended("leave_threads").outcome == Done()
+    began = time.monotonic()
+    slot.slot.close(20)
+    assert time.monotonic() - began < 10
+    (line,) = [line for line in capfd.readouterr().err.splitlines() if "threads_left_behind" in line]
+    assert json.loads(line)["threads"] == ["the users own"]
+
+
 def test_close_is_safe_before_start_and_while_warming(rig: MakeRig) -> None:
     rig().slot.close(1)
     warming = rig()
@@ -310,6 +333,14 @@ def test_close_is_safe_before_start_and_while_warming(rig: MakeRig) -> None:
     warming.slot.close(SOON)
     warming.slot.start(warming.said.put)
     assert warming.said.empty()
+
+
+def test_a_path_of_any_type_and_encoding_is_no_obstacle_to_a_child(
+    rig: MakeRig, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """A user's program has put them on `sys.path`; Python itself ignores what is no text."""
+    monkeypatch.setattr(sys, "path", [tmp_path, os.fsdecode(b"/caf\xe9"), b"/bytes", 17, None, *sys.path])
+    assert rig().start().ended().outcome == Done()
 
 
 @pytest.mark.long

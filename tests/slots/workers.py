@@ -9,12 +9,14 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 from steadyworker import Interrupt, Job, Reject, Retry, RetryPolicy, Snooze, Worker
-from steadyworker.errors import TargetExists
+from steadyworker.errors import ExportRejected, TargetExists
 
 Asked = dict[str, Any]
 
@@ -70,6 +72,9 @@ class Modes(Worker[Asked, int]):
 
     def target_exists(self, job: Job[Asked, int]) -> None:
         raise TargetExists("target exists: out.csv")
+
+    def export_rejected(self, job: Job[Asked, int]) -> None:
+        raise ExportRejected("Expected plain files, got a Delta table")
 
     def system_exit(self, job: Job[Asked, int]) -> None:
         sys.exit(3)
@@ -173,13 +178,12 @@ class Modes(Worker[Asked, int]):
         os.kill(os.getpid(), signal.SIGKILL)
 
     def eat_memory(self, job: Job[Asked, int]) -> None:
-        eaten = []
-        while True:
-            eaten.append(b"x" * (4 << 20))
-            time.sleep(0.002)
+        eaten = b"x" * (512 << 20)
+        time.sleep(60)
+        del eaten
 
     def eat_memory_in_a_grandchild(self, job: Job[Asked, int]) -> None:
-        eat = "x = []\nimport time\nwhile True: x.append(b'x' * (4 << 20)); time.sleep(0.002)"
+        eat = "x = b'x' * (512 << 20); import time; time.sleep(60)"
         subprocess.run([sys.executable, "-c", eat], check=True)
 
     def fork_and_return(self, job: Job[Asked, int]) -> None:
@@ -244,6 +248,38 @@ class Modes(Worker[Asked, int]):
             assert signal.getsignal(stop) not in {signal.SIG_IGN, signal.SIG_DFL}
             os.kill(os.getpid(), stop)
         assert not signal.pthread_sigmask(signal.SIG_BLOCK, ())
+
+    def leave_signals(self, job: Job[Asked, int]) -> None:
+        """Changes all that a process can change about signals, and does not tidy up."""
+        for number in (signal.SIGTERM, signal.SIGCHLD):
+            signal.signal(number, signal.SIG_IGN)
+        for number in (signal.SIGALRM, signal.SIGQUIT):
+            signal.signal(number, lambda *_: sys.exit(9))
+        signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+        signal.setitimer(signal.ITIMER_REAL, 0.1)
+
+    def find_signals(self, job: Job[Asked, int]) -> None:
+        time.sleep(0.2)  # longer than the other's timer
+        assert signal.getsignal(signal.SIGTERM) not in {signal.SIG_IGN, signal.SIG_DFL}
+        assert subprocess.run(["false"], check=False).returncode == 1
+        assert signal.getsignal(signal.SIGALRM) is signal.SIG_DFL
+        assert not signal.pthread_sigmask(signal.SIG_BLOCK, ())
+        os.kill(os.getpid(), signal.SIGQUIT)  # writes the stacks
+
+    def leave_daemons(self, job: Job[Asked, int]) -> None:
+        """Two that have left the session: a copy of this process, and a program that was started in C."""
+        if (copy := os.fork()) == 0:
+            os.setsid()
+            if os.fork() == 0:
+                time.sleep(60)
+            os._exit(0)
+        os.waitpid(copy, 0)
+        os.system("setsid sleep 60 &")
+
+    def leave_threads(self, job: Job[Asked, int]) -> None:
+        """One that Python waits for; and a pool without work, which ends by itself."""
+        ThreadPoolExecutor(1).submit(abs, -1).result()
+        threading.Thread(target=time.sleep, args=(60,), name="the users own").start()
 
     def log_line(self, job: Job[Asked, int]) -> None:
         job.log.info("hello", merchant="m-17")

@@ -29,13 +29,14 @@ from pathlib import Path
 from typing import Any
 from unittest.mock import patch
 
-from steadyworker import config, run
+from steadyworker import config
 from steadyworker.clock import Times
 from steadyworker.ledger.sqlite.ledger import SqliteLedger
 from steadyworker.runner.state import Deps
 from steadyworker.service import assemble as assembling
 from steadyworker.service import monitor as watching
 from steadyworker.service.assemble import Plan, assemble, plan
+from steadyworker.service.launch import launch
 from steadyworker.service.monitor import Monitor
 from steadyworker.service.service import Service
 from steadyworker.slots.process import ProcessSlot
@@ -94,7 +95,7 @@ def main() -> int:
     script = json.loads(os.environ.get("STAGE", "{}"))
     workers = [load_worker(target) for target in sys.argv[1:]]
     if not script:
-        return run(*workers)
+        return launch(workers, {})
     if "setup_limit" in script:
         patch.object(assembling, "ProcessSlot", partial(ProcessSlot, setup_limit=script["setup_limit"])).start()
     if not script.get("adoption", True):

@@ -200,7 +200,7 @@ def test_what_cannot_come_any_more_is_said_at_once(harness: MakeHarness) -> None
 
     assert SystemClock().monotonic() - real < 1
     assert f"Expected job {key!r} to be dead, but it is done" in str(raised.value)
-    assert "after 1 starts, with 0 messages in the queue; not ready: nothing." in str(raised.value)
+    assert "after 1 start, with 0 messages in the queue; not ready: nothing." in str(raised.value)
 
 
 def test_what_does_not_come_is_said_after_the_timeout(harness: MakeHarness) -> None:

@@ -1,5 +1,5 @@
 """
-Checks before the first message: limits, policies and permissions of the broker that would lose or repeat a job.
+Checks before the first message. They find limits, policies and missing permissions that would lose or repeat a job.
 
 | file | subject |
 |---|---|

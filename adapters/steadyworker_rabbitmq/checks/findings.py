@@ -32,8 +32,8 @@ def find(
     Return everything that is wrong, each with its remedy.
 
     The call blocks, uses channels of its own, and creates and changes nothing.
-    `management` is queried for what AMQP cannot report, until it fails once.
-    What then stays unknown is a finding.
+    It queries `management` for what AMQP cannot report, but not again after one failure.
+    A finding then reports what stays unknown.
 
     Raises:
         BrokerUnavailable: The connection was lost meanwhile.
@@ -44,7 +44,7 @@ def find(
     found = [*_heartbeat(broker), *_reading(broker, topology)]
     for wanted in topology.queues(broker.version) if topology.mode != "trust" else ():
         found += _queue(broker, topology, wanted)
-    # Last: under an alarm, the broker stops reading a connection that has published.
+    # `_writing` comes last, because during an alarm the broker stops reading a connection that has published.
     return [*found, *_writing(broker, topology)]
 
 
@@ -53,12 +53,15 @@ def broker_finding(broker: Broker) -> Finding | None:
     if broker.product == "RabbitMQ" and broker.version >= limits.OLDEST:
         return None
     got = f"{broker.product} {'.'.join(map(str, broker.version))}"
-    what = f"Expected RabbitMQ {'.'.join(map(str, limits.OLDEST))} or newer, got {got}: it would lose jobs that wait for a retry."
+    what = (
+        f"Expected RabbitMQ {'.'.join(map(str, limits.OLDEST))} or newer, got {got}: "
+        "this broker would lose jobs that wait for a retry."
+    )
     return Finding("error", what, "upgrade the broker, or name another with --broker.")
 
 
 def retry_finding(wanted: Wanted, actual: QueueState) -> Finding | None:
-    """Return a finding if a retry queue differs from the plan: it could misroute waiting jobs, or lose them."""
+    """Return a finding if a retry queue differs from the plan, because it could then misroute or lose waiting jobs."""
     different = [each for each in differences(wanted, actual) if each.wanted is not None]
     if not different:
         return None
@@ -80,19 +83,20 @@ def missing_finding(broker: Broker, wanted: Wanted) -> Finding:
 
 
 def permission_finding(broker: Broker, topology: Topology, what_for: str) -> Finding:
-    """Return a finding whose remedy is the one command that grants every permission, whichever was refused."""
+    """Return the finding for a refused permission; its remedy is one command that grants all that are needed."""
     queues = rf"^({re.escape(topology.work)}(\.later\..*)?|{re.escape(topology.dead)})$"
     words = ["rabbitmqctl", "set_permissions", "-p", broker.vhost, broker.user, queues, r"^amq\.default$", queues]
     what = f"User {broker.user!r} may not {what_for}."
     return Finding(
         "error",
         what,
-        f"{shlex.join(words)} (add the permissions that the user has now: rabbitmqctl list_user_permissions).",
+        f"{shlex.join(words)} (this command replaces the user's permissions, "
+        "so first add to its patterns what rabbitmqctl list_user_permissions shows).",
     )
 
 
 def _heartbeat(broker: Broker) -> Iterator[Finding]:
-    remedy = "set heartbeat in --broker to 30 to 60 s, or leave it out."
+    remedy = "set the option heartbeat in --broker to a value from 30 to 60, or leave it out."
     if broker.heartbeat < _HASTY_HEARTBEAT:
         what = f"With a heartbeat of {broker.heartbeat} s, a pause of {2 * broker.heartbeat} s (swapping, a frozen host) ends the connection."
         yield Finding("warning", what, remedy)
@@ -124,7 +128,7 @@ def _queue(broker: Broker, topology: Topology, wanted: Wanted) -> Iterator[Findi
         yield from _to_be_made(broker, topology, wanted) if declares else (missing_finding(broker, wanted),)
         return
     if actual.type == "stream":
-        what = f"The {_ROLES[wanted.role]} {wanted.name!r} is a stream: an ack removes nothing from it."
+        what = f"The {_ROLES[wanted.role]} {wanted.name!r} is a stream, from which an ack removes no message."
         yield Finding("error", what, "use a quorum queue.")
         return
     if not actual.durable:
@@ -161,19 +165,21 @@ def _differs(wanted: Wanted, actual: QueueState) -> Iterator[Finding]:
             f"{'; '.join(map(str, different))}."
         )
         yield Finding(
-            "warning", what, "the queue is used as it is; to change its arguments, delete it and create it again."
+            "warning",
+            what,
+            "nothing, if this is intended; to change its arguments, delete the queue and create it again.",
         )
 
 
 def _unseen(broker: Broker, actual: QueueState, timeout: Iterator[Finding]) -> Iterator[Finding]:
     """
-    Yield one finding for everything that the management API should have reported and did not.
+    Yield one finding for all that the management API should have reported but did not.
 
     There is no such finding if the operator switched the API off.
     """
     assert broker.unasked is not None, "the management API failed"
     unseen = "policies" if actual.arguments is not None else "arguments and policies"
-    what = f"The {unseen} of queue {actual.name!r} are unknown and may drop messages: {broker.unasked}."
+    what = f"The {unseen} of queue {actual.name!r} could not be read: {broker.unasked}. One of them may drop messages."
     remedy = broker.unasked.remedy
     for finding in timeout:
         what, remedy = f"{what} {finding.what}", f"{remedy} For the timeout: {finding.remedy}"

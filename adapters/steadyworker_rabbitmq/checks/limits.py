@@ -9,7 +9,7 @@ Delivery timeouts and delivery limits of each version, and the command that chan
 | 4.3, quorum | 30 min | each consumer for itself, or as before | 20 deliveries; a delivery timeout does not count |
 | 4.3, classic or stream | never | nothing | never |
 
-Seen on running brokers (3.10.8, 4.0.5, 4.3.6) and, for the versions between, in the sources.
+These facts were seen on running brokers (3.10.8, 4.0.5, 4.3.6), and read in the sources of the versions between.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ DEFAULT_TIMEOUT = 1800.0
 DEFAULT_LIMIT = 20
 
 MARGIN = 900.0
-"""A delivery may be this many seconds older than its run: the ledger was unreachable, or the delivery waited for a slot."""
+"""A delivery may be this many seconds older than its run, for instance because it waited for the ledger or for a slot."""
 
 UNLIMITED = 7 * 86400.0
 """
@@ -74,7 +74,11 @@ def wanted_timeout(time_limit: float | None) -> float:
 
 
 def consume_arguments(version: Version, queue_type: QueueType | None, time_limit: float | None) -> dict[str, int]:
-    """Return the delivery timeout as a consumer argument; a classic queue refuses it (406), older brokers ignore it."""
+    """
+    Return the delivery timeout as a consumer argument, for a quorum queue of 4.3 or newer; otherwise no argument.
+
+    A classic queue would refuse the argument (406), and an older broker would ignore it.
+    """
     if version < CONSUMER_TIMEOUTS or queue_type != "quorum":
         return {}
     return {"x-consumer-timeout": _milliseconds(wanted_timeout(time_limit))}
@@ -93,7 +97,7 @@ def delivery_timeout(version: Version, work: QueueState, time_limit: float | Non
 
 
 def delivery_limit(version: Version, queue: QueueState) -> int | None:
-    """Return the delivery limit of a quorum queue; None if it has none, or if it could not be read."""
+    """Return the delivery limit of a quorum queue; None if there is no limit, or if the limit could not be read."""
     if queue.type != "quorum" or queue.arguments is None:
         return None
     values = [queue.arguments.get("x-delivery-limit"), (queue.policy or {}).get("delivery-limit")]
@@ -105,7 +109,11 @@ def delivery_limit(version: Version, queue: QueueState) -> int | None:
 
 
 def outlives(time_limit: float | None, timeout: float | None) -> bool:
-    """Return whether a job may still run when its delivery times out: a delivery is always a little older than its run."""
+    """
+    Return whether a job may still run when its delivery times out.
+
+    This includes a time limit that equals the timeout, because a delivery is always a little older than its run.
+    """
     return timeout is not None and (time_limit is None or time_limit >= timeout)
 
 
@@ -126,16 +134,25 @@ def longer_timeout(version: Version, vhost: str, queue: QueueState, time_limit: 
     milliseconds = _milliseconds(wanted_timeout(time_limit))
     if version < TIMEOUT_POLICIES:
         now = shlex.quote(f"application:set_env(rabbit, consumer_timeout, {milliseconds}).")
-        return f"write consumer_timeout = {milliseconds} into rabbitmq.conf; until the broker restarts: rabbitmqctl eval {now}"
+        return (
+            f"write consumer_timeout = {milliseconds} into rabbitmq.conf; "
+            f"to apply it without a restart, run rabbitmqctl eval {now}"
+        )
     if queue.sets("consumer-timeout"):
-        return f"delete queue {queue.name!r} and create it again without x-consumer-timeout: the lower of argument and policy applies."
+        return (
+            f"delete queue {queue.name!r} and create it again without x-consumer-timeout: "
+            "a policy cannot raise this argument, because the lower value of the two applies."
+        )
     return policy_line(vhost, queue, "consumer-timeout", milliseconds)
 
 
 def no_limit(version: Version, vhost: str, queue: QueueState) -> str:
     """Return the command or change that removes the delivery limit."""
     if queue.sets("delivery-limit"):
-        return f"delete queue {queue.name!r} and create it again without x-delivery-limit: the lower of argument and policy applies."
+        return (
+            f"delete queue {queue.name!r} and create it again without x-delivery-limit: "
+            "a policy cannot raise this argument, because the lower value of the two applies."
+        )
     if version < DELIVERY_LIMITS:
         return f"remove delivery-limit from policy {queue.policy_name!r}."
     return policy_line(vhost, queue, "delivery-limit", -1)
@@ -145,7 +162,8 @@ def policy_line(vhost: str, queue: QueueState, key: str, value: int) -> str:
     """
     Return the command that sets one key for one queue by a policy.
 
-    Only one policy applies to a queue, so a queue that has one already gets a sentence that names it instead.
+    Only one policy applies to a queue.
+    If the queue has one already, return a sentence that names the policy to change.
     """
     if queue.policy_name is not None:
         return f'set "{key}": {value} in policy {queue.policy_name!r}, which applies to this queue.'

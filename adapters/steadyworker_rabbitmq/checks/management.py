@@ -1,7 +1,7 @@
 """
 Read-only queries to the management API, where the management plugin runs and permits them.
 
-Proxies of the environment and redirects are ignored, so that no other host sees the credentials.
+Redirects are not followed, and proxies named in the environment are not used, so that no other host sees the credentials.
 Only this API reports policies, and the delivery timeout that is in force.
 Nothing depends on it: without it, the adapter assumes the version's defaults, and a finding reports that.
 """
@@ -29,7 +29,7 @@ _LARGEST = 4 << 20
 
 class Unanswered(Exception):
     """
-    A management API that did not respond, or responded with something else than a queue.
+    A management API that did not respond, or responded with something other than a queue.
 
     The text is the reason, as part of a sentence; `remedy` is what to do.
     """
@@ -87,7 +87,7 @@ class Management:
         try:
             told = msgspec.json.decode(answer, type=_Queue)
         except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
-            raise Unanswered(f"{self.url} responded with something else than a queue ({error})") from error
+            raise Unanswered(f"{self.url} responded with something other than a queue ({error})") from error
         policy = told.effective_policy_definition
         timeouts = [each.consumer_timeout for each in told.consumer_details]
         return QueueState(
@@ -123,7 +123,8 @@ class Management:
                             why = f"user {self.user!r} may not read {self.url} (HTTP {status})"
                             raise Unanswered(
                                 why,
-                                "add the tag management to the user's other tags with rabbitmqctl set_user_tags.",
+                                "give the user the tag 'management' with rabbitmqctl set_user_tags, "
+                                "and repeat its present tags in this command.",
                             )
                         case status:
                             raise Unanswered(f"{self.url} responded with HTTP {status}")
@@ -131,6 +132,6 @@ class Management:
             why = f"{self.url} does not respond ({str(error) or type(error).__name__})"
             raise Unanswered(
                 why,
-                "rabbitmq-plugins enable rabbitmq_management, or add its address to --broker: "
-                f"?management={parts.scheme}://HOST:PORT, or ?management=off.",
+                "run rabbitmq-plugins enable rabbitmq_management, or add the address of this API to --broker "
+                f"(?management={parts.scheme}://HOST:PORT), or switch it off (?management=off).",
             ) from error

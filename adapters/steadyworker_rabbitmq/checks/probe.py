@@ -1,11 +1,12 @@
 """
-Probes over AMQP for permissions and queue arguments, each on a channel of its own, as a refusal closes the channel.
+Finds out permissions and queue arguments by probes over AMQP.
 
+Each probe uses a channel of its own, because a refusal closes the channel.
 AMQP has no query for a permission or for a queue's arguments.
 But a broker checks permissions first, then whether the request is possible, and only then carries it out.
 So each probe sends an impossible request: a negative TTL, a priority that is not a number, a queue that cannot exist.
-Its error shows whether the permission is there, and nothing has changed.
-Seen on RabbitMQ 3.10 and 4.3; the patterns match their texts.
+The broker's error shows whether the permission is there, and nothing has changed.
+This was seen on RabbitMQ 3.10 and 4.3, and the patterns below match the texts of their errors.
 """
 
 from __future__ import annotations
@@ -43,7 +44,7 @@ class Broker:
         product: "RabbitMQ", or the name of another AMQP 0-9-1 broker.
         version: The broker's version, as numbers.
         vhost: The virtual host.
-        user: The user of the login; `USER` for a login by certificate, as AMQP does not report the name that the broker took.
+        user: The user of the login; `USER` after a login by certificate, because AMQP does not report the user's name.
         heartbeat: The negotiated heartbeat in seconds; 0 for none.
         identity: Cluster name and virtual host: the same from every client, and after every restart.
         asks: True if there is a management API to query.
@@ -99,7 +100,7 @@ class Broker:
         return self._learned(wanted) if redeclare else QueueState(wanted.name, type=self.queue_type(wanted.name))
 
     def queue_type(self, name: str) -> QueueType | None:
-        """Return the type of a queue that we may read; None if the broker's refusal does not show it (before 4.3)."""
+        """Return the type of a queue; None if we may not read it, or if the broker's refusal does not show it (before 4.3)."""
         refused = self._consume(name)
         if self.version < CONSUMER_TIMEOUTS or refused is None or refused.reply_code != PRECONDITION:
             return None
@@ -179,5 +180,5 @@ def _value(text: str) -> str | int | bool | None:
     value, kind = found["value"], found["type"]
     if kind == "bool":
         return value == "true"
-    # The broker gives some arguments without their type; no text argument of RabbitMQ looks like a number.
+    # The broker gives some values without their type; such a value is a number if it looks like one, as no text argument does.
     return int(value) if kind != "longstr" and re.fullmatch(r"-?\d+", value) else value

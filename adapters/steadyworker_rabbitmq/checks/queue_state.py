@@ -23,7 +23,7 @@ class QueueState:
         name: Its name.
         arguments: The arguments that it was declared with, or None if unknown.
         policy: The settings that policies add, or None if unknown: only the management API reports them.
-        policy_name: The user policy that applies to it, if any; at most one can.
+        policy_name: The user policy that applies to it, or None; at most one policy can apply.
         durable: True if it survives a restart of the broker.
         type: Its type, or None if unknown.
         consumer_timeout: The delivery timeout of its present consumers, in ms, if the management API reports one.
@@ -83,7 +83,9 @@ class Difference:
 
 def differences(wanted: Wanted, actual: QueueState) -> list[Difference]:
     """
-    Return every argument that differs, in both directions; an empty list if the arguments are unknown.
+    Return every argument that the queue lacks, has in addition, or has with another value.
+
+    The list is empty if the queue's arguments are unknown.
 
     A policy may set a value in place of an argument.
     """

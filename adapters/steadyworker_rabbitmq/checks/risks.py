@@ -37,7 +37,7 @@ _MESSAGES: dict[Role, str] = {"work": "Jobs", "retry": "Waiting jobs", "dead": "
 def losses(wanted: Wanted, actual: QueueState) -> Iterator[Finding]:
     """Yield a finding for everything that drops messages without an ack, or ends a delay too early."""
     forwards = wanted.role == "work" and actual.text("dead-letter-exchange") is not None
-    # A limit on dead letters may be intended; and a dead letter without our reason is better than no dead letter.
+    # A limit on dead letters may be intended, and a job that the broker dead-letters is not lost: both are only warnings.
     level: Literal["error", "warning"] = "warning" if forwards or wanted.role == "dead" else "error"
     fate = "become dead letters without being run" if forwards else "are lost"
     messages = f"{_MESSAGES[wanted.role]} in {actual.name!r}"
@@ -67,11 +67,11 @@ def delivery_timeout(
     """
     Yield a warning if the broker may take a delivery back while its job runs.
 
-    `unknown` is the reason why the timeout could not be read, for the case that it could not.
+    `unknown` is the reason to give if the timeout could not be read.
     """
     timeout = limits.delivery_timeout(version, actual, time_limit)
     if timeout.ours or not limits.outlives(time_limit, timeout.seconds):
-        return  # a timeout that we set is as long as it can be
+        return  # a timeout that our consumer sets is as long as the job needs, or as long as AMQP permits
     longest = "without limit" if time_limit is None else f"{time_limit:g} s"
     how = "" if timeout.known else f" (RabbitMQ's default; the value in force could not be read{unknown})"
     what = f"A job of {actual.name!r} may run {longest}, but the broker takes a delivery back after {timeout.seconds:g} s{how}."
@@ -81,7 +81,11 @@ def delivery_timeout(
 def delivery_limit(
     version: Version, vhost: str, wanted: Wanted, actual: QueueState, time_limit: float | None
 ) -> Iterator[Finding]:
-    """Yield a finding if the broker gives a message up after some deliveries; a killed worker or a lost connection counts."""
+    """
+    Yield a finding if the broker gives a message up after a number of deliveries.
+
+    A delivery also counts if it was lost with its worker or its connection.
+    """
     limit = limits.delivery_limit(version, actual)
     if limit is None:
         return
@@ -96,7 +100,10 @@ def delivery_limit(
         what = f"One job of {actual.name!r} may need {needed:g} deliveries, but the broker gives a message up after {limit}."
         yield Finding("error", what, remedy)
     elif actual.text("dead-letter-exchange") is None:
-        what = f"The broker drops a job of {actual.name!r} after {limit} deliveries, without a dead letter: the queue has no dead-letter exchange."
+        what = (
+            f"The broker drops a job of {actual.name!r} after {limit} deliveries, without a dead letter, "
+            "because the queue has no dead-letter exchange."
+        )
         yield Finding("error", what, remedy)
     else:
         what = f"A job of {actual.name!r} becomes a dead letter after {limit} deliveries, whatever its progress."
@@ -109,7 +116,9 @@ def oddities(version: Version, actual: QueueState) -> Iterator[Finding]:
     if actual.type == "classic":
         held = ", and has no delivery timeout for a consumer that hangs" if version >= limits.CONSUMER_TIMEOUTS else ""
         what = f"Queue {name!r} is classic: it lives on one node{held}."
-        yield Finding("warning", what, "move its messages to a quorum queue when you can; it is used as it is.")
+        yield Finding(
+            "warning", what, "move its messages to a quorum queue when you can; until then this queue is used."
+        )
     for argument in sorted(arguments):
         if argument.startswith("x-") and argument not in KNOWN_ARGUMENTS:
             near = difflib.get_close_matches(argument, KNOWN_ARGUMENTS, n=1)
@@ -119,9 +128,7 @@ def oddities(version: Version, actual: QueueState) -> Iterator[Finding]:
                 "warning", what, "delete the queue and create it again with the right argument, or without this one."
             )
     if arguments.get("x-single-active-consumer") is True:
-        what = (
-            f"Queue {name!r} has a single active consumer: every other worker process gets no jobs until that one ends."
-        )
+        what = f"Queue {name!r} has a single active consumer: one worker process gets all jobs, until it ends."
         yield Finding("warning", what, "delete the queue and create it again without x-single-active-consumer.")
 
 
@@ -141,10 +148,10 @@ def delayed_retry(version: Version, wanted: Wanted, actual: QueueState) -> Itera
         return
     longest = longest if isinstance(longest, int) else shortest
     wait = f"{min(shortest, longest) / 1000:g} s"
-    up_to = f"{wait} per delivery, at most {longest / 1000:g} s" if longest > shortest else wait
+    after = f"a delay that grows by {wait} with each delivery, to {longest / 1000:g} s" if longest > shortest else wait
     fates = {
         "returned": f"released deliveries (an interrupted job goes on {wait} later)",
-        "failed": f"deliveries lost with their worker or connection (the job is delivered again after {up_to})",
+        "failed": f"deliveries lost with their worker or connection (the job is delivered again after {after})",
     }
     fate = " and ".join(fates[each] for each in ("returned", "failed") if kind in (each, "all"))
     if wanted.role == "dead":

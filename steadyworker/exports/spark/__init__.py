@@ -22,7 +22,7 @@ Heavy exports: `SparkExport`, which a job runs, and the Spark host, which runs S
 | `address.py` | worker process, host | a Spark Connect server's address, and its form without secrets |
 | `host.py` | host | the process: descriptors, its lifeline to the worker process, commands |
 | `backend.py` | host | the interface between `host.py` and its engine, which is one of the next two rows |
-| `engine.py`, `tasks.py`, `priority.py` | host | Spark's session; starts jobs, watches their tasks, ends them |
+| `engine.py`, `tasks.py` | host | Spark's session; starts jobs, watches their tasks, ends them |
 | `pace.py`, `live.py` | host | speed, remaining time and standstill of a job; progress inside tasks |
 | `connect.py`, `server.py`, `kills.py` | host | the same with a session per job on a Spark Connect server; the meaning of its errors |
 | `remote.py` | host | the state of a job on such a server |

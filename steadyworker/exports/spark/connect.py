@@ -35,7 +35,7 @@ from steadyworker.errors import ExportError
 from steadyworker.exports.spark.kills import Closed, Kills, mark
 from steadyworker.exports.spark.pace import Ratio
 from steadyworker.exports.spark.protocol import Connect, Done, Failed, JobEvent, Part, Progress, Run, Started, Stuck
-from steadyworker.exports.spark.query import is_query, settle_in, write
+from steadyworker.exports.spark.query import kind_of, settle_in, write
 from steadyworker.exports.spark.remote import RemoteTasks, estimate
 from steadyworker.exports.spark.server import PAUSE, Server, is_answer, tag, words
 
@@ -103,7 +103,7 @@ class ConnectEngine:
         try:
             last: JobEvent = job.write()
         except ExportError as error:
-            last = Failed(job.id, "query", str(error))
+            last = Failed(job.id, kind_of(error), str(error))
         except Closed:
             last = Failed(job.id, "job", "a later run of this job has ended it at the Spark Connect server")
         except _Lost as error:
@@ -111,7 +111,7 @@ class ConnectEngine:
                 self._lost(f"the Spark Connect server at {self._server} was lost: {error}")
             last = Failed(job.id, "job", str(error))
         except Exception as error:  # noqa: BLE001 - the server's and the client's: all end this job only
-            last = Failed(job.id, "query" if is_query(error) else "job", words(error))
+            last = Failed(job.id, kind_of(error), words(error))
         finally:
             job.ended.set()
         self._tell(job, last)

@@ -26,7 +26,6 @@ from steadyworker.errors import ExportError
 from steadyworker.exports.spark.cuts import PIECE
 from steadyworker.exports.spark.databases import Databases, patience
 from steadyworker.exports.spark.pace import Ratio
-from steadyworker.exports.spark.priority import TaskThreads
 from steadyworker.exports.spark.protocol import (
     Done,
     Failed,
@@ -38,7 +37,7 @@ from steadyworker.exports.spark.protocol import (
     Run,
     Stuck,
 )
-from steadyworker.exports.spark.query import FEW, Estimate, first_line, is_query, settle_in, write
+from steadyworker.exports.spark.query import FEW, Estimate, first_line, kind_of, settle_in, write
 from steadyworker.exports.spark.tasks import Tasks
 
 _JAVA = re.compile(r"\b(reflect|java_method|try_reflect)\(")
@@ -64,7 +63,6 @@ class Engine:
         self._pools: set[int] = set()
         self._changes = threading.Lock()
         self._ratio = Ratio()
-        self._threads = TaskThreads(self._jvm.pid)
         self._groups = itertools.count(1)
         self._spare: SparkSession | None = None
 
@@ -137,7 +135,7 @@ class Engine:
         session = session or self._fresh()
         group = f"{run.job}/{next(self._groups)}"  # a job that is begun here a second time begins to count anew
         tasks = Tasks(session, group, Path(run.plan.parts), patience(run), self._ratio)
-        return _Job(run, session, group, tasks, emit, self._dump, self._threads)
+        return _Job(run, session, group, tasks, emit, self._dump)
 
     def _fresh(self) -> SparkSession:
         """A job's session: made ahead, because Spark takes longer for its parser and planner than for a small query."""
@@ -163,7 +161,7 @@ class Engine:
                 self._lost()
             ours = isinstance(error, ExportError)
             text = job.databases.redact(str(error) if ours else first_line(error))
-            last = Failed(job.id, "query" if ours or is_query(error) else "job", text)
+            last = Failed(job.id, kind_of(error), text)
         finally:
             job.ended.set()
         job.databases.close(failed=isinstance(last, Failed))
@@ -191,14 +189,12 @@ class _Job:
         tasks: Tasks,
         emit: Callable[[JobEvent | Stuck], None],
         dump: Callable[[str], None],
-        threads: TaskThreads,
     ) -> None:
         self.id, self._run, self._group = run.job, run, group
         self.parts = Path(run.plan.parts)
         self.session, self._tasks, self._emit, self._dump = session, tasks, emit, dump
         context: Any = session.sparkContext
         self._context = context
-        self._threads = threads
         self._where = {} if _is_local(context) else {"master": context.master, "application": context.applicationId}
         self.cancelled, self.ended = threading.Event(), threading.Event()
         jvm = self._context._jvm  # noqa: SLF001
@@ -220,7 +216,6 @@ class _Job:
         told = False
         try:
             while not self.ended.wait(_LOOK):
-                self._threads.step_back()
                 if self.cancelled.is_set():
                     self._context.cancelJobGroup(self._group)
                     self.databases.cancel()

@@ -22,7 +22,7 @@ from typing import Any
 import msgspec
 
 from steadyworker.clock import Clock, SystemClock
-from steadyworker.errors import ExportError
+from steadyworker.errors import ExportError, ExportRejected
 from steadyworker.exports.base import Services
 from steadyworker.exports.commit import publish
 from steadyworker.exports.formats import Csv, Format, format_of
@@ -97,6 +97,7 @@ class SparkExport:
 
         Raises:
             TargetExists: Another job's file is at the target.
+            ExportRejected: A table is a folder of Delta, Iceberg or Hudi.
             ExportError: A query, table, format or total is invalid, or Spark failed; with Spark's message.
             Interrupt: The run must end; Spark's job is cancelled, too.
         """
@@ -112,6 +113,7 @@ class SparkExport:
         Return the plan for the host.
 
         Raises:
+            ExportRejected: A table is a folder of Delta, Iceberg or Hudi.
             ExportError: A table or a parameter is invalid.
         """
         return Plan(
@@ -176,7 +178,8 @@ class _Run:
                         self._add(index, path, size)
                     case Failed(kind=kind, text=text):
                         self._stage.remove()
-                        raise ExportError(f"Spark did not make the export ({kind}): {redact(text)}")
+                        failure = ExportRejected if kind == "rejected" else ExportError
+                        raise failure(f"Spark did not make the export ({kind}): {redact(text)}")
                     case Done() as done:
                         spark = self._clock.monotonic()
                         manifest = self._finish(done, said)

@@ -1,5 +1,5 @@
 """
-The Spark host's process: `python -m steadyworker.exports.spark.host PARENT [connect]`, started by `process.py` only.
+The Spark host's process, started by `process.py` only, with PARENT and perhaps `connect` as arguments.
 
 - Its standard input and output carry the protocol.  They are moved to other descriptors before anything else happens, and
   1 becomes 2 (the log): what the JVM prints cannot break the protocol.
@@ -37,6 +37,7 @@ from steadyworker.exports.spark.protocol import (
     encode,
 )
 from steadyworker.exports.spark.query import first_line
+from steadyworker.system.procfs import end_own_session
 from steadyworker.text.redaction import redact
 
 _PR_SET_PDEATHSIG = 1
@@ -55,7 +56,7 @@ for _ in range(20):
 
 def die(*, unheard: bool = False) -> NoReturn:
     """
-    End this process, the JVM, and all that shares their group; nothing here is worth a good-bye.
+    End this process, the JVM, and all of their session; nothing here is worth a good-bye.
 
     The folder is the parent's to remove; where the parent is dead, a process that outlives this one does it.
 
@@ -73,8 +74,7 @@ def die(*, unheard: bool = False) -> NoReturn:
             cwd="/",
             start_new_session=True,
         )
-    os.killpg(0, signal.SIGKILL)
-    os._exit(1)  # not reached
+    end_own_session()  # Python workers of the JVM are in a process group of their own
 
 
 def die_with(parent: int) -> None:
@@ -110,6 +110,8 @@ class Wire:
 
 def main() -> None:
     """Run until told to stop, or until the parent or the JVM is gone."""
+    for other in (signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2):  # for the worker process; the JVM ignores them too
+        signal.signal(other, signal.SIG_IGN)
     die_with(int(sys.argv[1]))
     os.nice(_NICE)
     wire = Wire()
@@ -172,7 +174,3 @@ def _outlive(engine: Backend, stopping: threading.Event) -> None:
     engine.outlive()
     if not stopping.is_set():
         die()
-
-
-if __name__ == "__main__":
-    main()

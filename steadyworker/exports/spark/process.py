@@ -22,7 +22,6 @@ import subprocess
 import sys
 import tempfile
 import threading
-import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
@@ -32,7 +31,9 @@ import msgspec
 from steadyworker.exports.spark.java import Java
 from steadyworker.exports.spark.protocol import Command, Message, Stop, decode_message, encode
 from steadyworker.exports.spark.settings import PROPERTIES, SparkSettings
-from steadyworker.system.procfs import kill_session, tree_rss
+from steadyworker.system.interpreter import command
+from steadyworker.system.private import make_private_folder
+from steadyworker.system.procfs import end_sessions, kill_sessions, tree_rss
 
 _LOG_TAIL = 16_000
 _FATAL = "OutOfMemoryError"
@@ -40,7 +41,6 @@ _LOG_LINES = 5
 _LOG_LONGEST = 16 << 20
 KEPT_LOG = "host.log"
 """The file of `SparkSettings.folder` that the log of the last host with a problem is kept in."""
-_KILLS, _PAUSE = 500, 0.01
 
 
 class HostProcess:
@@ -65,7 +65,7 @@ class HostProcess:
         self._kept_log = settings.folder / KEPT_LOG
         self._commands: queue.SimpleQueue[Command | None] = queue.SimpleQueue()
         connect = settings.connect()
-        settings.hosts.mkdir(parents=True, exist_ok=True)
+        make_private_folder(settings.hosts)
         with ExitStack() as undo:  # whatever it is that fails: a worker process tries again and again
             with _alone_in(settings.hosts):
                 self.folder = Path(tempfile.mkdtemp(dir=settings.hosts))
@@ -85,14 +85,14 @@ class HostProcess:
     def _start(self, settings: SparkSettings, java: Java | None, environ: Mapping[str, str]) -> subprocess.Popen[bytes]:
         for name in ("tmp", "local"):
             (self.folder / name).mkdir()
-        command = [sys.executable, "-m", "steadyworker.exports.spark.host", str(os.getpid())]
+        arguments = [str(os.getpid())]
         if java is None:
-            command.append("connect")
+            arguments.append("connect")
         else:
             self._write_properties(settings)
         with (self.folder / "log").open("ab") as log:  # appended to: it can be cut while they write
             return subprocess.Popen(
-                command,
+                command("steadyworker.exports.spark.host", *arguments),
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=log,
@@ -135,7 +135,7 @@ class HostProcess:
     def kill(self) -> None:
         """End host and JVM now; `sink` hears None when they are gone.  Safe at any time and twice."""
         if self._process.returncode is None:
-            kill_session(self.pid)
+            kill_sessions([self.pid])
 
     def stop(self) -> None:
         """Ask it to end in good order; `sink` hears None."""
@@ -199,10 +199,7 @@ class HostProcess:
             except msgspec.MsgspecError:  # half a line of a host that died
                 break
             self._sink(self, message)
-        for _ in range(_KILLS):  # the JVM, if the host died alone; until it writes no more into the folder
-            if not kill_session(self.pid):
-                break
-            time.sleep(_PAUSE)
+        end_sessions([self.pid])  # the JVM, if the host died alone; until it writes no more into the folder
         self._process.wait()
         stdout.close()
         self._commands.put(None)

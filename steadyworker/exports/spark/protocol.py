@@ -248,7 +248,7 @@ class Failed(msgspec.Struct, frozen=True, tag="failed", tag_field="type"):
     """
     The job did not succeed.
 
-    `kind` is `query` (it cannot be understood, or asks for what cannot be), `job` (it failed while it ran), `cancelled`,
+    `kind` is `rejected` (no retry can make it), `query` (it cannot be understood, or asks for what cannot be), `job` (it failed while it ran), `cancelled`,
     `host-died`, `stuck` (nothing moved any longer, each time that it was begun), `unavailable` (Spark cannot start here) or
     `stopped` (the worker process stops).
     """

@@ -21,7 +21,7 @@ from pyspark.sql import DataFrame, Observation, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - as everybody calls it
 from pyspark.sql.types import DecimalType, StructType
 
-from steadyworker.errors import ExportError
+from steadyworker.errors import ExportError, ExportRejected
 from steadyworker.exports.spark.binding import bound
 from steadyworker.exports.spark.building import Built
 from steadyworker.exports.spark.cuts import PIECE, ordered
@@ -188,8 +188,15 @@ def _header(error: Exception) -> str:
     return ""
 
 
-def is_query(error: Exception) -> bool:
-    """Whether the query, not its run, is at fault."""
+def kind_of(error: Exception) -> str:
+    """Return the kind of `Failed` for this error (`protocol.py`)."""
+    if isinstance(error, ExportRejected):
+        return "rejected"
+    return "query" if isinstance(error, ExportError) or _is_query(error) else "job"
+
+
+def _is_query(error: Exception) -> bool:
+    """Return whether the query, not its run, is at fault."""
     return isinstance(error, PySparkException) and type(error).__name__ in {
         "AnalysisException",
         "IllegalArgumentException",

@@ -30,13 +30,16 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from functools import partial
 
-from pyspark.errors import AnalysisException
+from py4j.protocol import Py4JJavaError
+from pyspark.errors import AnalysisException, PySparkException
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - as everybody calls it
 from pyspark.sql.types import DoubleType, StructType
 
 from steadyworker.errors import ExportError
+from steadyworker.exports.lakes import refuse_lakes
 from steadyworker.exports.spark.exact import exact, holds
 from steadyworker.exports.spark.lines import VARIABLE, column
 from steadyworker.exports.spark.protocol import Source
@@ -63,7 +66,9 @@ _BOOLEAN = r"^(true|false)$"
 
 
 def read(session: SparkSession, source: Source) -> DataFrame:
-    """The table; raises what Spark raises for files that are not what they should be."""
+    """The table; raises what Spark raises for files that are not what they should be, and ExportRejected for a lake's."""
+    if "://" in source.path:  # the job's process has looked at a path
+        refuse_lakes(source.path, partial(_has, session))
     path = source.path if "://" in source.path else "file://" + _PATTERN.sub(r"\\\g<0>", source.path)
     match source.format:
         case "csv":
@@ -84,6 +89,15 @@ def read(session: SparkSession, source: Source) -> DataFrame:
             "Hadoop takes it for a variable, and Spark then reads NULL; give the column another name where the file is written."
         )
     return found
+
+
+def _has(session: SparkSession, folder: str, sign: str) -> bool:
+    """Return whether a folder has this entry; without the right to look, it has not."""
+    try:
+        _ = session.read.format("text").load(f"{folder}/{sign}").schema  # where Spark looks for the path
+    except (PySparkException, Py4JJavaError):
+        return False
+    return True
 
 
 def _json(session: SparkSession, source: Source, options: Mapping[str, str], path: str) -> DataFrame:

@@ -11,6 +11,7 @@ from types import MappingProxyType
 from typing import Literal
 
 from steadyworker.errors import ExportError
+from steadyworker.exports.lakes import check_files
 from steadyworker.exports.spark.jdbc import Jdbc
 from steadyworker.exports.spark.protocol import Database, Source
 
@@ -52,6 +53,7 @@ def source(name: str, table: Table) -> Source | Database:
 
     Raises:
         ExportError: SQL would have to quote the name, the path has no file, or its ending names no format.
+        ExportRejected: The path belongs to a table of Delta, Iceberg or Hudi.
     """
     if not _NAME.fullmatch(name):
         raise ExportError(f"Expected a table name of letters, digits and _, got {name!r}: rename it, in the query too.")
@@ -64,6 +66,7 @@ def source_of(name: str, table: str | os.PathLike[str] | Files) -> Source:
     path = os.fspath(files.path)
     if "://" not in path:
         path = str(Path(path).resolve())
+        check_files(path)  # the host does so for a URL
     return Source(
         path=path,
         format=files.format or _format(name, path),

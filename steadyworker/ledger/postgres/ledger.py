@@ -38,6 +38,7 @@ from steadyworker.ledger.base import (
     Verdict,
     counters_values,
     mine_values,
+    permit,
     pk_values,
     seen_values,
 )
@@ -59,13 +60,14 @@ class PostgresLedger(Ledger):
     Args:
         url: Returns the `postgresql://` URL; called at each connect, so that a rotated password is used.
         owners_dir: The directory in which the owners of this host hold their locks.
-        clock: Limits waits; decides nothing.
+        clock: Limits the waits of this process; it judges no lease.
         times: Lease, margin, and how long one call may take.
         worker: The name of the worker process that claims through this ledger, for people.
         is_dead: Returns whether an owner is proven dead; by default, when its lock in `owners_dir` is free.
 
     Raises:
-        ConfigError: For a URL that libpq cannot read; at the first call, for a refused login, another schema, or no rights.
+        ConfigError: At once for a URL that libpq cannot read.
+            At the first call for a refused login, another version of the tables, or missing rights.
     """
 
     def __init__(
@@ -107,7 +109,7 @@ class PostgresLedger(Ledger):
             found.append(
                 Finding(
                     "warning",
-                    f"Another server can pass for the ledger {self.url}: TLS does not verify its name.",
+                    f"Another server can pass for the ledger {self.url}, because TLS does not verify the server's name.",
                     "set sslmode=verify-full in the URL of --ledger, or leave sslmode out.",
                 )
             )
@@ -123,8 +125,8 @@ class PostgresLedger(Ledger):
                 Finding(
                     "warning",
                     f"Expected synchronous_commit and fsync not to be off at the ledger {self.url}, got "
-                    f"synchronous_commit={synchronous}, fsync={fsync}: a crash loses its last commits.",
-                    "set both to on.",
+                    f"synchronous_commit={synchronous}, fsync={fsync}: a crash of the server loses its last commits.",
+                    "set both to on, in the server's configuration or for this user.",
                 )
             )
         return found
@@ -133,6 +135,10 @@ class PostgresLedger(Ledger):
     def bind(self, namespace: str, queue: str, identity: str) -> str:
         ((bound,),) = self._ask(sql.BIND, {"namespace": namespace, "queue": queue, "identity": identity})
         return str(bound)
+
+    @override
+    def queues(self, namespace: str) -> Sequence[str]:
+        return [str(queue) for (queue,) in self._ask(sql.QUEUES, {"namespace": namespace})]
 
     @override
     def register(self, owner: str, host: str, queues: Sequence[str]) -> None:
@@ -144,6 +150,8 @@ class PostgresLedger(Ledger):
     @override
     def unregister(self, owner: str) -> None:
         self._tell(sql.UNREGISTER, {"owner": owner})
+        if not self._holding([owner]):
+            proof.remove_own(self._owners_dir, owner)
 
     @override
     def owners(self) -> Sequence[OwnerSeen]:
@@ -179,7 +187,7 @@ class PostgresLedger(Ledger):
     @override
     def renew(self, tokens: Sequence[Token]) -> Sequence[Renewal]:
         with self._renewals.connection() as db:
-            # Prepared at once: a fleet runs RENEW and REGISTER all day, and planning them costs the server more than running them.
+            # Prepared at the first call, as REGISTER is: a fleet runs both all day, and planning costs more than running.
             found = dict(db.execute(sql.RENEW, tokens_values(tokens) | self._lease, prepare=True).fetchall())
         return [Renewal(place in found, found.get(place)) for place in range(1, len(tokens) + 1)]
 
@@ -192,8 +200,8 @@ class PostgresLedger(Ledger):
         return self._write(sql.EXPORT_STATE, token, {"value": value})
 
     @override
-    def may_commit(self, token: Token) -> bool:
-        return self._write(sql.MAY_COMMIT, token, self._lease)
+    def may_commit(self, token: Token) -> Renewal:
+        return permit(self._ask(sql.MAY_COMMIT, mine_values(token) | self._lease))
 
     @override
     def done(self, token: Token) -> bool:
@@ -219,8 +227,18 @@ class PostgresLedger(Ledger):
     @override
     def cancel(self, id: JobId, reason: str) -> State | None:
         ours = secrets.token_hex(16)
-        ((state, uid),) = self._ask(sql.CANCEL, pk_values(id) | {"reason": storable(reason), "uid": ours})
+        mark = {"reason": storable(reason), "uid": ours, "keep_mark": retention.CANCEL_MARK}
+        ((state, uid),) = self._ask(sql.CANCEL, pk_values(id) | mark)
         return None if uid == ours else State(state)
+
+    @override
+    def conflict(self, id: JobId) -> None:
+        self._tell(sql.CONFLICT, pk_values(id))
+
+    @override
+    def cancel_marks(self, uids: Sequence[str]) -> Mapping[str, str]:
+        with self._renewals.connection() as db:  # the keeper reads them between its renewals
+            return dict(db.execute(sql.CANCEL_MARKS, {"uids": list(uids)}, prepare=True).fetchall())
 
     @override
     def clear_checkpoint(self, id: JobId) -> None:
@@ -262,13 +280,17 @@ class PostgresLedger(Ledger):
             if batch < _PURGE_ROWS:
                 break
         self._tell(sql.PURGE_OWNERS, {"keep_owners": retention.OWNERS})
-        proof.sweep(self._owners_dir, lambda owner: bool(self._ask(sql.HOLDS, {"owner": owner})))
+        proof.sweep(self._owners_dir, self._holding)
         return removed
 
     @override
     def close(self) -> None:
         self._record.close()
         self._renewals.close()
+
+    def _holding(self, owners: Sequence[str]) -> frozenset[str]:
+        """Return those of these owners that rows still name."""
+        return frozenset(owner for (owner,) in self._ask(sql.HOLDING, {"owners": list(owners)}))
 
     def _ask(self, statement: LiteralString, values: Mapping[str, Any]) -> list[tuple[Any, ...]]:
         with self._record.connection() as db:
@@ -280,13 +302,13 @@ class PostgresLedger(Ledger):
             return db.execute(statement, values).rowcount
 
     def _write(self, statement: LiteralString, token: Token, values: Values) -> bool:
-        """Run one statement on the row of this token; return True, or False when the ledger refused it."""
+        """Run one statement on the row of this token; return whether the ledger granted it."""
         return self._tell(statement, mine_values(token) | values) == 1
 
     def _one(
         self, statement: LiteralString, values: Values, is_dead: Callable[[str], bool] = lambda _owner: False
     ) -> Row | None:
-        """Return the statement's row, or None; by default its owner is taken to live, as after a claim."""
+        """Return the statement's row, or None; by default the row's owner counts as alive, because it has just claimed it."""
         found = self._ask(statement, values | self._lease)
         return row_of(found[0], is_dead) if found else None
 

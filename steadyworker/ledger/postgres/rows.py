@@ -9,7 +9,7 @@ from steadyworker.ledger.base import JobId, Moving, Progress, Row, State, Token,
 from steadyworker.outcome import Counters
 
 _LONGEST_DELAY = 100 * 365.25 * 86_400.0
-"""A delay of more than a century is cut to a century: a timestamp has an end, a delay has none."""
+"""A delay of more than a century is cut to a century, because timestamps have a largest value, and delays have none."""
 
 
 def verdict_values(verdict: Verdict) -> Values:
@@ -39,12 +39,12 @@ def tokens_values(tokens: Sequence[Token]) -> Values:
 
 
 def row_of(found: Sequence[Any], is_dead: Callable[[str], bool]) -> Row:
-    """Return the row as the server judged it, with the proof of its owner's death, if this host has one."""
+    """Return the row; its lease is over if the server judged so, or if this host can prove that its owner is dead."""
     (
         namespace, queue, key, round_, uid, state, body_sha256, hop, fence, owner, lease_over,
         attempts, crashes, losses, interruptions, first_failed_at, target, due_in, late_by, delay,
         reason, error_class, error_text, checkpoint, checkpoint_fence, export_state, cancel_reason, settled,
-        created_at, started_at, ended_at, worker,
+        conflicts, created_at, started_at, ended_at, worker,
     ) = found  # fmt: skip
     return Row(
         id=JobId(namespace, queue, key, round_),
@@ -68,6 +68,7 @@ def row_of(found: Sequence[Any], is_dead: Callable[[str], bool]) -> Row:
         export_state=export_state,
         cancel_reason=cancel_reason,
         settled=settled,
+        conflicts=conflicts,
         created_at=created_at,
         started_at=started_at,
         ended_at=ended_at,

@@ -1,7 +1,7 @@
 """
 The PostgreSQL ledger's tables and statements.
 
-The server judges and writes every time (`clock_timestamp()`), so that no worker's clock decides anything.
+The server's clock gives and judges all times (`clock_timestamp()`), so that no worker's clock decides anything.
 The tables are in the first schema of the connection's search path; their names do not clash with another program's.
 
 Each write is one statement, and so one transaction.
@@ -14,11 +14,11 @@ from __future__ import annotations
 
 from typing import LiteralString
 
-SCHEMA_VERSION = 3
+SCHEMA_VERSION = 4
 """The version of the tables, raised with every change; a ledger of any other version is refused."""
 
 CREATE_LOCK = 0x53574C47
-"""The advisory lock of this database under which the tables are created: `SWLG`."""
+"""The advisory lock that a process holds while it creates the tables; its four bytes spell `SWLG`."""
 
 CREATE = (
     """
@@ -59,6 +59,7 @@ CREATE = (
         export_state bytea,
         cancel_reason text,
         settled text NOT NULL DEFAULT 'unknown' CHECK (settled IN ('unknown', 'sent', 'confirmed')),
+        conflicts bigint NOT NULL DEFAULT 0,
         keep_until timestamptz,
         created_at timestamptz NOT NULL DEFAULT clock_timestamp(),
         started_at timestamptz,
@@ -101,7 +102,7 @@ CREATE = (
 )
 CREATE_META = "INSERT INTO steadyworker_meta (ledger_id, schema) VALUES (%(ledger_id)s, %(schema)s)"
 TAKE_CREATE_LOCK = "SELECT pg_advisory_xact_lock(%(lock)s)"
-# By name in the catalogue, which is read again under the lock: `to_regclass` may return an older state.
+# This reads the catalogue itself, because `to_regclass` may return an older state when it is asked again under the lock.
 PLACE = """
     SELECT current_setting('server_encoding'), current_schema(), EXISTS (
         SELECT FROM pg_class WHERE relname = 'steadyworker_meta' AND pg_table_is_visible(oid)
@@ -122,7 +123,7 @@ def _after(seconds: LiteralString) -> LiteralString:
 
 
 _LEASE = f"lease_until = {_after('%(lease)s')}"
-# The order in which `rows.row_of` unpacks them.
+# In the order in which `rows.row_of` unpacks them.
 _COLUMNS = f"""
     namespace, queue, key, round, uid, state, body_sha256, hop, fence, owner,
     owner IS NULL OR {_NOW} > lease_until + make_interval(secs => %(margin)s),
@@ -132,7 +133,7 @@ _COLUMNS = f"""
         WHEN owner IS NOT NULL THEN lease_until WHEN state = 'moved' THEN not_before
     END))::float8,
     delay, reason, error_class, error_text, checkpoint, checkpoint_fence, export_state, cancel_reason, settled,
-    extract(epoch FROM created_at)::float8, extract(epoch FROM started_at)::float8,
+    conflicts, extract(epoch FROM created_at)::float8, extract(epoch FROM started_at)::float8,
     extract(epoch FROM ended_at)::float8, worker
 """
 # The last fence of this ledger + 1, or the wall clock in milliseconds when that is greater.
@@ -210,10 +211,11 @@ RENEW = f"""
         AND job.state IN ('running', 'moving')
     RETURNING mine.place, job.cancel_reason
 """
-# `off` is the only level that does not wait for this server's disk.
+# `off` is the only level that does not wait for this server's disk, so it is replaced by `on` here.
 MAY_COMMIT = f"""
     {_committing("coalesce(nullif(current_setting('synchronous_commit'), 'off'), 'on')")}
     UPDATE steadyworker_jobs SET {_LEASE} FROM committed WHERE {_MINE} AND state = 'running'
+    RETURNING cancel_reason
 """
 CHECKPOINT = f"""
     UPDATE steadyworker_jobs
@@ -241,7 +243,7 @@ MOVED = f"""
         END
     WHERE {_MINE} AND state = 'moving'
 """
-# If this write is lost, a row is kept longer: that is not worth a wait for the disk.
+# These two writes do not wait for the disk, because a row is only kept longer if one of them is lost.
 SETTLED_CONFIRMED = f"""
     {_committing("'off'")}
     UPDATE steadyworker_jobs
@@ -253,14 +255,20 @@ SETTLED_SENT = f"""
     UPDATE steadyworker_jobs SET settled = 'sent'
     FROM committed WHERE {_RUN} AND state NOT IN ('running', 'moving') AND settled = 'unknown'
 """
-CANCEL = """
-    INSERT INTO steadyworker_jobs AS job (namespace, queue, key, round, uid, state, cancel_reason)
-    VALUES (%(namespace)s, %(queue)s, %(key)s, %(round)s, %(uid)s, 'interrupted', %(reason)s)
-    ON CONFLICT (namespace, queue, key, round) DO UPDATE SET cancel_reason = CASE
-        WHEN job.state IN ('done', 'dead') THEN job.cancel_reason ELSE excluded.cancel_reason
-    END
+# A row without a fence was never claimed: it is there for its cancel mark alone, and is kept for a while only.
+CANCEL = f"""
+    INSERT INTO steadyworker_jobs AS job (namespace, queue, key, round, uid, state, cancel_reason, keep_until)
+    VALUES (
+        %(namespace)s, %(queue)s, %(key)s, %(round)s, %(uid)s, 'interrupted', %(reason)s, {_after("%(keep_mark)s")}
+    )
+    ON CONFLICT (namespace, queue, key, round) DO UPDATE SET
+        cancel_reason = CASE
+            WHEN job.state IN ('done', 'dead') THEN job.cancel_reason ELSE excluded.cancel_reason
+        END,
+        keep_until = CASE job.fence WHEN 0 THEN excluded.keep_until ELSE job.keep_until END
     RETURNING job.state, job.uid
 """
+CONFLICT = f"UPDATE steadyworker_jobs SET conflicts = conflicts + 1 WHERE {_JOB}"
 CLEAR_CHECKPOINT = f"""
     UPDATE steadyworker_jobs SET checkpoint = NULL, checkpoint_fence = NULL
     WHERE {_JOB} AND state NOT IN ('running', 'moving')
@@ -272,6 +280,9 @@ PROGRESS = f"""
     FROM steadyworker_jobs, committed WHERE {_RUN}
     ON CONFLICT (uid) DO UPDATE
     SET fence = excluded.fence, done = excluded.done, total = excluded.total, note = excluded.note, at = excluded.at
+"""
+CANCEL_MARKS = """
+    SELECT uid, cancel_reason FROM steadyworker_jobs WHERE uid = ANY(%(uids)s::text[]) AND cancel_reason IS NOT NULL
 """
 ENDED = "SELECT uid FROM steadyworker_jobs WHERE uid = ANY(%(uids)s::text[]) AND state IN ('done', 'dead')"
 LAST_PROGRESS = (
@@ -294,14 +305,17 @@ FORGET = f"""
             AND later.round = %(round)s + 1
     ))
 """
-# Rows that are being claimed are skipped: the claim clears `keep_until`.
+# Rows that are being claimed are skipped, because the claim clears `keep_until`.
 PURGE = f"""
     DELETE FROM steadyworker_jobs WHERE number IN (
         SELECT number FROM steadyworker_jobs WHERE keep_until <= {_NOW} LIMIT %(rows)s FOR UPDATE SKIP LOCKED
     )
 """
 PURGE_OWNERS = f"DELETE FROM steadyworker_owners WHERE seen_at <= {_NOW} - make_interval(secs => %(keep_owners)s)"
-HOLDS = "SELECT 1 FROM steadyworker_jobs WHERE owner = %(owner)s LIMIT 1"
+HOLDING = """
+    SELECT asked.owner FROM unnest(%(owners)s::text[]) AS asked (owner)
+    WHERE EXISTS (SELECT FROM steadyworker_jobs AS job WHERE job.owner = asked.owner)
+"""
 REGISTER = f"""
     INSERT INTO steadyworker_owners VALUES (%(owner)s, %(host)s, %(boot)s, %(lock_path)s, %(queues)s, {_NOW})
     ON CONFLICT (owner) DO UPDATE SET host = excluded.host, queues = excluded.queues, seen_at = excluded.seen_at
@@ -315,3 +329,4 @@ BIND = """
     INSERT INTO steadyworker_bindings AS bound VALUES (%(namespace)s, %(queue)s, %(identity)s)
     ON CONFLICT (namespace, queue) DO UPDATE SET broker_identity = bound.broker_identity RETURNING broker_identity
 """
+QUEUES = "SELECT queue FROM steadyworker_bindings WHERE namespace = %(namespace)s"

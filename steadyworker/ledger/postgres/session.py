@@ -1,5 +1,5 @@
 """
-One connection to the server of a PostgreSQL ledger: opening it, checking that it is the same ledger, and its time limits.
+One connection to a PostgreSQL ledger: it is opened, found to lead to the same ledger as before, and limited in its waits.
 
 ::
 
@@ -7,9 +7,9 @@ One connection to the server of a PostgreSQL ledger: opening it, checking that i
     closed ─┤                                                                           ↓
             └── wait: back-off, 0.3 s to 5 s ←────────────────────────────────────── away
 
-No call waits longer than `call` seconds.
-Without this limit a call might never end: to the kernel, a frozen server or a dead network looks like a busy server.
-When a connection breaks during a call, the call raises LedgerUnavailable: its write may or may not be in the ledger.
+No statement waits longer than `call` seconds for its result.
+Without this limit it might wait without end: to the kernel, a frozen server or a dead network looks like a busy server.
+If the connection breaks during a statement, LedgerUnavailable is raised; the write may or may not be in the ledger.
 """
 
 from __future__ import annotations
@@ -41,25 +41,29 @@ from steadyworker.text.redaction import REDACTED, redact
 Result = TypeVar("Result")
 
 _LONGEST_BACK_OFF = 0.5
-"""The longest back-off, in units of `call`: after a server's restart, the reconnects of a fleet spread over 5 s."""
+"""
+The longest back-off, as a share of the call timeout.
+
+With a timeout of 10 s, the reconnects of a fleet spread over 5 s after a restart of the server.
+"""
 _MOST_TRIES = 10
-# libpq reports by text alone why it has no connection; these texts mean faults that only a person can cure.
+# libpq reports only by its text why it has no connection. These texts mean faults that only a person can cure.
 _REFUSED = re.compile(
     r"authentication failed|no password supplied|no pg_hba\.conf entry|does not exist|not permitted|permission denied|"
     r"certificate|does not support SSL|SSL error(?!: unexpected eof)|sslmode|invalid connection option"
 )
 _TOO_MANY = re.compile(r"too many (clients|connections)|connection slots")
-_READ_ONLY = "it is read-only; point --ledger at the primary, or let several hosts in its URL find it."
+_READ_ONLY = "the server is read-only; point --ledger at the primary, or list every host in its URL."
 _REMEDIES: dict[type[psycopg.Error], str] = {
-    errors.LockNotAvailable: "another session holds a lock on it for too long; find that session in pg_stat_activity.",
-    errors.QueryCanceled: "it is too slow, or the call was cancelled; check its load and its disk.",
+    errors.LockNotAvailable: "find the session that holds a lock on the ledger's tables too long, in pg_stat_activity.",
+    errors.QueryCanceled: "the server is too slow, or the call was cancelled; check the server's load and disk.",
     errors.InsufficientPrivilege: "GRANT this user USAGE and CREATE on the schema, and let it own the ledger's tables.",
     errors.InvalidSchemaName: "CREATE the schema that the URL's search_path names.",
-    errors.UndefinedTable: "its tables are gone; restore them.",
-    errors.InvalidSqlStatementName: "a pooler gave this session to another client; let the pooler keep one session for each client.",
-    errors.FeatureNotSupported: "if its tables were changed, the next connection will work; if it is not PostgreSQL, correct --ledger.",
+    errors.UndefinedTable: "restore the ledger's tables, which are gone.",
+    errors.InvalidSqlStatementName: "a pooler gave this session to another client; use session pooling.",
+    errors.FeatureNotSupported: "wait if the ledger's tables were just changed; correct --ledger if this is not PostgreSQL.",
     errors.ReadOnlySqlTransaction: _READ_ONLY,
-    errors.DiskFull: "its disk is full; free some space.",
+    errors.DiskFull: "free space on the server's disk, which is full.",
 }
 _FINAL = (errors.InsufficientPrivilege, errors.InvalidSchemaName)
 # Errors that leave the connection usable.
@@ -93,7 +97,7 @@ class _Connection(psycopg.Connection[tuple[Any, ...]]):
 
 
 def _ready(events: int) -> Ready:
-    """Return the state of the socket for libpq; after an error libpq finds the cause when it reads."""
+    """Return the result of a poll as libpq wants it; an error counts as readable, because libpq finds the cause when it reads."""
     ready = int(Ready.W if events & select.POLLOUT else Ready.NONE)
     return Ready(ready | Ready.R if events & ~select.POLLOUT else ready)
 
@@ -107,7 +111,7 @@ class Identity:
 
 class Session:
     """
-    One connection, used by one thread at a time, opened at its first use and again after it broke.
+    One connection, which is opened at its first use, and again after it broke; one thread at a time uses it.
 
     Args:
         target: Returns where the ledger is; called at each connect, so that a rotated password is used.
@@ -136,11 +140,11 @@ class Session:
 
     @contextmanager
     def connection(self) -> Iterator[psycopg.Connection[tuple[Any, ...]]]:
-        """Lock the connection for this thread, and yield it: each statement is a transaction of its own."""
+        """Lock the connection for this thread and yield it, in autocommit mode: each statement is one transaction."""
         if not self._lock.acquire(timeout=self._call):
             raise LedgerUnavailable(
-                f"Expected the ledger {self._at.shown} to be free within {self._call:g} s, but another call still uses it: "
-                "see that the server responds."
+                f"Expected the ledger {self._at.shown} to be free within {self._call:g} s, "
+                "but another thread's call still waits: check that the server responds."
             )
         try:
             connection = self._open()
@@ -201,7 +205,7 @@ class Session:
         if encoding != "UTF8":
             raise self._unfit(
                 f"Expected the ledger {self._at.shown} in a database of encoding UTF8, got {encoding}: "
-                "CREATE DATABASE … ENCODING 'UTF8' TEMPLATE template0, and name that one."
+                "CREATE DATABASE … ENCODING 'UTF8' TEMPLATE template0, and name this database in --ledger."
             )
         if not is_there:
             if self._identity.ledger_id is not None:
@@ -214,7 +218,7 @@ class Session:
         if version != sql.SCHEMA_VERSION:
             raise self._unfit(
                 f"Expected a ledger of schema {sql.SCHEMA_VERSION} at {self._at.shown}, got {version}: "
-                "finish its jobs with the version of SteadyWorker that made it, or name another database."
+                "finish its jobs with the version of SteadyWorker that made it, or name another database in --ledger."
             )
         if self._identity.ledger_id not in {None, ledger_id}:
             raise self._unfit(self._another(f"the ledger {ledger_id}"))
@@ -233,7 +237,7 @@ class Session:
     def _another(self, got: str) -> str:
         return (
             f"Expected the ledger {self._identity.ledger_id} at {self._at.shown}, got {got}: "
-            "restore the old server, or restart every worker process to use this one."
+            "restore the old server, or restart every worker process to use this ledger."
         )
 
     def _drop(self) -> None:
@@ -245,7 +249,7 @@ class Session:
         return LedgerUnavailable(message) if self._identity.ledger_id is not None else ConfigError(message)
 
     def _translated(self, error: psycopg.Error) -> Exception:
-        """Return the error to raise for an error of psycopg; one that is SteadyWorker's own mistake stays as it is."""
+        """Return the error to raise for an error of psycopg; an error that our own statement caused is returned unchanged."""
         remedy = next((text for kind, text in _REMEDIES.items() if isinstance(error, kind)), None)
         if remedy is None and isinstance(error, _OUR_BUGS):
             return error
@@ -262,7 +266,7 @@ class Session:
 def _remedy(said: str, *, refused: bool) -> str:
     """Return what to do when there is no connection."""
     if refused:
-        return "correct --ledger, or the server."
+        return "correct the URL in --ledger, or the server's settings."
     if _TOO_MANY.search(said):
-        return "raise max_connections: each worker process takes two."
-    return _READ_ONLY if "read-only" in said else "see that it runs and can be reached."
+        return "raise max_connections, because each worker process takes two connections."
+    return _READ_ONLY if "read-only" in said else "check that the server runs and can be reached."

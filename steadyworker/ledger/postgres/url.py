@@ -1,7 +1,7 @@
 """
-The conversion of a `postgresql://` URL to libpq's parameters: with time limits on every wait, and TLS that verifies.
+Converts a `postgresql://` URL to libpq's parameters, with a limit for every wait and with TLS that verifies the server.
 
-The URL has libpq's own syntax: several hosts, `sslmode`, `options`, `service`.
+The URL has libpq's own syntax, including several hosts, `sslmode`, `options` and `service`.
 libpq's variables (`PGHOST`, `PGPASSWORD` …) and its password file supply what the URL leaves out.
 No message repeats libpq's error about a URL that it cannot read: that error may quote the password.
 """
@@ -45,7 +45,7 @@ class Target:
         conninfo: The parameters for libpq; they contain the password.
         shown: The URL for people: user, hosts, ports and database, and nothing else.
         password: The password, to be removed from messages; empty when there is none.
-        verified: No other server can pass for this one: it is on this host, or TLS verifies it.
+        verified: True if no other server can pass for this one, because it is on this host, or TLS verifies it.
     """
 
     conninfo: str = field(repr=False)
@@ -77,7 +77,7 @@ def _read(url: str) -> dict[str, str]:
     except ProgrammingError:
         given = {}
     ports = given.get("port", "").split(",")
-    # A `/` in a password ends the host for libpq: it takes the password's start for a port, and its end for a database.
+    # For libpq, a `/` in the password ends the host: the text before the `/` is then a port, and the rest a database.
     torn = "@" in url.partition("://")[2].partition("/")[2].partition("?")[0]
     if not given or torn or not all(port.isdecimal() for port in ports if port):
         raise ConfigError(
@@ -101,7 +101,7 @@ def tls_defaults(parameters: Parameters) -> dict[str, str]:
 
 
 def is_remote(parameters: Parameters) -> bool:
-    """Return whether any of the hosts is not this one; true for a `service`, because only libpq can read its hosts."""
+    """Return whether any of the hosts is another machine; true for a `service`, because only libpq can read its hosts."""
     if "service" in parameters:
         return True
     hosts = f"{parameters.get('host', '')},{parameters.get('hostaddr', '')}".split(",")
@@ -122,7 +122,8 @@ def _system_roots() -> str:
     """
     Return the file of the authorities that this system trusts.
 
-    libpq's value `system` would mean them, but the OpenSSL in psycopg's binary wheels looks in a place that no system uses.
+    libpq's value `system` would mean these authorities.
+    But the OpenSSL in psycopg's binary wheels looks for them in a place that no system uses.
     """
     found = ssl.get_default_verify_paths().cafile
     return found or next((path for path in _CA_BUNDLES if Path(path).exists()), "system")
@@ -138,7 +139,11 @@ def _environment() -> dict[str, str]:
 
 
 def _limits(call: float, hosts: int) -> dict[str, str]:
-    """Return the time limits for libpq and the kernel (for connecting: half a call for all hosts); the server must be a primary."""
+    """
+    Return the options of a connection: time limits for libpq and the kernel, and the demand for a primary.
+
+    Connecting may take `call` / 2 seconds, divided equally among all hosts.
+    """
     return {
         "application_name": f"steadyworker/{socket.gethostname()}/{os.getpid()}",
         "connect_timeout": f"{max(_LEAST_CONNECT, call / 2 / hosts):.0f}",
@@ -155,7 +160,7 @@ def _session(call: float) -> str:
     Return the server's own limits, in milliseconds.
 
     The server gives up before this process does, so that no statement takes effect long after its call.
-    The isolation is always `read committed`: a compare-and-set that comes second must be refused, not raise an error.
+    The isolation is always `read committed`, because the second of two compare-and-sets must be refused, not raise an error.
     """
     limits = {
         "lock_timeout": f"{call * 500:.0f}",

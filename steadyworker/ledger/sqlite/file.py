@@ -12,7 +12,7 @@ import secrets
 import sqlite3
 import time
 from collections import deque
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, suppress
 from pathlib import Path
 from threading import Lock
@@ -25,9 +25,13 @@ from typing_extensions import override
 from steadyworker.clock import Clock
 from steadyworker.errors import ConfigError, LedgerUnavailable
 from steadyworker.ledger.sqlite import schema as sql
+from steadyworker.system.private import make_private_file, make_private_folder
 
 _OLDEST_SQLITE = (3, 37, 0)  # the first with STRICT tables
 _PAUSE = 0.01
+_FREE_PAGES = 1_000
+"""The number of free pages (4 MB) that stay, and that one step gives back."""
+_WAL_LIMIT = 64 << 20
 _WAL_PAGES = 8_000  # 32 MB: a WAL checkpoint waits for the disk, and a commit at that moment waits with it
 _FINAL = {
     sqlite3.SQLITE_NOTADB,
@@ -64,18 +68,20 @@ class LedgerFile:
         synchronous: `normal` or `full`, SQLite's levels: what a commit survives.
         call: Seconds that one call may wait for another process or thread.
         clock: Limits the waits.
+        in_use: Returns whether another process still uses a ledger at this path; then a missing file was removed.
 
     Raises:
         ConfigError: At the first call, for a fault that no retry can cure: no ledger, another schema, not writable.
         LedgerUnavailable: For all other faults, and for all faults once the ledger was open.
     """
 
-    def __init__(self, path: Path, synchronous: str, call: float, clock: Clock) -> None:
+    def __init__(self, path: Path, synchronous: str, call: float, clock: Clock, in_use: Callable[[], bool]) -> None:
         self.path = path.absolute()
         self._name = str(self.path)
         self._synchronous = synchronous
         self._call = call
         self._clock = clock
+        self._in_use = in_use
         self._lock = Lock()
         self._connection: sqlite3.Connection | None = None
         self._level = ""
@@ -148,6 +154,21 @@ class LedgerFile:
             with self.transaction():
                 pass
 
+    def shrink(self) -> None:
+        """Give free pages back to the file system until at most half of the file is free, in small steps."""
+        while True:
+            with self.connection() as connection:
+                free, pages = (
+                    connection.execute(f"PRAGMA {name}").fetchone()[0] for name in ("freelist_count", "page_count")
+                )
+                if free <= _FREE_PAGES or 2 * free <= pages:
+                    return
+                connection.executescript(
+                    f"PRAGMA incremental_vacuum({_FREE_PAGES})"
+                )  # `execute` takes only its first step
+                if connection.execute("PRAGMA freelist_count").fetchone()[0] >= free:
+                    return  # a file of an older version cannot shrink
+
     def close(self) -> None:
         """Write the deferred writes, and close for good; may be called twice."""
         with suppress(ConfigError, LedgerUnavailable):
@@ -170,6 +191,11 @@ class LedgerFile:
         if before is None and self._was_open:
             raise LedgerUnavailable(
                 f"Expected the ledger {self.path}, but it is gone: put it back, or restart to begin with an empty one."
+            )
+        if before is None and self._in_use():
+            raise ConfigError(
+                f"Expected the ledger {self.path}, but it was removed, and a worker process still uses it: "
+                "put it back, or stop every worker process that uses it to begin with an empty one."
             )
         connection = self._connect()
         try:
@@ -208,12 +234,14 @@ class LedgerFile:
         mode = "rw" if self._was_open else "rwc"
         if not self._was_open:
             try:
-                self.path.parent.mkdir(parents=True, exist_ok=True)
+                make_private_folder(self.path.parent)
             except OSError as error:
                 raise ConfigError(
                     f"Expected to create the directory of the ledger {self.path}, got {error.strerror}: "
                     "make its parent writable for this user, or name another file."
                 ) from error
+            with suppress(OSError):  # SQLite names the cause
+                make_private_file(self.path)
         return sqlite3.connect(
             f"file:{quote(str(self.path))}?mode={mode}",
             uri=True,
@@ -235,8 +263,10 @@ class LedgerFile:
         connection.execute("BEGIN IMMEDIATE")  # fails where the file cannot be written
         connection.execute("COMMIT")
         connection.execute(f"PRAGMA wal_autocheckpoint = {_WAL_PAGES}")
+        connection.execute(f"PRAGMA journal_size_limit = {_WAL_LIMIT}")
 
     def _create(self, connection: sqlite3.Connection) -> None:
+        connection.execute("PRAGMA auto_vacuum = INCREMENTAL")  # has an effect in an empty file only
         self._into_wal(connection)
         connection.execute("BEGIN IMMEDIATE")
         if connection.execute("PRAGMA application_id").fetchone()[0] != sql.APPLICATION_ID:  # else another was first

@@ -11,7 +11,7 @@ from __future__ import annotations
 import json
 import secrets
 import sys
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -35,6 +35,7 @@ from steadyworker.ledger.base import (
     Verdict,
     counters_values,
     mine_values,
+    permit,
     pk_values,
     seen_values,
 )
@@ -43,6 +44,7 @@ from steadyworker.ledger.sqlite.file import LedgerFile
 from steadyworker.ledger.sqlite.place import place_findings
 from steadyworker.ledger.sqlite.rows import new_row, progress_of, row_of, storable, verdict_values
 from steadyworker.outcome import Counters
+from steadyworker.system.private import access_findings
 
 _PAGE_ROWS = 200
 _PURGE_ROWS = 500
@@ -78,7 +80,7 @@ class SqliteLedger(Ledger):
             raise ConfigError(
                 f"Expected synchronous=normal or synchronous=full, got {synchronous!r}: choose one of them."
             )
-        self._file = LedgerFile(path, synchronous, times.call_timeout, clock)
+        self._file = LedgerFile(path, synchronous, times.call_timeout, clock, lambda: proof.any_held(self.owners_dir))
         self._path = self._file.path
         self._clock = clock
         self._times = times
@@ -108,6 +110,8 @@ class SqliteLedger(Ledger):
             self.ledger_id()
         except ConfigError as error:
             found.append(Finding("error", str(error), "do what the message asks, then run `steadyworker check` again."))
+        else:
+            found += access_findings("the ledger", self._path)
         return [*found, *place_findings(self._path.resolve())]
 
     @override
@@ -116,6 +120,11 @@ class SqliteLedger(Ledger):
         with self._file.transaction() as db:
             db.execute(sql.BIND, values)
             return str(db.execute(sql.BOUND, values).fetchone()[0])
+
+    @override
+    def queues(self, namespace: str) -> Sequence[str]:
+        with self._file.connection() as db:
+            return [str(queue) for (queue,) in db.execute(sql.QUEUES, {"namespace": namespace})]
 
     @override
     def register(self, owner: str, host: str, queues: Sequence[str]) -> None:
@@ -128,6 +137,8 @@ class SqliteLedger(Ledger):
     def unregister(self, owner: str) -> None:
         with self._file.connection() as db:
             db.execute(sql.UNREGISTER, {"owner": owner})
+        if not self._holding([owner]):
+            proof.remove_own(self.owners_dir, owner)
 
     @override
     def owners(self) -> Sequence[OwnerSeen]:
@@ -191,8 +202,10 @@ class SqliteLedger(Ledger):
         return self._write(sql.EXPORT_STATE, token, {"value": value})
 
     @override
-    def may_commit(self, token: Token) -> bool:
-        return self._write(sql.MAY_COMMIT, token, self._lease(), synchronous="full")
+    def may_commit(self, token: Token) -> Renewal:
+        with self._file.connection("full") as db:
+            found = db.execute(sql.MAY_COMMIT, mine_values(token) | self._lease()).fetchall()
+        return permit(found)
 
     @override
     def done(self, token: Token) -> bool:
@@ -220,15 +233,26 @@ class SqliteLedger(Ledger):
     @override
     def cancel(self, id: JobId, reason: str) -> State | None:
         values = pk_values(id) | {"reason": storable(reason)}
+        values |= {"now": self._clock.wall(), "keep_mark": retention.CANCEL_MARK}
         with self._file.transaction() as db:
             found = db.execute(sql.STATE_OF, values).fetchone()
             if found is not None:
                 db.execute(sql.CANCEL, values)
                 return State(found[0])
-            values |= self._drawn("") | {"uid": secrets.token_hex(16), "now": self._clock.wall()}
+            values |= self._drawn("") | {"uid": secrets.token_hex(16)}
             db.execute(sql.CANCEL_UNSEEN, values)
             db.execute(sql.SKIP_FENCE, values)
             return None
+
+    @override
+    def conflict(self, id: JobId) -> None:
+        with self._file.connection() as db:
+            db.execute(sql.CONFLICT, pk_values(id))
+
+    @override
+    def cancel_marks(self, uids: Sequence[str]) -> Mapping[str, str]:
+        with self._file.connection() as db:
+            return dict(db.execute(sql.CANCEL_MARKS, {"uids": json.dumps(list(uids))}).fetchall())
 
     @override
     def clear_checkpoint(self, id: JobId) -> None:
@@ -278,16 +302,18 @@ class SqliteLedger(Ledger):
                 break
         with self._file.connection() as db:
             db.execute(sql.PURGE_OWNERS, {"now": now, "keep_owners": retention.OWNERS})
-        proof.sweep(self.owners_dir, self._holds)
+        self._file.shrink()
+        proof.sweep(self.owners_dir, self._holding)
         return removed
 
     @override
     def close(self) -> None:
         self._file.close()
 
-    def _holds(self, owner: str) -> bool:
+    def _holding(self, owners: Sequence[str]) -> frozenset[str]:
+        """Return those of these owners that rows still name."""
         with self._file.connection() as db:
-            return db.execute(sql.HOLDS, {"owner": owner}).fetchone() is not None
+            return frozenset(owner for (owner,) in db.execute(sql.HOLDING, {"owners": json.dumps(list(owners))}))
 
     def _write(self, statement: str, token: Token, values: Values, synchronous: str | None = None) -> bool:
         """Run one statement on the row of this token; return True, or False when the ledger refused it."""

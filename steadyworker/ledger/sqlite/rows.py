@@ -27,12 +27,12 @@ def verdict_values(verdict: Verdict, clock: Clock, boot: str) -> Values:
 
 def row_of(found: Sequence[Any], clock: Clock, times: Times, boot: str, is_dead: Callable[[str], bool]) -> Row:
     """Return the row as it is now: its lease judged by the clock of this boot and by the proof of its owner's death."""
-    # By position: looking up 34 columns by name takes longer than reading them from the file.
+    # By position: looking up 35 columns by name takes longer than reading them from the file.
     (
         namespace, queue, key, round_, uid, state, body_sha256, hop, fence, owner, lease_boot, lease_until,
         attempts, crashes, losses, interruptions, first_failed_at, target, due_boot, due, not_before, delay,
         reason, error_class, error_text, checkpoint, checkpoint_fence, export_state, cancel_reason, settled,
-        created_at, started_at, ended_at, worker,
+        conflicts, created_at, started_at, ended_at, worker,
     ) = found  # fmt: skip
     now = clock.boottime()
     # A lease of another boot ended with that boot at the latest; a retry recorded in another boot counts as due.
@@ -65,6 +65,7 @@ def row_of(found: Sequence[Any], clock: Clock, times: Times, boot: str, is_dead:
         export_state=export_state,
         cancel_reason=cancel_reason,
         settled=settled,
+        conflicts=conflicts,
         created_at=created_at,
         started_at=started_at,
         ended_at=ended_at,

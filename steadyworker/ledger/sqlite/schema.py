@@ -9,7 +9,7 @@ Times that are for people or age rows (`…_at`, `not_before`, `keep_until`) are
 
 from __future__ import annotations
 
-SCHEMA_VERSION = 3
+SCHEMA_VERSION = 5
 """The version of the tables, raised with every change; a ledger of any other version is refused."""
 
 APPLICATION_ID = 0x53574C47
@@ -74,6 +74,7 @@ CREATE = (
         export_state BLOB,
         cancel_reason TEXT,
         settled TEXT NOT NULL DEFAULT 'unknown' CHECK ({_one_of("settled", "unknown", "sent", "confirmed")}),
+        conflicts INTEGER NOT NULL DEFAULT 0,
         keep_until REAL,
         created_at REAL NOT NULL,
         started_at REAL,
@@ -84,6 +85,7 @@ CREATE = (
     ) STRICT
     """,
     "CREATE UNIQUE INDEX jobs_by_uid ON jobs (uid)",
+    "CREATE INDEX jobs_held ON jobs (owner) WHERE owner IS NOT NULL",
     "CREATE INDEX jobs_to_purge ON jobs (keep_until) WHERE keep_until IS NOT NULL",
     """
     CREATE TABLE progress (
@@ -134,7 +136,7 @@ _COLUMNS = """
     namespace, queue, key, round, uid, state, body_sha256, hop, fence, owner, lease_boot, lease_until,
     attempts, crashes, losses, interruptions, first_failed_at, target, due_boot, due, not_before, delay,
     reason, error_class, error_text, checkpoint, checkpoint_fence, export_state, cancel_reason, settled,
-    created_at, started_at, ended_at, worker
+    conflicts, created_at, started_at, ended_at, worker
 """
 _CHECKPOINT_OF_ROUND_BEFORE = """(
     SELECT earlier.checkpoint FROM jobs AS earlier
@@ -186,7 +188,10 @@ RENEW = f"""
     UPDATE jobs SET lease_boot = :boot, lease_until = :lease_until
     WHERE {_MINE} AND state IN ('running', 'moving') RETURNING cancel_reason
 """
-MAY_COMMIT = f"UPDATE jobs SET lease_boot = :boot, lease_until = :lease_until WHERE {_MINE} AND state = 'running'"
+MAY_COMMIT = f"""
+    UPDATE jobs SET lease_boot = :boot, lease_until = :lease_until
+    WHERE {_MINE} AND state = 'running' RETURNING cancel_reason
+"""
 CHECKPOINT = f"""
     UPDATE jobs SET checkpoint = :value, checkpoint_fence = iif(:value IS NULL, NULL, fence)
     WHERE {_MINE} AND state = 'running'
@@ -216,13 +221,18 @@ SETTLED_SENT = f"""
     WHERE {_JOB} AND uid = :uid AND fence = :fence AND state NOT IN ('running', 'moving') AND settled = 'unknown'
 """
 STATE_OF = f"SELECT state FROM jobs WHERE {_JOB}"
-CANCEL = f"UPDATE jobs SET cancel_reason = :reason WHERE {_JOB} AND state NOT IN ('done', 'dead')"
+# A row without a fence was never claimed: it is there for its cancel mark alone, and is kept for a while only.
+CANCEL = f"""
+    UPDATE jobs SET cancel_reason = :reason, keep_until = iif(fence = 0, :now + :keep_mark, keep_until)
+    WHERE {_JOB} AND state NOT IN ('done', 'dead')
+"""
 CANCEL_UNSEEN = f"""
-    INSERT INTO jobs (rowid, namespace, queue, key, round, uid, state, cancel_reason, created_at)
-    VALUES ({_FENCE}, :namespace, :queue, :key, :round, :uid, 'interrupted', :reason, :now)
+    INSERT INTO jobs (rowid, namespace, queue, key, round, uid, state, cancel_reason, keep_until, created_at)
+    VALUES ({_FENCE}, :namespace, :queue, :key, :round, :uid, 'interrupted', :reason, :now + :keep_mark, :now)
 """
 SKIP_FENCE = f"UPDATE meta SET next_fence = {_FENCE} + 1"
 """Run it after `CANCEL_UNSEEN`: it skips the number of the inserted row, so that no other row gets that number."""
+CONFLICT = f"UPDATE jobs SET conflicts = conflicts + 1 WHERE {_JOB}"
 CLEAR_CHECKPOINT = f"""
     UPDATE jobs SET checkpoint = NULL, checkpoint_fence = NULL WHERE {_JOB} AND state NOT IN ('running', 'moving')
 """
@@ -232,6 +242,10 @@ PROGRESS = f"""
     WHERE {_JOB} AND uid = :uid AND fence = :fence
     ON CONFLICT DO UPDATE
     SET fence = excluded.fence, done = excluded.done, total = excluded.total, note = excluded.note, at = excluded.at
+"""
+CANCEL_MARKS = """
+    SELECT uid, cancel_reason FROM jobs
+    WHERE uid IN (SELECT value FROM json_each(:uids)) AND cancel_reason IS NOT NULL
 """
 ENDED = "SELECT uid FROM jobs WHERE uid IN (SELECT value FROM json_each(:uids)) AND state IN ('done', 'dead')"
 LAST_PROGRESS = f"SELECT done, total, note, at FROM progress WHERE {_JOB}"
@@ -249,7 +263,10 @@ FORGET = f"""
 """
 PURGE = "DELETE FROM jobs WHERE rowid IN (SELECT rowid FROM jobs WHERE keep_until <= :now LIMIT :rows)"
 PURGE_OWNERS = "DELETE FROM owners WHERE seen_at <= :now - :keep_owners"
-HOLDS = "SELECT 1 FROM jobs WHERE owner = :owner LIMIT 1"
+HOLDING = """
+    SELECT asked.value FROM json_each(:owners) AS asked
+    WHERE EXISTS (SELECT 1 FROM jobs INDEXED BY jobs_held WHERE owner = asked.value)
+"""
 REGISTER = """
     INSERT INTO owners VALUES (:owner, :host, :boot, :lock_path, :queues, :now)
     ON CONFLICT DO UPDATE SET host = excluded.host, queues = excluded.queues, seen_at = excluded.seen_at
@@ -258,4 +275,5 @@ UNREGISTER = "DELETE FROM owners WHERE owner = :owner"
 OWNERS = "SELECT owner, host, queues, seen_at FROM owners WHERE seen_at > :now - :keep_owners"
 BIND = "INSERT INTO bindings VALUES (:namespace, :queue, :identity) ON CONFLICT DO NOTHING"
 BOUND = "SELECT broker_identity FROM bindings WHERE namespace = :namespace AND queue = :queue"
+QUEUES = "SELECT queue FROM bindings WHERE namespace = :namespace"
 LEDGER_ID = "SELECT ledger_id FROM meta"

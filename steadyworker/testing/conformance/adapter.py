@@ -10,7 +10,7 @@
         def cut(self, adapter):
             kill_connections_of(adapter)
 
-The tests of a feature that the broker does not have, by its `Capabilities`, are skipped.
+If the broker's `Capabilities` lack a feature, the tests of this feature are skipped.
 """
 
 from __future__ import annotations

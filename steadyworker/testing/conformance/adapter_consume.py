@@ -48,7 +48,7 @@ class ConsumePromises(AdapterBench):
         tape.stays(deliveries=4)
 
     def test_zero_credits_stop_deliveries_and_nothing_else(self, adapter: Adapter) -> None:
-        """With prefetch 0 no new delivery arrives; un-settled ones stay valid, and a higher prefetch brings the next."""
+        """With prefetch 0 no new delivery arrives; un-settled deliveries stay valid, and a higher prefetch brings the next."""
         tape = self.started(adapter, 1)
         adapter.publish(message("k-1"))
         held = tape.delivery()
@@ -86,7 +86,7 @@ class ConsumePromises(AdapterBench):
         assert keys == Counter({f"k-{n}": 1 for n in range(1, 11)})
 
     def test_signals_come_one_at_a_time_from_one_thread(self, adapter: Adapter) -> None:
-        """The sink need not be thread-safe."""
+        """The sink need not be thread-safe, because one thread calls it, with one signal at a time."""
         threads: set[int] = set()
         inside = threading.Semaphore(1)
 
@@ -102,7 +102,7 @@ class ConsumePromises(AdapterBench):
         assert len(threads) == 1
 
     def test_a_cut_ends_the_epoch_and_a_new_one_follows(self, adapter: Adapter) -> None:
-        """Lost names the old epoch, Connected a new and greater one."""
+        """`Lost` names the old epoch, and `Connected` names a new epoch with a greater number."""
         tape = self.started(adapter)
         old = tape.connected()
         self.cut(adapter)
@@ -135,7 +135,7 @@ class ConsumePromises(AdapterBench):
         assert adapter.capabilities == before
 
     def test_consumers_are_counted(self, open_adapter: Open) -> None:
-        """An adapter with prefetch above 0 is counted; one that only publishes, or has stopped, is not."""
+        """An adapter with a prefetch above 0 is counted; an adapter that only publishes, or that has stopped, is not."""
         one, two, three = open_adapter(), open_adapter(), open_adapter()
         if not one.capabilities.counts_consumers:
             assert one.consumers() is None
@@ -178,7 +178,7 @@ class ConsumePromises(AdapterBench):
         assert heard == []
 
     def test_the_io_thread_says_when_it_last_turned(self, adapter: Adapter) -> None:
-        """`last_turn` is None before start or without a thread; else it increases, as the watchdog's evidence."""
+        """`last_turn` is None before `start` and without a thread; otherwise it increases while the thread is alive."""
         assert adapter.last_turn is None
         tape = self.started(adapter, 1)
         before = adapter.last_turn

@@ -1,4 +1,4 @@
-"""Fixtures for the tests of an adapter: opening and cutting it, a tape of its signals, and messages."""
+"""Fixtures for the tests of an adapter: they open adapters and cut connections, record signals, and make messages."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class AdapterBench:
     delay = 1.0
 
     def make_adapter(self, place: Path, spec: QueueSpec) -> Adapter:
-        """Return another client of the same broker for the same place, with the same settings each time."""
+        """Return a new client; all clients for one `place` use the same broker and the same settings."""
         raise NotImplementedError
 
     def cut(self, adapter: Adapter) -> None:
@@ -41,7 +41,7 @@ class AdapterBench:
         raise NotImplementedError
 
     def clear(self, adapter: Adapter) -> None:
-        """Remove what the test left in a broker that outlives it; by default does nothing."""
+        """Remove what the test left in the broker, if the broker outlives the test; by default does nothing."""
 
     def pump(self) -> None:
         """Run the adapters' turns, if they have no thread of their own."""

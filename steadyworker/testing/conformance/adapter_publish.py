@@ -129,7 +129,7 @@ class PublishPromises(AdapterBench):
         tape.stays(deliveries=1)
 
     def test_a_copy_of_a_message_that_was_taken_is_over_no_limit(self, adapter: Adapter) -> None:
-        """Another client may have sent a larger body; it is delivered whole, so that its dead letter is whole."""
+        """A larger body from another client is delivered whole, so that its dead letter is whole."""
         largest = adapter.capabilities.max_body
         if largest is None:
             pytest.skip("this broker takes any body")
@@ -148,6 +148,15 @@ class PublishPromises(AdapterBench):
         assert one.identity() == two.identity() == before
         one.stop(self.within)
         assert open_adapter().identity() == before
+
+    def test_a_queue_exists_once_it_was_used(self, open_adapter: Open) -> None:
+        """`exists` is False before the first message, creates nothing, and is True afterwards."""
+        one, two = open_adapter(), open_adapter()
+        assert not one.exists()
+        assert not two.exists()
+        one.publish(message())
+        assert one.exists()
+        assert two.exists()
 
     def test_a_healthy_queue_has_no_errors_and_looking_changes_nothing(self, adapter: Adapter, spec: QueueSpec) -> None:
         """`findings` changes nothing, and a healthy queue has no errors."""

@@ -54,7 +54,7 @@ class SettlePromises(AdapterBench):
             assert second.message_id == first.message_id
 
     def test_a_released_message_may_go_to_another(self, open_adapter: Open) -> None:
-        """A consumer with a free prefetch gets it."""
+        """A released message goes to a consumer that has room in its prefetch."""
         one, two = open_adapter(), open_adapter()
         tape = self.started(one, 1)
         one.publish(message())

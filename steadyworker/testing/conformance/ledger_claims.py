@@ -34,7 +34,7 @@ class ClaimPromises(LedgerBench):
     """Tests of claims, fences, leases and take-overs."""
 
     def test_a_job_that_was_never_seen_has_no_row(self, ledger: Ledger) -> None:
-        """`read` returns None."""
+        """`read` returns None for a job without a row."""
         assert ledger.read(JOB) is None
 
     def test_a_first_claim_makes_the_row(self, ledger: Ledger) -> None:
@@ -96,12 +96,12 @@ class ClaimPromises(LedgerBench):
         assert (row.target, row.due_in, row.delay, row.settled) == (None, 0.0, 0.0, "unknown")
 
     def test_a_claim_never_lowers_the_hop(self, ledger: Ledger) -> None:
-        """The row keeps the highest hop that claimed."""
+        """The row keeps the highest hop of all its claims."""
         first = claimed(ledger, hop=4)
         assert claimed(ledger, seen=first, hop=2).hop == 4
 
     def test_a_claim_writes_its_counters(self, ledger: Ledger) -> None:
-        """A take-over's counters are written by its claim."""
+        """The claim of a take-over writes the new counters."""
         row = ledger.claim(Claimed(JOB, claimed(ledger), OTHER, 0, BODY, Counters(losses=1)))
         assert row is not None
         assert row.counters == Counters(losses=1)
@@ -205,7 +205,7 @@ class ClaimPromises(LedgerBench):
                 assert before == winners[0]
 
     def test_a_lease_is_over_a_margin_after_its_end(self, ledger: Ledger, clock: FakeClock) -> None:
-        """Until then no other owner can take the job over."""
+        """No other owner can take the job over before lease and margin are over."""
         claimed(ledger)
         self.let_pass(clock, self.times.lease + self.times.margin * 0.5)
         assert not seen(ledger).lease_over
@@ -278,7 +278,7 @@ class ClaimPromises(LedgerBench):
 
     @pytest.mark.parametrize("state", [state for state in State if state is not State.MOVING])
     def test_only_a_hand_over_is_taken(self, ledger: Ledger, state: State) -> None:
-        """`take` of any other state is refused."""
+        """`take` is refused unless the row is `moving`."""
         row, _ = in_state(ledger, state)
         assert ledger.take(row, OTHER) is None
         assert timeless(seen(ledger)) == timeless(row)
@@ -307,7 +307,7 @@ class ClaimPromises(LedgerBench):
 
     @pytest.mark.parametrize("state", [state for state in State if state is not State.RUNNING])
     def test_only_a_run_is_lost(self, ledger: Ledger, state: State) -> None:
-        """`lose` of any other state is refused."""
+        """`lose` is refused unless the row is `running`."""
         row, _ = in_state(ledger, state)
         assert ledger.lose(row, OTHER, DEAD_END) is None
         assert timeless(seen(ledger)) == timeless(row)

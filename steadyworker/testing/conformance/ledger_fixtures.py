@@ -1,4 +1,4 @@
-"""Fixtures for the tests of a ledger: opening it, letting time pass, and a job in each state."""
+"""Fixtures for the tests of a ledger: they open it, let time pass, and bring a job into each state."""
 
 from __future__ import annotations
 

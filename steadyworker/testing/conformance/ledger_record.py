@@ -64,7 +64,7 @@ class RecordPromises(LedgerBench):
         assert "secret" not in ledger.url
 
     def test_the_first_broker_is_the_one_that_is_bound(self, ledger: Ledger) -> None:
-        """`bind` returns the broker that the queue is bound to, even if it is another one."""
+        """`bind` returns the broker that the queue is bound to, even if the caller names another broker."""
         assert ledger.bind("shop", "exports", "broker-1") == "broker-1"
         assert ledger.bind("shop", "exports", "broker-2") == "broker-1"
         assert ledger.bind("shop", "exports", "broker-1") == "broker-1"
@@ -103,10 +103,20 @@ class RecordPromises(LedgerBench):
 
     @pytest.mark.parametrize("state", [State.DONE, State.DEAD])
     def test_what_has_ended_cannot_be_cancelled(self, ledger: Ledger, state: State) -> None:
-        """`cancel` returns its state, and changes nothing."""
+        """`cancel` returns the state of the job, and changes nothing."""
         before, _ = in_state(ledger, state)
         assert ledger.cancel(JOB, "too late") is state
         assert timeless(seen(ledger)) == timeless(before)
+
+    def test_cancel_marks_are_read_for_the_jobs_that_are_named(self, ledger: Ledger) -> None:
+        """By uid, whatever their state; jobs without a mark, and those that are not in the ledger, are left out."""
+        rows = {key: claimed(ledger, replace(JOB, key=key)) for key in ("a", "b", "c", "d")}
+        for key in ("a", "b", "d"):
+            ledger.cancel(rows[key].id, f"wrong month {key}")
+        ledger.done(rows["b"].token)
+        asked = [rows["a"].uid, rows["b"].uid, rows["c"].uid, "unknown"]
+        assert ledger.cancel_marks(asked) == {rows["a"].uid: "wrong month a", rows["b"].uid: "wrong month b"}
+        assert ledger.cancel_marks([]) == {}
 
     def test_a_cancel_that_is_quicker_than_its_job_makes_the_row(self, ledger: Ledger) -> None:
         """The row is `interrupted`, has no owner, and matches any body."""
@@ -119,7 +129,7 @@ class RecordPromises(LedgerBench):
 
     @pytest.mark.parametrize("state", State)
     def test_a_checkpoint_is_cleared_when_nobody_runs_the_job(self, ledger: Ledger, state: State) -> None:
-        """`replay --from-start` clears it; a job with an owner keeps its checkpoint."""
+        """`replay --from-start` clears the checkpoint; a job with an owner keeps it."""
         in_state(ledger, state, checkpoint=b"17")
         assert seen(ledger).checkpoint == b"17"
         ledger.clear_checkpoint(JOB)
@@ -140,7 +150,7 @@ class RecordPromises(LedgerBench):
         assert ledger.last_progress(JOB) == Progress(3, 100, "page", 15.5)
 
     def test_the_highest_round_of_a_key_is_known(self, ledger: Ledger) -> None:
-        """`last_round` returns it, for `send(again=True)`."""
+        """`last_round` returns the highest round of a key; `send(again=True)` uses it."""
         assert ledger.last_round(JOB.namespace, JOB.queue, JOB.key) is None
         for number in (0, 2, 1):
             claimed(ledger, replace(JOB, round=number))
@@ -180,7 +190,7 @@ class RecordPromises(LedgerBench):
         assert ledger.ended([]) == frozenset()
 
     def test_a_checkpoint_outlives_the_replay_until_the_next_round_has_it(self, ledger: Ledger) -> None:
-        """The row of a replayed dead letter is removed before the next round is claimed; its checkpoint is not."""
+        """The row of a replayed dead letter may be removed before the next round is claimed, but not its checkpoint."""
         token = claimed(ledger).token
         ledger.checkpoint(token, b"400")
         ledger.moving(token, DEAD_END)
@@ -194,7 +204,7 @@ class RecordPromises(LedgerBench):
     def test_a_row_is_kept_for_its_time(
         self, ledger: Ledger, clock: FakeClock, state: State, *, known: bool | None
     ) -> None:
-        """`moved` is kept until due + 14 days, `dead` 30 days, `done` 14 days or 24 h if its settlement is confirmed."""
+        """`moved` is kept until 14 days after the retry is due, `dead` 30 days, `done` 14 days (24 h if confirmed)."""
         if self.own_clock:
             pytest.skip("reads a clock of its own")
         _, token = in_state(ledger, state)
@@ -241,8 +251,42 @@ class RecordPromises(LedgerBench):
         ledger.settled(token, known=False)
         assert seen(ledger).settled == "confirmed"
 
+    def test_a_cancel_mark_without_a_job_is_kept_for_fourteen_days(self, ledger: Ledger, clock: FakeClock) -> None:
+        """`purge` deletes the row 14 days after the last cancel, and never once a message has claimed it."""
+        if self.own_clock:
+            pytest.skip("reads a clock of its own")
+        came = replace(JOB, key="came")
+        ledger.cancel(JOB, "first")
+        ledger.cancel(came, "first")
+        clock.advance(10 * DAY)
+        ledger.cancel(JOB, "second")
+        claimed(ledger, came, seen=seen(ledger, came))
+        clock.advance(13 * DAY)
+        assert ledger.purge() == 0
+        clock.advance(DAY + 1)
+        assert ledger.purge() == 1
+        assert ledger.read(JOB) is None
+        assert seen(ledger, came).cancel_reason == "first"
+
+    def test_the_bound_queues_of_a_namespace_are_listed(self, ledger: Ledger) -> None:
+        """`queues` returns what `bind` bound in this namespace."""
+        assert list(ledger.queues("shop")) == []
+        for namespace, queue in (("shop", "exports"), ("shop", "refunds"), ("other", "exports")):
+            ledger.bind(namespace, queue, "broker-1")
+        assert sorted(ledger.queues("shop")) == ["exports", "refunds"]
+
+    @pytest.mark.parametrize("state", State)
+    def test_a_conflict_is_counted_and_changes_nothing_else(self, ledger: Ledger, state: State) -> None:
+        """`conflict` adds 1 to `conflicts` in every state; without a row it does nothing."""
+        before, _ = in_state(ledger, state)
+        ledger.conflict(JOB)
+        ledger.conflict(JOB)
+        ledger.conflict(replace(JOB, key="unknown"))
+        assert timeless(seen(ledger)) == timeless(replace(before, conflicts=2))
+        assert ledger.read(replace(JOB, key="unknown")) is None
+
     def test_the_record_outlives_the_process(self, ledger: Ledger, tmp_path: Path, clock: FakeClock) -> None:
-        """After closing twice and opening again, everything is there, and fences continue."""
+        """A ledger that was closed, even twice, has everything when it is opened again, and its fences continue."""
         if not self.durable:
             pytest.skip("is not durable")
         token = claimed(ledger).token

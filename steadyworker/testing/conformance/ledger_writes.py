@@ -1,4 +1,4 @@
-"""Promises about an owner's writes: the effect of each, and that all other writes are refused."""
+"""Promises about writes: each write of the owner has its effect, and every other write is refused."""
 # ruff: noqa: PLR2004 - the expected number belongs in the assertion
 
 from __future__ import annotations
@@ -8,7 +8,7 @@ from collections.abc import Callable
 import pytest
 from msgspec.structs import replace
 
-from steadyworker.ledger.base import Ledger, Moving, State, Token, Verdict
+from steadyworker.ledger.base import Ledger, Moving, Renewal, State, Token, Verdict
 from steadyworker.outcome import Counters
 from steadyworker.testing.clock import FakeClock
 from steadyworker.testing.conformance.ledger_fixtures import (
@@ -30,7 +30,7 @@ WRITES: dict[str, Write] = {
     "checkpoint": lambda ledger, token: ledger.checkpoint(token, b"new"),
     "clear": lambda ledger, token: ledger.checkpoint(token, None),
     "export_state": lambda ledger, token: ledger.export_state(token, b"new"),
-    "may_commit": lambda ledger, token: ledger.may_commit(token),
+    "may_commit": lambda ledger, token: ledger.may_commit(token).granted,
     "done": lambda ledger, token: ledger.done(token),
     "interrupted": lambda ledger, token: ledger.interrupted(token, Counters(interruptions=9)),
     "moving": lambda ledger, token: ledger.moving(token, DEAD_END),
@@ -114,12 +114,21 @@ class WritePromises(LedgerBench):
         """A run that may commit has a whole lease to do so."""
         token = claimed(ledger).token
         self.let_pass(clock, self.times.lease * 0.8)
-        assert ledger.may_commit(token)
+        assert ledger.may_commit(token).granted
         self.let_pass(clock, self.times.lease * 0.8)
         assert seen(ledger).late_by == 0.0
 
+    def test_a_cancelled_job_may_not_commit(self, ledger: Ledger) -> None:
+        """Not from the moment in which `cancel` has returned; the reply has the reason, and the run still owns the job."""
+        row = claimed(ledger)
+        assert ledger.may_commit(row.token) == Renewal(granted=True)
+        ledger.cancel(JOB, "wrong month")
+        assert ledger.may_commit(row.token) == Renewal(granted=False, cancel_reason="wrong month")
+        assert (seen(ledger).state, seen(ledger).fence) == (State.RUNNING, row.fence)
+        assert ledger.renew([row.token])[0].granted
+
     def test_done_ends_the_job(self, ledger: Ledger) -> None:
-        """The row has no owner, and no reason of an earlier attempt."""
+        """A `done` row has no owner, and does not keep the reason of an earlier attempt."""
         row, token = in_state(ledger, State.MOVED)
         token = claimed(ledger, seen=row, hop=1).token
         assert seen(ledger).reason == AGAIN.reason
@@ -130,7 +139,7 @@ class WritePromises(LedgerBench):
         assert after.ended_at is not None
 
     def test_interrupted_is_nobodys_and_keeps_its_position(self, ledger: Ledger) -> None:
-        """Checkpoint and export_state stay for the next claim."""
+        """The checkpoint and the `export_state` are kept for the next claim."""
         token = claimed(ledger).token
         ledger.checkpoint(token, b"17")
         ledger.export_state(token, b"app-1")
@@ -177,7 +186,7 @@ class WritePromises(LedgerBench):
         assert row.ended_at is not None
 
     def test_a_copy_is_due_after_its_delay(self, ledger: Ledger, clock: FakeClock) -> None:
-        """`due_in` counts down on the ledger's clock, through `moved`; `late_by` counts up from there."""
+        """`due_in` counts down by the ledger's clock, also after `moved`; from the due time on, `late_by` counts up."""
         delay = self.times.lease
         token = claimed(ledger).token
         assert ledger.moving(token, replace(AGAIN, delay=delay))
@@ -192,7 +201,7 @@ class WritePromises(LedgerBench):
         assert seen(ledger).late_by > 0
 
     def test_odd_text_is_kept_readable(self, ledger: Ledger) -> None:
-        """Reasons come from exceptions: a NUL, undecodable bytes of file names and long texts must not fail."""
+        """Reasons come from exceptions, so no write may fail for a NUL, undecodable bytes of a file name, or a long text."""
         token = claimed(ledger).token
         odd = "no \udcff \x00 ü 𝄞 " + "x" * 100_000
         assert ledger.moving(token, replace(AGAIN, reason=odd, error_class=odd, error_text=odd))

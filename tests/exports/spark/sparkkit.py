@@ -66,6 +66,9 @@ class LiveServices:
     def may_commit(self) -> None:
         pass
 
+    def staged(self, folder: Path) -> None:
+        pass
+
     def ended(self, uids: Sequence[str]) -> frozenset[str]:
         return frozenset()
 

@@ -184,7 +184,6 @@ def test_a_full_disk_costs_a_run_and_the_next_one_has_the_file(
     )
     assert verify(out) == manifest
     assert sorted(path.name for path in tmp_path.iterdir() if path.name.startswith(("out", ".sw"))) == [
-        STAGES,
         "out.csv",
         "out.csv.manifest.json",
     ]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from datetime import UTC, date, datetime, timedelta
 from decimal import Decimal
 from pathlib import Path
@@ -12,11 +13,12 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from steadyworker.errors import ExportError
+from steadyworker.errors import ExportError, ExportRejected
 from steadyworker.exports.formats import Csv, Format, JsonLines, Parquet
 from steadyworker.exports.rows import RowExport
 from steadyworker.exports.spark.export import SparkExport
 from steadyworker.exports.spark.service import SparkService
+from steadyworker.exports.spark.tables import Files
 from steadyworker.exports.verifying import verify
 from tests.exports.kit import FakeServices
 from tests.exports.spark.sparkkit import COLUMNS, ORDER, QUERY, LiveServices
@@ -194,3 +196,26 @@ def test_a_name_that_parquet_would_lose_is_refused(warm: SparkService, tmp_path:
         with pytest.raises(ExportError, match=r"\$\{.*another name"):
             export.write(LiveServices(warm), tmp_path / name)
         assert not (tmp_path / name).exists()
+
+
+def test_a_lake_s_folder_is_refused_by_its_url_too(warm: SparkService, tmp_path: Path) -> None:
+    """Only Spark can look at an object store; `file://` stands for one here."""
+    table = tmp_path / "payments"
+    (table / "data").mkdir(parents=True)
+    pq.write_table(pa.table({"id": [1, 2]}), table / "data" / "part-0.parquet")
+
+    def export(name: str) -> None:
+        tables = {"payments": Files(f"file://{table}/data", format="parquet")}
+        SparkExport("SELECT id FROM payments", tables=tables, order_by=("id",)).write(
+            LiveServices(warm, uid=name), tmp_path / f"{name}.csv"
+        )
+
+    for path in ("_delta_log/0.json", "metadata/1-a.metadata.json", ".hoodie/hoodie.properties"):
+        sign = table / path
+        sign.parent.mkdir()
+        sign.touch()
+        with pytest.raises(ExportRejected, match=rf'\(rejected\): .*\.load\("file://{table}"\)'):
+            export("refused")
+        shutil.rmtree(sign.parent)
+    export("plain")
+    assert (tmp_path / "plain.csv").read_text() == "id\n1\n2\n"

@@ -294,46 +294,6 @@ def test_host_and_jvm_are_gone_within_3_seconds_of_their_parents_death(
         print(f"and their folder {time.monotonic() - began:.2f} s after it")
 
 
-def test_tasks_stand_behind_all_that_somebody_waits_for(
-    made: Callable[..., SparkService], tmp_path: Path, eventually: Eventually
-) -> None:
-    """In the JVM of a long export: its other threads, which plan and compile, have the priority of their process."""
-    service, ended = made(), threading.Event()
-
-    def stop() -> None:
-        if ended.is_set():
-            raise Interrupt("shutdown")
-
-    services = LiveServices(service, on_check=stop)
-    big = SparkExport(BIG, tables={}, order_by=("id",))
-
-    def write() -> None:
-        with pytest.raises(Interrupt):
-            big.write(services, tmp_path / "out.csv")
-
-    def priorities() -> dict[str, set[int]]:
-        """Of the threads that run tasks, and of the others."""
-        found: dict[str, set[int]] = {"tasks": set(), "others": set()}
-        for thread in Path(f"/proc/{java}/task").iterdir():
-            with suppress(OSError):
-                kind = "tasks" if (thread / "comm").read_text().startswith("Executor task ") else "others"
-                found[kind].add(os.getpriority(os.PRIO_PROCESS, int(thread.name)))
-        return found
-
-    thread = threading.Thread(target=write)
-    thread.start()
-    try:
-        eventually(lambda: "progress" in services.kinds(), within=120)
-        java = java_of(host_of(service))
-        process = os.getpriority(os.PRIO_PROCESS, java)
-        expected = {"tasks": {min(19, process + 10)}, "others": {process}}
-        eventually(lambda: priorities() == expected, within=10)
-    finally:
-        ended.set()
-        services.hear()
-        thread.join(60)
-
-
 def test_a_worker_process_removes_what_dead_hosts_have_left_before_any_job_asks_for_spark(
     tmp_path: Path, eventually: Eventually
 ) -> None:

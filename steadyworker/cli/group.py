@@ -1,0 +1,24 @@
+"""A group of commands that names the nearest one for a misspelt command."""
+
+from __future__ import annotations
+
+import difflib
+
+import click
+from typing_extensions import override
+
+
+class Group(click.Group):
+    """A command group; an unknown command is wrong usage, and the error names the nearest known one."""
+
+    @override
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        known = self.list_commands(ctx)
+        name = args[0]
+        if name not in known and not name.startswith("-") and not ctx.resilient_parsing:
+            near = difflib.get_close_matches(name, known, n=1)
+            remedy = f"did you mean {near[0]}?" if near else "see --help."
+            ctx.fail(f"Expected one of the commands {', '.join(known)}, got {name!r}: {remedy}")
+        return super().resolve_command(ctx, args)

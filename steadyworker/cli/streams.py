@@ -1,0 +1,78 @@
+"""The standard streams of a command: one that is closed, full or broken ends it with an exit code, without a traceback."""
+
+from __future__ import annotations
+
+import errno
+import io
+import os
+import sys
+from contextlib import suppress
+from typing import Any, TextIO, cast
+
+from steadyworker.system.streams import open_standard_streams
+
+
+class OutputFailed(OSError):
+    """Standard output could not be written; `by_reader` is true if the reader of a pipe has closed it."""
+
+    def __init__(self, cause: OSError) -> None:
+        super().__init__(f"Expected to write to standard output, got: {cause.strerror}: send it elsewhere.")
+        self.by_reader = cause.errno == errno.EPIPE
+
+
+class _Stream:
+    """A text stream, which passes everything on to another one."""
+
+    def __init__(self, stream: TextIO) -> None:
+        self._stream = stream
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._stream, name)
+
+
+class _Output(_Stream):
+    """Standard output, whose failures can be told from those of other files."""
+
+    def write(self, text: str) -> int:
+        try:
+            return self._stream.write(text)
+        except OSError as error:
+            raise OutputFailed(error) from error
+
+    def flush(self) -> None:
+        try:
+            self._stream.flush()
+        except OSError as error:
+            raise OutputFailed(error) from error
+
+
+class _Errors(_Stream):
+    """Standard error: nothing depends on it, and what cannot be written there is lost."""
+
+    def write(self, text: str) -> int:
+        with suppress(OSError):
+            self._stream.write(text)
+        return len(text)
+
+    def flush(self) -> None:
+        with suppress(OSError):
+            self._stream.flush()
+
+
+def prepare() -> None:
+    """
+    Make the standard streams safe to use.
+
+    A character that standard output cannot encode is printed as its escape.
+    """
+    open_standard_streams()
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="backslashreplace")
+    sys.stdout, sys.stderr = cast(TextIO, _Output(sys.stdout)), cast(TextIO, _Errors(sys.stderr))
+
+
+def discard_output() -> None:
+    """Discard what was printed and could not be written; else the interpreter tries again at its end, and fails."""
+    null = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(null, sys.stdout.fileno())
+    os.close(null)

@@ -1,0 +1,70 @@
+"""The import of a Worker that the command line names, and the user's own line when that import fails."""
+
+from __future__ import annotations
+
+import sys
+import sysconfig
+import traceback
+from collections.abc import Iterator
+from contextlib import redirect_stdout
+from pathlib import Path
+from typing import Any
+
+from steadyworker.errors import ConfigError, SteadyWorkerError
+from steadyworker.worker import Worker, load_worker
+
+_PACKAGE = Path(__file__).parents[1]
+
+
+def find_worker(target: str) -> type[Worker[Any, Any]]:
+    """
+    Return the Worker that "module:Class" names.
+
+    Raises ConfigError if the import fails; the message names the file and the line of the user's code.
+    """
+    try:
+        with redirect_stdout(sys.stderr):  # what the module prints is no output of the command, which may be JSON
+            return load_worker(target)
+    except KeyboardInterrupt:
+        raise
+    except BaseException as error:
+        place = _place(error)
+        if place is None and isinstance(error, SteadyWorkerError):
+            raise  # the target itself is wrong, and the message says how
+        module = target.partition(":")[0]
+        raise ConfigError(
+            f"Expected to import {module!r}, but {place or 'its import'} raised {type(error).__name__}: {_text(error)}\n"
+            "Correct the module; `steadyworker --debug …` shows the whole traceback."
+        ) from error
+
+
+def _text(error: BaseException) -> str:
+    if isinstance(error, SyntaxError):  # its str() repeats file and line
+        return f"{error.msg}: {error.text.strip()}" if error.text else error.msg
+    if isinstance(error, SystemExit):
+        return f"{error.code}. A module that is imported must not end the program: guard its last lines by `if __name__ == '__main__':`."
+    return str(error)
+
+
+def _place(error: BaseException) -> str | None:
+    """
+    Return file:line of the user's code that failed, or None if none of it had run.
+
+    A frame of an installed library counts only if no other one is there: the user's module may be installed itself.
+    """
+    if isinstance(error, SyntaxError) and error.filename is not None and Path(error.filename).is_file():
+        return f"{error.filename}:{error.lineno}"
+    foreign = [frame for frame in _frames(error) if not Path(frame.filename).is_relative_to(_PACKAGE)]
+    own = [frame for frame in foreign if not any(Path(frame.filename).is_relative_to(home) for home in _libraries())]
+    frames = own or foreign
+    return f"{frames[-1].filename}:{frames[-1].lineno}" if frames else None
+
+
+def _frames(error: BaseException) -> Iterator[traceback.FrameSummary]:
+    """Yield the frames of files, without those of the import system and of code that was made from a text."""
+    importing = ("<", str(Path(sysconfig.get_path("stdlib"), "importlib")))
+    return (frame for frame in traceback.extract_tb(error.__traceback__) if not frame.filename.startswith(importing))
+
+
+def _libraries() -> set[str]:
+    return {sysconfig.get_path(kind) for kind in ("stdlib", "platstdlib", "purelib", "platlib")}

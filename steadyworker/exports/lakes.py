@@ -1,0 +1,48 @@
+"""
+Tables of Delta, Iceberg and Hudi: folders of data files, with a log of which rows count.
+
+An export of the files alone has rows that were deleted or replaced.
+So a path that belongs to such a table is refused, for each of its folders and files.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+from steadyworker.errors import ExportRejected
+
+_SIGNS = (("Delta", "_delta_log"), ("Hudi", ".hoodie"), ("Iceberg", "metadata/*.metadata.json"))
+
+
+def check_files(path: str | os.PathLike[str]) -> None:
+    """
+    Return if this file or folder may be read as plain files.
+
+    Raises:
+        ExportRejected: It belongs to a table of Delta, Iceberg or Hudi; with the line that reads the table.
+    """
+    refuse_lakes(str(Path(path).resolve()), lambda folder, sign: any(Path(folder).glob(sign)))
+
+
+def refuse_lakes(path: str, has: Callable[[str, str], bool]) -> None:
+    """
+    Raise ExportRejected if a path or one of its parents is the folder of a table.
+
+    Args:
+        path: An absolute path, or a URL.
+        has: Returns whether a folder has this entry, a name or a pattern.
+    """
+    scheme, mark, rest = path.rpartition("://")
+    parts = rest.rstrip("/").split("/")
+    for inside in ("/".join(parts[:length]) for length in range(len(parts), 0, -1)):
+        folder = scheme + mark + inside
+        for form, sign in _SIGNS:
+            if inside and has(folder, sign):
+                line = f"spark.read.format({json.dumps(form.lower())}).load({json.dumps(folder, ensure_ascii=False)})"
+                raise ExportRejected(
+                    f"Expected plain files, got {path} of the {form} table {folder} (it has {sign}): "
+                    f"its files hold deleted rows too. Export it with SparkExport(Build(…)) and {line} in the function."
+                )

@@ -1,0 +1,55 @@
+"""The end of a process in spite of threads that a user's code has left behind: Python would wait for them without a word."""
+
+from __future__ import annotations
+
+import logging
+import os
+import sys
+import threading
+import time
+from collections.abc import Sequence
+from contextlib import suppress
+from typing import NoReturn
+
+_GRACE = 1.0
+"""Seconds that threads get to end by themselves, as those of an idle pool do."""
+
+
+def leave(code: int) -> NoReturn:
+    """
+    Exit with this code, as `sys.exit` does, but do not wait for threads that take longer than 1 s: the log names them.
+
+    Call it in the main thread.
+    """
+    threading.Thread(target=_leave_late, args=(code,), name="steadyworker-leaving", daemon=True).start()
+    sys.exit(code)
+
+
+def awaited_threads() -> list[threading.Thread]:
+    """Return the threads that Python waits for at the end of this process, without the main thread."""
+    # A pool that a daemon thread has made has daemon threads; the pools' module waits for them all the same.
+    pools = getattr(sys.modules.get("concurrent.futures.thread"), "_threads_queues", {})
+    return [
+        each
+        for each in threading.enumerate()
+        if (not each.daemon or each in pools) and each is not threading.main_thread()
+    ]
+
+
+def name_threads(event: str, threads: Sequence[threading.Thread]) -> None:
+    """Write a log line that names these threads, if there are any."""
+    if threads:
+        names = [each.name for each in threads]
+        remedy = "end threads, and shut down pools, in teardown"
+        logging.getLogger("steadyworker").warning(event, extra={"threads": names, "remedy": remedy})
+
+
+def _leave_late(code: int) -> None:
+    time.sleep(_GRACE)
+    late = awaited_threads()
+    if late:
+        name_threads("threads_left_behind", late)
+        for stream in (sys.stdout, sys.stderr):
+            with suppress(Exception):
+                stream.flush()
+        os._exit(code)

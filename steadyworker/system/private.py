@@ -1,0 +1,72 @@
+"""Files and folders for one user alone: a user who can write to the state can forge the record of every job."""
+
+from __future__ import annotations
+
+import os
+import stat
+from pathlib import Path
+
+from steadyworker.errors import Finding
+
+FOLDER, FILE = 0o700, 0o600
+"""The rights of what is created; the umask can only take away from them."""
+
+
+def make_private_folder(path: Path) -> None:
+    """
+    Create a folder and its missing parents with the rights 700; a folder that exists keeps its rights.
+
+    Raises OSError.
+    """
+    missing = [folder for folder in (path, *path.parents) if not folder.exists()]
+    for folder in reversed(missing):
+        folder.mkdir(mode=FOLDER, exist_ok=True)
+    path.mkdir(mode=FOLDER, exist_ok=True)  # raises if it is not a folder
+
+
+def make_private_file(path: Path) -> None:
+    """
+    Create an empty file with the rights 600 if there is none; a file that exists keeps its rights.
+
+    SQLite gives its `-wal` and `-shm` files the rights of the database.
+    Raises OSError.
+    """
+    try:
+        os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, FILE))
+    except FileExistsError:
+        return
+
+
+def access_findings(what: str, path: Path) -> list[Finding]:
+    """
+    Return a warning for a file that other users can read, or whose folder they can write to.
+
+    The rights are not changed here: an operator may have given them to a group on purpose.
+    """
+    found = []
+    if (rights := _rights(path)) & 0o077:
+        found.append(
+            Finding(
+                "warning",
+                f"Expected {what} {path} to be private, got the rights {rights:o}: other users can read or change it.",
+                f"chmod go-rwx {path}*",
+            )
+        )
+    folder = _rights(path.parent)
+    if folder & 0o022 and not folder & stat.S_ISVTX:
+        found.append(
+            Finding(
+                "warning",
+                f"Expected the folder of {what} {path} to be writable for one user, got the rights {folder:o}: "
+                "other users can replace its files.",
+                f"chmod go-w {path.parent}",
+            )
+        )
+    return found
+
+
+def _rights(path: Path) -> int:
+    try:
+        return stat.S_IMODE(path.stat().st_mode)
+    except OSError:
+        return 0  # what cannot be seen is another finding's subject

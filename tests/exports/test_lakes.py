@@ -1,0 +1,45 @@
+"""A folder of Delta, Iceberg or Hudi is no folder of Parquet files: some of its files hold rows that were deleted."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from steadyworker.errors import ExportRejected
+from steadyworker.exports import check_files
+from steadyworker.exports.spark.tables import Files, source_of
+
+LAKES = {"delta": "_delta_log/00000000000000000000.json", "hudi": ".hoodie/hoodie.properties"}
+LAKES |= {"iceberg": "metadata/00001-6e3c.metadata.json"}
+READ = ["", "data", "data/month=2024-03", "data/month=2024-03/part-0.parquet"]
+
+
+def lake(folder: Path, sign: str) -> Path:
+    """A table: two data files, one of them with rows that were deleted, and the file that says so."""
+    for path in ("data/month=2024-03/part-0.parquet", "data/month=2024-03/part-1.parquet", sign):
+        (folder / path).parent.mkdir(parents=True, exist_ok=True)
+        (folder / path).touch()
+    return folder
+
+
+@pytest.mark.parametrize("form", ["delta", "hudi", "iceberg"])
+@pytest.mark.parametrize("read", READ, ids=["table", "data", "partition", "file"])
+def test_a_lake_s_folder_is_refused_with_the_line_that_reads_it(tmp_path: Path, form: str, read: str) -> None:
+    table = lake(tmp_path / "payments", LAKES[form])
+    line = rf'spark\.read\.format\("{form}"\)\.load\("{table}"\)'
+    with pytest.raises(ExportRejected, match=rf"(?i)got .*the {form} table {table} .*{line}"):
+        source_of("payments", table / read)
+    with pytest.raises(ExportRejected, match=line):
+        source_of("payments", Files(table / read, format="parquet"))
+    with pytest.raises(ExportRejected, match=line):
+        check_files(table / read)
+
+
+def test_a_folder_of_files_is_none_of_them(tmp_path: Path) -> None:
+    """A partitioned folder, beside a folder named metadata that has other things in it."""
+    folder = lake(tmp_path / "payments", "metadata/notes.json")
+    (folder / "part-0.parquet").touch()
+    assert source_of("payments", folder / "data").path == str(folder / "data")
+    check_files(folder)
+    check_files(folder / "none.parquet")

@@ -1,0 +1,128 @@
+"""What a handler has started ends with its worker process, before another one continues the job."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from contextlib import suppress
+
+import psutil  # type: ignore[import-untyped]
+import pytest
+
+from steadyworker.ledger.base import State
+from steadyworker.system.procfs import reap_adopted
+from tests.support.stage import Stage, WorkerProcess, eventually
+
+WRITERS = "tests.service.guarded:Writers"
+
+
+def left_of(worker: int, stage: Stage) -> list[psutil.Process]:
+    """The processes that live with this worker process's number, and this stage's folder, in their environment."""
+    found = []
+    for process in psutil.process_iter():
+        with suppress(psutil.Error):
+            environment = process.environ()
+            ours = (environment.get("STAGE_FOLDER"), environment.get("NUMBER")) == (str(stage.folder), str(worker))
+            if ours and process.status() != psutil.STATUS_ZOMBIE:
+                found.append(process)
+    return found
+
+
+def guard_of(worker: WorkerProcess) -> psutil.Process:
+    """The guard process of a worker process."""
+
+    def guards() -> list[psutil.Process]:
+        children = psutil.Process(worker.pid).children()
+        return [child for child in children if "steadyworker.slots.guard_process" in child.cmdline()]
+
+    (guard,) = eventually(guards, "a guard")
+    return guard
+
+
+def writes(stage: Stage, run: int) -> None:
+    """Wait until this run's subprocess writes."""
+    eventually(lambda: str(run) in stage.lines("writes"), f"run {run} writes", report=stage.logs)
+
+
+@pytest.mark.parametrize("kills", [4, pytest.param(12, marks=pytest.mark.slow)])
+@pytest.mark.timeout(180)
+def test_after_a_kill_no_subprocess_of_the_job_writes_beside_the_run_that_continues_it(
+    stage: Stage, kills: int
+) -> None:
+    """The next worker process is there already, and takes the job over as soon as it may."""
+    stage.send("writers", {"runs": kills})
+    worker = stage.worker(WRITERS, env={"NUMBER": "0"})
+    for run in range(kills):
+        writes(stage, run)
+        following = stage.worker(WRITERS, env={"NUMBER": str(run + 1)}).started()
+        worker.kill()
+        worker.wait()
+        eventually(lambda run=run: not left_of(run, stage), "no process is left", within=5)  # type: ignore[misc]
+        worker = following
+    stage.reaches("writers", State.DONE)
+    assert stage.lines("looks") == [f"{run} 0" for run in range(kills + 1)]
+
+
+def test_a_guard_that_dies_is_replaced_and_its_successor_knows_every_session(stage: Stage) -> None:
+    stage.send("writers", {"runs": 1})
+    worker = stage.worker(WRITERS)
+    writes(stage, 0)
+    first = guard_of(worker)
+    first.kill()
+    assert worker.says("guard_replaced")["pid"] == first.pid
+    assert guard_of(worker).pid != first.pid
+    worker.kill()
+    worker.wait()
+    stage.worker(WRITERS)
+    stage.reaches("writers", State.DONE)
+    assert stage.lines("looks") == ["0 0", "1 0"]
+
+
+def test_a_guard_hears_no_signal_and_is_gone_after_a_stop(stage: Stage) -> None:
+    worker = stage.worker(WRITERS, env={"NUMBER": "0"})
+    stage.send("writers", {"runs": 0})
+    stage.reaches("writers", State.DONE)
+    guard = guard_of(worker)
+    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2):
+        os.kill(guard.pid, number)
+    time.sleep(0.1)
+    assert guard.is_running()
+    worker.terminate()
+    assert worker.ended(0) < 5
+    assert not left_of(0, stage)
+    assert not worker.lines("guard_replaced")
+
+
+def test_a_worker_process_that_inherits_an_ignored_sigchld_runs_its_jobs(stage: Stage) -> None:
+    stage.send("waiting", {})
+    worker = stage.worker("tests.service.guarded:Waiting", around=["env", "--ignore-signal=CHLD"])
+    stage.reaches("waiting", State.DONE)
+    assert stage.lines("codes") == ["1"]
+    worker.terminate()
+    worker.ended(0)
+
+
+ADOPTS = "import ctypes, os, sys; ctypes.CDLL(None).prctl(36, 1, 0, 0, 0); os.execv(sys.argv[1], sys.argv[1:])"
+
+
+def test_a_worker_process_that_adopts_orphans_as_pid_1_does_leaves_no_zombie(stage: Stage) -> None:
+    """PR_SET_CHILD_SUBREAPER makes it the parent of orphans, as being the first process of a container does."""
+    stage.send("orphans", {})
+    worker = stage.worker("tests.service.guarded:Orphans", around=[sys.executable, "-c", ADOPTS])
+    stage.reaches("orphans", State.DEAD)
+    orphans = [int(pid) for pid in stage.lines("orphans")]
+    assert len(orphans) == 2
+    eventually(lambda: not any(map(psutil.pid_exists, orphans)), "no zombie", within=10)
+    worker.terminate()
+    worker.ended(0)
+
+
+@pytest.mark.parametrize("leads", [False, True], ids=["in this session", "in its own"])
+def test_what_was_started_here_is_left_to_what_waits_for_it(leads: bool) -> None:
+    with subprocess.Popen(["sh", "-c", "exit 3"], start_new_session=leads) as process:
+        eventually(lambda: psutil.Process(process.pid).status() == psutil.STATUS_ZOMBIE, "its end")
+        reap_adopted()
+        assert process.wait() == 3

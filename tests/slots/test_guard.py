@@ -1,0 +1,84 @@
+"""The guard process by itself: it ends the sessions that it knows, and is replaced when it cannot."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import psutil  # type: ignore[import-untyped]
+import pytest
+
+from steadyworker.clock import SystemClock
+from steadyworker.ledger.owners import OwnerLock, is_dead, new_owner_id
+from steadyworker.slots.guard import Guard
+from tests.conftest import Eventually
+
+
+@pytest.fixture
+def sleeper() -> Iterator[subprocess.Popen[bytes]]:
+    """A process that leads a session of its own."""
+    with subprocess.Popen(["sleep", "60"], start_new_session=True) as process:
+        yield process
+        process.kill()
+
+
+def test_it_ends_the_sessions_that_are_left_and_frees_the_lock_after_that(
+    sleeper: subprocess.Popen[bytes], tmp_path: Path
+) -> None:
+    owner = new_owner_id()
+    lock = OwnerLock(tmp_path, owner)
+    guard = Guard([lock.fd], SystemClock())
+    guard.watch(sleeper.pid)
+    lock.release()
+    assert not is_dead(tmp_path, owner)
+    guard.close()
+    assert is_dead(tmp_path, owner)
+    assert sleeper.wait() == -signal.SIGKILL
+
+
+def test_it_leaves_alone_what_it_was_asked_to_forget(sleeper: subprocess.Popen[bytes]) -> None:
+    guard = Guard([], SystemClock())
+    guard.watch(sleeper.pid)
+    guard.forget(sleeper.pid)
+    guard.close()
+    assert sleeper.poll() is None
+
+
+def test_one_that_is_stopped_is_replaced_and_never_waited_for(sleeper: subprocess.Popen[bytes]) -> None:
+    guard = Guard([], SystemClock())
+    guard.watch(sleeper.pid)
+    first = guard.pid
+    assert first is not None
+    os.kill(first, signal.SIGSTOP)
+    while guard.pid == first:  # until its pipe takes no more
+        guard.forget(0)
+    assert not psutil.pid_exists(first)
+    assert sleeper.poll() is None
+    guard.close()
+    assert sleeper.wait() == -signal.SIGKILL
+
+
+FORKED = """
+import os, signal, sys, time
+from steadyworker.clock import SystemClock
+from steadyworker.slots.guard import Guard
+
+guard = Guard([], SystemClock())
+guard.watch(int(sys.argv[1]))
+if os.fork():
+    os.kill(os.getpid(), signal.SIGKILL)
+time.sleep(60)
+"""
+
+
+def test_a_fork_that_outlives_its_worker_process_holds_no_guard_back(
+    sleeper: subprocess.Popen[bytes], eventually: Eventually
+) -> None:
+    process = subprocess.Popen([sys.executable, "-c", FORKED, str(sleeper.pid)], process_group=0)
+    assert process.wait() == -signal.SIGKILL
+    assert eventually(sleeper.poll, within=10) == -signal.SIGKILL
+    os.killpg(process.pid, signal.SIGKILL)
