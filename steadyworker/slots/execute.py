@@ -55,9 +55,8 @@ class Executor:
         self._clock = clock
         self._decode = decoder(payload_type(cls), sys.maxsize)  # the runner has checked the size
         self._decode_checkpoint = plain_decoder(checkpoint_type(cls))
-        self._dont_retry_on = cast(
-            "tuple[type[BaseException], ...]", cls.retry.dont_retry_on
-        )  # RetryPolicy made it one
+        # RetryPolicy has made a tuple of what was given.
+        self._dont_retry_on = cast("tuple[type[BaseException], ...]", cls.retry.dont_retry_on)
         self._log = get_logger("steadyworker.job")
         self._loop: asyncio.Runner | None = None
         self._pid = os.getpid()
@@ -237,7 +236,7 @@ def _never_started(result: Any) -> str | None:
     """Return the kind of a coroutine or generator that the handler returned and did not run; None for any other value."""
     with suppress(BaseException):  # a user's class may raise when it is looked at; then it is none of these
         if inspect.isawaitable(result) or inspect.isgenerator(result) or inspect.isasyncgen(result):
-            return type(result).__name__
+            return plain_text(type(result).__name__, _CLASS_NAME)
     return None
 
 

@@ -61,58 +61,56 @@ def letters(processes: Processes) -> list[dict[str, Any]]:
     return [json.loads(line) for line in shown.log.read_text(encoding="utf-8").split("\n") if line]
 
 
-class TestTheEmbeddedBroker:
-    @pytest.fixture
-    def process(self, stage: Stage) -> WorkerProcess:
-        return stage.worker(TYPED).started()
+@pytest.fixture
+def process(stage: Stage) -> WorkerProcess:
+    return stage.worker(TYPED).started()
 
-    def test_whatever_is_sent_ends_done_or_dead(self, stage: Stage, process: WorkerProcess) -> None:
-        adapter = SqliteAdapter(stage.broker, QueueSpec("typed", "typed.dead"), Settings())
-        numbers = itertools.count(1)
 
-        @given(_bodies, _headers, st.text(st.characters(codec="utf-8"), max_size=300))
-        @settings(max_examples=MESSAGES)
-        def send(body: bytes, headers: dict[str, str], id_: str) -> None:
-            number = next(numbers)
-            if KEY in headers:
-                headers[KEY] += str(number)  # else two of them are one piece of work
-            adapter.publish(OutgoingMessage(Target.WORK, body, headers, message_id=f"{id_}{number}"))
+def test_whatever_is_sent_to_the_embedded_broker_ends_done_or_dead(stage: Stage, process: WorkerProcess) -> None:
+    adapter = SqliteAdapter(stage.broker, QueueSpec("typed", "typed.dead"), Settings())
+    numbers = itertools.count(1)
 
-        send()
-        adapter.stop(1)
-        sent = next(numbers) - 1
-        assert 0 < every_message_ends(stage, process, sent, lambda: stage.depth("typed.dead")) < sent
-        assert len(letters(stage)) == stage.depth("typed.dead")
+    @given(_bodies, _headers, st.text(st.characters(codec="utf-8"), max_size=300))
+    @settings(max_examples=MESSAGES)
+    def send(body: bytes, headers: dict[str, str], id_: str) -> None:
+        number = next(numbers)
+        if KEY in headers:
+            headers[KEY] += str(number)  # else two of them are one piece of work
+        adapter.publish(OutgoingMessage(Target.WORK, body, headers, message_id=f"{id_}{number}"))
 
-    def test_a_lone_surrogate_is_a_dead_letter_that_names_its_header(
-        self, stage: Stage, process: WorkerProcess
-    ) -> None:
-        """What `os.fsdecode` makes of a name that is not UTF-8: in a name, in a value, and in the key."""
-        adapter = SqliteAdapter(stage.broker, QueueSpec("typed", "typed.dead"), Settings())
-        odd = "caf\udce9.csv"
-        for headers in ({"file": odd}, {odd: "file"}, {KEY: odd}):
-            adapter.publish(OutgoingMessage(Target.WORK, GOOD, headers))
-        adapter.stop(1)
-        assert every_message_ends(stage, process, 3, lambda: stage.depth("typed.dead")) == 0
-        records = letters(stage)
-        said = ": expected valid Unicode, got a lone surrogate at 3"
-        assert {record["reason"] for record in records} == {
-            f"bad-header: {name}{said}" for name in ("file", r"caf\udce9.csv", KEY)
-        }
-        assert records[0]["headers"]["file"] == r"caf\udce9.csv"
-        assert stage.lines("starts") == ["the-last 1 0"]
+    send()
+    adapter.stop(1)
+    sent = next(numbers) - 1
+    assert 0 < every_message_ends(stage, process, sent, lambda: stage.depth("typed.dead")) < sent
+    assert len(letters(stage)) == stage.depth("typed.dead")
 
-    def test_whatever_another_program_writes_into_the_file_ends_done_or_dead(
-        self, stage: Stage, process: WorkerProcess
-    ) -> None:
-        written = ["{", "7", "[]", '{"a": 1, "b": null}', '{"a": ' + "9" * 5000 + "}", "[" * 100_000, "", '"\\ud800"']
-        with closing(sqlite3.connect(stage.broker, isolation_level=None)) as broker:
-            for number, headers in enumerate(written):
-                insert_message(broker, f"CAST(x'{headers.encode().hex()}' AS TEXT)", f"'foreign-{number}'")
-            insert_message(broker, "CAST(x'7bff7d' AS TEXT)", "'not UTF-8'")
-            insert_message(broker, "'{}'", "CAST(x'eda080' AS TEXT)")
-        every_message_ends(stage, process, len(written) + 2, lambda: stage.depth("typed.dead"))
-        assert len(letters(stage)) == stage.depth("typed.dead")
+
+def test_a_lone_surrogate_is_a_dead_letter_that_names_its_header(stage: Stage, process: WorkerProcess) -> None:
+    """What `os.fsdecode` makes of a name that is not UTF-8: in a name, in a value, and in the key."""
+    adapter = SqliteAdapter(stage.broker, QueueSpec("typed", "typed.dead"), Settings())
+    odd = "caf\udce9.csv"
+    for headers in ({"file": odd}, {odd: "file"}, {KEY: odd}):
+        adapter.publish(OutgoingMessage(Target.WORK, GOOD, headers))
+    adapter.stop(1)
+    assert every_message_ends(stage, process, 3, lambda: stage.depth("typed.dead")) == 0
+    records = letters(stage)
+    said = ": expected valid Unicode, got a lone surrogate at 3"
+    assert {record["reason"] for record in records} == {
+        f"bad-header: {name}{said}" for name in ("file", r"caf\udce9.csv", KEY)
+    }
+    assert records[0]["headers"]["file"] == r"caf\udce9.csv"
+    assert stage.lines("starts") == ["the-last 1 0"]
+
+
+def test_whatever_another_program_writes_into_the_file_ends_done_or_dead(stage: Stage, process: WorkerProcess) -> None:
+    written = ["{", "7", "[]", '{"a": 1, "b": null}', '{"a": ' + "9" * 5000 + "}", "[" * 100_000, "", '"\\ud800"']
+    with closing(sqlite3.connect(stage.broker, isolation_level=None)) as broker:
+        for number, headers in enumerate(written):
+            insert_message(broker, f"CAST(x'{headers.encode().hex()}' AS TEXT)", f"'foreign-{number}'")
+        insert_message(broker, "CAST(x'7bff7d' AS TEXT)", "'not UTF-8'")
+        insert_message(broker, "'{}'", "CAST(x'eda080' AS TEXT)")
+    every_message_ends(stage, process, len(written) + 2, lambda: stage.depth("typed.dead"))
+    assert len(letters(stage)) == stage.depth("typed.dead")
 
 
 def insert_message(broker: sqlite3.Connection, headers: str, message_id: str) -> None:
@@ -147,47 +145,48 @@ _amqp_names = _ours | st.text(st.characters(codec="utf-8"), max_size=60) | st.bi
 _amqp_texts = st.none() | st.text(st.characters(codec="utf-8"), max_size=40) | st.binary(max_size=40)
 
 
-class TestRabbitMQ:
-    @pytest.fixture
-    def place(self, tmp_path: Path, vhost: Vhost, monkeypatch: pytest.MonkeyPatch) -> Iterator[Processes]:
-        monkeypatch.setenv("STEADYWORKER_DELAYS", "1,5")
-        path = tmp_path / "ledger.db"
-        ledger = SqliteLedger(path, clock=SystemClock(), times=Times())
-        url = f"{vhost.url}?heartbeat=60&management=off"
-        made = Processes(tmp_path, ledger, broker_url=url, ledger_url=f"sqlite:{path}")
-        yield made
-        made.close()
+@pytest.fixture
+def place(tmp_path: Path, vhost: Vhost, monkeypatch: pytest.MonkeyPatch) -> Iterator[Processes]:
+    monkeypatch.setenv("STEADYWORKER_DELAYS", "1,5")
+    path = tmp_path / "ledger.db"
+    ledger = SqliteLedger(path, clock=SystemClock(), times=Times())
+    url = f"{vhost.url}?heartbeat=60&management=off"
+    made = Processes(tmp_path, ledger, broker_url=url, ledger_url=f"sqlite:{path}")
+    yield made
+    made.close()
 
-    def test_whatever_is_sent_ends_done_or_dead(self, place: Processes, vhost: Vhost) -> None:
-        process = place.worker(TYPED, ledger_reach="host").started()
-        numbers = itertools.count(1)
-        with closing(pika.BlockingConnection(pika.URLParameters(vhost.url))) as connection:
-            channel = connection.channel()
-            channel.confirm_delivery()
 
-            @given(
-                _bodies,
-                st.dictionaries(_amqp_names, _amqp_values, max_size=5),
-                st.fixed_dictionaries(dict.fromkeys(("content_type", "correlation_id", "type"), _amqp_texts)),
-                st.none() | st.integers(0, 2**63 - 1),
+def test_whatever_is_sent_over_amqp_ends_done_or_dead(place: Processes, vhost: Vhost) -> None:
+    process = place.worker(TYPED, ledger_reach="host").started()
+    place.send("typed", {"merchant": "the first"}, key="the-first")  # from here on the queue exists
+    numbers = itertools.count(1)
+    with closing(pika.BlockingConnection(pika.URLParameters(vhost.url))) as connection:
+        channel = connection.channel()
+        channel.confirm_delivery()
+
+        @given(
+            _bodies,
+            st.dictionaries(_amqp_names, _amqp_values, max_size=5),
+            st.fixed_dictionaries(dict.fromkeys(("content_type", "correlation_id", "type"), _amqp_texts)),
+            st.none() | st.integers(0, 2**63 - 1),
+        )
+        @settings(max_examples=MESSAGES)
+        def send(body: bytes, headers: dict[Any, Any], texts: dict[str, Any], sent_at: int | None) -> None:
+            number = next(numbers)
+            headers = {name: value for name, value in headers.items() if name not in (KEY, KEY.encode(), "", b"")}
+            if number % 3 == 0:
+                headers[KEY] = f"{headers.get(REASON, '')!r}{number}"
+            properties = pika.BasicProperties(
+                headers=headers, message_id=f"m-{number}", timestamp=sent_at, delivery_mode=2, **texts
             )
-            @settings(max_examples=MESSAGES)
-            def send(body: bytes, headers: dict[Any, Any], texts: dict[str, Any], sent_at: int | None) -> None:
-                number = next(numbers)
-                headers = {name: value for name, value in headers.items() if name not in (KEY, KEY.encode(), "", b"")}
-                if number % 3 == 0:
-                    headers[KEY] = f"{headers.get(REASON, '')!r}{number}"
-                properties = pika.BasicProperties(
-                    headers=headers, message_id=f"m-{number}", timestamp=sent_at, delivery_mode=2, **texts
-                )
-                channel.basic_publish("", "typed", body, properties, mandatory=True)
+            channel.basic_publish("", "typed", body, properties, mandatory=True)
 
-            send()
+        send()
 
-            def dead() -> int:
-                return int(channel.queue_declare("typed.dead", passive=True).method.message_count)
+        def dead() -> int:
+            return int(channel.queue_declare("typed.dead", passive=True).method.message_count)
 
-            sent = next(numbers) - 1
-            assert 0 < every_message_ends(place, process, sent, dead) < sent
-            count = dead()
-        assert len(letters(place)) == count
+        sent = next(numbers)  # with the first
+        assert 0 < every_message_ends(place, process, sent, dead) < sent
+        count = dead()
+    assert len(letters(place)) == count
