@@ -11,6 +11,7 @@ import pytest
 
 from tests.faults.link import Fault, Link, Pipe
 from tests.faults.proxy import Proxy
+from tests.support.stage import eventually
 
 
 class Ends:
@@ -249,7 +250,7 @@ def test_refuse_refuses_until_accept_and_keeps_what_is_open(ends: Ends, proxy: P
     assert exactly(server, 4) == b"open"
     proxy.accept()
     ends.pair()
-    assert proxy.connections == 2
+    eventually(lambda: proxy.connections == 2, "the proxy counts a connection after it has opened its other side")
 
 
 def test_silent_accepts_and_says_nothing(ends: Ends, proxy: Proxy) -> None:
