@@ -26,6 +26,7 @@ Heavy exports: `SparkExport`, which a job runs, and the Spark host, which runs S
 | `pace.py`, `live.py` | host | speed, remaining time and standstill of a job; progress inside tasks |
 | `connect.py`, `server.py`, `kills.py` | host | the same with a session per job on a Spark Connect server; the meaning of its errors |
 | `remote.py` | host | the state of a job on such a server |
+| `sharing.py` | host | the check that the executors share the folder of the parts |
 | `query.py`, `reading.py`, `exact.py` | host | one query: sources with all their digits, totals, the writer |
 | `cuts.py`, `lines.py` | host | the query's sort; the text of its values |
 | `databases.py`, `postgres.py`, `sqlite.py` | host | a snapshot of each database; its queries are cancelled with the job |

@@ -38,6 +38,7 @@ from steadyworker.exports.spark.protocol import Connect, Done, Failed, JobEvent,
 from steadyworker.exports.spark.query import kind_of, settle_in, write
 from steadyworker.exports.spark.remote import RemoteTasks, estimate
 from steadyworker.exports.spark.server import PAUSE, Server, is_answer, tag, words
+from steadyworker.exports.spark.sharing import probe
 
 _LOOK = 1.0  # seconds between two looks at what a job has done
 _BYE = 1.5  # seconds for all that runs when the worker process is gone
@@ -221,12 +222,13 @@ class _Job:
         session.addTag(tag(self._name))
         for key, value in self._conf.items():
             session.conf.set(key, value)
+        probe(settle_in(session), self._run.plan.parts)
         session.registerProgressHandler(self._told)  # type: ignore[arg-type] # a plain function will do
         where = {"server": str(self._server), "session": self._name, "tag": tag(self._name)}
         watcher = threading.Thread(target=self._watch, name=f"{self.id}-watch", daemon=True)
         watcher.start()
         try:
-            done = write(settle_in(session), self._run, self._begun, estimate, where)
+            done = write(session, self._run, self._begun, estimate, where)
         finally:
             self._written.set()
             watcher.join()

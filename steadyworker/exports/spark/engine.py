@@ -38,6 +38,7 @@ from steadyworker.exports.spark.protocol import (
     Stuck,
 )
 from steadyworker.exports.spark.query import FEW, Estimate, first_line, kind_of, settle_in, write
+from steadyworker.exports.spark.sharing import probe
 from steadyworker.exports.spark.tasks import Tasks
 
 _JAVA = re.compile(r"\b(reflect|java_method|try_reflect)\(")
@@ -190,7 +191,7 @@ class _Job:
         emit: Callable[[JobEvent | Stuck], None],
         dump: Callable[[str], None],
     ) -> None:
-        self.id, self._run, self._group = run.job, run, group
+        self.id, self._run, self._group, self._probe = run.job, run, group, f"{group}/probe"
         self.parts = Path(run.plan.parts)
         self.session, self._tasks, self._emit, self._dump = session, tasks, emit, dump
         context: Any = session.sparkContext
@@ -201,7 +202,10 @@ class _Job:
         self.databases = Databases(session, jvm, group, self.parts, self.cancelled)
 
     def write(self) -> Done:
-        """Make the parts; raises what `query.write` raises."""
+        """Make the parts; raises what `probe` and `query.write` raise."""
+        if self._where:
+            self._context.setJobGroup(self._probe, "whether the executors share a folder", interruptOnCancel=True)
+            probe(self.session, self._run.plan.parts)
         self._context.setJobGroup(self._group, self._run.plan.query[:200], interruptOnCancel=True)
         done = write(self.session, self._run, self._emit, _estimate, self._where, self.databases)
         self._tasks.ended()
@@ -217,6 +221,7 @@ class _Job:
         try:
             while not self.ended.wait(_LOOK):
                 if self.cancelled.is_set():
+                    self._context.cancelJobGroup(self._probe)
                     self._context.cancelJobGroup(self._group)
                     self.databases.cancel()
                     continue

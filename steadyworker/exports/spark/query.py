@@ -52,13 +52,14 @@ _SESSION = {
     "spark.sql.parquet.datetimeRebaseModeInWrite": "CORRECTED",  # days before 1582 as they are everywhere else
     "spark.sql.sources.commitProtocolClass": "org.apache.spark.sql.execution.datasources.SQLHadoopMapReduceCommitProtocol",
 }
-_WRITE = {
+WRITE = {
     "mapreduce.fileoutputcommitter.algorithm.version": "2",
     "mapreduce.fileoutputcommitter.marksuccessfuljobs": "false",
     "compression": "none",
     "lineSep": "\n",
     "maxRecordsPerFile": "0",
 }
+"""The options of every write."""
 
 
 class Estimate(NamedTuple):
@@ -130,9 +131,9 @@ def write(
     # Above the sort: below it Spark's sampling of the range would count every row a second time.
     rows = rows.observe(counted, F.count(F.lit(1)).alias("rows"), *sums)
     if plan.lines.form == "parquet":
-        storable(rows).write.options(**_WRITE).parquet(f"file://{plan.parts}")
+        storable(rows).write.options(**WRITE).parquet(f"file://{plan.parts}")
     else:
-        written(rows, plan.lines).write.options(**_WRITE).text(f"file://{plan.parts}")
+        written(rows, plan.lines).write.options(**WRITE).text(f"file://{plan.parts}")
     found = counted.get
     shown = {name: _plain(found[f"sum {number}"]) for number, name in enumerate(plan.sums)}
     return Done(run.job, int(found["rows"]), shown, _shared(Path(plan.parts), int(found["rows"])))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import socket
 import subprocess
@@ -138,12 +139,25 @@ class ConnectServer(Daemon):
 
 
 class Standalone:
-    """A master and a worker with two cores."""
+    """
+    A master and a worker with two cores.
+
+    Attributes:
+        elsewhere: A folder that the worker and its executors do not share with this process; None without the right to mount.
+    """
 
     def __init__(self, folder: Path) -> None:
         port, self._web, worker_web = free_port(), free_port(), free_port()
         self.url = f"spark://127.0.0.1:{port}"
         launch = str(_HOME / "bin" / "spark-class")
+        hidden = folder / "elsewhere"
+        hidden.mkdir(parents=True)
+        apart = ["unshare", "--mount", "sh", "-c", 'mount -t tmpfs none "$0" && exec "$@"', str(hidden)]
+        mounts = (
+            shutil.which("unshare")
+            and not subprocess.run([*apart, "true"], capture_output=True, check=False).returncode
+        )
+        self.elsewhere = hidden if mounts else None
         here = ["--host", "127.0.0.1"]
         self.master = Daemon(
             folder / "master",
@@ -161,6 +175,7 @@ class Standalone:
         self.worker = Daemon(
             folder / "worker",
             [
+                *(apart if mounts else ()),
                 *(launch, "org.apache.spark.deploy.worker.Worker", *here, "--cores", "2", "--memory", "1g"),
                 *("--work-dir", str(folder / "work"), "--webui-port", str(worker_web), self.url),
             ],

@@ -57,6 +57,7 @@ def writing(monkeypatch: pytest.MonkeyPatch) -> list[threading.Event]:
     monkeypatch.setattr(connect, "Server", Straw)
     monkeypatch.setattr(connect, "mark", lambda *_: SimpleNamespace(kill=lambda: None))
     monkeypatch.setattr(connect, "settle_in", lambda session: session)
+    monkeypatch.setattr(connect, "probe", lambda *_: None)
     monkeypatch.setattr(connect, "write", write)
     monkeypatch.setattr(connect, "_LOOK", 0.05)
     return found

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from steadyworker.errors import Interrupt
+from steadyworker.errors import ExportRejected, Interrupt
 from steadyworker.exports.spark.export import SparkExport
 from steadyworker.exports.spark.service import SparkService
 from steadyworker.exports.spark.settings import SparkSettings
@@ -92,6 +92,20 @@ def test_an_executor_that_is_killed_costs_nothing_but_time(
     assert services.events[-1]["submissions"] == 1
     assert (made.sha256, made.totals) == (undisturbed.sha256, undisturbed.totals)
     assert b'"application":"app-' in services.saved[-2], "the ledger knows which application it is"
+
+
+def test_a_folder_that_the_executors_do_not_share_is_rejected_before_the_query_begins(
+    on_cluster: SparkService, standalone: Standalone, tmp_path: Path
+) -> None:
+    """A dead letter at once: what the executors write is not here, and would not be by any retry."""
+    if standalone.elsewhere is None:
+        pytest.skip("needs the right to mount")
+    services = LiveServices(on_cluster)
+    with pytest.raises(ExportRejected, match=rf"share with the worker process, got {standalone.elsewhere}/out/.*"):
+        SparkExport(BIG, tables={}, order_by=("id",)).write(services, standalone.elsewhere / "out" / "out.csv")
+    assert "started" not in services.kinds(), "the query has not begun"
+    assert not list((standalone.elsewhere / "out").rglob("*")), "nothing is left"
+    SparkExport("SELECT 1 AS id", tables={}, order_by=("id",)).write(services, tmp_path / "shared.csv")
 
 
 def test_a_cancelled_export_gives_the_clusters_cores_back(
