@@ -20,7 +20,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Generic
+from typing import TYPE_CHECKING, Any, Generic
 
 from structlog.stdlib import BoundLogger
 from typing_extensions import TypeVar
@@ -32,6 +32,9 @@ from steadyworker.link import Link, Task
 from steadyworker.names import file_name
 from steadyworker.payload import Decode, plain_encode
 from steadyworker.telemetry.logs import get_logger
+
+if TYPE_CHECKING:
+    from steadyworker.exports.manifest import Manifest  # only exports need it
 
 P = TypeVar("P")
 C = TypeVar("C", default=Any)
@@ -187,7 +190,7 @@ class Job(Generic[P, C]):
         format: Any = None,
         totals: Mapping[str, str] | None = None,
         by: Sequence[str] = (),
-    ) -> Any:
+    ) -> Manifest:
         """
         Make one file, whole or not at all, and return its Manifest when the file is committed.
 
@@ -196,7 +199,7 @@ class Job(Generic[P, C]):
             to: A local path; a relative path starts at the working directory.
             format: `Csv()`, `JsonLines()` or `Parquet()`; by default chosen by the file's name.
             totals: The columns to sum while the file is written, as a mapping of column to "sum".
-            by: The columns that totals are grouped by.
+            by: The columns that totals are grouped by; at most 10,000 groups.
 
         Raises:
             ExportError: The export is not possible as requested, or another thread of this run is making it.
