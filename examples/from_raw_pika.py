@@ -45,7 +45,8 @@ class PaymentExports(Worker[ExportRequest]):
 
     def handle(self, job: Job[ExportRequest]) -> None:
         rows = partial(payments_of, job.payload.merchant)
-        job.export(RowExport(rows, columns=("merchant", "number", "cents")), to=OUT / f"{job.payload.merchant}.csv")
+        # The file has the job's name: the export of tomorrow has another key, and never meets the file of today.
+        job.export(RowExport(rows, columns=("merchant", "number", "cents")), to=OUT / f"{job.name}.csv")
 
 
 def payments_of(merchant: str, start: int) -> Iterator[tuple[str, int, int]]:

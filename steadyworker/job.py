@@ -20,7 +20,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Generic
+from typing import TYPE_CHECKING, Any, Generic
 
 from structlog.stdlib import BoundLogger
 from typing_extensions import TypeVar
@@ -33,6 +33,9 @@ from steadyworker.names import file_name
 from steadyworker.payload import Decode, plain_encode
 from steadyworker.telemetry.logs import get_logger
 from steadyworker.text.plain_text import as_unicode, plain_text
+
+if TYPE_CHECKING:
+    from steadyworker.exports.manifest import Manifest  # only exports need it
 
 P = TypeVar("P")
 C = TypeVar("C", default=Any)
@@ -203,7 +206,7 @@ class Job(Generic[P, C]):
         format: Any = None,
         totals: Mapping[str, str] | None = None,
         by: Sequence[str] = (),
-    ) -> Any:
+    ) -> Manifest:
         """
         Make one file, whole or not at all, and return its Manifest when the file is committed.
 
@@ -212,7 +215,7 @@ class Job(Generic[P, C]):
             to: A local path; a relative path starts at the working directory.
             format: `Csv()`, `JsonLines()` or `Parquet()`; by default chosen by the file's name.
             totals: The columns to sum while the file is written, as a mapping of column to "sum".
-            by: The columns that totals are grouped by.
+            by: The columns that totals are grouped by; at most 10,000 groups.
 
         Raises:
             ExportError: The export is not possible as requested, or another thread of this run is making it.

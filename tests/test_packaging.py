@@ -75,6 +75,17 @@ sys.path[:] = [{str(installed)!r}, *(p for p in sys.path if p not in (repository
     return done.stdout.strip()
 
 
+def test_the_extras_ask_for_the_versions_that_were_tried() -> None:
+    """
+    Older ones fail in the middle of an export: tried one by one, each in an environment of its own.
+
+    pyarrow 19 has no `json.open_json`, and 18 fails on an empty Parquet file; at a Connect server, pyspark 4.1 has no `_on_exit` and 4.0 lacks zstandard.
+    """
+    extras = tomllib.loads((REPOSITORY / "pyproject.toml").read_text())["project"]["optional-dependencies"]
+    assert extras["spark"] == ["pyspark>=4.0", "pyarrow>=20"]
+    assert extras["spark-connect"] == ["pyspark[connect]>=4.2", "pyarrow>=20"]
+
+
 def test_only_our_packages_are_in_the_wheel(names: list[str]) -> None:
     """In particular no `adapters`, `tests` or `examples`: everybody could import them by these names."""
     tops = {name.split("/")[0] for name in names}

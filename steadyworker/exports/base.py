@@ -10,7 +10,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
+
+if TYPE_CHECKING:
+    from steadyworker.exports.manifest import (
+        Manifest,
+    )  # every job's process imports this file, and only exports need that
 
 STAGES_SERVICE = "stages"
 """The name under which a worker process registers the memory of its folders with stages (`folders.py`)."""
@@ -79,7 +84,9 @@ class Services(Protocol):
 class Export(Protocol):
     """An export into one file: `SparkExport`, `RowExport`, or a user's own class."""
 
-    def write(self, services: Services, to: Path, *, format: Any, totals: Mapping[str, str], by: Sequence[str]) -> Any:
+    def write(
+        self, services: Services, to: Path, *, format: Any, totals: Mapping[str, str], by: Sequence[str]
+    ) -> Manifest:
         """
         Make the file, whole or not at all, and return its manifest.
 

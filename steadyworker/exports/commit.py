@@ -126,7 +126,7 @@ def look(target: Target, services: Services) -> Manifest | None:
         manifest = _finish(target, services)
         remove_stages(target, services.uid)
         return manifest
-    if os.path.lexists(target.manifest) and _uid_at(target.manifest) != services.uid:
+    if os.path.lexists(target.manifest) and not _is_of(_manifest_at(target.manifest), services.uid):
         raise TargetExists(
             f"target exists: {target.manifest} exists without its file. Remove it, or export to another name."
         )
@@ -177,14 +177,13 @@ def _finish(target: Target, services: Services) -> Manifest:
             _link_manifest(stage, target, services.uid)
             sync_folder(target.folder)
             return manifest
-    uid = _uid_at(target.manifest)
-    if uid != services.uid:
-        owner = f"was made by job {uid}" if uid else "has no manifest of a SteadyWorker job"
+    manifest = _manifest_at(target.manifest)
+    if manifest is None or manifest.uid != services.uid:
+        made = "has no manifest of a SteadyWorker job" if manifest is None else f"was made by {_job(manifest)}"
         raise TargetExists(
-            f"target exists: {target.path} {owner}; this job is {services.uid}. "
-            "Move the file away, or export to another name."
+            f"target exists: {target.path} {made}; this is {_job(services)}. "
+            "Name the file by the job, as job.name does, or move it away."
         )
-    manifest = Manifest.load(target.manifest)
     size = target.path.stat().st_size
     if size != manifest.bytes:
         raise TargetExists(
@@ -201,7 +200,7 @@ def _link_manifest(stage: StagingDir, target: Target, uid: str) -> None:
     except FileExistsError:
         if stage.manifest.samefile(target.manifest):
             return
-        if _uid_at(target.manifest) != uid:
+        if not _is_of(_manifest_at(target.manifest), uid):
             raise TargetExists(
                 f"target exists: {target.manifest} belongs to another job. Remove it: the next run finishes the export."
             ) from None
@@ -211,9 +210,17 @@ def _link_manifest(stage: StagingDir, target: Target, uid: str) -> None:
         again.replace(target.manifest)
 
 
-def _uid_at(path: Path) -> str | None:
-    """Return the uid in this manifest; None if it is missing or unreadable."""
+def _manifest_at(path: Path) -> Manifest | None:
+    """Return this manifest; None if it is missing or unreadable."""
     try:
-        return Manifest.load(path).uid
+        return Manifest.load(path)
     except ExportError:
         return None
+
+
+def _is_of(manifest: Manifest | None, uid: str) -> bool:
+    return manifest is not None and manifest.uid == uid
+
+
+def _job(named: Manifest | Services) -> str:
+    return f"job {named.uid} of key {named.key!r}"

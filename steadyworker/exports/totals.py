@@ -4,13 +4,24 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from decimal import Context, Decimal, Inexact, InvalidOperation, Overflow, localcontext
+from typing import NoReturn
 
-from steadyworker.errors import ExportError
+from steadyworker.errors import ExportError, ExportRejected
 from steadyworker.exports.manifest import Total, in_order
 from steadyworker.exports.values import decimal_text
 
 _DIGITS = 200  # of a sum; the sum of any number of values with 38 digits has far fewer
 _EXACT = (int, Decimal)
+MOST_GROUPS = 10_000
+"""The most groups of one export: they are in memory, in the manifest, and in what a reader has to read."""
+
+
+def refuse_groups(by: Sequence[str]) -> NoReturn:
+    """Raise ExportRejected for more than `MOST_GROUPS` groups: a retry finds as many."""
+    raise ExportRejected(
+        f"Expected at most {MOST_GROUPS:,} groups of totals by {', '.join(by)}, got more: "
+        "leave out of by= the columns with many values, or group in the query and export the groups."
+    )
 
 
 class Totals:
@@ -25,6 +36,7 @@ class Totals:
 
     Raises:
         ExportError: A column does not exist, or a function is not "sum".
+        ExportRejected: By `add` and `result`, there are more than `MOST_GROUPS` groups.
     """
 
     def __init__(
@@ -95,6 +107,8 @@ class Totals:
                     f"Expected text, integers or dates in {column!r} to group by, got {type(value).__name__}: "
                     "cast the column to text in the query."
                 )
+        if len(self._groups) >= MOST_GROUPS:
+            refuse_groups(self._by)
         sums = self._groups[group] = [0] * (1 + len(self._summed))
         return sums
 
@@ -107,6 +121,8 @@ class Totals:
                 merged[shown] = [
                     one + other for one, other in zip(merged.get(shown, [0] * len(sums)), sums, strict=True)
                 ]
+        if len(merged) > MOST_GROUPS:
+            refuse_groups(self._by)
         if not merged and self._names and not self._by:
             merged[()] = [0] * (1 + len(self._names))
         return in_order(

@@ -201,11 +201,12 @@ def test_a_chained_job_goes_to_the_broker_that_the_flags_of_run_name(
 
 def test_the_move_from_raw_pika(tmp_path: Path, shell: Shell) -> None:
     shutil.copy(EXAMPLES / "from_raw_pika.py", tmp_path)
-    shell(
-        """steadyworker send from_raw_pika:PaymentExports '{"merchant": "harbour-books"}'
-        steadyworker run from_raw_pika:PaymentExports --max-jobs 1"""
-    )
-    assert verify(tmp_path / "out/harbour-books.csv").rows == 20_000
+    for day in ("1", "2"):  # the same merchant again on the second day
+        shell(
+            f"""steadyworker send from_raw_pika:PaymentExports '{{"merchant": "harbour-books"}}' --key harbour-books-{day}
+            steadyworker run from_raw_pika:PaymentExports --max-jobs 1"""
+        )
+        assert verify(tmp_path / f"out/harbour-books-{day}.csv").rows == 20_000
 
 
 def test_what_it_moves_from_is_a_program_of_sixty_lines() -> None:

@@ -260,7 +260,10 @@ def our_file_changed(out: Path) -> None:
         (a_directory, "not a regular file"),
         (a_link, "not a regular file"),
         (anothers_manifest, "without its file"),
-        (another_jobs_file, "was made by job uid-2"),
+        (
+            another_jobs_file,
+            "was made by job uid-2 of key 'payments-17'; this is job uid-1 of key 'payments-17'. Name the file by the job, as job.name",
+        ),
         (our_file_changed, "was changed after this job made it"),
     ],
 )

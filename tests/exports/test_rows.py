@@ -18,12 +18,13 @@ import pyarrow.parquet as pq
 import pytest
 
 from steadyworker.clock import SystemClock
-from steadyworker.errors import ExportError, Interrupt
+from steadyworker.errors import ExportError, ExportRejected, Interrupt
 from steadyworker.exports.formats import Csv, JsonLines
 from steadyworker.exports.manifest import Manifest
 from steadyworker.exports.parquet import Parquet
 from steadyworker.exports.rows import RowExport
 from steadyworker.exports.stage import Target, stages
+from steadyworker.exports.totals import Totals
 from steadyworker.exports.verifying import verify
 from tests.exports.kit import BY, COLUMNS, TOTALS, FakeServices, Payments, payment
 
@@ -105,8 +106,6 @@ def test_an_interrupt_in_the_middle_of_a_chunk_keeps_the_position_before(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """TERM raises Interrupt between any two lines: half a chunk is in the file, and no position is saved of it."""
-    from steadyworker.exports.totals import Totals
-
     add = Totals.add
     calls = 0
 
@@ -212,6 +211,25 @@ def test_totals_of_more_groups_than_the_handle_holds_are_not_resumed(tmp_path: P
     assert services.positions() == [] or max(len(value or b"") for value in services.saved) < 65_536
     assert len(manifest.totals) == 10_000
     assert verify(tmp_path / "payments.csv") == manifest
+
+
+def test_more_than_ten_thousand_groups_are_rejected(tmp_path: Path) -> None:
+    """A column with a value for each row would fill the memory, and make a manifest as long as the file."""
+    services = FakeServices(tmp_path / "ledger")
+    with pytest.raises(ExportRejected, match="at most 10,000 groups of totals by id, got more: leave out of by="):
+        Payments(10_001).export().write(services, tmp_path / "payments.csv", totals=TOTALS, by=("id",))
+    assert not (tmp_path / "payments.csv").exists()
+
+
+def test_groups_that_a_later_run_adds_are_counted_too(tmp_path: Path) -> None:
+    first, second = (Totals(("id",), {}, ("id",), str) for _ in range(2))
+    first.add([(number,) for number in range(6_000)])
+    second.restore(first.result())
+    second.add([(number,) for number in range(5_000, 10_000)])
+    assert len(second.result()) == 10_000
+    second.add([(10_000,)])
+    with pytest.raises(ExportRejected, match="at most 10,000 groups"):
+        second.result()
 
 
 def test_groups_that_were_saved_are_the_groups_that_go_on(tmp_path: Path) -> None:

@@ -29,7 +29,7 @@ class Exported:
 
     said: list[Any] = field(default_factory=list)
 
-    def write(self, services: Any, to: Path, **_options: Any) -> str:
+    def write(self, services: Any, to: Path, **_options: Any) -> Any:
         services.save_export_state(b"position")
         services.may_commit()
         self.said += [services.export_state(), services.ended(["u"]), services.key]
@@ -74,7 +74,7 @@ class Pages(Worker[Request, int]):
 
 
 class Remote:
-    def write(self, services: Any, to: Path, **_options: Any) -> None:
+    def write(self, services: Any, to: Path, **_options: Any) -> Any:
         list(services.call("spark", {}))
 
 

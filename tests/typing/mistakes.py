@@ -6,6 +6,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from steadyworker import Client, Job, Retry, RetryPolicy, Snooze, Worker
+from steadyworker.exports import RowExport
 from steadyworker.testing import run_one
 
 
@@ -38,6 +39,7 @@ class Exports(Worker[ExportRequest, int]):
         job.progres(1, 2)  # mistake
         job.key = "another"  # mistake
         job.export("SELECT 1", to="out.csv")  # mistake
+        job.export(RowExport([(1,)], columns=("id",)), to="out.csv").row  # mistake
 
 
 class NoJob(Worker[ExportRequest]):

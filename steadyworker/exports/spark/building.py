@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import importlib
+import re
 import traceback
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -16,6 +17,11 @@ from types import TracebackType
 from typing import Any, NoReturn
 
 from steadyworker.errors import ExportError
+
+_CAUSES = 3  # that are shown
+_TRACEBACK = re.compile(r"Traceback \(most recent call last\):\n((?:[ \t].*\n)*)(\S.*)")
+_CHAINED = re.compile(r"\n\n(?:The above exception was the direct cause|During handling of the above exception)")
+_FRAME = re.compile(r'^ +File "(.+)", line (\d+), in (\S+)$', re.MULTILINE)
 
 
 class Built:
@@ -75,16 +81,56 @@ class Built:
 
 
 def _failed(what: str, error: BaseException, here: Path) -> NoReturn:
-    """Raise an ExportError with the last line of the user's code that ran, and the first line of the error."""
+    """Raise an ExportError with the last line of the user's code that ran, and the error with its causes."""
     line = _line(error.__traceback__, here)
-    said = next((text for text in str(error).splitlines() if text.strip()), "").strip()
-    raise ExportError(f"{what} failed{line}: {type(error).__name__}{': ' if said else ''}{said}") from error
+    raise ExportError(f"{what} failed{line}: {_with_causes(error)}") from error
+
+
+def _with_causes(error: BaseException) -> str:
+    """Return the first line of an error, and of those that it was raised from."""
+    said, cause = _said(error), error
+    for _ in range(_CAUSES):
+        if (before := cause.__cause__ or (None if cause.__suppress_context__ else cause.__context__)) is None:
+            break
+        cause = before
+        said += f" (caused by {_said(cause)})"
+    return said
+
+
+def _said(error: BaseException) -> str:
+    line = next((text for text in str(error).splitlines() if text.strip()), "").strip()
+    return f"{type(error).__name__}{': ' if line else ''}{line}"
+
+
+def from_traceback(text: str) -> str:
+    """
+    Return what a text with a Python traceback says in one line, as an error of `Build` does; empty without one.
+
+    Spark shows an error of a user-defined function in this form: it was raised in another process.
+    """
+    if (found := _TRACEBACK.search(text)) is None:
+        return ""
+    said = [found[2].strip()]
+    while after := _TRACEBACK.search(text, found.end()):
+        if not _CHAINED.search(text, found.end(), after.start()):
+            break
+        found = after
+        said.append(found[2].strip())
+    places = [place for place in _FRAME.findall(found[1]) if not _foreign(place[0])]
+    at = " at {}:{} in {}".format(*places[-1]) if places else ""
+    causes = "".join(f" (caused by {cause})" for cause in said[-2 : -2 - _CAUSES : -1])
+    return f"a Python function failed{at}: {said[-1]}{causes}"
 
 
 def _line(trace: TracebackType | None, here: Path) -> str:
     """Return the place of the innermost frame that is neither ours, nor importlib's, nor in an installed library."""
     for frame in reversed(traceback.extract_tb(trace)):
-        foreign = frame.filename.startswith("<") or {"site-packages", "dist-packages"} & {*Path(frame.filename).parts}
-        if not foreign and Path(frame.filename) != here and Path(frame.filename).parent.name != "importlib":
+        if not _foreign(frame.filename) and Path(frame.filename) != here:
             return f" at {frame.filename}:{frame.lineno} in {frame.name}"
     return ""
+
+
+def _foreign(file: str) -> bool:
+    """Return whether a file of Python code is not the user's own."""
+    libraries = {"site-packages", "dist-packages", "pyspark.zip"} & {*Path(file).parts}
+    return file.startswith("<") or bool(libraries) or Path(file).parent.name == "importlib"

@@ -17,6 +17,7 @@ from steadyworker.errors import ExportError
 from steadyworker.exports.formats import Csv, Format
 from steadyworker.exports.manifest import Total, in_order
 from steadyworker.exports.parquet import arrow
+from steadyworker.exports.totals import MOST_GROUPS, refuse_groups
 from steadyworker.exports.values import decimal_text
 
 _SCALE = re.compile(r"decimal\(\d+,(\d+)\)")
@@ -60,7 +61,12 @@ class Groups:
         self._sums: dict[tuple[str | None, ...], list[int | Decimal]] = {}
 
     def add(self, part: Path) -> None:
-        """Add a part's rows, however large it is."""
+        """
+        Add a part's rows, however large it is.
+
+        Raises:
+            ExportRejected: There are more than `MOST_GROUPS` groups.
+        """
         if part.stat().st_size:
             for batch in self._batches(part):
                 self.add_batch(batch)
@@ -86,6 +92,8 @@ class Groups:
 
     def _add(self, group: tuple[str | None, ...], numbers: Sequence[int | Decimal | None]) -> None:
         before = self._sums.get(group, [0] * len(numbers))
+        if group not in self._sums and len(self._sums) >= MOST_GROUPS:
+            refuse_groups(self._by)
         self._sums[group] = [one if other is None else one + other for one, other in zip(before, numbers, strict=True)]
 
     def result(self) -> tuple[Total, ...]:

@@ -23,7 +23,7 @@ from pyspark.sql.types import DecimalType, StructType
 
 from steadyworker.errors import ExportError, ExportRejected
 from steadyworker.exports.spark.binding import bound
-from steadyworker.exports.spark.building import Built
+from steadyworker.exports.spark.building import Built, from_traceback
 from steadyworker.exports.spark.cuts import PIECE, ordered
 from steadyworker.exports.spark.databases import Databases
 from steadyworker.exports.spark.lines import WHOLE, check, column, storable, written
@@ -48,6 +48,7 @@ _SESSION = {
     # Else lines with too few cells are passed over in silence, and a quoted cell that is not asked for moves the others.
     "spark.sql.csv.parser.columnPruning.enabled": "false",
     "spark.sql.legacy.javaCharsets": "true",  # or a source could not be in windows-1252, as half of all spreadsheets are
+    "spark.sql.execution.pyspark.udf.simplifiedTraceback.enabled": "false",  # it leaves out what an error was raised from
     "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",
     "spark.sql.parquet.datetimeRebaseModeInWrite": "CORRECTED",  # days before 1582 as they are everywhere else
     "spark.sql.sources.commitProtocolClass": "org.apache.spark.sql.execution.datasources.SQLHadoopMapReduceCommitProtocol",
@@ -167,8 +168,10 @@ def _size(estimate: int, databases: Databases | None) -> int:
 
 
 def first_line(error: Exception) -> str:
-    """What a person needs of Spark's pages: the first line that says something."""
+    """What a person needs of Spark's pages: the first line that says something, or the error of a Python function."""
     text = str(error.java_exception) if isinstance(error, Py4JJavaError) else str(error)
+    if python := from_traceback(text):
+        return python
     lines = [stripped for part in text.splitlines() if (stripped := part.strip())]
     header = _header(error) if lines and "FAILED_READ_FILE" in lines[0] else ""
     raised = _RAISED.fullmatch(lines[0]) if lines else None

@@ -43,6 +43,25 @@ def broken(spark, tables, params):
     return shout(rows, 1 / 0)
 
 
+def wrapped(spark, tables, params):
+    try:
+        return tables["absent"]
+    except KeyError as error:
+        raise ValueError("no payments of this month") from error
+
+
+@F.udf("string")
+def picky(number):
+    try:
+        return {}[number]
+    except KeyError as error:
+        raise ValueError(f"no name for {number}") from error
+
+
+def unnamed(spark, tables, params):
+    return spark.range(3).select("id", picky("id").alias("name"))
+
+
 def leaves(spark, tables, params):
     sys.exit(3)
 
@@ -116,6 +135,11 @@ def test_what_a_function_cannot_do_is_told_with_its_line(
             "report_frames:broken",
             rf"report_frames:broken failed at {reports}:{line('return shout(rows, 1 / 0)')} in broken: ZeroDivisionError",
         ),
+        (
+            "report_frames:wrapped",
+            r"in wrapped: ValueError: no payments of this month \(caused by KeyError: 'absent'\)$",
+        ),
+        ("report_frames:unnamed", r"\(job\): .*in picky: ValueError: no name for \d \(caused by KeyError: \d\)$"),
         ("report_frames:leaves", r"in leaves: SystemExit: 3"),
         ("report_frames:nothing", r"Expected a DataFrame from report_frames:nothing, got NoneType"),
         ("report_frames:unknown", r"in unknown: AnalysisException: .*missing"),

@@ -41,8 +41,11 @@ STAGES = "SELECT id % 100000 AS id, sum(hash(id)) AS h FROM range(0, 40000000, 1
 """Several jobs one after the other: an aggregate, a sample for the order, the order, the file."""
 
 
+_PROBE = "Range (0, 1, "  # in the plan of `sharing.probe`
+
+
 class Books:
-    """What the server says of what has begun there since."""
+    """What the server says of what has begun there since, without the task that tries whether a folder is shared."""
 
     def __init__(self, server: ConnectServer) -> None:
         self._server = server
@@ -52,18 +55,28 @@ class Books:
         return max((int(entry[key]) for entry in self._server.books(what)), default=-1)
 
     def jobs(self, *statuses: str) -> list[int]:
-        """The jobs in one of these states, or all, but for the first one, which tries whether the folder is shared."""
-        found = [job for job in self._server.books("jobs") if int(job["jobId"]) > self._jobs][:-1]
-        return [job["jobId"] for job in found if not statuses or job["status"] in statuses]
+        """The jobs in one of these states, or all."""
+        return [job["jobId"] for job in self._begun() if not statuses or job["status"] in statuses]
+
+    def _begun(self) -> list[dict[str, Any]]:
+        probes = {
+            job
+            for query in self._server.books("sql")
+            if _PROBE in query["planDescription"]
+            for state in ("runningJobIds", "successJobIds", "failedJobIds")
+            for job in query[state]
+        }
+        jobs = self._server.books("jobs")
+        return [job for job in jobs if int(job["jobId"]) > self._jobs and job["jobId"] not in probes]
 
     def planned(self) -> bool:
         """A query has its plan and is on the way to its first job."""
-        planned = [query for query in self._server.books("sql") if int(query["id"]) > self._queries]
-        return len(planned) > 1 and not self.jobs()
+        queries = [query for query in self._server.books("sql") if int(query["id"]) > self._queries]
+        return any(_PROBE not in query["planDescription"] for query in queries) and not self.jobs()
 
     def tasks(self) -> bool:
         """A task runs."""
-        return any(job["numActiveTasks"] and int(job["jobId"]) > self._jobs + 1 for job in self._server.books("jobs"))
+        return any(job["numActiveTasks"] for job in self._begun())
 
     def between(self) -> bool:
         """A job has ended and the next one has not begun, or only just."""

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from steadyworker.errors import ConfigError, ExportError
+from steadyworker.errors import ConfigError, ExportError, ExportRejected
 from steadyworker.exports.formats import Csv
 from steadyworker.exports.manifest import Total
 from steadyworker.exports.spark.export import SparkExport
@@ -93,6 +93,15 @@ def test_totals_by_group_are_exact_and_tell_null_from_nothing(tmp_path: Path) ->
     )
     with pytest.raises(ExportError, match="that Spark counted, 13 rows"):
         check(groups.result(), 13, {"n": "9"})
+
+
+def test_more_than_ten_thousand_groups_are_rejected(tmp_path: Path) -> None:
+    groups = Groups((("id", "bigint"),), Csv(), ("id",), ())
+    groups.add(Path(part(tmp_path, 0, "".join(f"{number}\n" for number in range(10_000)))[1]))
+    groups.add(Path(part(tmp_path, 1, "17\n")[1]))
+    assert len(groups.result()) == 10_000
+    with pytest.raises(ExportRejected, match="at most 10,000 groups of totals by id, got more: leave out of by="):
+        groups.add(Path(part(tmp_path, 2, "10000\n")[1]))
 
 
 @pytest.mark.parametrize(
