@@ -306,4 +306,6 @@ class _JobServices:
         return frozenset(self._link.ask("ended", [as_unicode(uid) for uid in uids]))
 
     def call(self, service: str, request: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
+        if not isinstance(service, str):
+            raise TypeError(f"Expected the name of a service, got {service!r}: pass a text.")
         return self._link.call(service, request)

@@ -33,7 +33,7 @@ class Task(Struct, frozen=True, kw_only=True):
 
     `last_checkpoint` is the JSON text of the user's checkpoint.
     `time_limit` and `stall_limit` are seconds, or None; the slot enforces both.
-    At the time limit it kills the run; 10 s before, it raises Interrupt in the handler.
+    At the time limit it kills the run; 10 s before, but not before 80 % of the limit, it raises Interrupt in the handler.
     """
 
     key: str

@@ -76,9 +76,13 @@ def plain_decoder(type_: Any) -> Decode:
 def plain_encode(value: Any) -> bytes:
     """Return the value as JSON; raise BadPayload if JSON cannot express it."""
     try:
-        return value.model_dump_json().encode() if hasattr(value, "model_dump_json") else msgspec.json.encode(value)
+        model = hasattr(value, "model_dump_json")
+        body: bytes = value.model_dump_json(by_alias=True).encode() if model else msgspec.json.encode(value)
+        if b"null" in body:  # what both make of NaN and Infinity
+            _refuse_infinite(value.model_dump(mode="json", by_alias=True) if model else msgspec.to_builtins(value), "$")
     except (TypeError, ValueError, OverflowError, RecursionError) as error:
         raise BadPayload(f"$: cannot be written as JSON: {error}") from error
+    return body
 
 
 def encode(value: Any, type_: Any, max_bytes: int = MAX_BYTES) -> bytes:
@@ -190,6 +194,18 @@ def _tell_flaw(value: Any, path: str) -> None:
     elif isinstance(value, list):
         for index, inner in enumerate(value):
             _tell_flaw(inner, f"{path}[{index}]")
+
+
+def _refuse_infinite(value: Any, path: str) -> None:
+    """Raise BadPayload for the first number in plain data that JSON does not have."""
+    if isinstance(value, float) and not math.isfinite(value):
+        raise BadPayload(f"{path}: expected a number that is finite, got {value}")
+    if isinstance(value, dict):
+        for name, inner in value.items():
+            _refuse_infinite(inner, f"{path}.{name}")
+    elif isinstance(value, list | tuple):
+        for index, inner in enumerate(value):
+            _refuse_infinite(inner, f"{path}[{index}]")
 
 
 def _described(type_: Any) -> msgspec.inspect.Type:

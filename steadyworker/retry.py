@@ -42,6 +42,7 @@ class RetryPolicy:
     Args:
         max_attempts: Failed attempts after which the job becomes a dead letter ("exhausted").
         wait: Seconds (or a timedelta) between attempts, any of tenacity's wait strategies, or a callable like them.
+            It is called in the worker process, and has one second to return; else the default wait is used.
         dont_retry_on: An exception type, or several, that make the job a dead letter at once; matched where the handler runs.
         max_crashes: Crashes after which the job becomes a dead letter ("crash-loop").
         max_losses: Lost owners after which the job becomes a dead letter ("owner lost").

@@ -29,6 +29,7 @@ from steadyworker.worker import C, P, Worker, is_worker
 _AUTO_SHARE = 0.8
 _METHODS = ("setup", "handle", "teardown")
 _MISSPELT = 0.81  # `handel` is at 0.83 to `handle`; `rate_limit`, a name of the user's own, is at 0.8 to `time_limit`
+_SHORTEST_STALL = 1.0
 _OPEN = (typing.TypeVar, TypeVar)
 _NOTHING: Mapping[str, object] = MappingProxyType({})
 
@@ -107,7 +108,7 @@ def spec_of(cls: type[Worker[Any, Any]], overrides: Mapping[str, object] = _NOTH
         time_limit=check("time_limit", given("time_limit"), duration),
         concurrency=concurrency,
         retry=check("retry", given("retry"), lambda value: policy(cls.retry, value)),
-        stall_limit=check("stall_limit", given("stall_limit"), duration),
+        stall_limit=check("stall_limit", given("stall_limit"), stall),
         memory_limit=check("memory_limit", given("memory_limit"), lambda value: memory(value, concurrency)),
         isolation=isolation,
         jobs_per_child=check("jobs_per_child", given("jobs_per_child"), optional(at_least_one)),
@@ -236,6 +237,14 @@ def duration(value: Any) -> float | None:
     if isinstance(number, bool) or not isinstance(number, int | float) or not 0 < number < float("inf"):
         raise ValueError("Expected seconds above 0, a timedelta, or None.")
     return float(number)
+
+
+def stall(value: Any) -> float | None:
+    """Return seconds of at least 1: of a job's progress only five reports a second are passed on, so less is no stall."""
+    number = duration(value)
+    if number is not None and number < _SHORTEST_STALL:
+        raise ValueError("Expected at least 1 second, because progress is passed on only five times a second.")
+    return number
 
 
 def at_least_one(value: Any) -> int:

@@ -37,9 +37,10 @@ class Worker(Generic[P, C]):
         queue: The queue whose messages are this Worker's jobs.
         time_limit: Seconds (or a timedelta) that one run may take.
             Required; None means no limit.
+            The handler gets `Interrupt` 10 s before the limit, but not before 80 % of it, and is killed at the limit.
         concurrency: The number of slots, and so of jobs that one worker process runs at a time.
         retry: The policy for retries.
-        stall_limit: Seconds without progress or checkpoint after which the slot ends the run; off by default.
+        stall_limit: Seconds without progress or checkpoint after which the slot ends the run, at least 1; off by default.
         memory_limit: Memory of one slot's processes: bytes, a size like "2 GiB", or None for no limit.
             "auto" divides 80 % of the cgroup's limit among the slots.
         isolation: "process" (a child process per slot), or "thread" for light jobs: a thread cannot be killed.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import time
 import tracemalloc
 from contextlib import suppress
@@ -48,6 +49,10 @@ class Request(TypedDict):
 class Model(pydantic.BaseModel):
     merchant: str
     amounts: list[int] = pydantic.Field(default_factory=list, alias="sums")
+
+
+class Rates(pydantic.BaseModel):
+    rates: list[float | None] = pydantic.Field(alias="of")
 
 
 REFUSED: dict[str, tuple[Any, bytes, str]] = {
@@ -155,23 +160,37 @@ def test_a_type_that_json_cannot_be_is_refused_at_once() -> None:
         decoder(Own)
 
 
-SENT: list[tuple[Any, Any]] = [
-    (Order, Order("m", [Line("a", 2)])),
-    (Order, {"merchant": "m", "lines": [{"sku": "a"}]}),
-    (Refund | Charge, Refund("p")),
-    (Refund | Charge, {"type": "charge", "payment": "p"}),
-    (Request, {"merchant": "m", "days": 3}),
-    (Model, Model(merchant="m", sums=[1, 2])),
-    (Model, {"merchant": "m", "sums": [1]}),
-    (dict[str, list[Line] | None], {"a": [{"sku": "b"}], "c": None}),
-    (Any, {"anything": [1, None]}),
-    (bytes, b"\xff"),
+SENT: list[tuple[Any, Any, Any]] = [
+    (Order, Order("m", [Line("a", 2)]), Order("m", [Line("a", 2)])),
+    (Order, {"merchant": "m", "lines": [{"sku": "a"}]}, Order("m", [Line("a")])),
+    (Refund | Charge, Refund("p"), Refund("p")),
+    (Refund | Charge, {"type": "charge", "payment": "p"}, Charge("p")),
+    (Request, {"merchant": "m", "days": 3}, {"merchant": "m", "days": 3}),
+    (Model, Model(merchant="m", sums=[1, 2]), Model(merchant="m", sums=[1, 2])),
+    (Model, {"merchant": "m", "sums": [1]}, Model(merchant="m", sums=[1])),
+    (dict[str, list[Line] | None], {"a": [{"sku": "b"}], "c": None}, {"a": [Line("b")], "c": None}),
+    (Any, {"anything": [1, None, 1.5, "null"]}, {"anything": [1, None, 1.5, "null"]}),
+    (bytes, b"\xff", b"\xff"),
 ]
 
 
-@pytest.mark.parametrize(("type_", "value"), SENT)
-def test_what_is_sent_is_what_the_worker_decodes(type_: Any, value: Any) -> None:
-    decoder(type_)(encode(value, type_))
+@pytest.mark.parametrize(("type_", "value", "received"), SENT)
+def test_what_is_sent_is_what_the_worker_decodes(type_: Any, value: Any, received: Any) -> None:
+    decoded = decoder(type_)(encode(value, type_))
+    assert (decoded, type(decoded)) == (received, type(received))
+
+
+@pytest.mark.parametrize("number", [float("nan"), float("inf"), float("-inf")])
+def test_a_number_that_json_does_not_have_is_not_sent(number: float) -> None:
+    """Both encoders would write null, which another type may take for "nothing"."""
+    for type_, value, path in (
+        (Any, {"amount": number}, "$.amount"),
+        (Any, number, "$"),
+        (dict[str, list[float | None]], {"sums": [1.0, None, number]}, "$.sums[2]"),
+        (Rates, Rates(of=[1.5, None, number]), "$.of[2]"),
+    ):
+        with pytest.raises(BadPayload, match=re.escape(f"{path}: expected a number that is finite, got {number}")):
+            encode(value, type_)
 
 
 UNKNOWN: list[tuple[Any, Any, str]] = [

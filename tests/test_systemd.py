@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import socket
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -50,8 +51,22 @@ def test_a_manager_that_does_not_read_is_not_waited_for(tmp_path: Path) -> None:
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as listener:
         listener.bind(str(tmp_path / "full"))
         notifier = Notifier({"NOTIFY_SOCKET": str(tmp_path / "full")})
-        for _ in range(2000):
+        with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as sender:
+            sender.settimeout(0)
+            sent = 0
+            with suppress(BlockingIOError):  # the socket is full from here on
+                while sent < 100_000:
+                    sender.sendto(b"x", listener.getsockname())
+                    sent += 1
+        for _ in range(100):
             notifier.watchdog()
+        listener.settimeout(0)
+        read = [listener.recv(100) for _ in range(sent)]
+        with pytest.raises(BlockingIOError):
+            listener.recv(100)
+        assert set(read) == {b"x"}
+        notifier.watchdog()
+        assert listener.recv(100) == b"WATCHDOG=1"
 
 
 @pytest.mark.parametrize(

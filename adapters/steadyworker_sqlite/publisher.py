@@ -69,9 +69,10 @@ class Publisher:
             self._drop()
 
     def _commit(self) -> None:
-        with self._adding:
-            batch, self._waiting = self._waiting, []
+        batch: list[_Waiting] = []
         try:
+            with self._adding:
+                batch, self._waiting = self._waiting, batch
             with translated(self._path, PublishFailed):
                 store = self._open()
                 wanted = self._known(store, batch)
@@ -81,14 +82,18 @@ class Publisher:
                         store.declare(queue for queue in queues if not store.has_queue(queue))
                     store.put(waiting.entry for waiting in wanted)
                 bells = [peer.presence for peer in store.peers() if peer.queue in queues and not peer.reads]
-        except PublishFailed as error:
+            for waiting in wanted:
+                waiting.confirmed.set_result(None)
+        except BaseException as error:
+            # Whatever it is: every thread whose message is in the batch waits for this one.
             self._drop()
+            failed = error if isinstance(error, PublishFailed) else _broken_off(error)
             for waiting in batch:
                 if not waiting.confirmed.done():
-                    waiting.confirmed.set_exception(error)
-            return
-        for waiting in wanted:
-            waiting.confirmed.set_result(None)
+                    waiting.confirmed.set_exception(failed)
+            if isinstance(error, PublishFailed):
+                return
+            raise
         for bell in bells:
             ring(store.folder, bell)
 
@@ -115,3 +120,11 @@ class Publisher:
         if self._store is not None:
             self._store.close()
             self._store = None
+
+
+def _broken_off(error: BaseException) -> PublishFailed:
+    failed = PublishFailed(
+        f"Expected the message to be committed with those of other threads, got {type(error).__name__}: {error}; send it again."
+    )
+    failed.__cause__ = error
+    return failed

@@ -151,6 +151,7 @@ class Session:
             self._looked = now
             self._check()
             self._evict_the_gone(now)
+            self._store.shrink()
 
     def _check(self) -> None:
         self._store.check_place()

@@ -34,6 +34,8 @@ The reason is not a number, so the runner makes the message a dead letter.
 """
 
 _NO_LIMIT = (1 << 63) - 1
+_FREE_PAGES = 1000
+"""The number of free pages (4 MB) that stay, and that one step gives back."""
 
 Place = tuple[float, int]
 """A message's place in its queue: due time, then number."""
@@ -320,6 +322,17 @@ class Store:
         elif self._db.execute("DELETE FROM deliveries WHERE seq = ? AND consumer = ? AND count = ?", held).rowcount:
             self._db.execute("DELETE FROM messages WHERE seq = ?", (seq,))
 
+    def shrink(self) -> None:
+        """Give a part of the free pages back to the file system, if more than half of the file is free."""
+        with translated(self.path):
+            free, pages = (
+                int(self._db.execute(f"PRAGMA {name}").fetchone()[0]) for name in ("freelist_count", "page_count")
+            )
+            if free > _FREE_PAGES and 2 * free > pages:
+                self._db.executescript(
+                    f"PRAGMA incremental_vacuum({_FREE_PAGES})"
+                )  # `execute` takes only its first step
+
     def _open(self) -> None:
         with translated(self.path):
             tables, application, version = self._look()
@@ -349,6 +362,7 @@ class Store:
         return tables, application, version
 
     def _create(self) -> None:
+        self._db.execute("PRAGMA auto_vacuum = INCREMENTAL")  # before the first page is written, and never again
         if self._db.execute("PRAGMA journal_mode = WAL").fetchone()[0] != "wal":
             raise Unusable(
                 f"Expected a file system that supports a shared write-ahead log, got one that does not, at {self.path}: "

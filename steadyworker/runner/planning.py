@@ -6,6 +6,8 @@ Also here: the task that a slot receives, and the messages that a plan publishes
 
 from __future__ import annotations
 
+import threading
+
 from steadyworker.delivery import (
     ATTEMPTS,
     CRASHES,
@@ -27,7 +29,7 @@ from steadyworker.delivery import (
 )
 from steadyworker.ledger.base import Moving, Row, Token, Verdict
 from steadyworker.link import Task
-from steadyworker.outcome import Ack, Counters, DeadLetter, Failed, Later, Outcome, Release
+from steadyworker.outcome import Ack, Counters, Crashed, DeadLetter, Failed, Later, Outcome, Release
 from steadyworker.retry import RetryPolicy, count, decide, drawn_delay
 from steadyworker.runner import report
 from steadyworker.runner.envelope import Envelope
@@ -36,6 +38,7 @@ from steadyworker.runner.state import Deps, Run
 from steadyworker.spec import WorkerSpec
 from steadyworker.telemetry.logs import get_logger
 
+_DRAW_WITHIN = 1.0
 _ERROR_CHARACTERS = 2000
 _AFTER_RECORD = (Step.PUBLISH, Step.CONFIRM, Step.SETTLE)
 
@@ -167,12 +170,24 @@ def header_text(text: str) -> str:
 
 def _delay(outcome: Outcome, counters: Counters, spec: WorkerSpec) -> float:
     """
-    Return the wait that the Worker's policy draws, or that of the default policy when the Worker's raises.
+    Return the wait that the Worker's policy draws, or that of the default policy when the Worker's raises or blocks.
 
-    The policy is a user's code, and this thread serves every job.
+    The policy is a user's code, and this thread serves every job: a thread of its own gets one second to draw.
     """
-    try:
-        return drawn_delay(outcome, counters, spec.retry)
-    except Exception:  # noqa: BLE001 - whatever a user's `wait` raises for this attempt
-        get_logger("steadyworker.runner").exception("wait_failed", worker=spec.target)
-        return drawn_delay(outcome, counters, RetryPolicy())
+    if not isinstance(outcome, Failed | Crashed):
+        return 0.0
+    drawn: list[float] = []
+
+    def draw() -> None:
+        try:
+            drawn.append(drawn_delay(outcome, counters, spec.retry))
+        except BaseException:  # whatever a user's `wait` raises for this attempt
+            log.exception("wait_failed", worker=spec.target)
+
+    log = get_logger("steadyworker.runner")
+    thread = threading.Thread(target=draw, name=f"wait-{spec.queue}", daemon=True)
+    thread.start()
+    thread.join(_DRAW_WITHIN)
+    if thread.is_alive():
+        log.error("wait_failed", worker=spec.target, reason=f"it took more than {_DRAW_WITHIN:g} s")
+    return drawn[0] if drawn else drawn_delay(outcome, counters, RetryPolicy())

@@ -62,21 +62,21 @@ class Requests:
         ledger = self._deps.ledger
         answer: Any = None
         try:
-            match asked.what:
-                case "checkpoint":
-                    granted = ledger.checkpoint(run.token, asked.data)
-                case "export_state":
-                    granted = ledger.export_state(run.token, asked.data)
-                case "may_commit":
+            match asked.what, asked.data:
+                case "checkpoint", bytes() as value:
+                    granted = ledger.checkpoint(run.token, value)
+                case "export_state", (bytes() | None) as value:
+                    granted = ledger.export_state(run.token, value)
+                case "may_commit", _:
                     permit = ledger.may_commit(run.token)
                     if permit.cancel_reason is not None:
                         self._runs.cancel(run, permit.cancel_reason)
                         run.slot.reply(asked.fence, asked.id, None, refused="cancelled")
                         return
                     granted = permit.granted
-                case "ended":
-                    granted, answer = True, sorted(ledger.ended(asked.data))
-                case other:
+                case "ended", list() as uids if all(isinstance(uid, str) for uid in uids):
+                    granted, answer = True, sorted(ledger.ended(uids))
+                case other, _:
                     msg = f"Expected a request that this worker process serves, got {other!r}: add its service to the assembly."
                     run.slot.reply(asked.fence, asked.id, {SERVICE_ERROR: msg})
                     return

@@ -51,6 +51,7 @@ from steadyworker.runner.state import Staged
 from steadyworker.service.assemble import Assembly
 from steadyworker.service.monitor import Monitor
 from steadyworker.service.stop_conditions import StopConditions
+from steadyworker.system.procfs import reap_adopted
 from steadyworker.telemetry.logs import get_logger
 from steadyworker.text.redaction import redact
 
@@ -273,6 +274,7 @@ class Service:
     def _look(self, assembly: Assembly) -> None:
         now = self._clock.monotonic()
         assembly.guard.check()
+        reap_adopted()
         dead = (
             any(not thread.is_alive() for thread in self._threads)
             or any(team.broken for team in assembly.pools)

@@ -37,6 +37,7 @@ from types import FrameType
 from typing import Any, Literal, NoReturn, cast
 
 from steadyworker.clock import Clock, SystemClock
+from steadyworker.errors import Interrupt
 from steadyworker.lifecycle import PAUSE_SIGNALS, STOP_SIGNALS
 from steadyworker.link import Answer, Link, Task
 from steadyworker.outcome import Interrupted
@@ -95,6 +96,7 @@ class Child:
         log = logs.get_logger("steadyworker.slots.child")
         sys.path[:] = map(os.fsdecode, hello.path)
         take_settings(hello.settings)
+        sys.unraisablehook = self._on_unraisable
         threading.Thread(target=self._listen, args=(hello.silence,), name="steadyworker-child", daemon=True).start()
         try:
             executor = Executor(load_worker(hello.target)(), self._clock)
@@ -148,6 +150,14 @@ class Child:
                 link.interrupt_now(link.hard)
             # Stop may have come while the handler held the GIL: the reader thread gets a moment to read it.
             time.sleep(_GRACE_LOOK)
+
+    def _on_unraisable(self, unraisable: sys.UnraisableHookArgs) -> None:
+        """Signal again if Python has swallowed the Interrupt, as it does in `__del__` and in callbacks of libraries."""
+        link = self._executor.exposed if self._executor else None
+        if link is not None and isinstance(unraisable.exc_value, Interrupt):
+            link.heard = False
+        else:
+            sys.__unraisablehook__(unraisable)
 
     def _hello(self) -> Hello:
         while data := socket.recv_fds(self._wire, _CHUNK, _MOST_HELD)[0]:  # its descriptors stay open to the end

@@ -8,8 +8,8 @@ from enum import Enum
 NOTICE = 10.0
 """Seconds between Interrupt and KILL at the time limit."""
 
-_SHORT = 2 * NOTICE
 _SHARE = 0.8
+"""The share of a short time limit that a run gets before Interrupt."""
 
 
 class Due(Enum):
@@ -25,7 +25,7 @@ class Limits:
     """
     The limits of one run; every time is monotonic, in seconds.
 
-    The warning comes 10 s before the time limit; for a time limit of at most 20 s, it comes after 80 % of it.
+    The warning comes 10 s before the time limit, but not before 80 % of it.
     """
 
     began: float
@@ -59,4 +59,4 @@ class Limits:
         return min(times)
 
     def _warning(self, limit: float) -> float:
-        return self.began + (limit - NOTICE if limit > _SHORT else limit * _SHARE)
+        return self.began + max(limit - NOTICE, limit * _SHARE)

@@ -62,10 +62,7 @@ def tree_rss(pid: int) -> int:
     while todo:
         pid = todo.pop()
         total += rss(pid)
-        with suppress(OSError):
-            for task in Path("/proc", str(pid), "task").iterdir():
-                with suppress(OSError):
-                    todo += map(int, (task / "children").read_text(encoding="ascii").split())
+        todo += _children(pid)
     return total
 
 
@@ -107,10 +104,34 @@ def end_own_session() -> NoReturn:
     os._exit(1)
 
 
+def reap_adopted() -> None:
+    """
+    Reap the dead processes that this process has not started, but inherited: as PID 1 of a container, or as a subreaper.
+
+    Such a process is in another session than this one, and does not lead it.
+    A process that was started here is in this session or leads its own: its status is left for whatever waits for it.
+    """
+    own = os.getpid(), os.getsid(0)
+    for pid in _children(own[0]):
+        found = _process(Path("/proc", str(pid)))
+        if found is not None and found.state == b"Z" and found.session not in (found.pid, own[1]):
+            with suppress(ChildProcessError):
+                os.waitpid(pid, os.WNOHANG)
+
+
 def started_at(pid: int) -> int | None:
     """Return when this process was started, in clock ticks since the boot; None if it has ended, or without `/proc`."""
     found = _process(Path("/proc", str(pid)))
     return None if found is None else found.started_at
+
+
+def _children(pid: int) -> list[int]:
+    found: list[int] = []
+    with suppress(OSError):
+        for task in Path("/proc", str(pid), "task").iterdir():
+            with suppress(OSError):
+                found += map(int, (task / "children").read_text(encoding="ascii").split())
+    return found
 
 
 class _Process(NamedTuple):

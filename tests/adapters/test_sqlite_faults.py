@@ -220,6 +220,63 @@ def test_the_work_to_list_dead_letters_grows_with_their_number_and_not_with_its_
     assert steps(2000) < 6 * steps(500)
 
 
+@pytest.mark.parametrize(
+    "error", [RuntimeError("odd"), KeyboardInterrupt(), MemoryError()], ids=lambda error: type(error).__name__
+)
+@pytest.mark.parametrize("at", ["put", "peers"])
+def test_an_error_in_the_thread_that_commits_for_others_leaves_none_waiting(
+    path: Path, monkeypatch: pytest.MonkeyPatch, eventually: Eventually, error: BaseException, at: str
+) -> None:
+    adapter = SqliteAdapter(path, SPEC, Settings())
+    adapter.publish(work("k-0"))
+    ends: list[BaseException | None] = []
+
+    def send(key: str) -> None:
+        try:
+            adapter.publish(work(key))
+        except BaseException as raised:  # noqa: BLE001 - a KeyboardInterrupt too
+            ends.append(raised)
+
+    real, failures = getattr(store.Store, at), [error]
+
+    def fails_once(*arguments: Any) -> Any:
+        if failures:
+            raise failures.pop()
+        return real(*arguments)
+
+    monkeypatch.setattr(store.Store, at, fails_once)
+    publisher = adapter._publisher
+    threads = [threading.Thread(target=send, args=(f"k-{number}",), daemon=True) for number in (1, 2, 3)]
+    with publisher._using:  # until all of them wait, so that they are one batch
+        for thread in threads:
+            thread.start()
+        eventually(lambda: len(publisher._waiting) == 3)
+    for thread in threads:
+        thread.join(10)
+    assert not any(thread.is_alive() for thread in threads)
+    assert [raised for raised in ends if raised is error] == [error], "its own thread raises what it is"
+    others = [raised for raised in ends if raised is not error]
+    assert [type(raised) for raised in others] == [PublishFailed, PublishFailed]
+    assert all(raised is not None and raised.__cause__ is error for raised in others)
+    adapter.publish(work("k-4"))
+    adapter.stop(5)
+
+
+def test_the_file_shrinks_when_its_messages_are_gone(path: Path, worker: Worker, eventually: Eventually) -> None:
+    eventually(lambda: worker.all(Connected))
+    for number in range(400):
+        worker.adapter.publish(OutgoingMessage(Target.DEAD, b"x" * 60_000, {KEY: f"k-{number}"}))
+    with worker.adapter.dead_letters() as letters:
+        for letter in letters:
+            letters.drop(letter)
+
+    def pages() -> int:
+        with closing(sqlite3.connect(path)) as db:
+            return int(db.execute("PRAGMA page_count").fetchone()[0])
+
+    eventually(lambda: pages() * 4096 < 10 << 20)  # of 24 MB
+
+
 def unlink(path: Path) -> None:
     for part in path.parent.glob(f"{path.name}*"):
         if part.is_file():

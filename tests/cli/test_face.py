@@ -224,7 +224,11 @@ class Exports(Worker[bytes]):
         (NO_LIMIT, ":3", "TypeError: Exports has a queue but no time_limit: set `time_limit = <seconds>`"),
         ("\n\ndef f(:\n    pass\n", ":3", "SyntaxError: invalid syntax: def f(:"),
         ("import json\njson.loads('x')\n", ":2", "JSONDecodeError: Expecting value"),
-        ("from steadyworker import *\nRetryPolicy(max_attempts=0)\n", ":2", "ConfigError: Expected "),
+        (
+            "from steadyworker import *\nRetryPolicy(max_attempts=0)\n",
+            ":2",
+            "ConfigError: Expected max_attempts as a whole number",
+        ),
         ("import sys\nsys.exit(3)\n", ":2", "SystemExit: 3. A module that is imported must not end the program"),
     ],
 )

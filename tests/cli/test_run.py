@@ -10,6 +10,7 @@ import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 
 import psutil  # type: ignore[import-untyped]
 import pytest
@@ -47,6 +48,13 @@ class Exports(Worker[Request, int]):
         if not Path(job.payload.merchant).exists():
             raise Reject(f"no such merchant: {job.payload.merchant}")
 '''
+
+_OWN = """
+from own import Exports as Those
+
+class Exports(Those):
+    isolation = "process"
+"""
 
 _THREADS = """
 from pathlib import Path
@@ -236,6 +244,25 @@ def test_sent_again_runs_again(town: Shell) -> None:
         town("send", "app:Exports", '{"merchant": "m-17"}', "--key", "k-1", *again)
         assert town("run", "app:Exports", "--idle-exit", "1").code == 0
     assert len(runs(town)) == 2
+
+
+def test_modules_beside_the_workers_may_have_names_of_the_standard_library(town: Shell) -> None:
+    """They stand for it nowhere, and are imported where the Worker imports them."""
+    (town.folder / "m-17").touch()
+    for name in ("queue", "socket", "json"):
+        (town.folder / f"{name}.py").write_text("raise ImportError('this is no standard library')\n")
+    (town.folder / "own.py").write_text(_APP)
+    (town.folder / "app.py").write_text(_OWN)
+    script = Path(sys.executable).with_name("steadyworker")
+    for arguments in (
+        ["send", "exports", '{"merchant": "m-17"}', "--key", "k-1"],
+        ["run", "app:Exports", "--max-jobs", "1"],
+    ):
+        said = subprocess.run(
+            [script, *arguments], cwd=town.folder, env=town.environ, capture_output=True, text=True, check=False
+        )
+        assert said.returncode == 0, said.stderr
+    assert runs(town) == ["k-1 1 None"]
 
 
 def test_a_setting_that_makes_no_sense_is_78(town: Shell) -> None:

@@ -152,7 +152,7 @@ def test_the_settings_are_settings(tmp_path: Path) -> None:
 def test_the_events_of_the_log_are_events() -> None:
     named = re.findall(r"^\| `(\w+)` \| (\w+)", DEPLOY.section("Watching"), re.MULTILINE)
     levels = {name: logging.getLevelName(level).lower() for name, level in LINES.values()}
-    assert len(named) == 8
+    assert len(named) == 9
     assert {name: level for name, level in named if levels.get(name) != level} == {}
 
 

@@ -71,6 +71,7 @@ def live(path: str) -> None:
 def hold(path: str) -> None:
     """Own a running job, with a child that has the owner's lock too."""
     ledger = SqliteLedger(Path(path), clock=SystemClock(), times=Times())
+    ledger.ledger_id()  # creates the file, which no process may do while an owner holds its lock
     lock = OwnerLock(ledger.owners_dir, new_owner_id())
     ledger.register(lock.owner, "host", ["exports"])
     ledger.claim(Claimed(JOB, None, lock.owner, 0, BODY, Counters()))

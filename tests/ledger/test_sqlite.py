@@ -16,7 +16,7 @@ from steadyworker.ledger.sqlite import schema as sql
 from steadyworker.ledger.sqlite.ledger import SqliteLedger
 from steadyworker.testing.clock import FakeClock
 from steadyworker.testing.conformance import LedgerSuite
-from steadyworker.testing.conformance.ledger_fixtures import JOB, claimed
+from steadyworker.testing.conformance.ledger_fixtures import JOB, claimed, seen
 
 
 @pytest.fixture
@@ -90,6 +90,20 @@ def test_an_owner_that_ends_in_good_order_removes_its_lock_unless_it_still_holds
             ledger.unregister(owner)
             lock.release()
         assert list(ledger.owners_dir.iterdir()) == [lock_path(ledger.owners_dir, holding)]
+
+
+def test_the_file_shrinks_when_old_rows_are_purged(tmp_path: Path, clock: FakeClock) -> None:
+    path = tmp_path / "ledger.db"
+    with closing(SqliteLedger(path, clock=clock, times=Times())) as ledger:
+        for number in range(400):
+            token = claimed(ledger, replace(JOB, key=f"old-{number}")).token
+            ledger.checkpoint(token, b"x" * 60_000)
+            ledger.done(token)
+        kept = claimed(ledger)
+        clock.advance(15 * 86_400)
+        assert ledger.purge() == 400
+        assert seen(ledger).uid == kept.uid
+    assert path.stat().st_size < 10 << 20, "of 24 MB"
 
 
 def settled(ledger: Ledger, job: JobId) -> str:

@@ -9,7 +9,7 @@ import pytest
 from steadyworker.adapter import QueueSpec
 from steadyworker.deadletters import DeadLetterQueue
 from steadyworker.delivery import HOP, KEY, REASON, ROUND, OutgoingMessage, Target
-from steadyworker.errors import Reject
+from steadyworker.errors import Reject, Snooze
 from steadyworker.events import DeliveryRejected, DuplicateAcked, JobSettled
 from steadyworker.ledger.base import JobId, Row, State
 from steadyworker.testing.harness import Harness
@@ -286,6 +286,16 @@ def test_a_header_that_makes_no_sense_is_a_dead_letter_that_names_it(
     (letter,) = h.dead
     assert letter.headers[REASON].startswith(f"bad-header: {header}: expected a whole number")
     assert seen.values == []
+
+
+def test_a_job_may_be_snoozed_a_million_times_and_once_more(harness: MakeHarness) -> None:
+    h = harness(worker(raises(Snooze(0)), nothing))
+    publish(h, b"{}", "m-1", **{HOP: "1000000"})
+
+    (row,) = all_settled(h)
+
+    assert (row.state, row.hop) == (State.DONE, 1_000_001)
+    assert h.dead == []
 
 
 def test_counters_in_the_headers_stand_in_for_a_row_that_is_gone(harness: MakeHarness) -> None:

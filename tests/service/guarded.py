@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import ctypes
+import os
+import signal
 import subprocess
 import sys
 import time
 from typing import Any
 
-from steadyworker import Job, Worker
+from steadyworker import Job, RetryPolicy, Worker
 from tests.support.jobs import folder, note
 
 WRITES = 'while :; do echo "$1" >> writes; sleep 0.005; done'
@@ -58,3 +60,16 @@ class Waiting(Worker[dict[str, Any]]):
 
     def handle(self, job: Job[dict[str, Any]]) -> None:
         note("codes", str(subprocess.run(["false"], check=False).returncode))
+
+
+class Orphans(Worker[dict[str, Any]]):
+    """Leaves processes behind whose parents are dead: one that ends, and one that is killed with this run."""
+
+    queue = "orphans"
+    time_limit = 60
+    retry = RetryPolicy(max_crashes=1)
+
+    def handle(self, job: Job[dict[str, Any]]) -> None:
+        for seconds in ("0", "60"):
+            subprocess.run(["sh", "-c", f"sleep {seconds} & echo $! >> orphans"], cwd=folder(), check=True)
+        os.kill(os.getpid(), signal.SIGKILL)

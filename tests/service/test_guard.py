@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
+import sys
 import time
 from contextlib import suppress
 
@@ -11,6 +13,7 @@ import psutil  # type: ignore[import-untyped]
 import pytest
 
 from steadyworker.ledger.base import State
+from steadyworker.system.procfs import reap_adopted
 from tests.support.stage import Stage, WorkerProcess, eventually
 
 WRITERS = "tests.service.guarded:Writers"
@@ -100,3 +103,26 @@ def test_a_worker_process_that_inherits_an_ignored_sigchld_runs_its_jobs(stage: 
     assert stage.lines("codes") == ["1"]
     worker.terminate()
     worker.ended(0)
+
+
+ADOPTS = "import ctypes, os, sys; ctypes.CDLL(None).prctl(36, 1, 0, 0, 0); os.execv(sys.argv[1], sys.argv[1:])"
+
+
+def test_a_worker_process_that_adopts_orphans_as_pid_1_does_leaves_no_zombie(stage: Stage) -> None:
+    """PR_SET_CHILD_SUBREAPER makes it the parent of orphans, as being the first process of a container does."""
+    stage.send("orphans", {})
+    worker = stage.worker("tests.service.guarded:Orphans", around=[sys.executable, "-c", ADOPTS])
+    stage.reaches("orphans", State.DEAD)
+    orphans = [int(pid) for pid in stage.lines("orphans")]
+    assert len(orphans) == 2
+    eventually(lambda: not any(map(psutil.pid_exists, orphans)), "no zombie", within=10)
+    worker.terminate()
+    worker.ended(0)
+
+
+@pytest.mark.parametrize("leads", [False, True], ids=["in this session", "in its own"])
+def test_what_was_started_here_is_left_to_what_waits_for_it(leads: bool) -> None:
+    with subprocess.Popen(["sh", "-c", "exit 3"], start_new_session=leads) as process:
+        eventually(lambda: psutil.Process(process.pid).status() == psutil.STATUS_ZOMBIE, "its end")
+        reap_adopted()
+        assert process.wait() == 3

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from steadyworker.errors import LONGEST_DELAY
 from steadyworker.outcome import Done, Failed, Outcome, Rejected, Snoozed
-from steadyworker.slots.base import Progressed, Unready
+from steadyworker.slots.base import Asked, Ended, Progressed, Unready
 from tests.slots.kit import Rig, rig_of
 
 URL = "postgresql://shop:hunter2@db/orders"
@@ -68,6 +68,22 @@ STATED: dict[str, tuple[str, Outcome]] = {
     "progress(Decimal)": ("job.progress(Decimal(3), Fraction(7, 2))", Done()),
     "progress(numpy)": ("import numpy; job.progress(1); job.progress(numpy.int64(2), numpy.float32(3))", Done()),
     "progress(2**70)": ("job.progress(1); job.progress(2**70)", Done()),
+    "checkpoint(nan)": (
+        "job.checkpoint(float('nan'))",
+        Failed(
+            "ValueError: Expected a checkpoint of the Worker's checkpoint type, got float: "
+            "$: expected a number that is finite, got nan.",
+            "ValueError",
+        ),
+    ),
+    "checkpoint(infinity inside)": (
+        "job.checkpoint({'row': [1, float('inf')]})",
+        Failed(
+            "ValueError: Expected a checkpoint of the Worker's checkpoint type, got dict: "
+            "$.row[1]: expected a number that is finite, got inf.",
+            "ValueError",
+        ),
+    ),
     "note=bytes": ("job.progress(note=b'caf\\xe9')", Done()),
     "note, much": (f"job.progress(note='x' * {BIG})", Done()),
     # A job that succeeded is done, whatever it returned.
@@ -180,6 +196,35 @@ def test_whatever_a_setup_raises_the_reason_is_text_without_secrets(kind: str, m
     assert reason.startswith(r"setup raised ValueError: no database at postgresql://shop:***@db\udce9\x00xxx")
     assert is_storable(reason, 2100)
     slot.slot.close(5)
+
+
+@pytest.mark.parametrize("place", ["{'say': '\\udce9'}", "{'\\udce9': 1}"])
+def test_a_request_and_a_reply_may_have_any_text(slot: Rig, place: str) -> None:
+    """What Spark says of a job may have a lone surrogate, from the name of a file."""
+    fence = slot.begin(f"print(list(job._services.call('echo', {place})))")
+    asked = slot.next(Asked)
+    slot.slot.reply(fence, asked.id, {"said": "caf\udce9", "caf\udce9": ["\ud800"]}, end=False)
+    slot.slot.reply(fence, asked.id, {"end": True})
+    assert slot.next(Ended).outcome == Done()
+    assert slot.ended("").outcome == Done()
+
+
+@pytest.mark.parametrize(
+    ("do", "said"),
+    [
+        ("list(job._services.call(['echo'], {}))", "TypeError: Expected the name of a service, got ['echo']"),
+        ("list(job._services.call(None, {}))", "TypeError: Expected the name of a service, got None"),
+        ("job._services.save_export_state('text')", "TypeError: Expected an export's state as bytes or None, got str"),
+        (f"list(job._services.call('echo', {{'x': 'x' * {BIG}}}))", "ValueError: Expected a request of at most 167772"),
+    ],
+)
+def test_a_request_that_makes_no_sense_is_refused_in_the_handlers_own_line(slot: Rig, do: str, said: str) -> None:
+    if "echo', {'x'" in do and pid_of(slot) is None:
+        pytest.skip("a thread's request has no frame, and no limit")
+    outcome = slot.ended(do).outcome
+    assert isinstance(outcome, Failed)
+    assert outcome.reason.startswith(said)
+    assert slot.ended("").outcome == Done()
 
 
 def assert_documented(outcome: Any) -> None:

@@ -114,6 +114,16 @@ def test_interrupt_is_raised_once_so_that_cleaning_up_is_left_in_peace(rig: Make
     assert (tmp_path / "file").read_text(encoding="utf-8") == "clean"
 
 
+def test_an_interrupt_that_python_swallows_is_raised_again(rig: MakeRig) -> None:
+    slot = rig().start()
+    pid = pid_of(slot)
+    fence = slot.begun("is_interrupted_in_del")
+    slot.slot.interrupt(fence, "shutdown", hard=True)
+    ended = slot.next(Ended)
+    assert (ended.outcome, ended.killed) == (Interrupted(), False)
+    assert pid_of(slot) == pid
+
+
 @pytest.mark.parametrize(
     "do", ["fork_and_return", "fork_and_raise", "fork_and_use_job", "fork_and_terminate", "multiprocess"]
 )

@@ -132,6 +132,18 @@ class Modes(Worker[Asked, int]):
             time.sleep(0.3)  # several pokes long
             Path(job.payload["file"]).write_text("clean", encoding="utf-8")
 
+    def is_interrupted_in_del(self, job: Job[Asked, int]) -> None:
+        """Is interrupted where Python swallows every exception, and makes no Job call after that."""
+
+        class Closing:
+            def __del__(self) -> None:
+                job.progress(note="begun")
+                time.sleep(0.5)
+
+        Closing()
+        while True:
+            time.sleep(0.01)
+
     def hold_gil(self, job: Job[Asked, int]) -> None:
         job.progress(note="begun")
         library = ctypes.PyDLL(None)

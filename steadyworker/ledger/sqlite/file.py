@@ -29,6 +29,9 @@ from steadyworker.system.private import make_private_file, make_private_folder
 
 _OLDEST_SQLITE = (3, 37, 0)  # the first with STRICT tables
 _PAUSE = 0.01
+_FREE_PAGES = 1_000
+"""The number of free pages (4 MB) that stay, and that one step gives back."""
+_WAL_LIMIT = 64 << 20
 _WAL_PAGES = 8_000  # 32 MB: a WAL checkpoint waits for the disk, and a commit at that moment waits with it
 _FINAL = {
     sqlite3.SQLITE_NOTADB,
@@ -151,6 +154,21 @@ class LedgerFile:
             with self.transaction():
                 pass
 
+    def shrink(self) -> None:
+        """Give free pages back to the file system until at most half of the file is free, in small steps."""
+        while True:
+            with self.connection() as connection:
+                free, pages = (
+                    connection.execute(f"PRAGMA {name}").fetchone()[0] for name in ("freelist_count", "page_count")
+                )
+                if free <= _FREE_PAGES or 2 * free <= pages:
+                    return
+                connection.executescript(
+                    f"PRAGMA incremental_vacuum({_FREE_PAGES})"
+                )  # `execute` takes only its first step
+                if connection.execute("PRAGMA freelist_count").fetchone()[0] >= free:
+                    return  # a file of an older version cannot shrink
+
     def close(self) -> None:
         """Write the deferred writes, and close for good; may be called twice."""
         with suppress(ConfigError, LedgerUnavailable):
@@ -245,8 +263,10 @@ class LedgerFile:
         connection.execute("BEGIN IMMEDIATE")  # fails where the file cannot be written
         connection.execute("COMMIT")
         connection.execute(f"PRAGMA wal_autocheckpoint = {_WAL_PAGES}")
+        connection.execute(f"PRAGMA journal_size_limit = {_WAL_LIMIT}")
 
     def _create(self, connection: sqlite3.Connection) -> None:
+        connection.execute("PRAGMA auto_vacuum = INCREMENTAL")  # has an effect in an empty file only
         self._into_wal(connection)
         connection.execute("BEGIN IMMEDIATE")
         if connection.execute("PRAGMA application_id").fetchone()[0] != sql.APPLICATION_ID:  # else another was first

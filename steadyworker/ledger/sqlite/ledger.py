@@ -302,6 +302,7 @@ class SqliteLedger(Ledger):
                 break
         with self._file.connection() as db:
             db.execute(sql.PURGE_OWNERS, {"now": now, "keep_owners": retention.OWNERS})
+        self._file.shrink()
         proof.sweep(self.owners_dir, self._holding)
         return removed
 
