@@ -24,6 +24,9 @@ Seconds without a turn after which a loop is stuck.
 
 A loop turns every 5 s when it is idle, and may wait for two ledger calls.
 """
+_SLOT_TURN_LIMIT = 60.0
+"""Seconds without a turn after which a slot is stuck: it turns every 15 s when it is idle, and may kill for 5 s."""
+
 _EXTEND_BY = 10.0
 
 
@@ -84,7 +87,7 @@ class Monitor:
             parts.append(Part(f"runner of {queue}", lambda runner=runner: runner.last_turn, _TURN_LIMIT))  # type: ignore[misc]
             parts.append(Part(f"I/O thread of {queue}", lambda adapter=adapter: adapter.last_turn, _TURN_LIMIT))  # type: ignore[misc]
             parts += [
-                Part(f"slot {slot.id} of {queue}", lambda slot=slot: slot.last_turn, _TURN_LIMIT)  # type: ignore[misc]
+                Part(f"slot {slot.id} of {queue}", lambda slot=slot: slot.last_turn, _SLOT_TURN_LIMIT)  # type: ignore[misc]
                 for slot in runner.deps.slots
             ]
         self._watchdog = Watchdog(self._clock, parts, _LOOK_EVERY)

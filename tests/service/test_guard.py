@@ -14,7 +14,7 @@ import pytest
 
 from steadyworker.ledger.base import State
 from steadyworker.system.procfs import reap_adopted
-from tests.support.stage import Stage, WorkerProcess, eventually
+from tests.support.stage import Stage, eventually
 
 WRITERS = "tests.service.guarded:Writers"
 
@@ -29,17 +29,6 @@ def left_of(worker: int, stage: Stage) -> list[psutil.Process]:
             if ours and process.status() != psutil.STATUS_ZOMBIE:
                 found.append(process)
     return found
-
-
-def guard_of(worker: WorkerProcess) -> psutil.Process:
-    """The guard process of a worker process."""
-
-    def guards() -> list[psutil.Process]:
-        children = psutil.Process(worker.pid).children()
-        return [child for child in children if "steadyworker.slots.guard_process" in child.cmdline()]
-
-    (guard,) = eventually(guards, "a guard")
-    return guard
 
 
 def writes(stage: Stage, run: int) -> None:
@@ -70,10 +59,10 @@ def test_a_guard_that_dies_is_replaced_and_its_successor_knows_every_session(sta
     stage.send("writers", {"runs": 1})
     worker = stage.worker(WRITERS)
     writes(stage, 0)
-    first = guard_of(worker)
+    first = worker.program("slots.guard_process")
     first.kill()
     assert worker.says("guard_replaced")["pid"] == first.pid
-    assert guard_of(worker).pid != first.pid
+    assert worker.program("slots.guard_process").pid != first.pid
     worker.kill()
     worker.wait()
     stage.worker(WRITERS)
@@ -85,7 +74,7 @@ def test_a_guard_hears_no_signal_and_is_gone_after_a_stop(stage: Stage) -> None:
     worker = stage.worker(WRITERS, env={"NUMBER": "0"})
     stage.send("writers", {"runs": 0})
     stage.reaches("writers", State.DONE)
-    guard = guard_of(worker)
+    guard = worker.program("slots.guard_process")
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2):
         os.kill(guard.pid, number)
     time.sleep(0.1)

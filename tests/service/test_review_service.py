@@ -157,7 +157,7 @@ def test_a_slot_whose_thread_hangs_fails_livez(tmp_path: Path) -> None:
     assembly = SimpleNamespace(runners=[runner], keeper=SimpleNamespace(last_turn=clock.monotonic()))
     monitor = Monitor(clock, Times().scaled(0.001), None, {})
     monitor.begin(cast(Assembly, assembly))
-    for _ in range(31):
+    for _ in range(61):
         assert monitor.snapshot().unlive == ()
         clock.advance(1)
         monitor.look(cast(Assembly, assembly), Stage.RUNNING)

@@ -162,7 +162,7 @@ def test_a_third_signal_kills(stage: Stage) -> None:
 @pytest.mark.parametrize("whole", [False, True], ids=["the process", "all of them"])
 def test_what_hears_nothing_is_killed_within_the_budget(stage: Stage, whole: bool) -> None:
     process = mid_job(stage, f"{JOBS}:Deaf", "deaf", {}, stop_within=5)
-    child = process.family()[-1]
+    child = process.program("slots.child").pid
     (process.signal_all if whole else process.send_signal)(signal.SIGTERM)
     assert process.ended(143) < 5
     assert not psutil.pid_exists(child)
@@ -173,7 +173,7 @@ def test_what_hears_nothing_is_killed_within_the_budget(stage: Stage, whole: boo
 def test_a_child_that_is_killed_during_a_stop_was_interrupted(stage: Stage) -> None:
     """Whoever stops us may kill our children first."""
     process = mid_job(stage, payload={"gate": "never"})
-    child = process.family()[-1]
+    child = process.program("slots.child").pid
     process.terminate()
     process.says("stage_changed", stage="draining")
     os.kill(child, signal.SIGKILL)

@@ -99,7 +99,7 @@ def test_a_frozen_worker_that_thaws_after_its_take_over_changes_nothing(stage: S
     stage.send("steps", {"gate": "gate", "at": 4})
     first = stage.worker(STEPS, script=BLIND)
     (waiting,) = stage.notes("waiting", 1)
-    child = first.family()[-1]
+    child = first.program("slots.child").pid
     first.signal_all(signal.SIGSTOP)
     second = stage.worker(STEPS, script=BLIND)
     second.says("taken_over", losses=1)

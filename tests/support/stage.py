@@ -87,6 +87,16 @@ class WorkerProcess(subprocess.Popen[bytes]):
             return [self.pid, *(child.pid for child in psutil.Process(self.pid).children(recursive=True))]
         return []
 
+    def program(self, name: str) -> psutil.Process:
+        """Wait for the one child that runs this module of SteadyWorker, and return it."""
+
+        def found() -> list[psutil.Process]:
+            children = psutil.Process(self.pid).children()
+            return [child for child in children if f"steadyworker.{name}" in child.cmdline()]
+
+        (child,) = eventually(found, name, report=self.said)
+        return child
+
     def signal_all(self, number: signal.Signals) -> None:
         """Signal all of them, the worker process first: what systemd does."""
         for pid in self.family():
