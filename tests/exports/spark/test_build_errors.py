@@ -15,25 +15,25 @@ def shown(error: BaseException) -> str:
     )
 
 
-def raised(*errors: Exception, implicit: bool = False) -> Exception:
-    """The last of these errors, each raised from the one before it."""
+def raised(error: Exception, *causes: Exception, implicit: bool = False) -> Exception:
+    """This error, raised from the first cause, which was raised from the next one."""
     try:
-        if len(errors) > 1:
+        if causes:
             try:
-                raise raised(*errors[:-1], implicit=implicit)  # noqa: TRY301 - this is what is tested
+                raise raised(*causes, implicit=implicit)  # noqa: TRY301 - this is what is tested
             except Exception as cause:
                 if implicit:
-                    raise errors[-1]  # noqa: B904 - this is what is tested
-                raise errors[-1] from cause
-        raise errors[-1]  # noqa: TRY301 - as above
-    except Exception as error:  # noqa: BLE001 - with its traceback
-        return error
+                    raise error  # noqa: B904 - this is what is tested
+                raise error from cause
+        raise error  # noqa: TRY301 - as above
+    except Exception as found:  # noqa: BLE001 - with its traceback
+        return found
 
 
 def test_an_error_is_one_line_with_its_place_and_its_causes() -> None:
     error, cause = ValueError("no name\nsecond line"), KeyError(17)
     for implicit in (False, True):
-        said = from_traceback(shown(raised(OSError("gone\n\nfor good"), cause, error, implicit=implicit)))
+        said = from_traceback(shown(raised(error, cause, OSError("gone\n\nfor good"), implicit=implicit)))
         assert said.startswith(f"a Python function failed at {__file__}:")
         assert said.endswith(" in raised: ValueError: no name (caused by KeyError: 17) (caused by OSError: gone)")
 
@@ -44,5 +44,5 @@ def test_a_text_without_a_traceback_is_none() -> None:
 
 
 def test_of_many_causes_three_are_shown() -> None:
-    said = from_traceback(shown(raised(*(ValueError(number) for number in range(9)))))
+    said = from_traceback(shown(raised(*(ValueError(number) for number in range(8, -1, -1)))))
     assert said.endswith("ValueError: 8 (caused by ValueError: 7) (caused by ValueError: 6) (caused by ValueError: 5)")
