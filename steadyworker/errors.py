@@ -11,7 +11,10 @@ Every exception that SteadyWorker raises or handles.
             ├── UnknownQueue         neither the broker nor the ledger has a queue of this name
             ├── SendError            the message was not sent, or may or may not have arrived: send again with the same key
             ├── BadPayload           the payload does not decode: becomes the dead letter's reason
-    XX            ├── Outcomes that a handler raises
+            ├── ExportError          the export is not possible
+            │   └── ExportRejected   no retry can make it: the job becomes a dead letter at once
+            │       └── TargetExists another job's file has this path
+            ├── Outcomes that a handler raises
             │   ├── Retry            counts an attempt; the job comes again
             │   ├── Reject           the job becomes a dead letter at once
             │   └── Snooze           counts nothing; the job comes again later

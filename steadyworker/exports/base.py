@@ -13,9 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 if TYPE_CHECKING:
-    from steadyworker.exports.manifest import (
-        Manifest,
-    )  # every job's process imports this file, and only exports need that
+    from steadyworker.exports.manifest import Manifest  # only exports need it
 
 STAGES_SERVICE = "stages"
 """The name under which a worker process registers the memory of its folders with stages (`folders.py`)."""

@@ -64,8 +64,8 @@ class Assembly:
         If the ledger cannot be reached, nothing is deleted this time.
         """
         with suppress(LedgerUnavailable):
-            self.stages.reap(self.ledger.ended)  # first: a row that is gone no longer says that its job has ended
             self.ledger.purge()
+            self.stages.reap(self.ledger.ended)  # last: a folder on a network may hang
 
     def close(self) -> None:
         """
