@@ -24,7 +24,7 @@ from enum import IntEnum
 
 STOP_SIGNALS = frozenset({signal.SIGTERM, signal.SIGINT, signal.SIGHUP})
 PAUSE_SIGNALS = frozenset({signal.SIGUSR1, signal.SIGUSR2})
-"""The signals that make a worker process quiet, and end that."""
+"""The signals that begin and end the quiet stage."""
 
 EX_OK = 0
 EX_UNAVAILABLE = 69

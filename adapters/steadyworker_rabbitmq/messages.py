@@ -40,7 +40,7 @@ from steadyworker_rabbitmq.pika_internals import UNREADABLE
 
 EXACT = "sw-amqp"
 HEADER_BYTES = 64 << 10
-"""The most bytes for the properties and headers of a new message: together they fill one frame, and grow with each copy."""
+"""The most bytes for the properties and headers of a new message: they must fit into one frame, and each copy adds some."""
 
 _KEPT = ("content_type", "content_encoding", "priority", "correlation_id", "reply_to", "type", "app_id")
 _PERSISTENT = 2
@@ -218,7 +218,7 @@ def _unpacked(value: Any) -> object:
 
 
 def _exact(text: str | None) -> tuple[Mapping[str, object], Mapping[str, Any]]:
-    """Return the exact headers and properties that `delivery_of` stored in `text`; both empty if the text is not its own."""
+    """Return the exact headers and properties that `delivery_of` stored in `text`; both are empty if `delivery_of` did not write the text."""
     try:
         found = json.loads(text or "{}")
         headers = {name: _unpacked(value) for name, value in found.get("headers", {}).items()}

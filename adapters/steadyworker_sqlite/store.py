@@ -35,7 +35,11 @@ The reason is not a number, so the runner makes the message a dead letter.
 
 _NO_LIMIT = (1 << 63) - 1
 _FREE_PAGES = 1000
-"""The number of free pages (4 MB) that stay, and that one step gives back."""
+"""
+The number of free pages (4 MB) that the file may keep.
+
+One step of the vacuum returns at most as many to the file system.
+"""
 
 Place = tuple[float, int]
 """A message's place in its queue: due time, then number."""

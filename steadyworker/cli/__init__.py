@@ -40,7 +40,10 @@ EXIT_CODES: tuple[tuple[int, str], ...] = (
     ),
     (USAGE, "Wrong usage: an unknown command or option, or a missing argument."),
     (DATA, "An invalid payload, or an invalid file of jobs: nothing was sent."),
-    (UNAVAILABLE, "The broker or the ledger could not be reached, or did not confirm. For run: for --give-up-after."),
+    (
+        UNAVAILABLE,
+        "The broker or the ledger could not be reached, or did not confirm. For run: the broker was away for --give-up-after.",
+    ),
     (INTERNAL, "An internal error. For run also: setup failed three times in a row."),
     (OUTPUT, "Standard output could not be written: a full disk, or a closed pipe."),
     (75, "Only run: --max-rss was reached."),

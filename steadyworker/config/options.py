@@ -68,7 +68,7 @@ def _whole(value: Any) -> int:
 def _text(value: Any) -> str:
     text = msgspec.convert(value, str)
     if not text or "\0" in text:
-        raise ValueError("empty, or no text for an address or a path")
+        raise ValueError("empty, or has a NUL character")
     return text
 
 
@@ -179,7 +179,7 @@ OPTIONS: tuple[Option, ...] = (
         "ledger_reach",
         _choice("host"),
         None,
-        "`host`: you state that all consumers of these queues are on this host and share this ledger, which is not checked.",
+        "`host`: you state that all consumers of these queues are on this host and share this ledger. SteadyWorker does not check this.",
     ),
     Option(
         "on_ledger_loss",

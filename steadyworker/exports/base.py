@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from steadyworker.exports.manifest import Manifest  # only exports need it
 
 STAGES_SERVICE = "stages"
-"""The name under which a worker process registers the memory of its folders with stages (`folders.py`)."""
+"""The name of the service by which a worker process remembers the folders that contain stages (`folders.py`)."""
 
 
 class Services(Protocol):

@@ -9,7 +9,7 @@ The commit protocol: it leaves one whole file or none, whichever process dies an
     write the stage's manifest, rename, fsync       requests permission and links, computes nothing
     request permission to commit                    does the same
     link data to the target                         finds its own file by the inode, links the manifest
-    link manifest, fsync the folder, save handle    removes the stage, returns the manifest
+    link manifest, fsync the folder, save its state removes the stage, returns the manifest
     remove the stage                                returns the manifest
 
 - `link` never overwrites: of two runs one publishes, and the other finds the file in place.
@@ -161,7 +161,7 @@ def commit(target: Target, services: Services, stage: StagingDir) -> Manifest:
             f"export to another folder. The finished file is at {stage.data}."
         ) from error
     manifest = _finish(target, services)
-    # Only here: if the file is found later, the handle may already hold the position of the job's next file.
+    # Only here: if the file is found later, the export state may already hold the position of the job's next file.
     services.save_export_state(msgspec.json.encode({"committed": target.path.name, "sha256": manifest.sha256}))
     remove_stages(target, services.uid)
     return manifest

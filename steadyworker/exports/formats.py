@@ -175,7 +175,7 @@ class Csv:
         missing = [name for name in renamed if name not in columns]
         if missing or len(set(names)) < len(names):
             raise ExportError(
-                f"Expected header to map columns out of {', '.join(columns)} to different names, "
+                f"Expected `header` to rename only columns of this export ({', '.join(columns)}), each to a different name, "
                 f"got {dict(renamed)!r}: correct it."
             )
         line = self.delimiter.join(map(self._cells()[str], names)) + "\n" if self.header is not False else ""

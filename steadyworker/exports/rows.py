@@ -1,7 +1,7 @@
 """
 `RowExport`: rows streamed into a file in the job's own process, resumable at a saved position.
 
-A position is (rows, bytes, their SHA-256, totals so far), kept in the job's handle and never in the user's checkpoint.
+A position is (rows, bytes, their SHA-256, totals so far), kept in the job's export state and never in the user's checkpoint.
 It is saved after the bytes are on the disk.
 A job that exports several files has one position, that of its current file.
 `Retry(fresh=True)` clears it.
@@ -39,10 +39,10 @@ _HANDLE_BYTES = 60_000  # of the ledger's 64 KiB; totals of more groups than fit
 
 class Position(msgspec.Struct, frozen=True, kw_only=True, tag="rows"):
     """
-    The saved position of a `RowExport`, stored in the handle.
+    The saved position of a `RowExport`, stored in the export state.
 
     Attributes:
-        target: `Target.digest` of the current file; a job may export several files, but has one handle.
+        target: `Target.digest` of the current file; a job may export several files, but has one export state.
         asked: The hash of the request; a changed request starts from the first row.
         fence: The fence of the run that wrote the bytes; it is part of their stage's path.
         rows: The number of rows in those bytes.
@@ -199,7 +199,7 @@ class _Run:
         try:
             position = msgspec.json.decode(handle, type=Position)
         except msgspec.MsgspecError:
-            return None  # another export's handle
+            return None  # another export's state
         return position if (position.target, position.asked) == (self._target.digest, self._asked) else None
 
     def _stream(self, out: HashedFile) -> None:
@@ -241,7 +241,7 @@ class _Run:
         self._services.check()
 
     def _save(self, out: HashedFile) -> None:
-        """Save the position: bytes on the disk first, then the handle, then what it replaces may go."""
+        """Save the position: the bytes reach the disk first, then the export state the ledger; only then may the earlier part go."""
         if not self._resumable or self._rows == self._saved_rows:
             return
         out.sync()

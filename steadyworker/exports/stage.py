@@ -89,7 +89,7 @@ class Target:
 
     @property
     def digest(self) -> str:
-        """The hash of the target's name, which names its folder in each stage."""
+        """The hash of the target's file name; in each stage, the target's folder has this hash as its name."""
         return hashlib.sha256(self.path.name.encode()).hexdigest()[:16]
 
 

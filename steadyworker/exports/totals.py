@@ -20,7 +20,7 @@ def refuse_groups(by: Sequence[str]) -> NoReturn:
     """Raise ExportRejected for more than `MOST_GROUPS` groups: a retry finds as many."""
     raise ExportRejected(
         f"Expected at most {MOST_GROUPS:,} groups of totals by {', '.join(by)}, got more: "
-        "leave out of by= the columns with many values, or group in the query and export the groups."
+        "remove the columns with many values from by=, or group in the query and export the groups."
     )
 
 

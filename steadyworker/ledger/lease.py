@@ -21,7 +21,7 @@ _HURRY_WHEN_AWAY = 15
 """
 While the ledger is unreachable, renewals are this many times as frequent, because jobs wait for the ledger.
 
-Renewals are never more frequent than this, even after `hurry`.
+Between two renewals there is always at least this share of the usual time, even after `hurry`.
 """
 
 

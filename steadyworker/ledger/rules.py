@@ -3,7 +3,7 @@ The decision table: what a worker process does with a delivery, as one pure func
 
 `answer` has the lines of the table in `steadyworker.ledger`, in the same order; the first line that fits decides.
 It reads no clock and calls nothing.
-The ledger judged the lease when it read the row, and the caller determines the holder.
+The row already says whether its lease is over; the caller says who holds the job.
 """
 
 from __future__ import annotations

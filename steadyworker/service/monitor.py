@@ -25,7 +25,7 @@ Seconds without a turn after which a loop is stuck.
 A loop turns every 5 s when it is idle, and may wait for two ledger calls.
 """
 _SLOT_TURN_LIMIT = 60.0
-"""Seconds without a turn after which a slot is stuck: it turns every 15 s when it is idle, and may kill for 5 s."""
+"""Seconds without a turn after which a slot is stuck: it turns every 15 s when it is idle, and may take 5 s to kill a child."""
 
 _EXTEND_BY = 10.0
 

@@ -61,7 +61,11 @@ _AGAIN = RetryPolicy(wait=wait_random_exponential(multiplier=1, max=10, min=0.5)
 _FORCE_TAKES = 0.25
 _PURGE_EVERY = 3600.0
 _PURGE_FIRST = 3.0
-"""The first purge comes within so many seconds of the start, at random: short-lived processes purge too, and not all at once."""
+"""
+The first purge comes at a random moment within this many seconds of the start.
+
+It is early so that short-lived processes purge too, and random so that not all purge at once.
+"""
 
 
 class Service:

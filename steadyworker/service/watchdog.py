@@ -28,7 +28,7 @@ class Part:
 
     Attributes:
         name: Its name in the log and in the probes.
-        last: Returns when (monotonic) it last turned, or None while it has no reason to turn.
+        last: Returns the monotonic time of its last turn, or None while it has no reason to turn.
         limit: Seconds without a turn after which it is stuck.
     """
 

@@ -439,7 +439,7 @@ def test_a_sum_of_what_is_no_number_is_refused(tmp_path: Path, value: Decimal) -
 
 @pytest.mark.parametrize("columns", [(), ("a", "a"), "ab", (1, 2), (None,)])
 def test_columns_have_different_names(columns: Any) -> None:
-    with pytest.raises(ExportError, match="different names"):
+    with pytest.raises(ExportError, match="to a different name"):
         RowExport([], columns=columns)
 
 

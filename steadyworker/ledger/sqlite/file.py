@@ -30,7 +30,11 @@ from steadyworker.system.private import make_private_file, make_private_folder
 _OLDEST_SQLITE = (3, 37, 0)  # the first with STRICT tables
 _PAUSE = 0.01
 _FREE_PAGES = 1_000
-"""The number of free pages (4 MB) that stay, and that one step gives back."""
+"""
+The number of free pages (4 MB) that the file may keep.
+
+One step of the vacuum returns at most as many to the file system.
+"""
 _WAL_LIMIT = 64 << 20
 _WAL_PAGES = 8_000  # 32 MB: a WAL checkpoint waits for the disk, and a commit at that moment waits with it
 _FINAL = {
