@@ -44,5 +44,5 @@ def refuse_lakes(path: str, has: Callable[[str, str], bool]) -> None:
                 line = f"spark.read.format({json.dumps(form.lower())}).load({json.dumps(folder, ensure_ascii=False)})"
                 raise ExportRejected(
                     f"Expected plain files, got {path} of the {form} table {folder} (it has {sign}): "
-                    f"its files hold deleted rows too. Export the table with SparkExport(Build("module:function")), where the function returns {line}."
+                    f"its files hold deleted rows too. Export the table with SparkExport(Build('module:function')), where the function returns {line}."
                 )

@@ -100,7 +100,7 @@ def test_more_than_ten_thousand_groups_are_rejected(tmp_path: Path) -> None:
     groups.add(Path(part(tmp_path, 0, "".join(f"{number}\n" for number in range(10_000)))[1]))
     groups.add(Path(part(tmp_path, 1, "17\n")[1]))
     assert len(groups.result()) == 10_000
-    with pytest.raises(ExportRejected, match="at most 10,000 groups of totals by id, got more: leave out of by="):
+    with pytest.raises(ExportRejected, match="at most 10,000 groups of totals by id, got more: remove the columns"):
         groups.add(Path(part(tmp_path, 2, "10000\n")[1]))
 
 
