@@ -167,7 +167,7 @@ def test_an_option_that_cannot_be_is_refused(options: dict[str, Any], says: str)
 
 def test_names_of_the_header_have_to_be_columns_and_differ(tmp_path: Path) -> None:
     for header in ({"missing": "x"}, {"id": "note"}):
-        with pytest.raises(ExportError, match="header to map columns out of id, amount"):
+        with pytest.raises(ExportError, match="to rename only columns of this export"):
             made(tmp_path, "out.csv", format=Csv(header=header))
     with pytest.raises(ExportError, match=r"no \.gz at the end of a Parquet"):
         made(tmp_path, "out.parquet.gz")
