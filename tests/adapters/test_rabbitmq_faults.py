@@ -536,12 +536,14 @@ def test_a_peer_that_is_gone_without_a_word_is_missed(
     worker.adapter.publish(work())
     held = worker.delivery(eventually)
     proxy.change(direction, drop=True)
-    with pytest.raises(Unsettled):
-        worker.adapter.settle(held, Settle.ACK)
-    assert [lost.epoch for lost in worker.all(Lost)] == [1]
-    with pytest.raises(PublishFailed) as raised:
-        worker.adapter.publish(work("k-2"))
+    with ThreadPoolExecutor(1) as pool:
+        sending = pool.submit(worker.adapter.publish, work("k-2"))
+        with pytest.raises(Unsettled):
+            worker.adapter.settle(held, Settle.ACK)
+        with pytest.raises(PublishFailed) as raised:
+            sending.result()
     assert not isinstance(raised.value, NotPublished), "its bytes were written, so it may have arrived"
+    assert [lost.epoch for lost in worker.all(Lost)] == [1]
     proxy.resume()
     proxy.cut()
     eventually(lambda: len(worker.all(Connected)) == 2)
