@@ -56,12 +56,18 @@ def saves(position: int, then: Deed = nothing) -> Deed:
 
 
 class Gate:
-    """A deed that goes on when the test opens it."""
+    """
+    A deed that goes on when the test opens it.
+
+    Wait for `reached` before a cancel: a checkpoint just before it would hear of it.
+    """
 
     def __init__(self) -> None:
+        self.reached = threading.Event()
         self._opened = threading.Event()
 
     def __call__(self, job: Job[Any, Any]) -> None:
+        self.reached.set()
         assert self._opened.wait(20), "the test never opened this gate"
 
     def open(self) -> None:

@@ -94,10 +94,10 @@ def test_a_handler_that_returns_all_the_same_is_not_done(harness: MakeHarness) -
 
 def test_a_run_that_is_done_before_it_hears_is_done(harness: MakeHarness) -> None:
     gate = Gate()
-    exports = worker(saves(1, gate))
+    exports = worker(gate)
     h = harness(exports)
     key = h.send(exports, {})
-    h.wait(key, until="checkpoint")
+    h.wait(key, until=gate.reached.is_set)
 
     cancel(h, key)
     gate.open()
@@ -123,10 +123,10 @@ def test_an_accepted_cancel_stops_the_commit_of_an_export(harness: MakeHarness, 
             reasons.append(interrupt.reason)
             raise
 
-    exports = worker(saves(1, exports_then))
+    exports = worker(exports_then)
     h = harness(exports)
     key = h.send(exports, {})
-    h.wait(key, until="checkpoint")
+    h.wait(key, until=gate.reached.is_set)
 
     assert cancel(h, key) is State.RUNNING
     gate.open()
