@@ -3,18 +3,19 @@ Exports: one whole file, or none, with a manifest that describes it.
 
 `job.export(RowExport(...), to)` streams rows in the job's own process.
 `job.export(SparkExport(...), to)` runs a query in Spark.
-Both write the file to a *stage*, a private folder next to the target; `commit.py` then publishes it and draws the protocol.
+Both write the file to a *stage*, a private folder next to the target.
+Then `commit.py` publishes the file; its docstring shows each step.
 
 | file | content |
 |---|---|
-| `base.py` | two Protocols: `Export`, and the calls that it may make to its job (`Services`) |
+| `base.py` | two Protocols: `Export`, and `Services`, the calls from an export to its job |
 | `stage.py` | the stage of a file, names, removal of old stages |
 | `folders.py` | the folders of this host that have stages |
-| `commit.py` | stage → permission → link → manifest; publishing what a dead run had completed |
+| `commit.py` | stage → permission → link → manifest; publication of a file that a dead run completed |
 | `manifest.py` | the description of a file |
 | `values.py`, `patterns.py` | values to text |
 | `formats.py`, `jsonl.py`, `cells.py`, `parquet.py`, `packed.py` | rows to bytes |
-| `totals.py`, `hashed.py` | counts, sums and hashes, made in the same pass |
+| `totals.py`, `hashed.py` | counts, sums and hashes, computed while the file is written |
 | `lakes.py` | tables of Delta, Iceberg and Hudi, which are refused as files |
 | `rows.py`, `sources.py` | `RowExport`, and the kinds of row sources that it accepts |
 | `verifying.py`, `readers.py` | the check of a file against its manifest, with another reader |

@@ -2,8 +2,8 @@
 Two small Protocols between a job and its exports: `Export` and `Services`.
 
 The export runs in the job's own process (the child).
-It plans, stages, joins, hashes, requests permission to commit, and links.
-For the ledger and the Spark host it calls `Services`, which `job.py` implements over the pipe.
+That process writes the file to a stage, computes its hash, requests permission to commit, and links the file to the target.
+To reach the ledger and the Spark host, the export calls `Services`, which `job.py` implements over the pipe.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ STAGES_SERVICE = "stages"
 
 
 class Services(Protocol):
-    """The calls that an export may make to its job; each of them raises Interrupt if the run must end."""
+    """The calls from an export to its job; each of them raises Interrupt if the run must end."""
 
     @property
     def uid(self) -> str:
@@ -46,35 +46,41 @@ class Services(Protocol):
         ...
 
     def export_state(self) -> bytes | None:
-        """Return what an earlier run of this job stored with `save_export_state`."""
+        """Return the bytes that this job stored last with `save_export_state`, in this run or an earlier one, or None."""
         ...
 
     def save_export_state(self, value: bytes | None) -> None:
-        """Store a reference to external work, or a position (at most 64 KiB); return when it is durable."""
+        """
+        Store the export's state in the ledger, and return when the ledger has it durably.
+
+        The state has at most 64 KiB: a reference to external work, or a position in the output; None clears it.
+        """
         ...
 
     def may_commit(self) -> None:
         """
-        Return if the ledger confirms that this run may publish the export: it still owns the job, which is not cancelled.
+        Ask the ledger for permission to publish the export, and return when the ledger gives it.
+
+        The ledger gives it if this run still owns the job, and the job is not cancelled.
 
         Raises:
-            Interrupt: With the reason "fenced": another run owns the job now; or "cancelled".
+            Interrupt: Its reason is "fenced" if another run owns the job now, or "cancelled" if the job is cancelled.
         """
         ...
 
     def staged(self, folder: Path) -> None:
-        """Remember on this host that a folder has a stage, so that it is removed if this run cannot remove it."""
+        """Record on this host that a folder has a stage; a worker process removes the stage if this run cannot."""
         ...
 
     def ended(self, uids: Sequence[str]) -> frozenset[str]:
-        """Return those of these jobs that are done or dead in the ledger, so that their stages may be removed."""
+        """Return the uids, out of the given ones, of jobs that are done or dead in the ledger."""
         ...
 
     def call(self, service: str, request: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
         """
         Call a service of the worker process; yield its events, up to and including the one with `"end": True`.
 
-        To close the iterator early cancels the call.
+        If the caller closes the iterator early, the call is cancelled.
         """
         ...
 

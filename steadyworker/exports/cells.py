@@ -19,7 +19,7 @@ class LineWriter:
         out: The file to write to.
         columns: The columns' names, for errors.
         line: Returns the line of a row, without its end.
-        shown: Returns the text of a value that is not None; it finds the value for which `line` failed.
+        shown: Returns the text of a value that is not None; used to find the value for which `line` failed.
     """
 
     def __init__(
@@ -37,7 +37,7 @@ class LineWriter:
         self._out.write(data)
 
     def finish(self) -> None:
-        """Do nothing: lines need no end."""
+        """Do nothing, because nothing follows the last line."""
 
     def close(self) -> None:
         """Do nothing: the writer holds no resources."""
@@ -54,7 +54,7 @@ class LineWriter:
 
 
 class Cells(dict[type, Callable[[Any], str]]):
-    """A converter for each type; a type without one gets the converter of its nearest base class."""
+    """A mapping from type to converter; a type without a converter gets that of its nearest base class."""
 
     def __missing__(self, kind: type) -> Callable[[Any], str]:
         found = next((self[base] for base in kind.__mro__ if base in self), text)

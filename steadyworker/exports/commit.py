@@ -3,24 +3,24 @@ The commit protocol: it leaves one whole file or none, whichever process dies an
 
 ::
 
-    step                                            if the run is killed after it, the next run
+    step                                            if the run is killed after this step, the next run
     ──────────────────────────────────────────────  ─────────────────────────────────────────────────────
     write the stage's data, fsync                   computes again (RowExport: continues at its position)
     write the stage's manifest, rename, fsync       requests permission and links, computes nothing
     request permission to commit                    does the same
     link data to the target                         finds its own file by the inode, links the manifest
-    link manifest, fsync the folder, save its state removes the stage, returns the manifest
+    link manifest, fsync the folder, save a state   removes the stage, returns the manifest
     remove the stage                                returns the manifest
 
-- `link` never overwrites: of two runs one publishes, and the other finds the file in place.
-  It does not matter which one: the other checks that the file is of this job, and returns its manifest.
-- Permission to commit is the ledger's confirmation that this run's fence still holds, and that the job is not cancelled.
-  A run without it stops there, and the target is untouched.
-- A run that is frozen between permission and link may still win the link.
-  That does no harm, because its file is complete and of the same job.
-- A run removes its stage when its file is in place, or when its job is cancelled.
-  What a killed run leaves is removed later (`folders.py`).
-- A network file system may report "exists" for a `link` that succeeded; the inode shows that the run made the file.
+- `link` never overwrites a file: the first of two runs publishes its file, and the second finds a file at the target.
+  The second run checks that this job made the file, and returns the file's manifest.
+- Permission to commit is the ledger's confirmation that this run still owns the job, and that the job is not cancelled.
+  A run without this permission stops, and the target does not change.
+- A run that is frozen between permission and link can still publish, although a later run owns the job.
+  This does no harm, because the file is complete and belongs to the same job.
+- A run removes its stage when its file is published, or when its job is cancelled.
+  A worker process later removes the stages of killed runs (`folders.py`).
+- A network file system can report "exists" for a `link` that succeeded; the inode shows that the run made the file.
 """
 
 from __future__ import annotations
@@ -56,22 +56,22 @@ def publish(
     services: Services, to: str | os.PathLike[str], write: Callable[[Target, StagingDir], Manifest]
 ) -> Manifest:
     """
-    Make the file at `to` and return its manifest; if an earlier run of this job has made it, return that manifest.
+    Make the file at `to`, and return its manifest.
 
+    If an earlier run of this job has made the file, return the manifest of that file.
     Missing parent folders are created.
-    Stages of settled jobs in the folder are removed first, and the job's own at the end.
+    The stages of settled jobs are removed from the folder first; this job's own stages are removed at the end.
 
     Args:
         services: The job's services.
         to: A local path.
-        write: Writes `stage.data`, fsyncs it and returns its manifest;
-            called only if there is no file and no complete stage.
+        write: Writes `stage.data`, fsyncs it and returns its manifest.
+            It is called only if this job has no file at the target and no complete stage.
 
     Raises:
         TargetExists: The target has a file that this job did not make.
         ExportError: `to` is invalid as a target, its file system has no hard links, or the disk is full.
-        Interrupt: Raised by `services`; nothing was published.
-            If the job is cancelled, its stage is removed.
+        Interrupt: Raised by `services`, because the run must end; if the job is cancelled, its stages are removed.
     """
     target = Target.of(to)
     try:
@@ -101,23 +101,23 @@ def _make(target: Target, services: Services, write: Callable[[Target, StagingDi
         drop_incomplete(target, services.uid, services.fence)
     except OSError as error:
         if error.errno in _FULL:
-            services.save_export_state(None)  # to resume would need the space twice, so nothing unfinished may stay
+            services.save_export_state(None)  # no resume, because it would need the disk space twice
             drop_incomplete(target, services.uid, services.fence + 1)
             raise ExportError(
                 f"Expected room for the export under {target.folder}, got {error.strerror!r}: free disk space. "
                 "The unfinished file was removed, and the next run starts from the first row."
             ) from error
         if not stage.path.exists():
-            services.may_commit()  # a later run removed it: this one has lost its fence, so this raises Interrupt
+            services.may_commit()  # raises Interrupt: a later run owns the job, and has removed this stage
         raise
     return commit(target, services, stage)
 
 
 def look(target: Target, services: Services) -> Manifest | None:
     """
-    Finish what earlier runs of this job left, and return the published file's manifest.
+    Publish the file that an earlier run of this job completed, and return its manifest.
 
-    Return None if there was nothing to publish.
+    Return None if no earlier run completed the file.
 
     Raises:
         TargetExists: The target has a file that this job did not make.
@@ -138,20 +138,20 @@ def look(target: Target, services: Services) -> Manifest | None:
 
 def commit(target: Target, services: Services, stage: StagingDir) -> Manifest:
     """
-    Publish a complete stage and return the manifest of the file that is at the target then.
+    Publish a complete stage, and return the manifest of the file at the target.
 
     Raises:
-        Interrupt: The ledger refused the permission; the target is untouched.
-        TargetExists: Another job's file was there first.
+        Interrupt: The ledger refused the permission; the target did not change.
+        TargetExists: The target has a file of another job.
         ExportError: The file system has no hard links.
     """
     services.may_commit()
     try:
         os.link(stage.data, target.path)
     except FileExistsError:
-        pass  # a run of this job made it, or another job: `_finish` checks that
+        pass  # `_finish` checks whether this job made the file, or another job
     except FileNotFoundError:
-        services.may_commit()  # the stage was removed after the job was settled: this run was frozen, so this raises
+        services.may_commit()  # raises Interrupt: this run was frozen, and its stage was removed when the job was settled
         raise
     except OSError as error:
         if error.errno not in _NO_LINKS:
@@ -161,14 +161,19 @@ def commit(target: Target, services: Services, stage: StagingDir) -> Manifest:
             f"export to another folder. The finished file is at {stage.data}."
         ) from error
     manifest = _finish(target, services)
-    # Only here: if the file is found later, the export state may already hold the position of the job's next file.
+    # `look` must not save this state: by then the export state can hold the position of the job's next file.
     services.save_export_state(msgspec.json.encode({"committed": target.path.name, "sha256": manifest.sha256}))
     remove_stages(target, services.uid)
     return manifest
 
 
 def _finish(target: Target, services: Services) -> Manifest:
-    """Return the manifest of our file at the target, linking it if it is missing; raise TargetExists for any other file."""
+    """
+    Return the manifest of this job's file at the target; link the manifest first if it is missing.
+
+    Raises:
+        TargetExists: The file at the target is not this job's, or was changed.
+    """
     if target.path.is_symlink() or not target.path.is_file():
         raise TargetExists(f"target exists: {target.path} is not a regular file. Remove it, or export to another name.")
     for stage in stages(target, services.uid):
@@ -194,7 +199,7 @@ def _finish(target: Target, services: Services) -> Manifest:
 
 
 def _link_manifest(stage: StagingDir, target: Target, uid: str) -> None:
-    """Link the manifest next to the target; replace one that this job left there, if its file was removed."""
+    """Link the manifest next to the target; replace an older manifest of this job whose file was removed."""
     try:
         os.link(stage.manifest, target.manifest)
     except FileExistsError:

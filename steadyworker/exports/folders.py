@@ -1,11 +1,11 @@
 """
-The folders in which this host's jobs have made stages, remembered until the stages are gone.
+A record of the folders on this host that have stages.
 
-A run removes its stage when its file is in place, or when its job is cancelled while it exports.
-A run that was killed cannot, and perhaps no job exports to its folder again.
-So each worker process removes the stages of jobs that have ended from all remembered folders, each time that it purges the ledger.
+A run removes its stage when it has published its file, or when its job is cancelled during the export.
+A killed run leaves its stage behind, and perhaps no later job exports to the same folder.
+So each worker process removes the stages of ended jobs from all recorded folders whenever it purges the ledger.
 
-`<state directory>/stages` has one file for each folder, with the folder's path in it.
+`<state directory>/stages` has one file for each folder; the file contains the folder's path.
 """
 
 from __future__ import annotations
@@ -20,16 +20,16 @@ from steadyworker.clock import Clock, SystemClock
 from steadyworker.exports.stage import STAGES, reap
 from steadyworker.telemetry.logs import get_logger
 
-_FORGET_AFTER = 3600.0  # seconds; a folder is remembered a moment before its stage is made
+_FORGET_AFTER = 3600.0  # seconds; a fresh entry is kept, because a run records a folder before it makes the stage
 
 
 class StageFolders:
     """
-    The remembered folders, as a service that jobs call (`slots.base.JobService`).
+    The recorded folders, as a service that jobs call (`slots.base.JobService`).
 
     Args:
-        place: The folder of the memory; the worker processes of a host share it.
-        clock: Its wall clock ages what is remembered.
+        place: The folder with the record; all worker processes of a host share it.
+        clock: Its wall time tells the age of an entry.
     """
 
     def __init__(self, place: Path, clock: Clock | None = None) -> None:
@@ -39,11 +39,11 @@ class StageFolders:
     def open(
         self,
         request: Mapping[str, Any],
-        uid: str,  # noqa: ARG002 - as the runner calls every service
+        uid: str,  # noqa: ARG002 - the runner passes it to every service
         fence: int,  # noqa: ARG002
         emit: Callable[[Mapping[str, Any]], None],
     ) -> StageFolders:
-        """Remember the request's `folder`; a place that cannot be written is logged, and the export goes on."""
+        """Record the request's `folder`; if that fails, log a warning and let the export continue."""
         path = str(request["folder"])
         entry = self._place / hashlib.sha256(path.encode()).hexdigest()[:32]
         try:
@@ -60,18 +60,18 @@ class StageFolders:
         """Do nothing: a call has ended when `open` returns."""
 
     def stop(self, within: float) -> None:
-        """Do nothing: no call lasts."""
+        """Do nothing: every call has ended when `open` returns."""
 
     def reap(self, ended: Callable[[Sequence[str]], Iterable[str]]) -> None:
         """
-        Remove the stages of ended jobs from every folder, and forget the folders that have none left.
+        Remove the stages of ended jobs from every recorded folder, and remove each entry whose folder has no stage left.
 
         Args:
-            ended: Returns those of the given uids whose jobs are done or dead (`Ledger.ended`).
+            ended: Returns the uids, out of the given ones, of jobs that are done or dead (`Ledger.ended`).
         """
         now = self._clock.wall()
         for entry in [] if not self._place.is_dir() else sorted(self._place.iterdir()):
-            with suppress(OSError):  # a folder or a file system that is gone; another process forgot the folder
+            with suppress(OSError):  # the folder or its file system is gone, or another process removed the entry
                 folder = Path(entry.read_text(encoding="utf-8"))
                 reap(folder, ended)
                 if now - entry.stat().st_mtime > _FORGET_AFTER and not (folder / STAGES).exists():

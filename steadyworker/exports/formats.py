@@ -3,12 +3,12 @@ File formats: CSV here, JSON Lines in `jsonl.py`, Parquet in `parquet.py`; `valu
 
 **CSV** is RFC 4180 in UTF-8 with "\n" as line end, also after the last line.
 Only text is quoted, and only if it is empty, is the null text, or contains the delimiter, a quote, CR or LF.
-A quote inside is doubled.
-NULL is the null text, never quoted: with the default `null=""` it is an empty field, and empty text is `""`.
-Readers that respect quotes (PostgreSQL's COPY, DuckDB, pyarrow, Spark) can distinguish the two; others read "" for both.
-In a file of one column NULL is written as `""` too, because most readers skip a blank line.
+A quote inside a quoted text is doubled.
+NULL is the null text, never quoted: with the default `null=""`, NULL is an empty field, and empty text is `""`.
+Readers that respect quotes (PostgreSQL's COPY, DuckDB, pyarrow, Spark) distinguish NULL from empty text; others read "" for both.
+In a file of one column, NULL is also written as `""` if the null text is empty, because most readers skip a blank line.
 
-Spark makes the same bytes with expressions, in `spark/lines.py`.
+`SparkExport` makes the same bytes: the SQL expressions in `spark/lines.py` compute them.
 
 A file with a name that ends in `.gz` has the same bytes, compressed by `packed.py`.
 """
@@ -45,10 +45,10 @@ class Writer(Protocol):
 
     def write(self, rows: Sequence[Row], first: int) -> None:
         """
-        Write these rows, each with one value per column; `first` is the number of the first one.
+        Write these rows, each with one value per column; `first` is the number of the first row, counted from 0.
 
         Raises:
-            ExportError: The format cannot hold a value; the message names row (from 0) and column.
+            ExportError: The format cannot represent a value; the message names its row and column.
         """
         ...
 
@@ -57,7 +57,7 @@ class Writer(Protocol):
         ...
 
     def close(self) -> None:
-        """Release all resources, finished or not, while `out` is still open."""
+        """Release all resources; call it while `out` is still open, also without `finish`."""
         ...
 
 
@@ -68,7 +68,7 @@ class Format(Protocol):
 
     @property
     def resumable(self) -> bool:
-        """True if a file can be cut after any row and continued from there."""
+        """True if an export can continue an incomplete file after any of its rows."""
         ...
 
     @property
@@ -105,18 +105,18 @@ class Csv:
     Args:
         delimiter: One of `, ; | TAB ~ ^`: none of them is part of a number or a date.
         header: True for a first line with the columns' names; or a mapping from columns to the names for that line.
-        null: The text for NULL; choose one that is no number or date of the data, because those are never quoted.
+        null: The text for NULL; it must not be equal to a number or date in the data, because those are never quoted.
         bom: Start the file with a byte order mark, which Excel needs to detect UTF-8.
         guard_formulas: Put `'` before text that starts with one of `= + - @ TAB CR NUL`; never before a number.
             So no spreadsheet runs the text as a formula (CWE-1236).
-        decimal_comma: Write `1,5` for `1.5`; the delimiter must not be a comma then.
+        decimal_comma: Write `1,5` for `1.5`; this needs a delimiter other than the comma.
         dates: The pattern of a date, in the notation of `patterns.py`.
         moments: The pattern of a date with a time.
-        zone: The time zone, like "Europe/Berlin", that moments with a zone are converted to.
-        compression: "gzip", also set by a file name that ends in `.gz`.
+        zone: The time zone, like "Europe/Berlin", to which moments with a zone are converted.
+        compression: "gzip" or None; a file name that ends in `.gz` also sets "gzip".
 
     Raises:
-        ExportError: An option is invalid, or its text would need quotes.
+        ExportError: An option is invalid, or contains text that would need quotes in a cell.
     """
 
     name: ClassVar[str] = "csv"
@@ -151,7 +151,7 @@ class Csv:
 
     @property
     def resumable(self) -> bool:
-        """True if a file can be cut after any row and continued from there."""
+        """True if an export can continue an incomplete file after any of its rows."""
         return self.compression is None
 
     def options(self) -> dict[str, Any]:
@@ -165,7 +165,7 @@ class Csv:
 
     def head(self, columns: Sequence[str]) -> bytes:
         """
-        Return the byte order mark and the header line, each if the options demand it.
+        Return the byte order mark and the header line, each only if its option is on.
 
         Raises:
             ExportError: `header` names a column that does not exist, or gives two columns the same name.
@@ -182,7 +182,7 @@ class Csv:
         return (("\ufeff" if self.bom else "") + line).encode()
 
     def text(self, value: object) -> str:
-        """Return the text of a value, guarded if it is text."""
+        """Return the text of a value; text has the guard of `guard_formulas`."""
         shown = self._texts()[type(value)](value)
         return (
             "'" + shown if self.guard_formulas and isinstance(value, str) and shown[:1] in _FORMULA and shown else shown
@@ -230,7 +230,7 @@ def _with_comma(convert: Callable[[Any], str]) -> Callable[[Any], str]:
 
 @contextmanager
 def packed(out: Out, form: Format) -> Iterator[Out]:
-    """Yield the output for this format's bytes, which compresses them into `out` if needed; complete after the block."""
+    """Yield an output for this format's bytes; it writes them to `out`, compressed if the format asks for it."""
     if form.compression is None:
         yield out
         return
@@ -244,10 +244,11 @@ def packed(out: Out, form: Format) -> Iterator[Out]:
 
 def format_of(target: Target, wanted: object | None) -> Format:
     """
-    Return the given format, else the one of the file name's ending; `.gz` at the end adds compression.
+    Return the `wanted` format, or else the format of the file name's ending; `.gz` at the end adds compression.
 
     Raises:
-        ExportError: The name has no known ending and no format is given, `wanted` is not a format, or Parquet as `.gz`.
+        ExportError: `wanted` is neither a format nor None, or is None and the name has no known ending.
+            The format is Parquet, and the name ends in `.gz`.
     """
     zipped = target.path.suffix.lower() == ".gz"
     if wanted is not None and not isinstance(wanted, (Csv, JsonLines, Parquet)):

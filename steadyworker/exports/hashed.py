@@ -1,4 +1,4 @@
-"""A file that is counted and hashed while it is written, so that it need not be read again."""
+"""A file whose size and hash are computed while it is written, so that no second read is necessary."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from typing import BinaryIO, Self
 from steadyworker.errors import ExportError
 
 _PIECE = 1 << 20
-_AHEAD = 8 << 20  # after so many bytes the kernel begins to write to disk, so that `sync` waits for the last ones only
+_AHEAD = 8 << 20  # bytes; after each such piece the kernel begins to write it to disk, so that `sync` waits less
 _SYNC_FILE_RANGE_WRITE = 2  # sync_file_range(2), Linux
 
 
@@ -44,10 +44,10 @@ class HashedFile:
 
     def copy(self, source: BinaryIO, length: int, moved: Callable[[], None]) -> None:
         """
-        Write this many bytes from a file; `moved` is called after each MiB.
+        Write `length` bytes from `source`, and call `moved` after each MiB.
 
         Raises:
-            ExportError: The file has fewer bytes.
+            ExportError: `source` has fewer bytes.
         """
         left = length
         while left:
@@ -69,7 +69,7 @@ class HashedFile:
         os.fsync(self._file.fileno())
 
     def close(self) -> None:
-        """Close the file; bytes that were not synced may still be lost."""
+        """Close the file without a sync: if the host crashes, bytes that were not synced can be lost."""
         self._file.close()
 
     def flush(self) -> None:
@@ -91,7 +91,7 @@ class HashedFile:
 
 
 def _begin(file: int, start: int, length: int) -> None:
-    """Begin to write these bytes to disk, without waiting; errors are ignored here, because `sync` raises them."""
+    """Ask the kernel to begin writing these bytes to disk; errors are ignored here, because `sync` raises them."""
     if sys.platform == "linux":
         ctypes.CDLL(None).sync_file_range(
             file, ctypes.c_int64(start), ctypes.c_int64(length), ctypes.c_uint(_SYNC_FILE_RANGE_WRITE)

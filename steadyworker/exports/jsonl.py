@@ -1,10 +1,10 @@
 r"""
-JSON Lines: one object per line, keys in the columns' order, no blanks.
+JSON Lines: one JSON object per line, with keys in the order of the columns, and without spaces between tokens.
 
 Decimals are strings, because most readers convert JSON's numbers to binary floats.
 NaN and the infinities are strings, because JSON has no such numbers.
 Text is escaped only where JSON requires it: `\n`, `\u001F`, but `é` stays as it is.
-Spark's JSON writer, Jackson, does the same.
+Spark's JSON writer, Jackson, escapes text in the same way.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class JsonLines:
 
     @property
     def resumable(self) -> bool:
-        """True if a file can be cut after any row and continued from there."""
+        """True if an export can continue an incomplete file after any of its rows."""
         return self.compression is None
 
     def options(self) -> dict[str, Any]:
@@ -96,7 +96,7 @@ def escaped(value: str) -> str:
     """Return the text as a JSON string, with its quotes."""
     if _CONTROL.search(value) is None:
         return encode_basestring(value)
-    # Each piece between two control characters is encoded by itself: the text may itself contain `\\u001f`.
+    # Each piece between two control characters is encoded by itself, because the text may contain a literal `\\u001f`.
     pieces = [encode_basestring(piece)[1:-1] for piece in _CONTROL.split(value)]
     found = [f"\\u{ord(character):04X}" for character in _CONTROL.findall(value)]
     return '"' + "".join(map("".join, zip(pieces, [*found, ""], strict=True))) + '"'

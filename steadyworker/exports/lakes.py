@@ -1,8 +1,8 @@
 """
-Tables of Delta, Iceberg and Hudi: folders of data files, with a log of which rows count.
+Tables of Delta, Iceberg and Hudi: folders of data files, with a log that says which rows are valid.
 
-An export of the files alone has rows that were deleted or replaced.
-So a path that belongs to such a table is refused, for each of its folders and files.
+An export that reads only the data files contains rows that were deleted or replaced.
+So an export refuses each path to a folder or file of such a table.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ _SIGNS = (("Delta", "_delta_log"), ("Hudi", ".hoodie"), ("Iceberg", "metadata/*.
 
 def check_files(path: str | os.PathLike[str]) -> None:
     """
-    Return if this file or folder may be read as plain files.
+    Check that a file or folder does not belong to a table of Delta, Iceberg or Hudi.
 
     Raises:
-        ExportRejected: It belongs to a table of Delta, Iceberg or Hudi; with the line that reads the table.
+        ExportRejected: It belongs to such a table; the message has the line of Python that reads the table.
     """
     refuse_lakes(str(Path(path).resolve()), lambda folder, sign: any(Path(folder).glob(sign)))
 
@@ -33,7 +33,7 @@ def refuse_lakes(path: str, has: Callable[[str, str], bool]) -> None:
 
     Args:
         path: An absolute path, or a URL.
-        has: Returns whether a folder has this entry, a name or a pattern.
+        has: Returns True if a folder has an entry of this name or pattern.
     """
     scheme, mark, rest = path.rpartition("://")
     parts = rest.rstrip("/").split("/")

@@ -1,8 +1,9 @@
 """
 The manifest of an exported file: `FILE.manifest.json` next to it, written once and never changed.
 
-A redelivered job returns it instead of making the file again; `steadyworker verify FILE` checks the file against it.
-It never contains a credential: an export stores its query and parameters there, but not its connection.
+If the job runs again, its export returns this manifest, and does not make the file again.
+`steadyworker verify FILE` checks the file against its manifest.
+An export stores its query and parameters in the manifest, but never its connection or a password.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ class Total(msgspec.Struct, frozen=True, kw_only=True):
     The totals of one group of rows; an export without `by` has one group, of all rows.
 
     Attributes:
-        by: The value of each column, as text as it is in the file, without quotes; None is NULL.
+        by: The group's value of each `by` column: its text in the file without quotes, or None for NULL.
         rows: The number of rows in the group.
         sums: The exact sum of each column, as a plain decimal (never with an exponent).
             NULLs are ignored; the sum of no values is "0".
@@ -44,24 +45,24 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
     The description of one committed export.
 
     Attributes:
-        schema: The version of this record.
+        schema: The version of the manifest's schema.
         uid: The uid of the job that made the file.
-            It is generated with the job's row in the ledger, so a later job with the same key has another uid.
+            The ledger generates a uid for each new row, so a later job with the same key has another uid.
         key: The job's key.
-        fence: The fence of the run that wrote the bytes; a later run of the same job may have linked them.
+        fence: The fence of the run that wrote the file's bytes; perhaps a later run of the job published the file.
         name: The file's name when it was made.
         query: The query, or the description of the rows' source.
         parameters: The query's parameters.
-        snapshot: The moment of the source that was read, if the source reports it.
+        snapshot: The snapshot of the source that the export read, if the source reports one.
         columns: The file's columns, in order.
-        rows: The number of rows, without header.
+        rows: The number of rows, without the header line.
         totals: One `Total` per group, sorted by group; empty if no totals were requested.
         bytes: The size of the file.
-        sha256: Its SHA-256, in hex digits.
+        sha256: The SHA-256 of the file, in hex digits.
         format: The format's `name` and its options.
         versions: The version of each tool.
-        timings: The seconds of each step, for the run that wrote the bytes.
-        created_at: The time of creation, ISO 8601 in UTC; for people.
+        timings: The seconds that each step took, in the run that wrote the file's bytes.
+        created_at: The time of creation, ISO 8601 in UTC; no code uses it.
     """
 
     schema: int = SCHEMA
@@ -115,18 +116,18 @@ def in_order(totals: Iterable[Total]) -> tuple[Total, ...]:
 
 
 def plain(parameters: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the parameters as JSON values, the way a manifest reads them back; other types become text."""
+    """Return the parameters as JSON values, as `Manifest.load` reads them; a value of another type becomes text."""
     told: dict[str, Any] = msgspec.json.decode(msgspec.json.encode(parameters, enc_hook=str))
     return told
 
 
 def timestamp(clock: Clock) -> str:
-    """Return the wall clock's time as a manifest records it."""
+    """Return the clock's wall time as ISO 8601 in UTC, for a manifest."""
     return datetime.fromtimestamp(clock.wall(), UTC).isoformat(timespec="seconds")
 
 
 def versions(*distributions: str) -> dict[str, str]:
-    """Return the versions of Python, of SteadyWorker and of these distributions, as a manifest records them."""
+    """Return the versions of Python, of SteadyWorker and of these distributions, for a manifest."""
     return {"python": platform.python_version()} | {name: _version(name) for name in ("steadyworker", *distributions)}
 
 

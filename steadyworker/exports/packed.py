@@ -1,10 +1,10 @@
 """
-gzip in members of a fixed size, so that equal input gives equal output, whatever the sizes of the writes.
+gzip in members of a fixed size: equal input gives equal output, whatever the sizes of the writes.
 
-Each member holds 4 MiB of input, and the last one the rest.
+Each member has 4 MiB of input, and the last member has the rest.
 Members contain no file name and no time.
-They are compressed in parallel threads, because zlib releases the GIL while it works.
-Any reader of gzip reads them as one file.
+Several threads compress members in parallel, because zlib releases the GIL while it works.
+Every reader of gzip reads the members as one file.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from steadyworker.exports.parquet import Out
 
 MEMBER = 4 << 20
-"""Bytes of a member before compression."""
+"""The size of a member before compression, in bytes."""
 
 _LEVEL = 6
 
@@ -35,7 +35,7 @@ class Gzip:
         self._under_way: deque[Future[bytes]] = deque()
 
     def write(self, data: bytes, /) -> int:
-        """Accept all these bytes."""
+        """Accept all these bytes, and return their number."""
         self._rest += data
         while len(self._rest) >= MEMBER:
             self._submit(bytes(self._rest[:MEMBER]))

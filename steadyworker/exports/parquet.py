@@ -1,13 +1,13 @@
 """
 Parquet, written by pyarrow (extra `spark`), which is imported when the first Parquet file is written.
 
-If the source yields Arrow batches, the columns have the batches' types, each reduced to the plain type of its kind.
+If the source yields Arrow batches, each column has the plain type for its type in the batches.
 The plain types are `string` for text, microseconds for moments, and UTC for moments with a zone.
-Else pyarrow infers the types from the first rows, and they are widened.
-Widened decimals have 38 digits, and a column with nothing but NULLs in these rows is text.
-Every column may contain NULL.
+If the source yields rows, pyarrow infers the types from the first rows, and the writer widens them.
+A decimal is widened to 38 digits, and a column that has only NULLs in these rows becomes text.
+Every column is nullable.
 
-A row group has 65,536 rows, however many rows each batch has: equal rows of equal types give equal bytes.
+A row group has 65,536 rows, whatever the size of the batches: equal rows of equal types give equal bytes.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ ROW_GROUP = 65_536
 
 
 class Out(Protocol):
-    """The output for bytes: a file that is written from start to end."""
+    """An output for bytes: a file that is written from start to end."""
 
     def write(self, data: bytes, /) -> int:
         """Write all these bytes."""
@@ -37,7 +37,7 @@ class Parquet:
     """
     The Parquet format, compressed with zstd.
 
-    Its index is at the end of the file, so an incomplete file cannot be used.
+    The index of a Parquet file is at its end, so an export cannot continue an incomplete file.
     Therefore an interrupted export starts from the first row.
     """
 
@@ -56,7 +56,7 @@ class Parquet:
         """Return name and compression, for the manifest."""
         return {"name": self.name, "compression": "zstd"}
 
-    def head(self, columns: Sequence[str]) -> bytes:  # noqa: ARG002 - pyarrow writes what stands before the first row
+    def head(self, columns: Sequence[str]) -> bytes:  # noqa: ARG002 - pyarrow writes the beginning of the file
         """Return no bytes: pyarrow writes the beginning of the file."""
         return b""
 
@@ -78,7 +78,7 @@ class RowGroups:
     """Writes Arrow tables of one schema into one file, in row groups of equal size."""
 
     def __init__(self, out: Out, schema: Any) -> None:
-        import pyarrow.parquet  # it is installed: `arrow()` has returned
+        import pyarrow.parquet  # cannot fail: `arrow()` has returned pyarrow
 
         self._schema = schema
         self._waiting: list[Any] = []
@@ -112,12 +112,12 @@ class RowGroups:
         return arrow().concat_tables(self._waiting)
 
     def _write(self, table: Any) -> None:
-        # In one chunk, because a page ends where a chunk ends.
+        # The chunks are combined into one, because the end of a chunk would end a Parquet page.
         self._writer.write_table(table.combine_chunks(), ROW_GROUP)
 
 
 class ParquetWriter:
-    """Writes rows; the first rows decide its schema."""
+    """Writes rows; the source's Arrow schema sets the types, or else the first rows do."""
 
     def __init__(self, out: Out, columns: Sequence[str], schema: Callable[[], Any]) -> None:
         self._arrow = arrow()
@@ -125,7 +125,7 @@ class ParquetWriter:
         self._schema: Any = None
         self._groups: RowGroups | None = None
 
-    def write(self, rows: Sequence[Sequence[object]], first: int) -> None:  # noqa: ARG002 - an array's error has no row
+    def write(self, rows: Sequence[Sequence[object]], first: int) -> None:  # noqa: ARG002 - pyarrow's error names no row
         """Write these rows."""
         if not rows:
             return
@@ -180,7 +180,7 @@ class ParquetWriter:
 
 
 def plain_schema(names: Sequence[str], types: Sequence[Any]) -> Any:
-    """Return the Arrow schema of these columns, with the plain type of each kind, without metadata."""
+    """Return the Arrow schema of these columns, with plain types and without metadata."""
     return arrow().schema(list(zip(names, map(_plain, types), strict=True)))
 
 
@@ -197,10 +197,13 @@ def _plain(kind: Any) -> Any:
 
 def arrow(purpose: str = "Parquet()") -> Any:
     """
-    Import pyarrow and return it; `purpose` names in the error why it is needed.
+    Import pyarrow and return it.
+
+    Args:
+        purpose: The feature that needs pyarrow, for the error message.
 
     Raises:
-        ExportError: It is not installed.
+        ExportError: pyarrow is not installed.
     """
     try:
         import pyarrow  # noqa: ICN001 - its own name is clearer than "pa"

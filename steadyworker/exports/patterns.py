@@ -1,5 +1,5 @@
 """
-Patterns of dates and moments: the part of strftime's notation that Python and Spark write equally.
+Patterns of dates and moments: the directives of strftime for which Python and Spark write the same text.
 
 | directive | writes |
 |---|---|
@@ -11,7 +11,7 @@ Patterns of dates and moments: the part of strftime's notation that Python and S
 
 A moment that has a zone is converted to the zone of the format.
 A moment without a zone is written as it is, and `%z` writes nothing for it.
-In autumn a clock shows one hour twice: without `%z` a pattern cannot distinguish the two.
+When summer time ends, a clock shows one hour twice; a pattern without `%z` writes both hours equally.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ _DIRECTIVES: Mapping[str, tuple[str, str]] = MappingProxyType(
 
 def check_pattern(name: str, pattern: str, forbidden: str, *, of_dates: bool) -> None:
     """
-    Check that a pattern is valid, and that its text needs no quotes.
+    Check that a pattern is valid, and that the texts it writes need no quotes.
 
     Raises:
         ExportError: The pattern has an unknown directive, or a character that would need quotes or a guard.
@@ -71,7 +71,7 @@ def check_zone(name: str) -> None:
     Check that a time zone exists.
 
     Raises:
-        ExportError: It does not.
+        ExportError: The time zone does not exist.
     """
     try:
         ZoneInfo(name)
@@ -88,7 +88,7 @@ def moment_texts(pattern: str, zone: str) -> Callable[[datetime], str]:
     """
     Return the function that writes moments by this pattern.
 
-    It raises ExportError for a moment outside the years 1 to 9999 of the zone.
+    That function raises ExportError for a moment outside the years 1 to 9999 in the zone.
     """
     form, there = _python(pattern).format, ZoneInfo(zone)
 
@@ -107,7 +107,7 @@ def moment_texts(pattern: str, zone: str) -> Callable[[datetime], str]:
 
 
 def java_pieces(pattern: str) -> list[str]:
-    """Return the pattern in Java's notation, cut at each `%z`, which becomes a piece of its own."""
+    """Return the pattern in Java's notation, in pieces: each `%z` is a piece of its own."""
     pieces: list[str] = []
     literal = ""
     for piece in [*_PIECE.findall(pattern), ""]:

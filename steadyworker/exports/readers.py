@@ -1,7 +1,8 @@
 """
 Readers of exported files, which share no code with the writers; `verifying.py` lists the reader of each format.
 
-Each yields, row by row, the cells of the requested columns, in that order: as text, or in the format's own types.
+Each reader yields one sequence of cells per row, in the order of the requested columns.
+A cell is text, or has the format's own type.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ from steadyworker.exports.parquet import arrow
 Cells = Sequence[Any]
 Reader = Callable[[Path, Manifest, Sequence[str]], Iterator[Cells]]
 
-_BLOCK = 16 << 20  # bytes; no row may be longer
+_BLOCK = 16 << 20  # bytes; a longer row cannot be read
 _BATCH = 10_000
 
 
@@ -71,7 +72,7 @@ def csv_by_arrow(arrow_csv: Any, file: Path, manifest: Manifest, columns: Sequen
 
 
 def csv_by_python(file: Path, manifest: Manifest, columns: Sequence[str]) -> Iterator[Cells]:
-    """Read every column as text; NULL and "" both become ""."""
+    """Read every column as text; a cell without content becomes "", whether it was NULL or empty text."""
     options = _csv_options(file, manifest)
     csv.field_size_limit(_BLOCK)
     places = [manifest.columns.index(column) for column in columns]
@@ -89,7 +90,7 @@ def csv_by_python(file: Path, manifest: Manifest, columns: Sequence[str]) -> Ite
 
 
 def read_jsonl(file: Path, manifest: Manifest, columns: Sequence[str]) -> Iterator[Cells]:
-    """Read with Python's json; numbers with a point stay exact."""
+    """Read with Python's json; a number with a decimal point becomes a Decimal, which is exact."""
     with TextIOWrapper(_opened(file, manifest.format.get("compression")), "utf-8", newline="\n") as lines:
         for number, line in enumerate(lines, 1):
             row = json.loads(line, parse_float=Decimal)
@@ -113,7 +114,8 @@ def read_parquet(file: Path, manifest: Manifest, columns: Sequence[str]) -> Iter
             for batch in source.iter_batches(_BATCH):
                 yield from zip(*(batch.column(place).to_pylist() for place in places), strict=True)
         return
-    # By position, because DuckDB ignores case in names; through Arrow, because DuckDB needs pytz for moments.
+    # Columns are read by position, because DuckDB ignores case in names.
+    # Rows are read through Arrow, because DuckDB itself needs pytz for a timestamp.
     wanted = ", ".join(f"c{place} AS w{number}" for number, place in enumerate(places))
     all_of_them = ", ".join(f"c{place}" for place in range(len(manifest.columns)))
     query = f"SELECT {wanted} FROM read_parquet(?) AS file({all_of_them})"  # noqa: S608 - numbers only
@@ -124,18 +126,18 @@ def read_parquet(file: Path, manifest: Manifest, columns: Sequence[str]) -> Iter
 
 
 def _opened(file: Path, compression: str | None) -> BinaryIO:
-    """Open the file's bytes, decompressed."""
+    """Open the file for reading, and decompress it if necessary."""
     return cast("BinaryIO", gzip.open(file)) if compression else file.open("rb")
 
 
 def _length(file: Path, options: Csv) -> int:
-    """Return the number of bytes, decompressed."""
+    """Return the number of the file's bytes after decompression."""
     with _opened(file, options.compression) as source:
         return source.seek(0, os.SEEK_END)
 
 
 def _csv_options(file: Path, manifest: Manifest) -> Csv:
-    """Return the options that the file was written with; raise ExportError if its first bytes do not match them."""
+    """Return the CSV options in the manifest; raise ExportError if the file's first bytes do not match them."""
     options = Csv(**{name: value for name, value in manifest.format.items() if name != "name"})
     head = options.head(manifest.columns)
     with _opened(file, options.compression) as source:

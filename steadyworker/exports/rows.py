@@ -1,12 +1,12 @@
 """
 `RowExport`: rows streamed into a file in the job's own process, resumable at a saved position.
 
-A position is (rows, bytes, their SHA-256, totals so far), kept in the job's export state and never in the user's checkpoint.
-It is saved after the bytes are on the disk.
+A position is the number of rows and bytes so far, the SHA-256 of these bytes, and the totals of these rows.
+The export saves its position in the job's export state, never in the user's checkpoint, after the bytes are on disk.
 A job that exports several files has one position, that of its current file.
-`Retry(fresh=True)` clears it.
-The next run copies those bytes from the earlier stage into its own, hashes them again, and continues at that row.
-If they are missing or differ, it starts from the first row.
+`Retry(fresh=True)` clears the position.
+The next run copies the saved bytes from the earlier stage into its own, hashes them again, and continues at the saved row.
+If the saved bytes are missing or differ, the next run starts from the first row.
 """
 
 from __future__ import annotations
@@ -33,8 +33,8 @@ from steadyworker.exports.stage import StagingDir, Target, drop_incomplete, stag
 from steadyworker.exports.totals import Totals
 
 _CHUNK_ROWS = 1_000
-_CHUNK_SECONDS = 0.2  # a slow source is checked, and shows its progress, as often as this
-_HANDLE_BYTES = 60_000  # of the ledger's 64 KiB; totals of more groups than fit (some 500) are not resumed
+_CHUNK_SECONDS = 0.2  # after this time a chunk is written and progress is reported, even if the chunk has few rows
+_HANDLE_BYTES = 60_000  # the ledger takes 64 KiB; a position with more groups than fit (about 500) is not saved
 
 
 class Position(msgspec.Struct, frozen=True, kw_only=True, tag="rows"):
@@ -42,13 +42,13 @@ class Position(msgspec.Struct, frozen=True, kw_only=True, tag="rows"):
     The saved position of a `RowExport`, stored in the export state.
 
     Attributes:
-        target: `Target.digest` of the current file; a job may export several files, but has one export state.
-        asked: The hash of the request; a changed request starts from the first row.
-        fence: The fence of the run that wrote the bytes; it is part of their stage's path.
-        rows: The number of rows in those bytes.
-        bytes: The number of bytes, from the start of that stage's file, that are saved.
-        sha256: The SHA-256 of those bytes.
-        totals: The totals of those rows.
+        target: `Target.digest` of the current file; a job can export several files, but has one export state.
+        asked: The hash of the request; an export with a changed request starts from the first row.
+        fence: The fence of the run that wrote the bytes; it is part of the stage's path.
+        rows: The number of rows that are saved.
+        bytes: The number of bytes that are saved, from the start of the stage's file.
+        sha256: The SHA-256 of the saved bytes.
+        totals: The totals of the saved rows.
     """
 
     target: str
@@ -68,15 +68,15 @@ class RowExport:
     Args:
         rows: An iterable of rows: tuples or lists of one value per column, or Arrow record batches.
             A DB-API cursor that has executed its query is such an iterable, and so is an Arrow reader.
-            Or a callable `rows(start)` that returns such an iterable, beginning at that row number.
-            The export can resume only with a callable.
+            A callable `rows(start)` is accepted too: it returns such an iterable, from row number `start` on.
+            Only with a callable can an interrupted export resume.
             The callable must return the same rows in the same order each time: sort by a unique key.
         columns: The names of the columns, in order; by default those of the cursor or the reader.
         description: A description of the rows, for the manifest; by default the callable's name.
         parameters: The parameters of the rows, for the manifest; they must not contain a credential.
         expected: The expected number of rows, if known; only for the progress display.
         save_rows: The number of rows after which a position is saved.
-        save_seconds: The seconds after which a position is saved, if that is earlier.
+        save_seconds: The seconds after which a position is saved, even before `save_rows` rows.
 
     Raises:
         ExportError: Two columns have the same name, a name is not text, or there are no columns.
@@ -115,7 +115,7 @@ class RowExport:
         chosen = format_of(Target.of(to), format)
         sums = partial(Totals, totals=totals, by=by, text=chosen.text)
         if self.columns is not None:
-            sums(self.columns)  # fails at once if a column cannot be summed
+            sums(self.columns)  # raises before the first row if `totals` or `by` is invalid
             chosen.head(self.columns)
         asked = msgspec.json.encode(
             [self.columns, chosen.options(), totals, by, self.description, plain(self.parameters)], order="sorted"
@@ -127,7 +127,7 @@ class RowExport:
         return publish(services, to, lambda target, stage: run(target, stage).write())
 
     def source(self, start: int) -> Iterable[Any]:
-        """Return the user's rows, from this number on."""
+        """Return the user's rows, from row number `start` on if they come from a callable."""
         return self.rows(start) if callable(self.rows) else self.rows
 
 
@@ -148,13 +148,13 @@ class _Run:
     ) -> None:
         self._export, self._services, self._format, self._totals_of = export, services, chosen, totals
         self._columns: Sequence[str] = ()
-        self._totals: Totals  # once the columns are known
+        self._totals: Totals  # set when the columns are known
         self._restored: tuple[Total, ...] = ()
         self._asked, self._clock, self._target, self._stage = asked, clock, target, stage
         self._resumable = chosen.resumable and callable(export.rows)
         self._rows = self._saved_rows = 0
         self._saved_at = clock.monotonic()
-        self._whole = True  # False while a chunk is half written: TERM may raise Interrupt between any two lines
+        self._whole = True  # False while a chunk is half written, because SIGTERM can raise Interrupt at any line
 
     def write(self) -> Manifest:
         """Write `stage.data`, durably, and return its manifest."""
@@ -164,14 +164,14 @@ class _Run:
                 self._stream(out)
             except Interrupt:
                 if self._whole:
-                    with suppress(OSError, SteadyWorkerError):  # the position that was saved before is good, too
+                    with suppress(OSError, SteadyWorkerError):  # then the position that was saved before stays valid
                         self._save(out)
                 raise
             out.sync()
             return self._manifest(out, self._clock.monotonic() - began)
 
     def _begin(self) -> HashedFile:
-        """The stage's file with all that an earlier run wrote of it, else empty."""
+        """Open the stage's file; it starts with the bytes that an earlier run saved, if they are intact."""
         position = self._position()
         if position is not None:
             out = HashedFile(self._stage.data)
@@ -181,7 +181,7 @@ class _Run:
                         earlier, position.bytes, lambda: self._beat(position.rows, "copying the rows that are done")
                     )
             except (FileNotFoundError, ExportError):
-                pass  # gone, or cut short
+                pass  # the earlier file is gone or too short, so its hash differs
             if out.sha256 == position.sha256:
                 self._restored = position.totals
                 self._rows = self._saved_rows = position.rows
@@ -199,7 +199,7 @@ class _Run:
         try:
             position = msgspec.json.decode(handle, type=Position)
         except msgspec.MsgspecError:
-            return None  # another export's state
+            return None  # the state of another kind of export
         return position if (position.target, position.asked) == (self._target.digest, self._asked) else None
 
     def _stream(self, out: HashedFile) -> None:
@@ -241,7 +241,11 @@ class _Run:
         self._services.check()
 
     def _save(self, out: HashedFile) -> None:
-        """Save the position: the bytes reach the disk first, then the export state the ledger; only then may the earlier part go."""
+        """
+        Write the bytes to disk, then save the position in the ledger, then remove the stages of earlier runs.
+
+        In another order, a killed run could leave a position without its bytes.
+        """
         if not self._resumable or self._rows == self._saved_rows:
             return
         out.sync()

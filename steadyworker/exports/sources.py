@@ -16,7 +16,7 @@ class Source:
     An iterable of rows; Arrow batches are split into rows.
 
     Iterating raises ExportError for an item that is neither a row nor a batch.
-    It also raises for a row without exactly one value per column, and for a moment that Python's datetime cannot hold.
+    Iterating also raises it for a row without exactly one value per column, and for a value that Python cannot represent.
     """
 
     def __init__(self, items: Iterable[Any], columns: Sequence[str]) -> None:
@@ -24,7 +24,7 @@ class Source:
         self._schema: Any = None
 
     def schema(self) -> Any:
-        """Return the Arrow schema of the first batch; None for plain rows."""
+        """Return the Arrow schema of the first batch; None for plain rows, and before the first batch."""
         return self._schema
 
     def __iter__(self) -> Iterator[Row]:
@@ -39,7 +39,7 @@ class Source:
                 yield from zip(*map(_values, self._columns, item.columns), strict=True)
             else:
                 self._check(item)
-                yield tuple(item)  # its source may write the next row into the same list
+                yield tuple(item)  # a copy, because some sources reuse one list for every row
 
     def _check(self, row: Sequence[Any]) -> None:
         width = len(self._columns)
@@ -83,7 +83,7 @@ def check_columns(columns: Sequence[str]) -> None:
     Check the names of columns.
 
     Raises:
-        ExportError: There are no names, two are the same, or a name is not text.
+        ExportError: There are no names, two names are equal, or a name is not text.
     """
     names = tuple(columns)
     text = not isinstance(columns, str) and all(isinstance(name, str) for name in names)
@@ -92,7 +92,12 @@ def check_columns(columns: Sequence[str]) -> None:
 
 
 def _values(name: str, column: Any) -> list[Any]:
-    """Return an Arrow column's values; raise ExportError for nanoseconds that are not whole microseconds."""
+    """
+    Return an Arrow column's values.
+
+    Raises:
+        ExportError: Python cannot represent a value, such as a time with nanoseconds.
+    """
     kind = column.type
     try:
         if str(kind).startswith("timestamp[ns"):

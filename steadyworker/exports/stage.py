@@ -1,5 +1,5 @@
 """
-The stage: the private folder where a run makes its export before it is published.
+The stage: the private folder where a run writes its file before it publishes it.
 
 ::
 
@@ -10,8 +10,8 @@ The stage: the private folder where a run makes its export before it is publishe
         manifest.json                   written last: with it the stage is complete
 
 The stage is on the target's file system, so that publishing is one `link`.
-It belongs to one run (uid and fence), so that two runs of one job never write to the same file.
-After the link it shares its bytes with the target, so it is removed once the manifest is linked too.
+A stage belongs to one run (uid and fence), so that two runs of one job never write to the same file.
+After the link, stage and target are the same file on disk; the run removes the stage when the manifest is linked too.
 """
 
 from __future__ import annotations
@@ -31,10 +31,10 @@ from steadyworker.exports.manifest import Manifest
 
 STAGES = ".sw-stage"
 SUFFIX = ".manifest.json"
-_REMEMBERED = 30 * 86_400.0  # seconds that a ledger keeps a settled job at most
+_REMEMBERED = 30 * 86_400.0  # seconds; no ledger keeps a settled job longer
 _TRIES = 10
 _NAME_BYTES = 255 - len(SUFFIX)
-_SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:/")  # one slash: a Path removes the second one
+_SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:/")  # with one slash, because Path removes the second one of `://`
 _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f]")
 
 
@@ -50,7 +50,7 @@ class Target:
         Check a user's path and return it as a target; a relative path starts at the working directory.
 
         Raises:
-            ExportError: The path is a URL, has no file name or control characters, or its name is too long or reserved.
+            ExportError: The path is a URL, has control characters or has no file name, or the name is too long or reserved.
         """
         text = os.fspath(to)
         if _SCHEME.match(text):
@@ -89,7 +89,7 @@ class Target:
 
     @property
     def digest(self) -> str:
-        """The hash of the target's file name; in each stage, the target's folder has this hash as its name."""
+        """The hash of the target's file name; it is the name of the target's folder inside a run's folder of stages."""
         return hashlib.sha256(self.path.name.encode()).hexdigest()[:16]
 
 
@@ -102,19 +102,19 @@ class StagingDir:
 
     @property
     def data(self) -> Path:
-        """The file itself; the run writes and fsyncs it before `complete`."""
+        """The path of the file itself; the run writes and fsyncs it before it calls `complete`."""
         return self.path / "data"
 
     @property
     def manifest(self) -> Path:
-        """The manifest that makes the stage complete."""
+        """The path of the manifest, which makes the stage complete."""
         return self.path / "manifest.json"
 
     def complete(self, manifest: Manifest) -> None:
         """
-        Write the manifest, durably: from now on any run of this job can publish the stage without computing anything.
+        Write the manifest durably; from then on any run of this job can publish the stage without computing anything.
 
-        Write and fsync `data` before.
+        The caller must write and fsync `data` before.
         """
         written = self.path / "manifest.json.new"
         with written.open("wb") as file:
@@ -133,7 +133,7 @@ class StagingDir:
             return None
 
     def remove(self) -> None:
-        """Remove the stage with its content, and the folders above it that are empty then; a linked target stays."""
+        """Remove the stage, and the folders above it that are empty then; a published file stays."""
         shutil.rmtree(self.path, ignore_errors=True)
         with suppress(OSError):  # not empty
             for folder in (self.path, *self.path.parents)[1:4]:  # the fence's, the uid's, and `.sw-stage`
@@ -152,7 +152,7 @@ def new_stage(target: Target, uid: str, fence: int) -> StagingDir:
     for _ in range(_TRIES):
         with suppress(FileNotFoundError):  # another run has removed its stage, and the empty folders above
             make_folder(stage.path.parent)
-            stage.path.mkdir()  # fails if anything is left
+            stage.path.mkdir()  # fails if `remove` left anything
             sync_folder(stage.path.parent)
             return stage
     raise ExportError(f"Expected to make the folder {stage.path}, but it vanished: see what removes it.")
@@ -166,13 +166,13 @@ def stages(target: Target, uid: str) -> list[StagingDir]:
 
 
 def remove_stages(target: Target, uid: str) -> None:
-    """Remove the stages of all runs of this job for this target: its file is in place, or will not be made."""
+    """Remove the stages of all runs of this job for this target."""
     for stage in stages(target, uid):
         stage.remove()
 
 
 def drop_incomplete(target: Target, uid: str, before: int) -> None:
-    """Remove incomplete stages of runs with a lower fence; if such a run was frozen, it may no longer publish."""
+    """Remove the incomplete stages of this job's runs with a fence below `before`."""
     for stage in stages(target, uid):
         if stage.fence < before and stage.read() is None:
             stage.remove()
@@ -183,10 +183,11 @@ def reap(folder: Path, settled: Callable[[Sequence[str]], Iterable[str]]) -> tup
     Remove the stages of settled jobs in this folder, and return the jobs' uids.
 
     Args:
-        folder: A folder that exports were made in.
-        settled: Returns those of the given uids that are done or dead in the ledger (`Services.ended`).
+        folder: A folder to which jobs export.
+        settled: Returns the uids, out of the given ones, that are done or dead in the ledger (`Services.ended`).
             A uid without a row may belong to another ledger.
-            Its stage is removed when no run of it has begun for 30 days, the longest time that a ledger keeps a settled job.
+            The stage of such a uid is removed when none of its runs has begun for 30 days.
+            No ledger keeps a settled job longer.
     """
     try:
         found = {

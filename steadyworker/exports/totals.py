@@ -10,14 +10,14 @@ from steadyworker.errors import ExportError, ExportRejected
 from steadyworker.exports.manifest import Total, in_order
 from steadyworker.exports.values import decimal_text
 
-_DIGITS = 200  # of a sum; the sum of any number of values with 38 digits has far fewer
+_DIGITS = 200  # the most digits of a sum; a sum of values with 38 digits has far fewer
 _EXACT = (int, Decimal)
 MOST_GROUPS = 10_000
-"""The most groups of one export: they are in memory, in the manifest, and in what a reader has to read."""
+"""The maximum number of groups of one export, because memory and manifest contain all groups."""
 
 
 def refuse_groups(by: Sequence[str]) -> NoReturn:
-    """Raise ExportRejected for more than `MOST_GROUPS` groups: a retry finds as many."""
+    """Raise ExportRejected for more than `MOST_GROUPS` groups, because a retry would find the same groups."""
     raise ExportRejected(
         f"Expected at most {MOST_GROUPS:,} groups of totals by {', '.join(by)}, got more: "
         "remove the columns with many values from by=, or group in the query and export the groups."
@@ -36,7 +36,7 @@ class Totals:
 
     Raises:
         ExportError: A column does not exist, or a function is not "sum".
-        ExportRejected: By `add` and `result`, there are more than `MOST_GROUPS` groups.
+        ExportRejected: Raised by `add` and `result`: there are more than `MOST_GROUPS` groups.
     """
 
     def __init__(
@@ -67,6 +67,7 @@ class Totals:
 
         Raises:
             ExportError: A value to sum is neither an integer nor a finite decimal, or a sum has more than 200 digits.
+                A value to group by is a float or a decimal.
         """
         if not self._names and not self._by:
             return
@@ -113,7 +114,7 @@ class Totals:
         return sums
 
     def result(self) -> tuple[Total, ...]:
-        """Return the totals so far; empty if no totals were requested."""
+        """Return the totals so far; an empty tuple if no totals were requested."""
         merged = dict(self._restored)
         with localcontext(self._context):
             for group, sums in self._groups.items():

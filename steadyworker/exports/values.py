@@ -1,7 +1,7 @@
 """
 The text of one value: the same whether `RowExport` or Spark writes the row.
 
-| Python | text | Spark's expression for the same |
+| Python | text | Spark expression with the same result |
 |---|---|---|
 | str | itself | itself |
 | bool | `true`, `false` | `cast(x as string)` |
@@ -29,7 +29,7 @@ from uuid import UUID
 
 from steadyworker.errors import ExportError
 
-_PLAIN_FROM, _PLAIN_BELOW = 1e-3, 1e7  # where Java, like Python, writes a float without an exponent
+_PLAIN_FROM, _PLAIN_BELOW = 1e-3, 1e7  # between these, both Java and Python write a float without an exponent
 
 
 def text(value: object) -> str:
@@ -37,7 +37,7 @@ def text(value: object) -> str:
     Return the text of one value that is not None.
 
     Raises:
-        ExportError: The value's type is refused, or a moment is outside the years 1 to 9999 of UTC.
+        ExportError: The value's type is refused, or a moment is outside the years 1 to 9999 in UTC.
     """
     kind = type(value)
     try:
@@ -57,7 +57,7 @@ def decimal_text(value: Decimal) -> str:
 
 def float_text(value: float) -> str:
     """Return the shortest digits that read back equal, in the layout of Java's `Double.toString`."""
-    plain = float.__repr__(value)  # a subclass may have its own: NumPy's contains its type
+    plain = float.__repr__(value)  # not `repr`, because a subclass can change it: NumPy's contains the type's name
     if not isfinite(value):
         return plain.replace("nan", "NaN").replace("inf", "Infinity")
     if value == 0 or _PLAIN_FROM <= abs(value) < _PLAIN_BELOW:
@@ -89,9 +89,9 @@ def _bool_text(value: bool) -> str:  # noqa: FBT001 - the value itself, no switc
 
 TEXTS: Mapping[type, Callable[..., str]] = MappingProxyType(
     {
-        str: str.__str__,  # the text of an enum that is text, not its name
+        str: str.__str__,  # for a StrEnum its text, not its name
         bool: _bool_text,
-        int: int.__repr__,  # an IntEnum's number, not its name
+        int: int.__repr__,  # for an IntEnum its number, not its name
         Decimal: decimal_text,
         float: float_text,
         datetime: datetime_text,
@@ -100,4 +100,4 @@ TEXTS: Mapping[type, Callable[..., str]] = MappingProxyType(
         UUID: str,
     }
 )
-"""The converter of each type; a hot loop uses this table directly, without the call of a function."""
+"""The converter of each type; hot loops use this table directly, to save the call of `text`."""

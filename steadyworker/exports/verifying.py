@@ -1,5 +1,5 @@
 """
-Verification of an exported file against its manifest, with another reader than the writer's library.
+Verification of an exported file against its manifest; where possible, the reader is not the library that wrote the file.
 
 | format | written by | read back by |
 |---|---|---|
@@ -25,7 +25,7 @@ from steadyworker.exports.values import text
 
 Groups = dict[tuple[str | None, ...], list[Decimal]]
 _EXACT = Context(prec=200, traps=[Inexact, InvalidOperation])
-_TOLD = 5  # differences, of as many as there are groups
+_TOLD = 5  # the most differences that an error lists
 
 
 def verify(path: str | os.PathLike[str], *, source: Iterable[Sequence[object]] | None = None) -> Manifest:
@@ -36,10 +36,10 @@ def verify(path: str | os.PathLike[str], *, source: Iterable[Sequence[object]] |
 
     Args:
         path: The file; its manifest is next to it.
-        source: Counts and sums queried from the source, to be compared as well: one row for each group, as from a cursor.
+        source: Counts and sums that you queried from the source, to be compared too: one row for each group.
             A row has the group's values, its row count and its sums, all in the manifest's order
             (`SELECT currency, count(*), sum(amount) … GROUP BY currency`).
-            Without groups, it is a single row of count and sums.
+            Without groups, `source` has a single row of count and sums.
 
     Raises:
         ExportError: There is no manifest, the file cannot be read in its format, or something differs.
@@ -57,7 +57,7 @@ def verify(path: str | os.PathLike[str], *, source: Iterable[Sequence[object]] |
         ) from error
     except ExportError:
         raise
-    except Exception as error:  # each reader has errors of its own
+    except Exception as error:  # each reader raises its library's errors
         kind = manifest.format.get("name")
         raise ExportError(
             f"Expected {file} to be {kind}, as in its manifest, got: {error!s:.500}: export it again."
@@ -78,7 +78,7 @@ def _bytes_differ(file: Path, manifest: Manifest) -> list[str]:
 
 
 def _rows_differ(file: Path, manifest: Manifest) -> list[str]:
-    """Return the differences between counts and sums, read with another reader, and the manifest."""
+    """Read the file, and return the differences between its counts and sums and those of the manifest."""
     name = manifest.format.get("name", "none")
     if name not in READERS:
         raise ExportError(
@@ -124,7 +124,7 @@ def _source_differs(manifest: Manifest, source: Iterable[Sequence[object]]) -> l
 
 
 def _told(manifest: Manifest) -> Groups:
-    """Return the manifest's totals."""
+    """Return the manifest's totals by group."""
     nothing = manifest.format.get("null", "")
     told: Groups = {}
     for total in manifest.totals:
@@ -139,7 +139,7 @@ def _shown(cell: object, nothing: str) -> str | None:
 
 
 def _number(cell: Any) -> Decimal:
-    """Return a cell as a number to sum; text may have a decimal comma (`decimal_comma`)."""
+    """Return a cell as a number to sum; text has a decimal comma if the format's `decimal_comma` is on."""
     return Decimal(cell.replace(",", ".") if isinstance(cell, str) else cell)
 
 
