@@ -1,9 +1,10 @@
 """
 The Protocol of a slot: a place for one run at a time, in a child process or a thread.
 
-The runner calls the slot's methods; the slot sends each `SlotEvent` to one callable, from any thread.
+The runner calls the slot's methods.
+The slot calls the runner's `SlotSink` with each `SlotEvent`, from any thread.
 A slot uses neither the broker nor the ledger.
-After `run` there is exactly one `Ended` for that fence, whatever happens.
+For each call of `run`, the slot sends exactly one `Ended` with the fence of that run.
 """
 
 from __future__ import annotations
@@ -29,9 +30,10 @@ class Ready:
 @dataclass(frozen=True, slots=True)
 class Unready:
     """
-    `setup` raised, hung or died, or the slot's own thread failed: the slot has ended, and must be started again after a back-off.
+    The slot has ended, and the runner must start it again after a back-off.
 
-    `stood` is true when `setup` had returned before.
+    `setup` raised, hung or died, the child died just after `setup`, or the slot's own thread failed.
+    `stood` is true if the slot ended after `setup` had returned.
     """
 
     slot: int
@@ -53,16 +55,16 @@ class Progressed:
 @dataclass(frozen=True, slots=True)
 class Asked:
     """
-    A request of the job, which waits for `reply`.
+    A request of the job; the job waits for the runner's `reply`.
 
     `what` is one of these:
 
     - `checkpoint`: store a checkpoint (data: its JSON text).
-    - `export_state`: store the state of external work (data: bytes, or None).
-    - `may_commit`: permit the commit of an export; refused as `fenced` or `cancelled`.
+    - `export_state`: store the state of an export (data: bytes, or None).
+    - `may_commit`: ask for permission to publish an export; the runner can refuse it as `fenced` or `cancelled`.
     - `ended`: return which of these jobs are done or dead in the ledger (data: a list of uids).
     - The name of a service that `assemble.py` wired (data: the request).
-      Its reply is a stream: each `reply` is one event, and the last has `end` true.
+      The service replies with a stream: each `reply` is one event, and the last event has `end` true.
     """
 
     slot: int
@@ -73,7 +75,7 @@ class Asked:
 
 
 class Ended(Struct, frozen=True):
-    """The run is over, and its child or thread is gone or ready for the next run; sent once for each `run`."""
+    """The run has ended; the slot sends this event once for each call of `run`."""
 
     slot: int
     fence: int
@@ -96,17 +98,18 @@ class Slot(Protocol):
 
     def start(self, sink: SlotSink) -> None:
         """
-        Begin to warm up, and return at once; the slot then sends `Ready` or `Unready`.
+        Start the slot's child or thread, and return at once.
 
-        Call it again after `Unready`.
+        The slot sends `Ready` when `setup` has returned, or else `Unready`.
+        After `Unready`, the runner calls `start` again.
         """
         ...
 
     def run(self, task: Task) -> None:
         """
-        Begin a run on a slot that was warm and idle, and return at once.
+        Begin a run, and return at once; the runner calls it after it has seen that `warm` is true.
 
-        If the slot has ended meanwhile, it sends `Ended` with `Interrupted`.
+        If the slot has ended in the meantime, the slot sends `Ended` with `Interrupted`.
         """
         ...
 
@@ -114,9 +117,9 @@ class Slot(Protocol):
         self, fence: int, id: int, answer: Any, *, refused: InterruptReason | None = None, end: bool = True
     ) -> None:
         """
-        Reply to a request of the job; ignored when that run has ended.
+        Reply to a request of the job; do nothing if that run has ended.
 
-        With `refused`, the waiting call raises Interrupt with that reason instead.
+        If `refused` is a reason, the job's waiting call raises Interrupt with that reason.
         """
         ...
 
@@ -124,50 +127,50 @@ class Slot(Protocol):
         """
         Ask the run to end.
 
-        Soft (draining): `check()` raises Interrupt.
-        Hard: every Job call raises Interrupt, and the child's process group gets TERM.
-        In a thread slot, hard has no effect on a handler that makes no Job call.
+        After a soft interrupt (stage draining), `check()` raises Interrupt.
+        After a hard interrupt, every Job call raises Interrupt; a process slot also sends SIGTERM to the child's process group.
+        A thread slot cannot interrupt a synchronous handler that makes no Job call.
         """
         ...
 
     def kill(self, fence: int, outcome: Outcome) -> None:
         """
-        End this run now, by SIGKILL of its process group; when the child is reaped, the slot sends `Ended` with this outcome.
+        End this run now, by SIGKILL to its processes; do nothing if the run has ended already.
 
-        Ignored when the run has ended already.
-        A thread that does not end is abandoned: the slot sends `Ended`, and `stuck` becomes true.
+        When the slot has reaped the child, it sends `Ended` with this outcome.
+        A thread slot abandons a thread that does not end: the slot sends `Ended`, and `stuck` becomes true.
         """
         ...
 
     @property
     def warm(self) -> bool:
-        """True when warm and idle: `run` may be called; after `Ended` it may be false until the next `Ready`."""
+        """True when `setup` has returned and no run is under way; after `Ended` it can be false until the next `Ready`."""
         ...
 
     @property
     def last_turn(self) -> float | None:
-        """When (monotonic) the slot's own thread last turned; None while it has no reason to turn."""
+        """The monotonic time of the last turn of the slot's own thread; None while that thread need not turn."""
         ...
 
     @property
     def broken(self) -> bool:
-        """True when a thread of the slot has died: the worker process has to exit with code 70."""
+        """True when a thread of the slot has died: the worker process must exit with code 70."""
         ...
 
     @property
     def stuck(self) -> bool:
-        """True when a thread must end and does not: the worker process has to exit with code 70."""
+        """True when a thread must end but still runs: the worker process must exit with code 70."""
         ...
 
     def stopping(self) -> None:
-        """Note that the worker process stops: from now on a child's death by a signal is `Interrupted`."""
+        """Note that the worker process stops: from now on, a child's death by a signal counts as `Interrupted`."""
         ...
 
     def close(self, within: float) -> None:
         """
-        Run `teardown`, then end the child or thread, by force after `within` seconds.
+        Run `teardown`, then end the child or thread; it can be called at any time, and twice.
 
-        It may be called at any time, and twice.
+        After `within` seconds, the slot kills the child, or abandons the thread.
         """
         ...
 
@@ -176,24 +179,28 @@ class ServiceCall(Protocol):
     """One running request to a service."""
 
     def cancel(self) -> None:
-        """End the request, and return at once; a last event with `end` true may still come."""
+        """End the request, and return at once; the service can still send a last event with `end` true."""
         ...
 
 
 class JobService(Protocol):
     """
-    A service in the worker process that jobs may call, such as the Spark host.
+    A service in the worker process that jobs can call, such as the Spark host.
 
     `assemble.py` wires services by name.
-    The runner relays requests and events between job and service, and cancels a call when its run ends.
+    The runner relays requests and events between the job and the service, and cancels a call when its run ends.
     """
 
     def open(
         self, request: Mapping[str, Any], uid: str, fence: int, emit: Callable[[Mapping[str, Any]], None]
     ) -> ServiceCall:
-        """Begin a call, and return at once; `emit` gets each event, from any thread, the last one with `"end": True`."""
+        """
+        Begin a call, and return at once.
+
+        The service calls `emit` with each event, from any thread; the last event has `"end": True`.
+        """
         ...
 
     def stop(self, within: float) -> None:
-        """End every call and the service itself; may be called twice."""
+        """End every call and the service itself, within `within` seconds; it can be called twice."""
         ...

@@ -1,7 +1,8 @@
 """
-All that runs inside a slot's child process: `spare.py` starts it, with the descriptor of its socket and its parent's process id.
+The program of a slot's child process.
 
-It uses neither the broker nor the ledger: it exchanges frames with its worker process, over that socket.
+`spare.py` starts it with two arguments: the descriptor of its socket, and its parent's process id.
+The child uses neither the broker nor the ledger: it exchanges frames with its worker process over that socket.
 The main thread calls the handler, so that signals interrupt the handler.
 The reader thread receives frames from the worker process.
 
@@ -9,14 +10,14 @@ A child ends in these ways, whatever its handler does:
 
 | the worker process | the child |
 |---|---|
-| sends Close | calls `teardown` and exits, without threads that take longer than 1 s |
+| sends Close | calls `teardown` and exits; it waits at most 1 s for threads of the handler |
 | sends Stop, hard | raises Interrupt in the handler; the worker process kills a child that does not end |
-| is gone | PDEATHSIG kills the child; the guard (`guard.py`) kills the rest of its session |
-| is silent for 60 s (frozen) | ends the run as Interrupted, and kills its own session |
+| has died | PDEATHSIG kills the child; the guard (`guard.py`) kills the rest of its session |
+| sends no frame for 60 s (frozen) | ends the run as Interrupted, and kills its own session |
 
-Other processes send stop and pause signals, too: systemd signals every process of a service.
-Until a hard Stop arrives, the child's signal handlers do nothing with them.
-The child does not ignore them (SIG_IGN), because processes that the user's handler starts would inherit that.
+The child also gets stop and pause signals from other processes; for example, systemd signals every process of a service.
+Until a hard Stop arrives, the child's handlers of these signals take no action.
+The child does not set SIG_IGN for these signals, because processes that the user's handler starts would inherit SIG_IGN.
 """
 
 from __future__ import annotations
@@ -92,7 +93,7 @@ class Child:
         self._pid = os.getpid()
 
     def live(self) -> int:
-        """Run everything from Hello to Close; return the exit code."""
+        """Receive Hello, call `setup`, run tasks until Close, call `teardown`, and return the exit code."""
         hello = self._hello()
         logs.configure(cast(Literal["auto", "json", "pretty"], hello.log_format), hello.log_level)
         log = logs.get_logger("steadyworker.slots.child")
@@ -103,12 +104,12 @@ class Child:
         try:
             executor = Executor(load_worker(hello.target)(), self._clock)
             executor.setup()
-        except BaseException as error:  # an import or a setup may raise anything, even SystemExit
+        except BaseException as error:  # an import or a setup can raise anything, even SystemExit
             log.exception("setup_failed", target=hello.target)
             self.send(Cold(error_text(error)))
             return 1
         self._executor = executor
-        self.catch_signals()  # a user's module may have set handlers of its own
+        self.catch_signals()  # again, because a user's module can have set its own handlers
         dispositions = Dispositions()
         self.send(Warm())
         while (order := self._orders.get()) is not None:
@@ -150,11 +151,11 @@ class Child:
         for _ in range(_GRACE_LOOKS):
             if link.hard is not None:
                 link.interrupt_now(link.hard)
-            # Stop may have come while the handler held the GIL: the reader thread gets a moment to read it.
+            # If Stop came while the handler held the GIL, the reader thread gets up to 20 ms to read it now.
             time.sleep(_GRACE_LOOK)
 
     def _on_unraisable(self, unraisable: sys.UnraisableHookArgs) -> None:
-        """Signal again if Python has swallowed the Interrupt, as it does in `__del__` and in callbacks of libraries."""
+        """Signal the handler again if Python discarded its Interrupt, for example in `__del__` or a library's callback."""
         link = self._executor.exposed if self._executor else None
         if link is not None and isinstance(unraisable.exc_value, Interrupt):
             link.heard = False
@@ -182,7 +183,7 @@ class Child:
             if poll.poll(max(0.0, wait) * 1000):
                 try:
                     data = self._wire.recv(_CHUNK)
-                except OSError:  # the handler has closed the socket: the worker process sees that, and ends this child
+                except OSError:  # the handler has closed the socket, so the worker process ends this child
                     return
                 if not data:
                     self._orphaned()
@@ -211,9 +212,9 @@ class Child:
 
     def _poke(self) -> bool:
         """
-        Signal the main thread while its handler has to end and has not been interrupted; return whether it did.
+        Signal the main thread if its handler must end and is not interrupted yet; return whether a signal was sent.
 
-        True means that another signal may be needed.
+        After True, the caller must call this again, because one signal does not always interrupt the handler.
         A signal during a Job call raises nothing, because it must not cut that call in the middle.
         """
         link = self._executor.exposed if self._executor else None
@@ -223,21 +224,21 @@ class Child:
         return True
 
     def _orphaned(self) -> NoReturn:
-        """End, with all processes that the handler has started, because the worker process is gone."""
+        """Kill this process and the rest of its session, because the worker process is dead or silent."""
         if os.getsid(0) == os.getpid():
             end_own_session()
         os._exit(1)
 
     def _deserted(self) -> NoReturn:
-        """End, because the worker process is silent: another worker process may run the job by now."""
+        """End this process, because the worker process is silent, and another one can have taken the job over."""
         if self._run is not None:
-            with suppress(OSError):  # sent without waiting, for a worker process that wakes up again
+            with suppress(OSError):  # sent without waiting; a worker process that wakes up again reads it
                 self._wire.send(packed(over(self._run[0], Interrupted())), socket.MSG_DONTWAIT)
         self._orphaned()
 
 
 class _Upstream:
-    """The way from a run to the worker process."""
+    """The sender of one run's progress and requests to the worker process."""
 
     def __init__(self, child: Child, fence: int) -> None:
         self._child = child
@@ -257,19 +258,19 @@ def main() -> None:
     child = Child(wire, SystemClock())
     child.catch_signals()
     _let_copies_be_mortal()
-    if signal.getsignal(signal.SIGCHLD) is signal.SIG_IGN:  # inherited: the handler could not wait for its subprocesses
+    if signal.getsignal(signal.SIGCHLD) is signal.SIG_IGN:  # a handler cannot wait for its subprocesses then
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, STOP_SIGNALS | PAUSE_SIGNALS)
     _die_with(int(sys.argv[2]))
     faulthandler.enable()
     watch_for_stacks_signal()
-    with suppress(OSError, AttributeError):  # standard output may be closed, or an object without line buffering
+    with suppress(OSError, AttributeError):  # standard output can be closed, or an object without line buffering
         sys.stdout.reconfigure(line_buffering=True)  # type: ignore[union-attr]
     leave(child.live())
 
 
 def _die_with(parent: int) -> None:
-    """Have this child killed when the thread that started it ends, and first when memory runs out; Linux only."""
+    """Ask Linux to kill this child when the thread that started it ends, and to kill it first when memory runs out."""
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
         with suppress(OSError):
@@ -280,9 +281,9 @@ def _die_with(parent: int) -> None:
 
 def _let_copies_be_mortal() -> None:
     """
-    Let a process that the handler forks end by a stop signal, as any process does: `multiprocessing` relies on it.
+    Give each fork of this process the default handlers of stop signals, because `multiprocessing` ends forks by signals.
 
-    This holds from its first moment: stop signals stay blocked until the fork has the default handlers.
+    Stop signals stay blocked during the fork, until the new process has the default handlers.
     """
     forking = threading.local()
 
@@ -301,7 +302,11 @@ def _let_copies_be_mortal() -> None:
 
 
 def _keep(held: Sequence[int]) -> None:
-    """Hold these descriptors open to the end of this process, and of no other: a daemon would hold the owner's lock for months."""
+    """
+    Keep these descriptors open until this process ends, and close them in each fork of it.
+
+    A daemon that the handler starts would otherwise hold the owner's lock for months.
+    """
 
     def close() -> None:
         for descriptor in held:
@@ -315,15 +320,15 @@ def _keep(held: Sequence[int]) -> None:
 
 
 def _ignore(_signal: int, _frame: FrameType | None) -> None:
-    """Do nothing with a pause signal: it is for the worker process."""
+    """Take no action at a pause signal, because only the worker process acts on it."""
 
 
 def _uncut(frame: FrameType | None) -> bool:
-    """Return whether a Job call is running: it raises by itself, and must not leave half a frame behind."""
+    """Return whether a Job call is running; that call raises Interrupt itself, and an exception could cut its frame."""
     while frame is not None:
         if frame.f_globals.get("__name__") in _UNCUT:
             return True
-        if frame.f_code is Executor._call.__code__:  # noqa: SLF001 - the frames below it are SteadyWorker's own
+        if frame.f_code is Executor._call.__code__:  # noqa: SLF001 - the stack frames below it are SteadyWorker's own
             return False
         frame = frame.f_back
     return False

@@ -1,7 +1,8 @@
 """
-One child in a process slot: its phases, its run, and what is due for both as time passes.
+One child in a process slot: its phases, its run, and their deadlines.
 
-Nothing here waits or locks: `process.py` calls it with the slot's lock held, and sends the events to the runner.
+This code neither waits nor locks.
+`process.py` holds the slot's lock when it calls this code, and sends the events to the runner.
 """
 
 from __future__ import annotations
@@ -26,11 +27,11 @@ PARTING = 5.0
 """Seconds that a child gets to exit by itself."""
 
 STEADY = 10.0
-"""A child that dies idle within this many seconds after its setup, before its first run, counts as broken."""
+"""Seconds after `setup`: if the child dies in this time, before its first run, its slot is Unready."""
 
 _TICK = 0.5  # seconds between two checks of a run's memory
 _STACKS_TIME = 0.5  # seconds that a stalled child gets to write its stacks
-_LAST_BREATH = 1.0  # seconds that a child gets after it has closed its socket: it is exiting, or broken
+_LAST_BREATH = 1.0  # seconds that a child gets to exit after it has closed its socket
 
 
 class Phase(Enum):
@@ -47,10 +48,10 @@ class Run:
     """
     One run, from `Slot.run` to `Ended`.
 
-    `begun` is true once a child has got the task.
+    `begun` is true once the slot has sent the task to a child.
     `soft` is the reason of a soft stop that came before the child was ready.
-    `told` is the reason of the first hard stop; `forced_outcome` is the outcome that was decided from outside.
-    At `look_at` the run's memory is checked; at `kill_at` a run with a forced outcome is killed.
+    `told` is the reason of the first hard stop; `forced_outcome` is the outcome that `kill` or a limit has set.
+    At the time `look_at` the slot checks the run's memory; at `kill_at` it kills a run with a forced outcome.
     """
 
     task: Task
@@ -63,7 +64,7 @@ class Run:
     kill_at: float = NEVER
 
     def due(self) -> float:
-        """Return when this run must be checked again."""
+        """Return the monotonic time at which this run must be checked again."""
         return self.kill_at if self.forced_outcome is not None else min(self.look_at, self.limits.next())
 
     def ending(self, code: int, *, stopping: bool) -> Outcome:
@@ -81,7 +82,7 @@ class ChildState:
     """
     One child, from its start to its death.
 
-    `run` is its present run; `runs` counts the runs that it has ended; `cold` is the reason why its `setup` failed.
+    `run` is the present run, `runs` the number of runs that have ended, and `cold` the reason why `setup` failed.
     """
 
     def __init__(
@@ -115,12 +116,12 @@ class ChildState:
         self.phase, self._since = phase, self._clock.monotonic()
 
     def send(self, frame: Downward) -> None:
-        """Send a frame to the child; the slot's thread sends what the socket does not accept at once."""
+        """Send a frame to the child; the slot's thread sends the bytes that the socket does not accept at once."""
         if not self.child.send(frame):
             self._waker.wake()
 
     def begin(self, run: Run) -> None:
-        """Give the idle child a run; its limits count from now."""
+        """Send a run to the idle child; the run's limits count from now."""
         self.enter(Phase.BUSY)
         self.run = run
         run.begun = True
@@ -134,7 +135,7 @@ class ChildState:
             self._waker.wake()
 
     def stop(self, reason: InterruptReason, *, hard: bool) -> None:
-        """Ask the run to end; hard also sends TERM to the whole process group."""
+        """Ask the run to end; `hard` also sends SIGTERM to the child's process group."""
         if self.run is None:
             return
         self.send(Stop(self.run.task.fence, reason, hard))
@@ -143,13 +144,13 @@ class ChildState:
             self.child.signal(signal.SIGTERM, group=True)
 
     def over(self) -> None:
-        """Note that its run has ended by itself."""
+        """Note that the child has reported the end of its run, and is idle."""
         self.run = None
         self.runs += 1
         self.enter(Phase.IDLE)
 
     def leave(self, by: float, *, closing: bool) -> None:
-        """End the child, after its run and its teardown, or by force at time `by`; a child that warms up is killed at once."""
+        """Ask the child to exit after its run and `teardown`; kill it at the time `by`, or at once if it still warms up."""
         self._leave_by = min(self._leave_by, by)
         self._closing = self._closing or closing
         if self.phase is Phase.WARMING:
@@ -160,7 +161,7 @@ class ChildState:
         self._waker.wake()
 
     def kill(self, outcome: Outcome) -> None:
-        """Kill the child now; its run ends with this outcome, unless another was decided before."""
+        """Kill the child now; its run ends with this outcome, unless it has a forced outcome already."""
         if self.run is not None:
             self.run.forced_outcome = self.run.forced_outcome or outcome
         self._leave_by = NEVER
@@ -168,16 +169,16 @@ class ChildState:
 
     def sleep_until(self, now: float) -> float:
         """
-        Return when the slot's thread must check this child again.
+        Return the monotonic time at which the slot's thread must check this child again.
 
-        A wake-up that was set before is kept, so that a burst of short runs wakes the thread once, and not for each run.
+        An earlier time from the last call is kept, so that many short runs wake the thread once, and not for each run.
         """
         earlier = self._wakes_at if self._wakes_at > now else NEVER
         self._wakes_at = min(earlier, self._due(now))
         return self._wakes_at
 
     def enforce(self, now: float) -> None:
-        """Do what is due."""
+        """Send a due Ping, and enforce the limits that are reached at the time `now`."""
         if self.child.silent and self._leave_by == NEVER:
             self._leave_by = now + _LAST_BREATH
         if now >= self._ping_at:
@@ -187,12 +188,12 @@ class ChildState:
             self.cold = f"setup took more than {self._setup_limit:g} s"
             self.child.kill()
         elif now >= self._leave_by:
-            self.kill(Interrupted() if self._closing else Crashed("closed its worker process's socket"))
+            self.kill(Interrupted() if self._closing else Crashed("the child closed its socket to the worker process"))
         elif self.run is not None:
             self._enforce_limits(self.run, now)
 
     def unready(self, code: int) -> str | None:
-        """Return why a child that died with this return code must not be replaced at once; None when it can be."""
+        """Return why the slot must not replace this dead child at once; None if it can. `code` is the return code."""
         if self.phase is Phase.WARMING:
             return self.cold or f"the child died before it was ready: {cause_of(code)}"
         if self.phase is Phase.IDLE and not self.runs and self._clock.monotonic() - self._since < STEADY:
@@ -204,7 +205,7 @@ class ChildState:
         if self.phase is Phase.WARMING:
             times.append(self._since + self._setup_limit)
         if self.run is not None:
-            times += [self.run.due(), now + _TICK]  # a test's clock may move while this thread waits in real time
+            times += [self.run.due(), now + _TICK]  # a test's clock can move while this thread waits in real time
         return min(times)
 
     def _enforce_limits(self, run: Run, now: float) -> None:

@@ -1,4 +1,4 @@
-"""What a process does with signals, kept from one job to the next: a job may change it for itself, not for those after it."""
+"""The signal handlers of a child, restored after each job, so that the changes of one job do not affect the next."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ class Dispositions:
     """
     The signal handlers, the mask of blocked signals, and the timers that send signals, as they are at construction.
 
-    Both methods belong to the main thread.
+    Create and restore it in the main thread.
     """
 
     def __init__(self) -> None:
@@ -24,11 +24,11 @@ class Dispositions:
         self._timers = [timer for timer in _TIMERS if signal.getitimer(timer) == (0.0, 0.0)]
 
     def restore(self) -> None:
-        """Set everything as it was; a timer that did not run then is stopped."""
+        """Restore the handlers and the mask, and stop each timer that did not run at construction."""
         for timer in self._timers:
             signal.setitimer(timer, 0)
         for number, handler in self._handlers.items():
-            if handler is not None and signal.getsignal(number) is not handler:  # None: not set by Python
+            if handler is not None and signal.getsignal(number) is not handler:  # None: not set from Python
                 signal.signal(number, handler)
                 if number == STACKS_SIGNAL:
                     watch_for_stacks_signal()
@@ -36,6 +36,6 @@ class Dispositions:
 
 
 def watch_for_stacks_signal() -> None:
-    """Write the stacks of all threads at the signal for that; also after another handler took its place."""
+    """Make STACKS_SIGNAL write the stacks of all threads, also after another handler has replaced this one."""
     faulthandler.unregister(STACKS_SIGNAL)
     faulthandler.register(STACKS_SIGNAL, all_threads=True)

@@ -1,7 +1,7 @@
 """
 The call of a handler: the same code for a child process, a thread, and `run_one`.
 
-It always returns an Outcome: it catches everything that a handler raises.
+The call always returns an Outcome, because it catches every exception of the handler.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _CLASS_NAME = 300
 
 @dataclass(frozen=True, slots=True)
 class Ran:
-    """The outcome of a handler, and what it raised."""
+    """The outcome of a handler's run, and the exception that ended the run, or None."""
 
     outcome: Outcome
     error: BaseException | None = None
@@ -42,10 +42,10 @@ class Ran:
 
 class Executor:
     """
-    A Worker's instance and its calls: setup, any number of runs, teardown, and one event loop for all of them.
+    An instance of a Worker, with the calls of its methods, and one event loop for all `async` methods.
 
-    `exposed` is the link of the run whose handler is being called now: a signal may raise Interrupt in it.
-    It is None while the event loop runs an `async` handler, which is cancelled instead.
+    `exposed` is the link of the run whose synchronous handler runs now: a signal can raise Interrupt in this handler.
+    `exposed` is None while the event loop runs an `async` handler, because a stop cancels its task instead.
     """
 
     def __init__(self, worker: Worker[Any, Any], clock: Clock) -> None:
@@ -55,7 +55,7 @@ class Executor:
         self._clock = clock
         self._decode = decoder(payload_type(cls), sys.maxsize)  # the runner has checked the size
         self._decode_checkpoint = plain_decoder(checkpoint_type(cls))
-        # RetryPolicy has made a tuple of what was given.
+        # RetryPolicy has converted this field to a tuple.
         self._dont_retry_on = cast("tuple[type[BaseException], ...]", cls.retry.dont_retry_on)
         self._log = get_logger("steadyworker.job")
         self._loop: asyncio.Runner | None = None
@@ -63,11 +63,11 @@ class Executor:
         self._said_ignored = False
 
     def setup(self) -> None:
-        """Call the user's `setup`; raise what it raises."""
+        """Call the user's `setup`, without catching its exceptions."""
         self._settle(self._worker.setup())
 
     def teardown(self) -> None:
-        """Call the user's `teardown`; raise what it raises."""
+        """Call the user's `teardown`, without catching its exceptions."""
         self._settle(self._worker.teardown())
 
     def close(self) -> None:
@@ -76,10 +76,10 @@ class Executor:
             self._loop.close()
 
     def run(self, task: Task, link: Link) -> Ran:
-        """Decode the payload, call the handler, and return how it ended; raise nothing."""
+        """Decode the payload, call the handler, and return its outcome; raise nothing."""
         with bound_contextvars(**task.context()):
             ran = self._run(task, link)
-            with suppress(BaseException):  # a user's own logging handler
+            with suppress(BaseException):  # a user's logging handler can raise
                 if isinstance(ran.outcome, Failed):
                     self._log.error("job_failed", reason=ran.outcome.reason, exc_info=ran.error)
             return ran
@@ -88,7 +88,7 @@ class Executor:
         began = self._clock.monotonic()
         try:
             payload = self._decode(task.body)
-        except BaseException as error:  # noqa: BLE001 - a user's type may run code, and raise anything
+        except BaseException as error:  # noqa: BLE001 - a user's type can run code, and raise anything
             return Ran(_bad_payload(error), error)
         job: Job[Any, Any] = Job(
             payload, task, link=link, clock=self._clock, began=began, decode_checkpoint=self._decode_checkpoint
@@ -101,12 +101,12 @@ class Executor:
             ran = Ran(self._verdict(result, link))
         if os.getpid() != self._pid:
             self._leave_fork(ran)
-        with suppress(OSError):  # the handler has closed the socket, and the worker process ends this child
+        with suppress(OSError):  # the handler has closed the socket, so the worker process ends this child
             link.flush()
         return ran
 
     def _call(self, job: Job[Any, Any], link: Link) -> Any:
-        """Call the handler so that a stop can end it: by Interrupt in this thread, or by cancelling its task."""
+        """Call the handler so that a hard stop can end it, by an Interrupt in this thread or by a cancelled task."""
         self.exposed = link
         try:
             result = self._worker.handle(job)
@@ -131,7 +131,7 @@ class Executor:
             )
         if not self._said_ignored:
             self._said_ignored = True
-            with suppress(BaseException):  # a user's own logging handler, or metaclass
+            with suppress(BaseException):  # a user's logging handler or metaclass can raise
                 self._log.warning("handle_result_ignored", type=type(result).__name__)
         return Done()
 
@@ -140,14 +140,14 @@ class Executor:
             return outcome_of_interrupt(link.raised)
         try:
             return self._judged(error)
-        except BaseException as second:  # noqa: BLE001 - to look at a user's object may run the user's code
+        except BaseException as second:  # noqa: BLE001 - a user's exception class can run code that raises
             return Failed(
                 f"Expected an exception that can be read, got one that cannot ({error_text(second)}): "
                 "correct its class; its `__init__` should call `super().__init__`."
             )
 
     def _judged(self, error: BaseException) -> Outcome:
-        """Return the outcome of an exception by the table; raise whatever its class raises."""
+        """Return the outcome for an exception, by its class; an exception from the user's class passes through."""
         match error:
             case Retry():
                 delay = None if error.delay is None else delay_in_seconds(error.delay)
@@ -164,7 +164,7 @@ class Executor:
                 return Failed(plain_text(error), class_name(error))
 
     def _settle(self, result: object) -> None:
-        """Run what `setup` or `teardown` returned, if it is a coroutine."""
+        """Run the result of `setup` or `teardown`, if it is a coroutine."""
         if inspect.iscoroutine(result):
             self._runner().run(result)
 
@@ -190,7 +190,7 @@ class Executor:
         return self._loop
 
     def _leave_fork(self, ran: Ran) -> None:
-        """End a fork of this process that came back from the handler: it is not the job, and must not report its outcome."""
+        """Exit from a fork of this process that has returned from the handler, because a fork must not report an outcome."""
         for stream in (sys.stdout, sys.stderr):
             with suppress(Exception):
                 stream.flush()
@@ -209,20 +209,20 @@ def outcome_of_interrupt(reason: InterruptReason) -> Outcome:
 
 
 def class_name(error: BaseException) -> str:
-    """Return the name of the error's class, with its module unless it is built in; raise nothing."""
+    """Return the name of the error's class, with its module unless the class is built in; raise nothing."""
     cls = type(error)
     try:
         name = cls.__qualname__ if cls.__module__ == "builtins" else f"{cls.__module__}.{cls.__qualname__}"
         return plain_text(name, _CLASS_NAME)
-    except BaseException:  # noqa: BLE001 - a user's metaclass
+    except BaseException:  # noqa: BLE001 - a user's metaclass can raise
         return ""
 
 
 def error_text(error: BaseException) -> str:
-    """Return the error as `plain_text` does, and raise nothing, whatever its class does."""
+    """Return `plain_text(error)`; raise nothing, even if the error's class raises."""
     try:
         return plain_text(error)
-    except BaseException:  # noqa: BLE001 - a user's class may raise anything, even SystemExit
+    except BaseException:  # noqa: BLE001 - a user's class can raise anything, even SystemExit
         return "an exception that cannot be printed"
 
 
@@ -233,8 +233,8 @@ def _bad_payload(error: BaseException) -> Outcome:
 
 
 def _never_started(result: Any) -> str | None:
-    """Return the kind of a coroutine or generator that the handler returned and did not run; None for any other value."""
-    with suppress(BaseException):  # a user's class may raise when it is looked at; then it is none of these
+    """Return the type name of an awaitable or generator that the handler returned; None for any other value."""
+    with suppress(BaseException):  # a user's class can raise here; then the result is None
         if inspect.isawaitable(result) or inspect.isgenerator(result) or inspect.isasyncgen(result):
             return plain_text(type(result).__name__, _CLASS_NAME)
     return None
@@ -242,7 +242,7 @@ def _never_started(result: Any) -> str | None:
 
 def _discard(result: Any) -> None:
     """Close a coroutine or generator that was never started, so that Python does not warn about it later."""
-    with suppress(BaseException):  # a generator that was started ends with the handler's own clean-up
+    with suppress(BaseException):  # `close` of a started generator runs the handler's clean-up, which can raise
         if inspect.iscoroutine(result) or isinstance(result, Generator):
             result.close()
 

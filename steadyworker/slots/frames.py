@@ -10,7 +10,7 @@ The frames between a worker process and its slot child: msgpack with a length pr
            ←────────────────────────── Moved …, Question …
     Reply …, Stop  ──────────────────→
            ←────────────────────────── Over, then the next Begin
-    Ping   ──────────────────────────→ (every 15 s; 60 s without any frame end the child)
+    Ping   ──────────────────────────→ (every 15 s; after 60 s without a frame, the child ends itself)
            ←────────────────────────── Pong
     Close  ──────────────────────────→ teardown, exit
 
@@ -31,13 +31,13 @@ from steadyworker.outcome import Crashed, Done, Failed, Interrupted, Outcome, Re
 from steadyworker.text.plain_text import as_unicode
 
 STACKS_SIGNAL = signal.SIGQUIT
-"""The signal at which a child writes the stacks of all its threads to standard error, even while the GIL is held."""
+"""The signal at which a child writes the stacks of all its threads to standard error, even while a thread holds the GIL."""
 
 MAX_FRAME = 16 << 20
-"""The longest frame of a child, in bytes; a longer one means that a handler has written to the socket."""
+"""The longest frame that a child sends, in bytes; a longer frame means that a handler has written to the socket."""
 
 ANY_FRAME = 1 << 32
-"""More bytes than a prefix can express: the limit for a child, which receives messages of any size."""
+"""More bytes than a length prefix can express: a child accepts frames of any size, because messages have any size."""
 
 _PREFIX = 4
 
@@ -50,8 +50,8 @@ class Hello(Frame):
     """
     The child's import target, `sys.path`, log settings, and the worker process's settings as environment variables.
 
-    Paths and variables are bytes, as the operating system has them.
-    `silence`: seconds without a frame after which the child ends.
+    Paths and variables are bytes, because the operating system does not require them to be valid text.
+    `silence` is the number of seconds without a frame after which the child ends itself.
     """
 
     target: str
@@ -63,7 +63,7 @@ class Hello(Frame):
 
 
 class Begin(Frame):
-    """Run this task."""
+    """The order to run this task."""
 
     task: Task
 
@@ -79,7 +79,12 @@ class Reply(Frame):
 
 
 class Stop(Frame):
-    """The run must end: soft (`check()` raises), or hard (every Job call raises, and a signal raises in the handler)."""
+    """
+    The order to end the run.
+
+    After a soft stop, `check()` raises Interrupt.
+    After a hard stop, every Job call raises Interrupt, and a signal raises it in the handler's own code.
+    """
 
     fence: int
     reason: InterruptReason
@@ -87,25 +92,25 @@ class Stop(Frame):
 
 
 class Ping(Frame):
-    """The worker process lives."""
+    """The sign that the worker process is alive."""
 
 
 class Close(Frame):
-    """Call `teardown` and exit, after the present run if there is one."""
+    """The order to call `teardown` and exit, after the present run if there is one."""
 
 
 class Warm(Frame):
-    """`setup` has returned."""
+    """The report that `setup` has returned."""
 
 
 class Cold(Frame):
-    """The module could not be imported, or `setup` raised: the child exits."""
+    """The report that the import failed or `setup` raised; then the child exits."""
 
     reason: str
 
 
 class Moved(Frame):
-    """The job reported progress."""
+    """The progress that the job reports."""
 
     fence: int
     done: float | None
@@ -114,7 +119,7 @@ class Moved(Frame):
 
 
 class Question(Frame):
-    """A request of the job, which waits for a Reply."""
+    """A request of the job; the job waits for a Reply."""
 
     fence: int
     id: int
@@ -123,7 +128,7 @@ class Question(Frame):
 
 
 class Over(Frame):
-    """The run has ended: the name of its outcome's class, and the outcome's fields."""
+    """The report that the run has ended, with the name of its outcome's class and the outcome's fields."""
 
     fence: int
     kind: str
@@ -131,7 +136,7 @@ class Over(Frame):
 
 
 class Pong(Frame):
-    """The child lives: its reply to Ping."""
+    """The child's reply to Ping."""
 
 
 Downward = Hello | Begin | Reply | Stop | Ping | Close
@@ -157,9 +162,9 @@ def outcome_of(frame: Over) -> Outcome:
 
 def packed(frame: Downward | Upward) -> bytes:
     """
-    Return the bytes of a frame; any text can be packed: each lone surrogate in it becomes an escape.
+    Return the bytes of a frame; each lone surrogate in its texts becomes an escape, because UTF-8 cannot encode it.
 
-    Raises ValueError or TypeError for a request of a job that has no frame: it is too large, or has a value that is not plain data.
+    Raise ValueError or TypeError if a job's request is too large, or has a value that is not plain data.
     """
     try:
         body = msgspec.msgpack.encode(frame)
@@ -185,9 +190,9 @@ def _as_unicode(value: Any) -> Any:
 
 class Unpacker(Generic[Kind]):
     """
-    A reader that puts frames together from the bytes of a stream.
+    A reader that assembles frames from the bytes of a stream.
 
-    `kind` is the union of the frames that may come, and `largest` the most bytes of one.
+    `kind` is the union of the expected frames; `largest` is the size of the longest accepted frame, in bytes.
     """
 
     def __init__(self, kind: Any, largest: int = MAX_FRAME) -> None:
@@ -196,7 +201,7 @@ class Unpacker(Generic[Kind]):
         self._rest = bytearray()
 
     def feed(self, data: bytes) -> Iterator[Kind]:
-        """Return the frames that are complete now; raise ValueError or MsgspecError for bad data."""
+        """Add bytes, and yield the frames that are complete now; raise ValueError or MsgspecError for invalid data."""
         self._rest += data
         while len(self._rest) >= _PREFIX:
             size = int.from_bytes(self._rest[:_PREFIX], "big")

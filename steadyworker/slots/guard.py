@@ -1,15 +1,15 @@
 """
-The guard: one small process that outlives the worker process by moments, and ends what its children have started.
+The guard: a small process that kills the sessions of all children after the worker process has died.
 
 ::
 
     SIGKILL ──→ worker process ┐
                                ├── PDEATHSIG ──→ each child dies, and cannot end its own subprocesses any more
                                └── end of stream ──→ the guard kills the sessions of all children,
-                                                     then ends, and with it the last hold on the owner's lock
+                                                     then ends, which releases the owner's lock
 
-It knows the session of each child from before the child's first task until all its processes are dead.
-A process that has called setsid itself has left the session: only a cgroup (systemd, Kubernetes) ends it.
+The guard learns of a child's session before the child's first task, and forgets it when all its processes are dead.
+A process that calls setsid leaves the session; only a cgroup (systemd, Kubernetes) can end such a process.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from steadyworker.system.interpreter import command
 from steadyworker.telemetry.logs import get_logger
 
 _PAUSE = 10.0
-"""Seconds between two starts of a guard, except that the first one that dies is replaced at once."""
+"""The shortest time between two replacements of a guard process, and after a failed start, in seconds."""
 
 _LEAVES_WITHIN = 1.0
 
@@ -35,11 +35,11 @@ class Guard:
     """
     The worker process's side of its guard process; thread-safe.
 
-    The guard process is started for the first session, and replaced when it dies.
+    It starts the guard process for the first session, and replaces a guard process that has died.
 
     Args:
-        held: Descriptors that the guard holds open to its end: the owner's lock.
-        clock: The clock whose monotonic time spaces the starts.
+        held: Descriptors of the owner's lock, which the guard process keeps open until it ends.
+        clock: The clock that measures the time between two replacements.
     """
 
     def __init__(self, held: Sequence[int], clock: Clock) -> None:
@@ -59,14 +59,14 @@ class Guard:
         return None if process is None else process.pid
 
     def watch(self, leader: int) -> None:
-        """End this session when the worker process dies."""
+        """Add the session of this leader, which the guard process kills when the worker process dies."""
         with self._lock:
             self._sessions.add(leader)
             if not self._say(f"+{leader}\n"):
                 self._replace()
 
     def forget(self, leader: int) -> None:
-        """Note that no process of this session lives; call it before the leader is reaped."""
+        """Remove the session of this leader when all its processes are dead; call it before the leader is reaped."""
         with self._lock:
             self._sessions.discard(leader)
             if not self._say(f"-{leader}\n"):
@@ -79,7 +79,7 @@ class Guard:
                 self._replace()
 
     def close(self) -> None:
-        """End the guard process, and with it every session that is left; may be called twice."""
+        """End the guard process, which first kills the sessions that are left; a second call does nothing."""
         with self._lock:
             self._closed = True
             process, self._process = self._process, None
@@ -89,22 +89,22 @@ class Guard:
                 process.wait(_LEAVES_WITHIN)
 
     def _say(self, line: str) -> bool:
-        """Send a line without waiting; return False if the guard does not read."""
+        """Send a line to the guard process without waiting; return False if that fails."""
         if self._process is None or self._process.stdin is None:
             return False
         try:
-            os.write(self._process.stdin.fileno(), line.encode())  # shorter than PIPE_BUF: it goes as a whole
-        except OSError:  # it is dead, or is stopped and the pipe is full
+            os.write(self._process.stdin.fileno(), line.encode())  # atomic, because it is shorter than PIPE_BUF
+        except OSError:  # the guard is dead, or is stopped while the pipe is full
             return False
         return True
 
     def _replace(self) -> None:
-        """Start a guard process that knows every session; the lock is held."""
+        """Start a guard process, and send it every session; the caller holds the lock."""
         now = self._clock.monotonic()
         if self._closed or not self._sessions or now < self._start_after:
             return
         if (old := self._process) is not None:
-            old.kill()  # before its stream ends, because at that end it would kill the sessions
+            old.kill()  # before the pipe is closed, because a live guard would then kill the sessions
             old.wait()
             if old.stdin is not None:
                 old.stdin.close()
@@ -120,7 +120,7 @@ class Guard:
             self._say(f"+{leader}\n")
 
     def _started(self) -> subprocess.Popen[bytes]:
-        before = signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())  # the guard inherits it
+        before = signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())  # the guard inherits this mask
         try:
             process = subprocess.Popen(
                 command("steadyworker.slots.guard_process", str(os.getpid()), bare=True),
@@ -133,6 +133,6 @@ class Guard:
             )
         finally:
             signal.pthread_sigmask(signal.SIG_SETMASK, before)
-        assert process.stdin is not None  # it was asked for
+        assert process.stdin is not None  # because of stdin=PIPE
         os.set_blocking(process.stdin.fileno(), False)
         return process

@@ -1,11 +1,11 @@
 """
-All that runs inside the guard process, which `guard.py` starts.
+The program of the guard process, which `guard.py` starts.
 
-It reads lines from its standard input: `+PID` for each session to end with the worker process, `-PID` for one that has ended.
-At the end of the stream, or at the death of its parent, it kills every process of the sessions that are left, and ends.
-A fork of the worker process may hold the stream open: that is why the guard looks at its parent too, where Linux allows it.
-The guard holds the owner's lock, so that no other worker process has proof of the owner's death before the last SIGKILL.
-Every signal that can be blocked is blocked from its start.
+The guard reads lines from its standard input: `+PID` adds the session of this leader, and `-PID` removes it.
+At the end of its input, or at the death of its parent, the guard kills all processes of the sessions that are left.
+A fork of the worker process can hold the input open; therefore the guard also watches its parent, on Linux.
+The guard holds the owner's lock, so that no other worker process can prove the owner's death before the last SIGKILL.
+The guard starts with all signals blocked that can be blocked.
 """
 
 from __future__ import annotations
@@ -29,26 +29,26 @@ def main() -> None:
             known[pid] = started_at(pid)
         else:
             known.pop(pid, None)
-    # A leader that another process has reaped may have left its number to a new process, which is younger.
+    # If another process has reaped a leader, the leader's process id can belong to a new process, which began later.
     end_sessions([pid for pid, began in known.items() if started_at(pid) in (None, began)])
     os._exit(0)
 
 
 def _lines(parent: int) -> Iterator[bytes]:
-    """Yield each line of standard input, until its end or the parent's."""
+    """Yield each line of standard input, until the input ends or the parent dies."""
     poll = select.poll()
     poll.register(0, select.POLLIN)
     death = -1
     try:
         death = os.pidfd_open(parent)
         poll.register(death, select.POLLIN)
-    except (AttributeError, OSError):  # another system than Linux; or the parent has been reaped
+    except (AttributeError, OSError):  # not on Linux, or the parent has been reaped
         pass
     os.set_blocking(0, False)
     rest = b""
     gone = False
     while True:
-        gone = gone or os.getppid() != parent  # before the read: what the parent wrote is read to the end
+        gone = gone or os.getppid() != parent  # before the read, so that all lines of a dead parent are read
         try:
             data = os.read(0, _CHUNK)
         except BlockingIOError:

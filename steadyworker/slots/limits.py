@@ -1,4 +1,4 @@
-"""The time limit and the stall limit of a run, as arithmetic."""
+"""The arithmetic of a run's time limit and stall limit."""
 
 from __future__ import annotations
 
@@ -6,10 +6,10 @@ from dataclasses import dataclass
 from enum import Enum
 
 NOTICE = 10.0
-"""Seconds between Interrupt and KILL at the time limit."""
+"""Seconds from the Interrupt of a run to its time limit, at which the slot kills the run."""
 
 _SHARE = 0.8
-"""The share of a short time limit that a run gets before Interrupt."""
+"""The part of a short time limit (as a fraction) that passes before Interrupt."""
 
 
 class Due(Enum):
@@ -23,9 +23,9 @@ class Due(Enum):
 @dataclass(slots=True)
 class Limits:
     """
-    The limits of one run; every time is monotonic, in seconds.
+    The limits of one run, in seconds; `began` and `moved` (the last sign of progress) are monotonic times.
 
-    The warning comes 10 s before the time limit, but not before 80 % of it.
+    The warning comes 10 s before the time limit, or after 80 % of the limit if that is later.
     """
 
     began: float
@@ -50,7 +50,7 @@ class Limits:
         return None
 
     def next(self) -> float:
-        """Return the latest time at which `due` must be called again."""
+        """Return the monotonic time of the next limit, at which the caller must call `due` again."""
         times = [float("inf")]
         if self.time_limit is not None:
             times.append(self.began + self.time_limit if self.warned else self._warning(self.time_limit))

@@ -13,12 +13,14 @@ A slot that is a child process: kept warm, reused, limited, killed as a group, a
             Unready, until `start` is called again
 
 Each slot has one thread, which starts the child and lives longer than the child.
-It waits for frames, for the child's death and for the next limit.
-Calls from other threads write to the child themselves.
-They wake the slot's thread only when it would sleep past a limit, so that a run costs one wake-up on each side.
+This thread waits for frames, for the child's death and for the next limit.
+A call from another thread writes to the child itself.
+Such a call wakes the slot's thread only if that thread would sleep past a limit.
+So a run costs one wake-up in each of the two processes.
 
-Every end of a child during a run has an Outcome: the forced one (`kill`, a limit), or one for the way it died.
-A failure of the slot's thread itself ends the run as Crashed and the slot as Unready.
+If a child dies during a run, the run's outcome is the one that `kill` or a limit has set.
+Without such an outcome, the child's return code decides.
+If the slot's own thread fails, the run ends as Crashed, and the slot sends Unready.
 """
 
 from __future__ import annotations
@@ -65,13 +67,13 @@ class ProcessSlot:
     Args:
         id: The slot's number within its Worker.
         spec: The Worker to run, and its memory limit.
-        clock: The clock whose monotonic time judges the limits.
-        spare: A child that is running already, for the slot that needs one first.
-        held: Descriptors that every child holds open: the owner's lock.
-        guard: Ends the children's sessions when this process dies.
+        clock: The clock that measures the limits.
+        spare: A running child, for the first slot that needs a child.
+        held: Descriptors of the owner's lock, which every child keeps open.
+        guard: The guard, which kills the children's sessions when the worker process dies.
         log_format: The format of the child's log lines, as for `logs.configure`.
         log_level: The level of the child's log lines.
-        setup_limit: Seconds within which `setup` must have returned, including the import.
+        setup_limit: Seconds from the child's start to the return of `setup`, at most.
         ping: Seconds between two Pings to the child.
         silence: Seconds without a frame after which the child ends itself.
     """
@@ -125,13 +127,13 @@ class ProcessSlot:
 
     @property
     def last_turn(self) -> float | None:
-        """When the slot's thread last turned; None while it has none."""
+        """The monotonic time of the last turn of the slot's thread; None while the slot has no thread."""
         return None if self._thread is None else self._last_turn
 
     @property
     def broken(self) -> bool:
         """True when the slot's thread has died."""
-        with self._lock:  # `start` holds it until the thread lives
+        with self._lock:  # `start` holds this lock until the thread runs
             return self._thread is not None and not self._thread.is_alive()
 
     @property
@@ -148,7 +150,7 @@ class ProcessSlot:
     # --- Called by the runner, from any thread ---
 
     def start(self, sink: SlotSink) -> None:
-        """Begin to warm up; ignored while there is a child."""
+        """Start the slot's thread, which starts a child; do nothing if the thread runs already, or after `close`."""
         with self._lock:
             if self._thread is not None or self._close_by < NEVER:
                 return
@@ -158,7 +160,7 @@ class ProcessSlot:
             self._thread.start()
 
     def run(self, task: Task) -> None:
-        """Begin a run; it waits while the child warms up; if the slot has just ended, it ends as Interrupted."""
+        """Begin a run, or let it wait while the child warms up; if the slot has ended, the run ends as Interrupted."""
         run = Run(task, Limits(self._clock.monotonic(), task.time_limit, task.stall_limit))
         with self._lock:
             if self._run is not None:
@@ -181,7 +183,7 @@ class ProcessSlot:
                 state.send(Reply(fence, id, answer, refused, end))
 
     def interrupt(self, fence: int, reason: InterruptReason, *, hard: bool) -> None:
-        """Ask the run to end; `hard` raises Interrupt in its handler, and sends TERM to all processes that the run has started."""
+        """Ask the run to end; `hard` raises Interrupt in its handler, and sends SIGTERM to the child's process group."""
         with self._lock:
             if (state := self._state_of(fence)) is not None:
                 state.stop(reason, hard=hard)
@@ -192,7 +194,7 @@ class ProcessSlot:
             self.kill(fence, outcome_of_interrupt(reason))
 
     def kill(self, fence: int, outcome: Outcome) -> None:
-        """End the run with this outcome, by SIGKILL to all its processes."""
+        """End the run with this outcome, by SIGKILL to every process of the child's session."""
         with self._lock:
             run = self._run
             if run is None or run.task.fence != fence or run.forced_outcome is not None:
@@ -204,11 +206,11 @@ class ProcessSlot:
         self._say(self._ended(run, outcome))
 
     def stopping(self) -> None:
-        """Count a child's death by a signal as Interrupted from now on: what stops the worker process may signal the child too."""
+        """From now on, count a child's death by a signal as Interrupted, because systemd can signal the child too."""
         self._stopping = True
 
     def close(self, within: float) -> None:
-        """Run `teardown`, then end the child, by force after `within` seconds; return when the child is gone."""
+        """Ask the child to run `teardown` and exit, kill it after `within` seconds, and return when it is dead."""
         with self._lock:
             self._close_by = min(self._close_by, self._clock.monotonic() + within)
             thread = self._thread
@@ -218,14 +220,14 @@ class ProcessSlot:
             thread.join()
         self._waker.close()
 
-    # --- The slot's thread; events are sent without the lock, because the runner may call back ---
+    # --- The slot's thread; it sends events without the lock, because the runner can call the slot from its sink ---
 
     def _live(self) -> None:
-        """Run one child after another, until one is not to be replaced."""
-        while self._thread is threading.current_thread():  # after `Unready` the runner may have started another
+        """Run one child after another, until the slot ends."""
+        while self._thread is threading.current_thread():  # after `Unready` the runner can start another thread
             try:
                 last = self._live_with_one_child()
-            except Exception as error:  # noqa: BLE001 - the runner must learn of any
+            except Exception as error:  # noqa: BLE001 - the runner gets every failure as an event
                 last = self._fail(error)
             for event in last:
                 self._say(event)
@@ -280,7 +282,7 @@ class ProcessSlot:
             self._listen(state)
             with self._lock:
                 state.enforce(self._clock.monotonic())
-        self._listen(state)  # frames that it sent before it died
+        self._listen(state)  # frames that the child sent before it died
         return child.reap()
 
     def _listen(self, state: ChildState) -> None:
@@ -292,10 +294,10 @@ class ProcessSlot:
                     self._say(event)
         except (ValueError, msgspec.MsgspecError) as error:
             with self._lock:
-                state.kill(Crashed(f"wrote to its worker process's socket: {error}"))
+                state.kill(Crashed(f"the child wrote invalid bytes to its socket: {error}"))
 
     def _hear(self, state: ChildState, frame: Upward) -> SlotEvent | None:
-        """Take a frame; return the event for the runner, or None."""
+        """Handle a frame of the child; return the event for the runner, or None."""
         now = self._clock.monotonic()
         run = state.run
         match frame:
@@ -323,11 +325,11 @@ class ProcessSlot:
                     state.leave(now + PARTING, closing=False)
                 return self._ended(run, outcome)
             case _:
-                pass  # a sign of life, or a frame of a run that has ended
+                pass  # a Pong, or a frame of a run that has ended
         return None
 
     def _reap(self, state: ChildState, code: int) -> list[SlotEvent]:
-        """Take the end of a reaped child; return the events for the runner, and end the slot if no other child follows."""
+        """Record the end of a reaped child, and end the slot if it starts no new child; return the events for the runner."""
         with self._lock:
             run, self._state = state.run, None
             self._run = self._run if run is None else None
@@ -337,7 +339,7 @@ class ProcessSlot:
         return said + (self._give_up(reason, stood=stood) if over else [])
 
     def _give_up(self, reason: str | None, *, stood: bool = False) -> list[SlotEvent]:
-        """End the slot without another child, and the run that waited for a child; return the events for the runner."""
+        """End the slot, and the run that waits for a child; return the events for the runner."""
         with self._lock:
             run, self._run, self._thread = self._run, None, None
             said: list[SlotEvent] = [] if run is None else [self._ended(run, Interrupted())]
@@ -346,14 +348,14 @@ class ProcessSlot:
         return said
 
     def _fail(self, error: Exception) -> list[SlotEvent]:
-        """End the slot after a failure of its own thread, which is no handler's; return the events for the runner."""
+        """End the slot after a failure of its own thread; return the events for the runner."""
         get_logger("steadyworker.slots").error("slot_failed", queue=self._spec.queue, slot=self._id, exc_info=error)
         with self._lock:
             state, self._state = self._state, None
         if state is not None:
             state.child.reap()
         reason = f"the slot's thread failed: {error_text(error)}"
-        with self._lock:  # from here on, `run` says itself that a run has not begun
+        with self._lock:  # from now on, `run` itself sends `Ended`
             self._run = self._thread = None
             owed = list(self._owed.values())
         said: list[SlotEvent] = [
@@ -364,7 +366,7 @@ class ProcessSlot:
         return said
 
     def _say(self, event: SlotEvent) -> None:
-        """Send an event to the runner; the end of a run is owed until it is sent."""
+        """Send an event to the runner; a run stays in `_owed` until its `Ended` is sent."""
         self._sink(event)
         if isinstance(event, Ended):
             self._owed.pop(event.fence, None)
@@ -380,4 +382,4 @@ class ProcessSlot:
 
 
 def _nobody(_event: SlotEvent) -> None:
-    """Drop an event: before `start` there is no runner to receive it."""
+    """Drop an event, because before `start` the slot has no runner."""

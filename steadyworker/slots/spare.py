@@ -1,13 +1,13 @@
 """
 The start of a child process, and the spare: one child that is started in advance.
 
-A new child imports what every child needs, and waits for Hello.
-Nothing in it depends on the Worker yet, so it can be started early.
-The command line starts a spare, which imports at the same time as its worker process.
+A new child imports the modules that every child needs, and waits for Hello.
+Until Hello, a child does not depend on the Worker, so it can be started early.
+The command line starts a spare, so that the spare and the worker process import at the same time.
 
 Each child has a session of its own, so that a terminal's Ctrl-C does not reach it.
-It is started by exec, never by a bare fork.
-PDEATHSIG fires when the *thread* that started a child ends: that thread must live as long as the child.
+A child is a new program, started by exec; it is never a bare fork.
+Linux kills a child (PDEATHSIG) when the *thread* that started it ends, so that thread must live as long as the child.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class Started(NamedTuple):
     wire: socket.socket
 
     def end(self) -> None:
-        """Kill the child, and wait for its end; it has started no process yet."""
+        """Kill the child, which has started no process yet, and wait for its end."""
         self.wire.close()
         self.process.kill()
         self.process.wait()
@@ -68,9 +68,9 @@ def start() -> Started:
 
 class Spare:
     """
-    A child in reserve, for the slot that needs one first; a context, at whose end an untaken child is killed.
+    One child in reserve, for the first slot that needs a child; the end of the context kills a child that no slot took.
 
-    Create it in the main thread: the thread that creates it must live as long as the worker process.
+    Create it in the main thread, because the thread that creates it must live as long as the worker process.
     """
 
     def __init__(self) -> None:
@@ -80,9 +80,9 @@ class Spare:
 
     def take(self) -> Started | None:
         """
-        Return the child to the first caller, else None.
+        Return the child to the first caller, and None to every later caller.
 
-        Return None, too, if the child is dead, or if a new child would have another environment or working directory.
+        The first caller also gets None if the child is dead, or if the environment or working directory has changed.
         """
         with self._lock:
             started, self._started = self._started, None
@@ -92,7 +92,7 @@ class Spare:
         return started
 
     def close(self) -> None:
-        """End the child, unless it was taken; may be called twice."""
+        """End the child, unless a slot has taken it; a second call does nothing."""
         with self._lock:
             started, self._started = self._started, None
         if started is not None:
@@ -112,6 +112,10 @@ def _environment() -> dict[str, str]:
 
 
 def _place() -> tuple[dict[str, str], Path]:
-    """Return what a child inherits, and a user's module may change during its import; Hello brings the settings."""
+    """
+    Return the environment and working directory that a new child inherits; a user's module can change them at its import.
+
+    SteadyWorker's own variables are left out, because Hello brings them.
+    """
     inherited = _environment()
     return {name: value for name, value in inherited.items() if not name.startswith(PREFIX)}, Path.cwd()

@@ -1,4 +1,4 @@
-"""One child process, from Hello on: send, receive, signal its group, kill, reap."""
+"""One child process, from Hello to its end: send, receive, signal, kill, reap."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class Waker:
         self._pipe: tuple[int, int] | None = None
 
     def fileno(self) -> int:
-        """Return the descriptor that becomes readable."""
+        """Return the descriptor that `wake` makes readable."""
         with self._lock:
             if self._pipe is None:
                 self._pipe = os.pipe()
@@ -47,7 +47,7 @@ class Waker:
             os.read(self.fileno(), _CHUNK)
 
     def close(self) -> None:
-        """Close the descriptors; may be called twice."""
+        """Close the descriptors; a second call does nothing."""
         with self._lock:
             pipe, self._pipe = self._pipe, None
             for end in pipe or ():
@@ -56,12 +56,12 @@ class Waker:
 
 class ChildProcess:
     """
-    A running child; it gets Hello, and the descriptors `held`, which it holds open to its end.
+    A running child; the constructor sends it Hello, and the descriptors `held`, which the child keeps open until it ends.
 
-    Its methods are thread-safe, except `wait`, `receive` and `reap`, which belong to one thread.
-    `silent` is true when the child has closed its end of the socket: it is about to die, or is broken.
+    Only one thread calls `wait`, `receive` and `reap`; the other methods are thread-safe.
+    `silent` is true when the child has closed its end of the socket: the child is exiting, or is broken.
     `waker` interrupts `wait`.
-    `guard` ends the child's session when this process dies.
+    `guard` kills the child's session when the worker process dies.
     """
 
     def __init__(
@@ -71,7 +71,7 @@ class ChildProcess:
         self.pid = self._process.pid
         self.silent = False
         self._guard = guard
-        with suppress(OSError):  # it has died: `receive` finds the end of the stream
+        with suppress(OSError):  # the child has died: `receive` finds the end of the stream
             socket.send_fds(self._wire, [packed(hello)], held)
         self._wire.setblocking(False)  # noqa: FBT003 - its name in the standard library
         self._frames: Unpacker[Upward] = Unpacker(Upward)
@@ -82,13 +82,13 @@ class ChildProcess:
         self._poll = select.poll()
         self._poll.register(self._wire, select.POLLIN)
         self._poll.register(waker, select.POLLIN)
-        # On other systems than Linux only the end of the stream shows a death, so `wait` returns often enough to check.
+        # Without a pidfd (macOS), only polling finds a death, so `wait` returns every 0.25 s.
         self._death = os.pidfd_open(self.pid) if hasattr(os, "pidfd_open") else None
         if self._death is not None:
             self._poll.register(self._death, select.POLLIN)
 
     def send(self, frame: Downward) -> bool:
-        """Send a frame without waiting; return False when `wait` must send the rest: then wake its thread."""
+        """Send a frame without waiting; return False if bytes are left: then the caller must wake `wait`, which sends them."""
         data = packed(frame)
         with self._lock:
             if self._reaped:
@@ -97,7 +97,7 @@ class ChildProcess:
             return self._flush()
 
     def wait(self, seconds: float) -> None:
-        """Wait until the child has sent something or died, `waker` was called, or that many seconds are over."""
+        """Wait until the child sends a frame or dies, or the waker wakes this thread, at most this many seconds."""
         if not self.silent:
             self._poll.modify(self._wire, select.POLLIN | (select.POLLOUT if self._unsent else 0))
         longest = seconds if self._death is not None else min(seconds, _LOOK_EVERY)
@@ -108,7 +108,11 @@ class ChildProcess:
             self._flush()
 
     def receive(self) -> Iterator[Upward]:
-        """Return the frames that have come; raise ValueError or MsgspecError for bad data; set `silent` at the end of the stream."""
+        """
+        Yield the frames that have arrived; set `silent` at the end of the stream.
+
+        Raise ValueError or MsgspecError for invalid data.
+        """
         while not self.silent:
             try:
                 data = self._wire.recv(_CHUNK)
@@ -136,19 +140,23 @@ class ChildProcess:
                 (os.killpg if group else os.kill)(self.pid, number)
 
     def kill(self) -> None:
-        """Send SIGKILL to its process group, and to every process of its session that has left the group."""
+        """Send SIGKILL to every process of the child's session."""
         with self._lock:
             if not self._reaped:
                 kill_sessions([self.pid])
 
     def reap(self) -> int:
-        """Kill its session, wait for its end, close everything; return its code as `Popen.returncode` has it; callable again."""
+        """
+        Kill the child's session, wait for the child's end, and close its descriptors.
+
+        Return the code of `Popen.returncode`; a second call returns the same code.
+        """
         if self._process.returncode is None:
             end_sessions([self.pid])
             if self._guard is not None:
                 self._guard.forget(self.pid)
             os.waitid(os.P_PID, self.pid, os.WEXITED | os.WNOWAIT)
-        with self._lock:  # its number is another process's once it is reaped: no signal may come between
+        with self._lock:  # no thread may signal this pid meanwhile: it can become another process's
             code = self._process.wait()
             self._reaped = True
             self._wire.close()
@@ -158,13 +166,13 @@ class ChildProcess:
         return code
 
     def _flush(self) -> bool:
-        """Send what the socket accepts; return whether all is sent."""
+        """Send the bytes that the socket accepts; return whether all are sent."""
         while self._unsent:
             try:
                 sent = self._wire.send(self._unsent)
             except BlockingIOError:
                 return False
-            except OSError:  # it is dying: `receive` finds the end of the stream
+            except OSError:  # the child is dying: `receive` finds the end of the stream
                 self._unsent.clear()
                 break
             del self._unsent[:sent]
@@ -172,7 +180,7 @@ class ChildProcess:
 
 
 def cause_of(code: int) -> str:
-    """Return how a process ended, by its return code: `SIGKILL`, `exit 3`."""
+    """Return a text for a process's return code, such as `SIGKILL` or `exit 3`."""
     if code >= 0:
         return f"exit {code}"
     try:

@@ -4,9 +4,9 @@ A slot that is a thread of the worker process: for light jobs, for debugging, an
 It protects less than a child process:
 
 - A handler that holds the GIL, crashes or leaks memory harms the whole worker process.
-- Memory is not limited.
-- Nothing can end a handler that makes no Job call.
-  Such a thread is abandoned when its run must end; `stuck` is then true, and the worker process has to exit.
+- The slot does not limit memory.
+- The slot cannot end a synchronous handler that makes no Job call.
+  When such a run must end, the slot abandons its thread; then `stuck` is true, and the worker process must exit.
 
 Each slot has two threads: one runs the handler, and the keeper watches its limits.
 """
@@ -28,7 +28,7 @@ from steadyworker.slots.limits import Due, Limits
 from steadyworker.spec import WorkerSpec
 from steadyworker.telemetry.logs import get_logger
 
-_TICK = 0.5  # a test's clock may move while the keeper waits in real time
+_TICK = 0.5  # seconds; a test's clock can move while the keeper waits in real time
 _NEVER = float("inf")
 
 
@@ -37,7 +37,7 @@ class ThreadSlot:
     One thread that runs one handler at a time.
 
     `setup_limit` is the number of seconds that `setup` may take.
-    `grace` is the number of seconds that a killed run gets to end before its thread is abandoned.
+    `grace` is the number of seconds from `kill` until the slot abandons the run's thread.
     """
 
     def __init__(
@@ -72,13 +72,13 @@ class ThreadSlot:
 
     @property
     def last_turn(self) -> float | None:
-        """When the keeper last turned; None while there is no limit to watch."""
+        """The monotonic time of the keeper's last turn; None while there is no limit to watch."""
         return None if self._keeper_wakes == _NEVER else self._last_turn
 
     @property
     def broken(self) -> bool:
         """True when one of the slot's two threads has died."""
-        with self._changed:  # `start` holds it until both threads live
+        with self._changed:  # `start` holds this lock until both threads run
             threads = [self._keeper, self._bench.thread if self._bench is not None else None]
             return not self._closing and any(thread is not None and not thread.is_alive() for thread in threads)
 
@@ -88,7 +88,7 @@ class ThreadSlot:
         return any(thread.is_alive() for thread in self._abandoned)
 
     def start(self, sink: SlotSink) -> None:
-        """Begin to warm up, in a new thread; ignored while there is one."""
+        """Start a thread, which calls `setup`; do nothing while there is one, or after `close`."""
         with self._changed:
             if self._bench is not None or self._closing:
                 return
@@ -106,7 +106,7 @@ class ThreadSlot:
             self._changed.notify_all()
 
     def run(self, task: Task) -> None:
-        """Begin a run; it waits for `Ready`; if the slot has just ended, it ends as Interrupted."""
+        """Begin a run, or let it wait until `setup` returns; if the slot has ended, the run ends as Interrupted."""
         run = _Run(self, task, self._clock)
         with self._changed:
             if self._run is not None:
@@ -128,13 +128,17 @@ class ThreadSlot:
             run.link.answer(id, Answer(answer, refused, end))
 
     def interrupt(self, fence: int, reason: InterruptReason, *, hard: bool) -> None:
-        """Ask the run to end; hard cancels an `async` handler's task, and raises in any other handler at its next Job call."""
+        """
+        Ask the run to end.
+
+        `hard` cancels the task of an `async` handler; in any other handler, the next Job call raises Interrupt.
+        """
         run = self._run
         if run is not None and run.task.fence == fence:
             run.link.interrupt(reason, hard=hard)
 
     def kill(self, fence: int, outcome: Outcome) -> None:
-        """End the run with this outcome: interrupt it, and abandon its thread if it does not end."""
+        """Interrupt the run, which then ends with this outcome; abandon its thread if it does not end within `grace`."""
         with self._changed:
             run = self._run
             if run is None or run.task.fence != fence or run.forced_outcome is not None:
@@ -145,10 +149,10 @@ class ThreadSlot:
         run.link.interrupt("fenced", hard=True)
 
     def stopping(self) -> None:
-        """Do nothing: no signal ends a thread."""
+        """Do nothing, because signals do not end single threads."""
 
     def close(self, within: float) -> None:
-        """Run `teardown` and end both threads, within that many seconds; a thread that does not end is abandoned."""
+        """Run `teardown` and end both threads; abandon a handler's thread that has not ended after `within` seconds."""
         with self._changed:
             self._closing = True
             bench = self._bench
@@ -171,7 +175,7 @@ class ThreadSlot:
         """Run handlers; the body of the slot's first thread."""
         try:
             self._live(bench)
-        except BaseException as error:  # noqa: BLE001 - the runner must learn of any
+        except BaseException as error:  # noqa: BLE001 - the runner gets every failure as an event
             get_logger("steadyworker.slots").error("slot_failed", queue=self._spec.queue, slot=self._id, exc_info=error)
             self._not_ready(bench, f"the slot's thread failed: {error_text(error)}")
 
@@ -191,7 +195,7 @@ class ThreadSlot:
         while (run := bench.inbox.get()) is not None:
             outcome = executor.run(run.task, run.link).outcome
             with self._changed:
-                if self._run is not run:  # abandoned; `Ended` was sent
+                if self._run is not run:  # the run was abandoned, and its `Ended` was sent
                     return
                 self._run = None
             self._say(self._ended(run, run.forced_outcome or outcome, killed=run.forced_outcome is not None))
@@ -202,7 +206,7 @@ class ThreadSlot:
         executor.close()
 
     def _keep(self) -> None:
-        """Watch the limits, and sleep until the earliest of them can be due; the body of the keeper's thread."""
+        """Enforce the limits, and sleep until the next one; the body of the keeper's thread."""
         while True:
             with self._changed:
                 if self._closing and self._bench is None:
@@ -268,17 +272,17 @@ class ThreadSlot:
         return Ended(self._id, run.task.fence, outcome, self._clock.monotonic() - run.limits.began, killed)
 
     def _say(self, event: SlotEvent) -> None:
-        """Send an event to the runner; the end of a run is owed until it is sent."""
+        """Send an event to the runner; a run stays in `_owed` until its `Ended` is sent."""
         self._sink(event)
         if isinstance(event, Ended):
             self._owed.pop(event.fence, None)
 
     def say_progressed(self, fence: int, done: float | None, total: float | None, note: str) -> None:
-        """Send a run's progress to the runner; ignored when it is not the present run."""
+        """Send the present run's progress to the runner; ignore the progress of any other run."""
         self._say_of(fence, Progressed(self._id, fence, done, total, note))
 
     def say_asked(self, fence: int, id: int, what: str, data: Any) -> None:
-        """Send a run's request to the runner; ignored when it is not the present run."""
+        """Send the present run's request to the runner; ignore a request of any other run."""
         self._say_of(fence, Asked(self._id, fence, id, what, data))
 
     def _say_of(self, fence: int, event: SlotEvent) -> None:
@@ -290,7 +294,7 @@ class ThreadSlot:
 
 @dataclass(slots=True, eq=False)
 class _Bench:
-    """One thread and the queue of its runs; `warm_by` is the time by which its `setup` must have returned."""
+    """One thread and the queue of its runs; `setup` must return before the monotonic time `warm_by`."""
 
     inbox: SimpleQueue[_Run | None]
     warm_by: float
@@ -299,7 +303,7 @@ class _Bench:
 
 
 class _Run:
-    """One run in this slot: its link, its limits, and the outcome that was decided for it from outside."""
+    """One run in this slot: its link, its limits, and the outcome that `kill` has set."""
 
     def __init__(self, slot: ThreadSlot, task: Task, clock: Clock) -> None:
         self.task = task
@@ -317,4 +321,4 @@ class _Run:
 
 
 def _nobody(_event: SlotEvent) -> None:
-    """Drop an event: before `start` there is no runner to receive it."""
+    """Drop an event, because before `start` the slot has no runner."""

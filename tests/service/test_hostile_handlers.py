@@ -48,7 +48,7 @@ ENDINGS = [
     ("segfault", CRASHED, "crash-loop: SIGSEGV", ""),
     ("kill_itself", CRASHED, "crash-loop: SIGKILL", ""),
     ("leave_silently", CRASHED, "crash-loop: exit 0", ""),
-    ("babble", CRASHED, "crash-loop: wrote to its worker process's socket", ""),
+    ("babble", CRASHED, "crash-loop: the child wrote invalid bytes to its socket", ""),
     ("eat_memory", CRASHED, "crash-loop: memory-limit: ", ""),
     ("system_exit", FAILED, "exhausted", "3"),
     ("keyboard_interrupt", FAILED, "exhausted", "KeyboardInterrupt"),

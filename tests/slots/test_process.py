@@ -146,8 +146,8 @@ def test_a_hundred_megabytes_of_output_are_nobodys_problem(rig: MakeRig, capfd: 
 @pytest.mark.parametrize(
     ("do", "cause"),
     [
-        ("close_everything", "closed its worker process's socket"),
-        ("babble", "wrote to its worker process's socket: "),
+        ("close_everything", "the child closed its socket to the worker process"),
+        ("babble", "the child wrote invalid bytes to its socket: "),
     ],
 )
 def test_a_handler_that_breaks_the_socket_is_a_crash(rig: MakeRig, do: str, cause: str) -> None:
