@@ -154,7 +154,7 @@ def test_a_misspelt_attribute_of_a_worker_is_a_warning_and_an_own_attribute_is_n
     told = {finding.what: finding.remedy for finding in warnings}
     for name, meant in (("concurency", "concurrency"), ("stal_limit", "stall_limit"), ("tear_down", "teardown")):
         remedy = told[f"Inherits sets {name!r}, which SteadyWorker does not read."]
-        assert remedy == f"did you mean {meant!r}? If it is your own, call it '_{name}'."
+        assert remedy == f"did you mean {meant!r}? If the name is your own, call it '_{name}'."
 
 
 # --- the host

@@ -2,7 +2,7 @@
 Creates the parts of a worker process, and wires them together.
 
 Only this file imports every part.
-Every other part receives what it needs as arguments; nothing is global.
+Each part gets the parts that it uses as arguments; there is no global state.
 """
 
 from __future__ import annotations
@@ -59,19 +59,19 @@ class Assembly:
 
     def purge(self) -> None:
         """
-        Delete the ledger rows that need not be kept any longer, and the stages of ended jobs in all folders of this host.
+        Delete the ledger's expired rows, and the stages of ended jobs in all folders of this host.
 
-        If the ledger cannot be reached, nothing is deleted this time.
+        If the ledger cannot be reached, the next purge deletes them.
         """
         with suppress(LedgerUnavailable):
             self.ledger.purge()
-            self.stages.reap(self.ledger.ended)  # last: a folder on a network may hang
+            self.stages.reap(self.ledger.ended)  # last, because a folder on a network can hang
 
     def close(self) -> None:
         """
-        Unregister from the ledger, close it, end the guard, and free the owner lock.
+        Unregister this process from the ledger, close the ledger, end the guard, and release the owner lock.
 
-        Other workers may then take over at once any job that this process still holds.
+        Then another worker process can take over at once each job that this process still holds.
         """
         with suppress(LedgerUnavailable):
             self.ledger.unregister(self.owner)
@@ -82,7 +82,7 @@ class Assembly:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """All that is known before a broker is contacted: the Workers' specs, the ledger, and an adapter for each spec."""
+    """The parts that exist before the first contact with a broker: the Workers' specs, the ledger, and the adapters."""
 
     options: Options
     specs: Sequence[WorkerSpec]
@@ -104,7 +104,7 @@ def specs_of(workers: Sequence[type[Worker[Any, Any]]], options: Options) -> lis
     """
     Return the Workers' specs, with the overrides of the file and of the command line.
 
-    Raises ConfigError if there is no Worker, if two Workers consume one queue, or if --concurrency is given for more than one.
+    Raises ConfigError if there is no Worker, if two Workers have one queue, or if --concurrency is given for two Workers.
     """
     if not workers:
         raise ConfigError("Expected at least one Worker to run, got none: pass its class, as in run(PaymentExports).")
@@ -128,7 +128,7 @@ def specs_of(workers: Sequence[type[Worker[Any, Any]]], options: Options) -> lis
 
 
 def plan(workers: Sequence[type[Worker[Any, Any]]], options: Options, times: Times | None = None) -> Plan:
-    """Open the ledger and the adapters; does not connect to any broker."""
+    """Open the ledger and the adapters, without a connection to any broker."""
     specs = specs_of(workers, options)
     clock, times = SystemClock(), times or Times()
     ledger = open_ledger(options, clock, times, socket.gethostname())
@@ -144,7 +144,8 @@ def assemble(
     """
     Wire a worker process.
 
-    Nothing is started here, except the threads of the settle pools; `spare` is a child that runs already, for the first slot.
+    This function starts only the threads of the settle pools.
+    `spare` is a running child, for the first slot that needs a child.
     Raises ConfigError if the namespace is bound to another broker, and BrokerUnavailable if a broker does not respond.
     """
     options, clock, times = plan.options, plan.clock, plan.times
@@ -196,9 +197,9 @@ def assemble(
 
 def counted(broker: Capabilities, options: Options) -> bool:
     """
-    Return whether this broker's consumers are compared with the owners in the ledger.
+    Return whether the consumer audit compares the broker's consumers with the owners in the ledger.
 
-    They are not if all consumers are on one host, by the broker's nature or by the option --ledger-reach.
+    The audit is off if the broker does not count consumers, serves one host only, or if --ledger-reach is `host`.
     """
     return broker.counts_consumers and not broker.one_host and options.ledger_reach != "host"
 
@@ -237,9 +238,9 @@ def _spark(options: Options) -> SparkSettings:
 
 def _services(options: Options, clock: Clock) -> Mapping[str, JobService]:
     """
-    Return the services that jobs may call in this process.
+    Return the services of this process that jobs can call.
 
-    A service starts with its first call; only what dead processes left behind is removed now.
+    A service starts at its first call; this function only removes what dead Spark hosts have left on this host.
     """
     spark = SparkService(_spark(options), clock=clock)
     spark.reap()

@@ -1,12 +1,13 @@
 """
-Checks before the first message, for `run` and `check`: how settings fit together, and the findings of broker and ledger.
+The checks before the first message, for `run` and `check`: conflicts of settings, and findings of broker and ledger.
 
 Each finding names its remedy.
-An *error* would lose messages, run jobs twice or stop working later; the process then ends with 78 instead of starting.
-A *warning* works, but its effect may surprise the operator.
-No check here depends on a particular broker: the checks read the adapter's `Capabilities`.
+An *error* means that messages would be lost, jobs would run twice, or the process would fail later.
+With an error, the process does not start, and exits with code 78.
+A *warning* means that the process works, but possibly not as the operator expects.
+No check depends on a particular broker: the checks read the adapter's `Capabilities`.
 
-One relation needs no check: `Times` raises ValueError unless renew < trust_for < lease.
+`Times` itself raises ValueError unless renew < trust_for < lease, so no check repeats this.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ def check(
     """
     Return all findings, errors first, without duplicates.
 
-    `adapters` are those of `specs`, in the same order; without `host`, this machine is examined.
+    `adapters` has the adapter of each spec, in the same order; without `host`, the checks examine this machine.
     A broker or ledger that does not respond is only a warning, because the worker process waits for it.
     """
     host = host or look(os.environ, sys.argv)
@@ -63,7 +64,7 @@ def _settings(specs: Sequence[WorkerSpec], options: Options) -> Iterator[Finding
             yield Finding("error", what, "give dead_letter_queue another name, or leave it out.")
         for name, meant in misspelt(spec.cls):
             what = f"{spec.cls.__qualname__} sets {name!r}, which SteadyWorker does not read."
-            yield Finding("warning", what, f"did you mean {meant!r}? If it is your own, call it {'_' + name!r}.")
+            yield Finding("warning", what, f"did you mean {meant!r}? If the name is your own, call it {'_' + name!r}.")
     names = [spec.cls.__name__ for spec in specs]
     for name in options.workers:
         if name not in names and (near := difflib.get_close_matches(name, names, n=1)):
@@ -73,9 +74,11 @@ def _settings(specs: Sequence[WorkerSpec], options: Options) -> Iterator[Finding
 
 def _surroundings(specs: Sequence[WorkerSpec], options: Options, host: Host) -> Iterator[Finding]:
     if host.platform == "win32":
-        yield Finding("error", "Windows has no process groups that can be killed as a whole.", "run it under WSL 2.")
+        yield Finding(
+            "error", "Windows has no process groups that can be killed as a whole.", "run SteadyWorker under WSL 2."
+        )
     elif host.platform != "linux":
-        what = f"On {host.platform}, children may outlive a killed worker process, and memory_limit has no effect."
+        what = f"On {host.platform}, children can outlive a killed worker process, and memory_limit has no effect."
         yield Finding("warning", what, "develop here, and run on Linux.")
     if any(redact(argument) != argument for argument in host.command_line):
         what = "The command line contains a password, and every user of this machine can read it."
@@ -89,7 +92,7 @@ def _surroundings(specs: Sequence[WorkerSpec], options: Options, host: Host) -> 
     yield from _unit(options, host)
     wanted = sum(spec.concurrency * (spec.memory_limit or 0) for spec in specs)
     if host.memory_limit is not None and wanted > host.memory_limit:
-        what = f"All slots together may use {size_text(wanted)}, but the cgroup allows only {size_text(host.memory_limit)}."
+        what = f"All slots together can use {size_text(wanted)}, but the cgroup allows only {size_text(host.memory_limit)}."
         yield Finding(
             "warning",
             what,
@@ -138,7 +141,13 @@ def _ledger(ledger: Ledger) -> Sequence[Finding]:
         return ledger.findings()
     except LedgerUnavailable as error:
         what = f"The ledger does not respond, so it was not checked: {redact(str(error))}"
-        return [Finding("warning", what, "start it, or correct --ledger; no job starts until it responds.")]
+        return [
+            Finding(
+                "warning",
+                what,
+                "start the ledger's server, or correct --ledger; no job starts until the ledger responds.",
+            )
+        ]
 
 
 def _broker(spec: WorkerSpec, adapter: Adapter) -> Sequence[Finding]:
@@ -147,5 +156,9 @@ def _broker(spec: WorkerSpec, adapter: Adapter) -> Sequence[Finding]:
     except BrokerUnavailable as error:
         what = f"The broker does not respond, so queue {spec.queue!r} was not checked: {redact(str(error))}"
         return [
-            Finding("warning", what, "start it, or correct --broker; the worker process tries again until it responds.")
+            Finding(
+                "warning",
+                what,
+                "start the broker, or correct --broker; the worker process tries again until the broker responds.",
+            )
         ]

@@ -1,12 +1,12 @@
 """
 Serves `/livez`, `/readyz` and `/metrics` over HTTP.
 
-`/livez` returns 200 while the process is alive; 503 means that it should be restarted.
+`/livez` returns 200 while the process is alive; 503 means that the platform should restart the process.
 `/readyz` returns 200 while the process takes messages, else 503.
 Each 503 has its reasons in the body: as text, or as JSON if the request accepts JSON and no text.
-`/metrics` returns a page that the caller provides (`steadyworker.telemetry.metrics`), else 404.
+`/metrics` returns the page of `steadyworker.telemetry.metrics`, or 404 if the caller passes no page.
 
-A request may take 5 seconds and 8 KiB, and 16 requests are served at a time, so that probes cannot overload the worker.
+The server allows 5 s and 8 KiB for a request, and 16 requests at a time, so that probes cannot overload the process.
 """
 
 from __future__ import annotations
@@ -29,12 +29,12 @@ from steadyworker.telemetry.metrics import Page
 _HEAD_BYTES = 8 << 10
 _WITHIN = 5.0
 _AT_A_TIME = 16
-_LOOK_EVERY = 0.2  # seconds by which a stop may be delayed
+_LOOK_EVERY = 0.2  # seconds between two checks for a stop
 
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """Reasons why the process is not alive, and why it is not ready; empty if it is."""
+    """The reasons why the process is not alive, and why it is not ready; a tuple is empty if there are no reasons."""
 
     unlive: tuple[str, ...] = ()
     unready: tuple[str, ...] = ()
@@ -46,7 +46,7 @@ class HealthServer:
 
     Args:
         address: `host:port`; port 0 takes a free port.
-        snapshot: Called for each probe, from any thread; must return at once.
+        snapshot: A function that the server calls for each probe, from any thread; it must return at once.
         metrics: The page at `/metrics`; without it that path returns 404.
 
     Raises:
@@ -73,7 +73,7 @@ class HealthServer:
 
     @property
     def address(self) -> str:
-        """The address that it listens on, as `host:port`."""
+        """The address on which the server listens, as `host:port`."""
         host, port = self._server.server_address[:2]
         return f"[{host!s}]:{port}" if ":" in str(host) else f"{host!s}:{port}"
 
@@ -82,7 +82,7 @@ class HealthServer:
         self._thread.start()
 
     def stop(self) -> None:
-        """Stop listening; can be called twice, and before `start`."""
+        """Stop listening; it can be called twice, and before `start`."""
         if self._thread.is_alive():
             self._server.shutdown()
             self._thread.join()
@@ -105,7 +105,7 @@ class _Server(ThreadingHTTPServer):
         super().__init__((host, port), _Probe)
 
     def server_bind(self) -> None:
-        """Bind without HTTPServer's look-up of the host name, which may wait for a name server."""
+        """Bind without HTTPServer's look-up of the host name, which can wait for a name server."""
         self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         self.socket.bind(self.server_address)
         self.server_address = self.socket.getsockname()
@@ -127,7 +127,7 @@ class _Server(ThreadingHTTPServer):
             self._places.release()
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """Ignore a prober that has disconnected."""
+        """Ignore the error of a client that has disconnected."""
 
 
 class _Probe(BaseHTTPRequestHandler):
@@ -138,13 +138,13 @@ class _Probe(BaseHTTPRequestHandler):
         return cast(_Server, self.server)
 
     def handle(self) -> None:
-        """Handle one request; its head is read here, with a limit on its bytes and on the whole time."""
+        """Read the head of one request within the limits of size and time, then handle the request."""
         if head := self._head():
             self.rfile = BytesIO(head)
             self.handle_one_request()
 
     def do_GET(self) -> None:
-        """Answer a probe."""
+        """Respond to a probe."""
         path = self.path.partition("?")[0]
         if path == "/metrics":
             self._count()
@@ -154,7 +154,7 @@ class _Probe(BaseHTTPRequestHandler):
             return
         try:
             snapshot = self._ours.snapshot()
-        except Exception as error:  # noqa: BLE001 - the prober receives any error, and the server goes on
+        except Exception as error:  # noqa: BLE001 - the client gets any error, and the server continues
             self._say(HTTPStatus.INTERNAL_SERVER_ERROR, (f"no snapshot: {type(error).__name__}",))
             return
         reasons = snapshot.unlive if path == "/livez" else (*snapshot.unlive, *snapshot.unready)
@@ -163,14 +163,14 @@ class _Probe(BaseHTTPRequestHandler):
     do_HEAD = do_GET  # noqa: N815 - the stdlib's name
 
     def send_error(self, code: int, message: str | None = None, explain: str | None = None) -> None:
-        """Send an error for what is not GET or HEAD, or not HTTP, without repeating any of the request."""
+        """Send an error if the request is not HTTP, or not GET or HEAD; the error repeats no text of the request."""
         del message, explain
         # The base class responds with 501 to a method that it does not find.
         status = HTTPStatus.METHOD_NOT_ALLOWED if code == HTTPStatus.NOT_IMPLEMENTED else HTTPStatus(code)
         self._say(status, ("expected GET or HEAD of /livez or /readyz",))
 
     def log_message(self, format: str, *args: Any) -> None:
-        """Log nothing: probes arrive every few seconds."""
+        """Log nothing, because probes arrive every few seconds."""
 
     def _count(self) -> None:
         if self._ours.metrics is None:
@@ -206,7 +206,7 @@ class _Probe(BaseHTTPRequestHandler):
         self._send(status, kind, f"{body}\n".encode())
 
     def _send(self, status: HTTPStatus, content_type: str, body: bytes) -> None:
-        # send_response_only: without a Server and a Date header.
+        # `send_response_only` sends no Server header and no Date header.
         self.send_response_only(status)
         self.send_header("Content-Type", content_type)
         self.send_header("Content-Length", str(len(body)))

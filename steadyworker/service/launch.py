@@ -1,4 +1,4 @@
-"""`run`: runs Worker classes in a worker process, whose exit code says why it stopped."""
+"""`run` runs Worker classes in a worker process; the exit code shows why the process stopped."""
 
 from __future__ import annotations
 
@@ -34,24 +34,24 @@ def run(
     **settings: object,
 ) -> None:
     """
-    Run these Workers in this process until a signal stops it.
+    Run these Workers in this process until a signal or an option such as `max_jobs` stops it.
 
     Call it from the main thread, because only that thread can catch signals.
     It returns after a stop in which every job ended or was given back (exit code 0).
     After any other stop it raises SystemExit, so that a program that ends with `run(MyWorker)` has the right exit code.
-    A thread that a handler has left behind may keep your program alive: the log names such threads.
+    A thread that a handler has started and not ended can keep your program alive; the log names such threads.
 
     Args:
-        workers: Worker classes; two for one queue are refused.
-        broker: URL of the broker; explicit arguments win over environment and file.
+        workers: Worker classes, each with another queue.
+        broker: URL of the broker; an argument of `run` has precedence over the environment and the settings file.
         ledger: URL of the ledger, which records the jobs.
         config_file: A settings file that must exist, instead of `steadyworker.toml` in the working directory.
-        listeners: Called with each event (`steadyworker.events`), in the runner's thread; they observe and change nothing.
+        listeners: Functions that the runner calls with each event (`steadyworker.events`), in the runner's thread.
         settings: Any other run option by its name (`stop_within=3600`).
 
     Raises:
-        SystemExit: The exit code is not 0; its `code` is one of those that `steadyworker run --help` lists.
-            It is 78 if a setting or a check is wrong in a way that no retry can heal; the log has the remedy.
+        SystemExit: The exit code is not 0; `steadyworker run --help` lists the exit codes.
+            The code is 78 if a setting is wrong or a check finds an error; the log has the remedy.
         RuntimeError: The caller is not the main thread.
     """
     before = awaited_threads()
@@ -69,9 +69,9 @@ def launch(
     spare: Spare | None = None,
 ) -> int:
     """
-    Do what `run` does, and return the exit code.
+    Run the Workers as `run` does, and return the exit code.
 
-    A setting may be None for "not given"; `spare` is a child that runs already.
+    A setting of None counts as not given; `spare` is a child that runs already.
     """
     if threading.current_thread() is not threading.main_thread():
         raise RuntimeError(
@@ -101,7 +101,7 @@ def launch(
 
 @contextmanager
 def _environment(variables: Mapping[str, str | None]) -> Iterator[None]:
-    """Set these variables for the handlers, which make their own `Client()`, and restore the environment at the end."""
+    """Set these variables, which a handler's `Client()` reads, and restore the environment at the end."""
     before = {name: os.environ.get(name) for name in variables}
     _set(variables)
     try:
@@ -120,9 +120,9 @@ def _set(variables: Mapping[str, str | None]) -> None:
 
 def _checked(planned: Plan, listeners: Sequence[Listener], spare: Spare | None, told: set[Finding]) -> Assembly:
     """
-    Run the checks, and wire the parts if none found an error.
+    Run the checks, log their warnings, and wire the parts if no check found an error.
 
-    A warning that is in `told` was logged at an earlier try, and is not logged again.
+    A warning in `told` was logged at an earlier try, and is not logged again.
     """
     log = get_logger("steadyworker.check")
     findings = planned.findings()

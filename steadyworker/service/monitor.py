@@ -20,12 +20,12 @@ from steadyworker.telemetry.metrics import Page
 _LOOK_EVERY = 1.0
 _TURN_LIMIT = 30.0
 """
-Seconds without a turn after which a loop is stuck.
+Seconds without a turn after which a thread counts as stuck.
 
-A loop turns every 5 s when it is idle, and may wait for two ledger calls.
+An idle thread turns every 5 s; one turn can wait for two ledger calls.
 """
 _SLOT_TURN_LIMIT = 60.0
-"""Seconds without a turn after which a slot is stuck: it turns every 15 s when it is idle, and may take 5 s to kill a child."""
+"""Seconds without a turn after which a slot counts as stuck; an idle slot turns every 15 s, and can take 5 s to kill a child."""
 
 _EXTEND_BY = 10.0
 
@@ -35,12 +35,12 @@ class Monitor:
     Watches the parts, and reports their state to the probes and to systemd.
 
     1. `open` starts the health server and sends READY=1.
-       It does so before any broker is contacted, because a unit must start while its broker is down.
-    2. `wait` sets the reason for not being ready, until `begin` names the parts to watch.
+       It comes before the first contact with a broker, because a systemd unit must start while its broker is down.
+    2. `wait` records the reason why the process is not ready; `begin` sets the parts to watch.
     3. `look` collects the evidence.
        It feeds systemd's watchdog only while every part turns.
-       Each reason for not being ready is logged once, and so is its end.
-       STOPPING=1 is sent when the stop begins.
+       It logs each reason why the process is not ready once, and also the end of that reason.
+       It sends STOPPING=1 when the stop begins.
     4. `end` stops the health server.
     """
 
@@ -73,7 +73,7 @@ class Monitor:
         self._notifier.ready()
 
     def wait(self, cause: str) -> None:
-        """Report that the process is alive, but not ready for this cause."""
+        """Report that the process is alive but not ready, and report the cause."""
         self._unready = {"broker": cause}
         self._feed(self._clock.monotonic())
 
@@ -123,9 +123,9 @@ class Monitor:
 
     def _tell(self, unready: Mapping[str, str]) -> None:
         """
-        Log each reason for not being ready that was seen in two looks, and its end.
+        Log a reason why the process is not ready when two looks in a row have found it, and log its end.
 
-        A reason that was seen once may be part of a normal start.
+        A reason that only one look has found can be part of a normal start.
         """
         for part in (unready.keys() & self._unready.keys()) - self._told:
             self._told.add(part)
@@ -141,11 +141,11 @@ class Monitor:
 
     @property
     def stuck(self) -> tuple[str, ...]:
-        """The parts that did not turn, as of the last look."""
+        """The names of the parts that were stuck at the last look."""
         return self._stuck
 
     def snapshot(self) -> Snapshot:
-        """Return why the process is not alive, and why it is not ready; callable from any thread."""
+        """Return the reasons why the process is not alive and why it is not ready; callable from any thread."""
         stuck = tuple(f"stuck: {part}" for part in self._stuck)
         unready = tuple(f"{part}: {why}" for part, why in self._unready.items())
         return Snapshot(stuck, unready)

@@ -11,7 +11,7 @@ MOST_THREADS = 32
 
 class SettlePool:
     """
-    Daemon threads that run settlements; one that hangs in a broker's client cannot keep the process alive.
+    Daemon threads that run settlements; a thread that hangs in a broker's client does not keep the process alive.
 
     `submit(work)` queues a callable; a thread that is free calls it.
     """
@@ -34,7 +34,7 @@ class SettlePool:
 
     @property
     def broken(self) -> bool:
-        """True when a thread died of an exception that no settlement may raise."""
+        """True when a thread has died of an unexpected exception."""
         return not self._stopped and not all(thread.is_alive() for thread in self._threads)
 
     def _run(self) -> None:

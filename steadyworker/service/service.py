@@ -9,7 +9,7 @@ A worker process from its start to its exit code: signals, the one stop budget, 
 
 | exit code | reason |
 |---|---|
-| 0 | every job ended, or stopped when it was asked to; or --max-jobs or --idle-exit was reached |
+| 0 | every job ended, or stopped when it was interrupted; or --max-jobs or --idle-exit was reached |
 | 143 | a job had to be killed, or a second signal came |
 | 69 | the broker was unreachable for longer than --give-up-after |
 | 70 | `setup` failed three times in a row, a handler's thread did not end when it had to, or a thread of the worker process died |
@@ -62,9 +62,9 @@ _FORCE_TAKES = 0.25
 _PURGE_EVERY = 3600.0
 _PURGE_FIRST = 3.0
 """
-The first purge comes at a random moment within this many seconds of the start.
+The first purge comes at a random time, at most this many seconds after the start.
 
-It is early so that short-lived processes purge too, and random so that not all purge at once.
+It comes early so that short-lived processes purge too, and at a random time so that processes do not purge together.
 """
 
 
@@ -72,11 +72,11 @@ class Service:
     """
     The life of one worker process.
 
-    1. `run` starts every part, watches them, stops them in order, and returns the exit code.
+    1. `run` starts all parts, watches them, stops them in order, and returns the exit code.
     2. A signal handler only puts the signal into a queue; the main thread does everything else.
-    3. Heartbeats, leases and the watchdog run until the last stage ends.
+    3. Heartbeats, lease renewals and the watchdog continue until the last stage ends.
 
-    `wire` creates the parts; it is called again while the broker or the ledger cannot be reached.
+    `wire` creates the parts; `run` calls it again while the broker or the ledger cannot be reached.
     """
 
     def __init__(self, options: Options, clock: Clock, wire: Callable[[], Assembly], monitor: Monitor) -> None:
@@ -132,7 +132,7 @@ class Service:
         """
         Return the wired parts, or None if a stop signal or --give-up-after comes first.
 
-        While the broker or the ledger cannot be reached, wiring is tried again after growing waits.
+        While the broker or the ledger cannot be reached, it tries again after growing waits.
         """
         tries, cause = 0, ""
         while self._budget is None:
@@ -165,12 +165,12 @@ class Service:
         queues = [runner.deps.spec.queue for runner in assembly.runners]
         broker = redact(self._options.broker)
         self._log.info("worker_started", queues=queues, owner=assembly.owner, broker=broker, ledger=assembly.ledger.url)
-        for thread in self._threads:  # they take the first job, so that their lines follow the line above
+        for thread in self._threads:  # only now, so that the log lines of the first job follow the line above
             thread.start()
         threading.Thread(target=assembly.audit_thread.run, name="consumer audit", daemon=True).start()
 
     def _catch_signals(self) -> dict[int, Any]:
-        """Put each signal into a queue; only the main thread of a process can catch signals."""
+        """Install handlers that put each signal into a queue; only the main thread can do this."""
 
         def heard(number: int, frame: FrameType | None) -> None:
             del frame
@@ -178,12 +178,12 @@ class Service:
 
         caught = (*STOP_SIGNALS, *PAUSE_SIGNALS)
         before: dict[int, Any] = {number: signal.signal(number, heard) for number in caught}
-        if signal.getsignal(signal.SIGCHLD) is signal.SIG_IGN:  # inherited: the slots could not wait for their children
+        if signal.getsignal(signal.SIGCHLD) is signal.SIG_IGN:  # inherited; with it, slots cannot wait for children
             before[signal.SIGCHLD] = signal.signal(signal.SIGCHLD, signal.SIG_DFL)
         return before
 
     def _over(self) -> bool:
-        """Return whether every runner has finished, or only the time for closing is left of the budget."""
+        """Return whether every runner has finished, or the stop budget has only the time for closing left."""
         if self._budget is None or self._assembly is None:
             return False
         spent = self._left() <= CLOSE_BEFORE_END
@@ -191,9 +191,9 @@ class Service:
 
     def _left(self) -> float:
         """
-        Return the seconds until everything must have ended.
+        Return the seconds that are left for the stop.
 
-        Without a stop budget they are the 3 s that a stop has after its kill.
+        Without a stop budget, return 3 s: the time from the kill to the end of a stop.
         """
         return self._budget.left(self._clock.monotonic()) if self._budget is not None else KILL_BEFORE_END
 
@@ -218,10 +218,10 @@ class Service:
 
     def _close(self, assembly: Assembly, closers: Sequence[Callable[[float], object]], within: float) -> None:
         """
-        Call these closers in parallel, and leave behind those that do not end within that many seconds.
+        Call these closers in parallel, and wait for them at most `within` seconds and 0.25 s more.
 
-        Meanwhile signals are handled and the watchdog is fed, because closing may take long.
-        A third signal ends the wait, and calls the closers once more with no time left.
+        Meanwhile the main thread handles signals and feeds the watchdog, because closing can take long.
+        A third signal ends the wait, and calls the closers again with 0 s.
         """
         within, hurried = (0.0 if self._killing else max(0.0, within)), self._killing
         closing = [threading.Thread(target=close, args=(within,), daemon=True) for close in closers]
@@ -247,7 +247,7 @@ class Service:
     # --- signals and evidence --------------------------------------------------------------------------------------
 
     def _hear(self, patience: float | None = None) -> None:
-        """Wait for a signal, or until the next look is due: after 1 s, or 0.02 s while the process stops."""
+        """Wait for a signal and handle it; wait at most `patience`, by default 1 s, or 0.02 s while the process stops."""
         if patience is None:
             patience = _LOOK_EVERY if self._budget is None else _LOOK_SOON
         try:
@@ -255,7 +255,7 @@ class Service:
         except queue.Empty:
             return
         if number == signal.SIGUSR1:
-            self._quieted = False  # an operator asked for it: the recovery of a part does not end it
+            self._quieted = False  # the operator wants this stage: the recovery of a part does not end it
             self.enter(Stage.QUIET, "SIGUSR1")
         elif number == signal.SIGUSR2:
             self.enter(Stage.RUNNING, "SIGUSR2")
@@ -285,7 +285,7 @@ class Service:
             or any(slot.broken for runner in assembly.runners for slot in runner.deps.slots)
         )
         if dead and (self._budget is None or self._budget.left(now) > INTERRUPT_BEFORE_END):
-            # Without that thread, the ends of jobs are not processed, or leases not renewed: draining, perhaps for hours, cannot help.
+            # Without that thread, the runner misses the ends of jobs, or leases expire, so a long draining stage is useless.
             self._code = EX_SOFTWARE
             self._budget = Budget(now, min(self._options.stop_within, INTERRUPT_BEFORE_END))
             self.enter(Stage.INTERRUPTING, "a thread of the worker process has died")

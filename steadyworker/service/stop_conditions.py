@@ -15,9 +15,9 @@ _SETUP_FAILURES = 3
 
 class StopConditions:
     """
-    Checks again and again whether the process has a reason to end.
+    The checks for a reason to end the process; the main thread repeats them.
 
-    It remembers since when the process is idle, and since when the broker is unreachable.
+    They remember since when the process is idle, and since when the broker is unreachable.
     """
 
     def __init__(self, options: Options, now: float) -> None:
@@ -26,7 +26,7 @@ class StopConditions:
         self._away_since: float | None = None
 
     def to_stop(self, runners: Sequence[Runner], now: float) -> list[tuple[str, int]]:
-        """Return each reason to end with its exit code, the gravest first; `now` is monotonic."""
+        """Return each reason to end with its exit code, the most serious reason first; `now` is monotonic."""
         options, found = self._options, _broken(runners)
         if options.max_rss is not None and (resident := rss(os.getpid())) > options.max_rss:
             found.append((f"--max-rss: the process uses {resident} bytes, the limit is {options.max_rss}", EX_TEMPFAIL))
@@ -44,14 +44,14 @@ class StopConditions:
         return found
 
     def gives_up(self, now: float, *, away: bool) -> bool:
-        """Return whether the broker has been away for longer than --give-up-after."""
+        """Return whether the broker has been unreachable for longer than --give-up-after."""
         self._away_since = (now if self._away_since is None else self._away_since) if away else None
         patience = self._options.give_up_after
         return patience is not None and self._away_since is not None and now - self._away_since > patience
 
 
 def _broken(runners: Sequence[Runner]) -> list[tuple[str, int]]:
-    """Return the reasons that no waiting can heal."""
+    """Return the reasons that do not go away with time."""
     found: list[tuple[str, int]] = []
     for runner in runners:
         if runner.final is not None:

@@ -1,13 +1,13 @@
 """
-Finds the stuck parts of a worker process, from evidence: the time of each part's last turn.
+Finds the stuck parts of a worker process by the time of each part's last turn.
 
-Nothing here sleeps or has its own thread.
+The watchdog neither sleeps nor has a thread of its own.
 The main thread calls `stuck()` again and again, and acts on the result (`/livez`, `/readyz`, systemd's WATCHDOG=1).
-A busy worker is alive, because its parts turn while the child computes.
+A busy worker process is not stuck, because its threads turn while a child computes.
 While the broker is down, all parts still turn.
 
 A late call of `stuck` means that the whole process stood still (SIGSTOP, a suspended machine, no CPU).
-Older evidence then proves nothing about a single part, so that each part gets its full limit again from that moment.
+Then an old turn proves nothing about a single part, so each part gets its full limit again from that moment.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ class Part:
     A part of the process that must keep turning.
 
     Attributes:
-        name: Its name in the log and in the probes.
-        last: Returns the monotonic time of its last turn, or None while it has no reason to turn.
-        limit: Seconds without a turn after which it is stuck.
+        name: The part's name in the log and in the probes.
+        last: A function that returns the monotonic time of the part's last turn, or None while the part need not turn.
+        limit: Seconds without a turn after which the part is stuck.
     """
 
     name: str
@@ -39,9 +39,9 @@ class Part:
 
 class Watchdog:
     """
-    Judges the parts; one thread must call it every `every` seconds.
+    The check of all parts; one thread must call `stuck` every `every` seconds.
 
-    It logs a part once when it gets stuck, and once when it turns again.
+    The watchdog logs a part once when the part gets stuck, and once when the part turns again.
     """
 
     def __init__(self, clock: Clock, parts: Sequence[Part], every: float = 1.0) -> None:
@@ -53,7 +53,7 @@ class Watchdog:
         self._stuck: frozenset[str] = frozenset()
 
     def stuck(self) -> tuple[str, ...]:
-        """Judge every part by its last turn, log changes, and return the names of the parts that are stuck."""
+        """Check the last turn of every part, log changes, and return the names of the stuck parts."""
         now = self._clock.monotonic()
         late = max(0.0, now - self._asked - self._every)
         self._asked = now
