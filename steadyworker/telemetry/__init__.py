@@ -1,1 +1,1 @@
-"""The output for operators: log lines, one line for each event, metrics, and the removal of secrets from text."""
+"""The output for operators: log lines, one line for each event, and metrics."""

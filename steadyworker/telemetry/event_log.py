@@ -1,7 +1,7 @@
 """
 The log line of each event.
 
-`job_settled` is the canonical line, one for each settled message.
+Each settled message has one line `job_settled`: the canonical line of its job.
 The names in `LINES` are as stable as an API.
 """
 
@@ -50,7 +50,7 @@ def log_events() -> Listener:
     """
     Return a listener that writes one line for each event, at the level of its kind.
 
-    A settlement that makes a dead letter has the level ERROR, because an operator has to look at it.
+    A settlement that makes a dead letter has the level ERROR, because an operator must look at it.
     """
     log = logging.getLogger("steadyworker")
     # `at` is left out, because the line has its own time.
@@ -62,7 +62,7 @@ def log_events() -> Listener:
         if isinstance(event, JobSettled) and event.settlement == "dead-letter":
             level = logging.ERROR
         if log.isEnabledFor(level):
-            # This record equals that of a `get_logger` logger, for half the work, which counts: each job has two lines.
+            # A `get_logger` logger makes the same record in twice the time, which matters: each job has two lines.
             said = {field: getattr(event, field) for field in told[kind]}
             (line,), more = ProcessorFormatter.wrap_for_formatter(log, name, {"event": name, **said})
             log.handle(log.makeRecord(log.name, level, "", 0, line, (), None, extra=more["extra"]))
@@ -79,8 +79,8 @@ def fan_out(listeners: Sequence[Listener]) -> Listener:
         for listener in list(active):
             try:
                 listener(event)
-            except Exception:  # whatever a user's listener raises
-                with suppress(ValueError):  # another runner's thread removed it first
+            except Exception:  # a user's listener can raise anything
+                with suppress(ValueError):  # another runner's thread removed the listener first
                     active.remove(listener)
                 log.exception("listener_silenced", listener=repr(listener))
 

@@ -1,15 +1,15 @@
 """
-Logs: one formatter for the lines of SteadyWorker, of users and of libraries, with no secret in any of them.
+Logs: one formatter for the lines of SteadyWorker, users and libraries, which removes secrets from every line.
 
 A line is pretty on a terminal, and JSON elsewhere.
-Its keys are `timestamp` (ISO 8601 UTC, milliseconds), `level`, `event`, `logger`, and then the rest.
-In SteadyWorker's own lines `event` is a stable id in snake_case.
-The lines of a job's events are in `event_log.py`.
+Its keys are `timestamp` (ISO 8601 UTC, milliseconds), `level`, `event` and `logger`, and then all other fields.
+In SteadyWorker's own lines, `event` is a stable id in snake_case.
+`event_log.py` writes the lines of a job's events.
 
-All work happens in the logging handler, which never raises to its caller.
-A line that cannot be formatted or written is replaced by a `log_line_lost` line, or dropped.
-A text of over 64 KiB is written without its middle.
-A logger from `get_logger` needs no `configure`: in a program without it, it is a plain stdlib logger.
+The logging handler formats and writes the lines, and never raises to its caller.
+The handler replaces a line that it cannot format or write by a `log_line_lost` line, or drops the line.
+The formatter leaves out the middle of a text of more than 65,536 characters.
+In a program that does not call `configure`, a logger from `get_logger` works like a plain stdlib logger.
 """
 
 from __future__ import annotations
@@ -52,12 +52,12 @@ def configure(format: LogFormat, level: str, stream: TextIO | None = None) -> No
     """
     Send every logger of this process through SteadyWorker's formatter to `stream` (default: standard error).
 
-    `auto` is pretty on a terminal and JSON elsewhere; NO_COLOR is respected.
-    `level` is a name in any case (`debug info warning error`).
-    A second call replaces the handler of the first, and leaves other handlers alone.
+    `auto` is pretty on a terminal and JSON elsewhere; the variable NO_COLOR switches colours off.
+    `level` is `debug`, `info`, `warning` or `error`, in upper or lower case.
+    A second call replaces the handler of the first call, and keeps all other handlers.
     """
     target = sys.stderr if stream is None else stream
-    terminal = not getattr(target, "closed", True) and target.isatty()  # standard error may be closed, or None
+    terminal = not getattr(target, "closed", True) and target.isatty()  # standard error can be closed, or None
     pretty = format == "pretty" or (format == "auto" and terminal)
     handler = _Handler(target)
     handler.setFormatter(_formatter(colors=terminal and not os.environ.get("NO_COLOR")) if pretty else _formatter())
@@ -74,7 +74,7 @@ def get_logger(name: str) -> BoundLogger:
     """
     Return a structlog logger over the stdlib logger of that name: `log.info("event_id", key=value)`.
 
-    A line that cannot be written raises nothing.
+    A logging call raises nothing if its line cannot be written.
     """
     logger: BoundLogger = structlog.wrap_logger(
         logging.getLogger(name),
@@ -87,7 +87,7 @@ def get_logger(name: str) -> BoundLogger:
 
 
 class _Handler(logging.StreamHandler[TextIO]):
-    """A handler that writes lines; a line that cannot be written neither fails nor floods the program."""
+    """A handler that writes lines; if a line cannot be written, the handler raises nothing, and prints no traceback."""
 
     def emit(self, record: logging.LogRecord) -> None:
         """Write the record as StreamHandler does, but raise nothing, not even RecursionError."""
@@ -96,7 +96,7 @@ class _Handler(logging.StreamHandler[TextIO]):
             self.flush()
         except RecursionError:
             pass
-        except Exception:  # noqa: BLE001 - whatever a record's text, or the stream, raises
+        except Exception:  # noqa: BLE001 - a record's text or the stream can raise anything
             self.handleError(record)
 
     def handleError(self, record: logging.LogRecord) -> None:  # noqa: N802 - stdlib's name
@@ -131,7 +131,7 @@ class _JsonFormatter(ProcessorFormatter):
 
 
 def _formatter(*, colors: bool | None = None) -> ProcessorFormatter:
-    """Return the JSON formatter if `colors` is None, else the pretty one."""
+    """Return the JSON formatter if `colors` is None, else the pretty formatter."""
     chain: list[structlog.typing.Processor] = [
         merge_contextvars,
         structlog.stdlib.PositionalArgumentsFormatter(),
@@ -159,7 +159,7 @@ def _head(_logger: Any, _method: str, line: MutableMapping[str, Any]) -> Mutable
 
 
 def _headed(record: logging.LogRecord, line: MutableMapping[str, Any]) -> MutableMapping[str, Any]:
-    """Return the line with its four fixed keys first; the time is the record's own."""
+    """Return the line with its four fixed keys first; the timestamp is the record's time."""
     head = {
         "timestamp": f"{_second(int(record.created))}.{int(record.created % 1 * 1000):03d}Z",
         "level": record.levelname.lower(),
@@ -206,16 +206,17 @@ def _plain(value: Any, name: str, depth: int) -> Any:
         return [_plain(inner, name, depth - 1) for inner in value]
     try:
         text = repr(value) if isinstance(value, BaseException) else str(value)
-    except Exception as error:  # noqa: BLE001 - whatever a user's `__str__` raises
+    except Exception as error:  # noqa: BLE001 - a user's `__str__` can raise anything
         text = f"<{type(value).__name__} that cannot be shown: {type(error).__name__}>"
     return _plain(text, name, depth)
 
 
 def _shortened(text: str) -> str:
     """
-    Return a text of over 64 KiB without its middle: no log collector takes it whole, and its end names the error.
+    Return the text; leave out the middle of a text of more than 65,536 characters, because log collectors refuse it.
 
-    It is cut between words, so that no half of a password stays behind.
+    The end is kept, because it often names the error.
+    The text is cut between words, so that no half of a password remains.
     """
     if len(text) <= 2 * _HALF:
         return text
@@ -225,7 +226,7 @@ def _shortened(text: str) -> str:
 
 
 def _json(line: Mapping[str, Any], **_options: Any) -> str:
-    """Return the line as JSON; structlog's options are for `json.dumps`, and plain values do not need them."""
+    """Return the line as JSON; structlog's options are for `json.dumps`, and are not needed for plain values."""
     return msgspec.json.encode(line).decode()
 
 

@@ -2,8 +2,8 @@
 Counters for Prometheus, served at `/metrics` beside the probes if prometheus-client is installed (extra `metrics`).
 
 The counter is a listener like any other: it receives events and changes nothing.
-Keys and fences are not labels, because each value would be a time series of its own.
-Instead, each counted delivery has the fence of its job's run as *exemplar*, which the OpenMetrics format carries.
+Keys and fences are not labels, because each value would create a time series.
+Instead, each count has the fence of the job's run as *exemplar*, which is in the page in the OpenMetrics format.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ Page = Callable[[str], tuple[str, bytes]]
 
 
 class Metrics(Protocol):
-    """A listener with a page that can be read."""
+    """A listener that counts events, and returns its counters as a page."""
 
     def __call__(self, event: Event) -> None:
         """Count one event."""
