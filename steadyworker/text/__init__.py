@@ -1,1 +1,1 @@
-"""Text from outside: made safe where it comes in, and free of secrets."""
+"""Text from outside: conversion to valid Unicode, and removal of secrets."""

@@ -1,7 +1,7 @@
 r"""
-Text from outside (a handler, a library, a sender), made safe where it comes in.
+Converts text from outside (a handler, a library, a sender) to safe text as soon as it comes in.
 
-`plain_text` is the one function for reasons and notes: what it returns can be stored, published, logged and shown.
+`plain_text` converts reasons and notes: its result can be stored, published, logged and shown.
 A lone surrogate (`\udce9`, from `os.fsdecode` of bytes that are not UTF-8) cannot be written as UTF-8.
 PostgreSQL refuses NUL in a text.
 """
@@ -11,10 +11,10 @@ from __future__ import annotations
 from steadyworker.text.redaction import redact
 
 LONGEST = 2000
-"""The most characters of a reason; longer text is cut."""
+"""The maximum length of a reason, in characters; `plain_text` cuts a longer text."""
 
 _SEARCHED = 64 << 10
-"""The characters that are searched for secrets: far more than are kept, so that no cut leaves half a secret behind."""
+"""The number of characters that are searched for secrets: far more than are kept, so that no cut leaves half a secret."""
 
 _UNPRINTABLE = "(cannot be printed)"
 
@@ -46,7 +46,7 @@ def as_unicode(text: str) -> str:
 
 
 def surrogate_in(text: str) -> int | None:
-    """Return the place of the first lone surrogate, or None in valid Unicode."""
+    """Return the position of the first lone surrogate, or None if the text is valid Unicode."""
     try:
         text.encode()
     except UnicodeEncodeError as error:
@@ -55,8 +55,8 @@ def surrogate_in(text: str) -> int | None:
 
 
 def _printed(value: object) -> str:
-    """Return the beginning of the value's text as a plain `str`: that of a subclass may do anything."""
+    """Return the beginning of the value's text as a plain `str`, because a subclass of `str` can run a user's code."""
     try:
         return str.__getitem__(str(value), slice(_SEARCHED))
-    except Exception:  # noqa: BLE001 - whatever a user's `__str__` raises
+    except Exception:  # noqa: BLE001 - a user's `__str__` can raise anything
         return _UNPRINTABLE

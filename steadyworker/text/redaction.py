@@ -1,8 +1,8 @@
 """
 The removal of secrets from text: URL passwords, `password=…`, STOMP frames, Authorization.
 
-It uses patterns and no URL parser, because a password may contain `/` or `@`, and a list of URLs is not a URL.
-In doubt it removes too much: only the user's name remains of the text between `://` and the last `@`.
+It uses patterns and no URL parser, because a password can contain `/` or `@`, and a list of URLs is not a URL.
+In doubt it removes too much: of the text between `://` and the last `@`, only the user's name remains.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ REDACTED = "***"
 
 # Every repetition below is bounded, so that the search takes linear time, even in a long line that an attacker wrote.
 _WORD = re.compile(r"\S+")
-# The start of a list's next URL within a word; every other comma or quote may belong to a password.
+# The start of a list's next URL within a word; every other comma or quote can belong to a password.
 _NEXT_URL = re.compile(r"""(?=[,;"'()]{1,3}[a-z][a-z0-9+.-]{0,30}://)""", re.IGNORECASE)
 _NAMES = r"(?:passw(?:or)?d|passphrase|passcode|secret(?:[_-]?key)?|access[_-]?key|api[_-]?key|credentials?|token)"
 _PAIR = re.compile(
@@ -22,7 +22,7 @@ _PAIR = re.compile(
     """,
     re.IGNORECASE | re.VERBOSE,
 )
-# The header lines of a frame, as sent or as a client's debug log shows them (`\n` escaped, quoted).
+# The header lines of a STOMP frame, as they are sent or as a client's debug log shows them (`\n` escaped, quoted).
 _FRAME = re.compile(r"((?:^|\\n|[\"'])(?:login|passcode):)(?:(?!\\[nr])[^\n\"'])+", re.IGNORECASE | re.MULTILINE)
 _AUTHORIZATION = re.compile(
     r"""(authorization \\{0,9}["']? \s{0,9} [=:] \s{0,9} (?:b(?=["']))? \\{0,9}["']?)  # name, and = or :
@@ -31,12 +31,12 @@ _AUTHORIZATION = re.compile(
     re.IGNORECASE | re.VERBOSE,
 )
 _BEARER = re.compile(r"\b(bearer\s{1,9})[\w.~+/-]{8,}=*", re.IGNORECASE)
-# What an error says of a field of this name: `$.password: expected str, got int`.
+# The path of a field in an error message such as `$.password: expected str, got int`, which contains no secret.
 _PLACE = re.compile(r"\$(?:\.[\w-]{1,60}|\[\d{1,9}\]){0,9}\.\w{0,60}$")
 _LONGEST_PLACE = 700
 _SAID_OF_PLACES = frozenset({"duplicate", "expected", "field", "input", "missing", "unknown"})
 _SECRET_NAME = re.compile(rf"{_NAMES}$|authorization$|cookie$", re.IGNORECASE)
-# Each pattern finds something only in a text with one of these; most log texts have none, and need no search.
+# Each pattern matches only a text that contains one of these hints; most log texts contain none, and need no search.
 _HINTS = (
     *("://", "passw", "passphrase", "passcode", "login:", "secret", "credential", "token", "authorization", "bearer"),
     *("apikey", "api_key", "api-key", "accesskey", "access_key", "access-key", "cookie"),
@@ -57,9 +57,9 @@ def redact(text: str) -> str:
 
 def may_hold_secret(text: str) -> bool:
     """
-    Return False only if the text has nothing for `redact` to replace, and no secret's name.
+    Return True if the text can contain a secret, or the name of one.
 
-    The result is False for most lines.
+    The result is False for most log lines; then `redact` would replace nothing.
     """
     lowered = text.lower()
     for hint in _HINTS:  # noqa: SIM110 - `any` of a generator takes twice as long, and every line passes here
@@ -69,7 +69,7 @@ def may_hold_secret(text: str) -> bool:
 
 
 def is_secret_name(name: str) -> bool:
-    """Return whether every value of this name is a secret."""
+    """Return whether a value with this name is always a secret."""
     return _SECRET_NAME.search(name) is not None
 
 
@@ -90,7 +90,7 @@ def _redacted_word(match: re.Match[str]) -> str:
 
 
 def _redacted_pair(match: re.Match[str]) -> str:
-    """Return the pair without its value; an error that names a place in a payload has no value."""
+    """Return the pair without its value; return the pair unchanged if it is an error about a payload's field."""
     quote = match[2] or ""
     value = match[0].removeprefix(match[1])
     if value in _SAID_OF_PLACES and _PLACE.search(match.string, max(0, match.start() - _LONGEST_PLACE), match.start()):
