@@ -1,1 +1,1 @@
-"""Facts from the operating system: memory of processes (`procfs`), this host (`host`), systemd's notify socket (`systemd`)."""
+"""The operating system: processes and their memory (`procfs`), this host (`host`), messages to systemd (`systemd`), files."""

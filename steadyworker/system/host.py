@@ -43,7 +43,7 @@ class Host:
     Attributes:
         platform: The value of `sys.platform`.
         memory_limit: Bytes that the cgroup allows, or None.
-        kills_group: True if the kernel kills the whole cgroup when one of its processes is out of memory.
+        kills_group: True if the kernel kills the whole cgroup when the cgroup runs out of memory.
         unit: The systemd unit, or None.
         notified: True if the service manager listens to this process, so that a stop can ask for more time.
         command_line: The process's arguments, which every user of this machine can read in the process list.
@@ -58,7 +58,7 @@ class Host:
 
 
 def look(environ: Mapping[str, str], command_line: Sequence[str]) -> Host:
-    """Read the facts; this may call systemctl, and waits at most two seconds for it."""
+    """Return the facts; under systemd it calls systemctl, and waits at most 2 s for it."""
     return Host(
         platform=sys.platform,
         memory_limit=cgroup_limit(),

@@ -1,4 +1,4 @@
-"""The end of a process in spite of threads that a user's code has left behind: Python would wait for them without a word."""
+"""The exit of a process while threads of a user's code still run: Python would wait for them without a message."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from contextlib import suppress
 from typing import NoReturn
 
 _GRACE = 1.0
-"""Seconds that threads get to end by themselves, as those of an idle pool do."""
+"""Seconds that threads get to end by themselves; the threads of an idle pool end at once."""
 
 
 def leave(code: int) -> NoReturn:
     """
-    Exit with this code, as `sys.exit` does, but do not wait for threads that take longer than 1 s: the log names them.
+    Exit with this code as `sys.exit` does, but wait at most 1 s for other threads; call it in the main thread.
 
-    Call it in the main thread.
+    The log names the threads that still run then.
     """
     threading.Thread(target=_leave_late, args=(code,), name="steadyworker-leaving", daemon=True).start()
     sys.exit(code)
@@ -27,7 +27,7 @@ def leave(code: int) -> NoReturn:
 
 def awaited_threads() -> list[threading.Thread]:
     """Return the threads that Python waits for at the end of this process, without the main thread."""
-    # A pool that a daemon thread has made has daemon threads; the pools' module waits for them all the same.
+    # A pool that a daemon thread has created has daemon threads, but `concurrent.futures` waits for these too.
     pools = getattr(sys.modules.get("concurrent.futures.thread"), "_threads_queues", {})
     return [
         each

@@ -13,7 +13,7 @@ _NETWORK = re.compile(
 
 
 def mounted() -> str:
-    """Return the text of /proc/self/mountinfo; empty where there is none (macOS)."""
+    """Return the text of /proc/self/mountinfo, or an empty text if that file does not exist (macOS)."""
     return _MOUNTS.read_text(encoding="utf-8", errors="surrogateescape") if _MOUNTS.exists() else ""
 
 

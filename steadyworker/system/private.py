@@ -1,4 +1,4 @@
-"""Files and folders for one user alone: a user who can write to the state can forge the record of every job."""
+"""Files and folders for one user only, because a user who can write to the ledger can forge the record of every job."""
 
 from __future__ import annotations
 
@@ -9,27 +9,27 @@ from pathlib import Path
 from steadyworker.errors import Finding
 
 FOLDER, FILE = 0o700, 0o600
-"""The rights of what is created; the umask can only take away from them."""
+"""The permissions of a new folder and of a new file; the umask can only remove permissions."""
 
 
 def make_private_folder(path: Path) -> None:
     """
-    Create a folder and its missing parents with the rights 700; a folder that exists keeps its rights.
+    Create a folder and its missing parents with the permissions 700; a folder that exists keeps its permissions.
 
-    Raises OSError.
+    Raises OSError if the folder cannot be created.
     """
     missing = [folder for folder in (path, *path.parents) if not folder.exists()]
     for folder in reversed(missing):
         folder.mkdir(mode=FOLDER, exist_ok=True)
-    path.mkdir(mode=FOLDER, exist_ok=True)  # raises if it is not a folder
+    path.mkdir(mode=FOLDER, exist_ok=True)  # raises if the path is not a folder
 
 
 def make_private_file(path: Path) -> None:
     """
-    Create an empty file with the rights 600 if there is none; a file that exists keeps its rights.
+    Create an empty file with the permissions 600; a file that exists keeps its content and its permissions.
 
-    SQLite gives its `-wal` and `-shm` files the rights of the database.
-    Raises OSError.
+    SQLite gives its `-wal` and `-shm` files the permissions of the database.
+    Raises OSError if the file cannot be created.
     """
     try:
         os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, FILE))
@@ -39,9 +39,9 @@ def make_private_file(path: Path) -> None:
 
 def access_findings(what: str, path: Path) -> list[Finding]:
     """
-    Return a warning for a file that other users can read, or whose folder they can write to.
+    Return warnings if other users can access the file, or can write to its folder.
 
-    The rights are not changed here: an operator may have given them to a group on purpose.
+    This function changes no permissions, because an operator can have given them to a group on purpose.
     """
     found = []
     if (rights := _rights(path)) & 0o077:
@@ -69,4 +69,4 @@ def _rights(path: Path) -> int:
     try:
         return stat.S_IMODE(path.stat().st_mode)
     except OSError:
-        return 0  # what cannot be seen is another finding's subject
+        return 0  # another finding reports a path that cannot be read

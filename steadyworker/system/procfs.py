@@ -1,8 +1,9 @@
 """
-Memory and processes as the kernel reports them: the limit for this process, the use of a process tree, the end of sessions.
+Memory and processes: this process's memory limit, the memory of a process tree, and the end of sessions.
 
-All of it comes from `/proc` and the cgroup file system of Linux.
-On other systems the results are None and 0, no memory limit is enforced, and of a session only its leader's process group ends.
+The functions read `/proc` and the cgroup file system of Linux.
+On other systems their results are None and 0, and SteadyWorker enforces no memory limit.
+There, a kill of a session reaches only the process group of the session's leader.
 """
 
 from __future__ import annotations
@@ -21,9 +22,8 @@ _KILLS, _PAUSE = 500, 0.01
 
 def cgroup_limit(proc: Path = Path("/proc/self/cgroup"), root: Path = Path("/sys/fs/cgroup")) -> int | None:
     """
-    Return the smallest memory limit in bytes of the cgroups that this process is in, or None without a limit.
+    Return the smallest memory limit, in bytes, of this process's cgroups and their ancestors, or None without a limit.
 
-    A limit of any ancestor counts.
     Inside a container, the container's own cgroup is the mounted root.
     """
     limits = []
@@ -39,7 +39,7 @@ def cgroup_limit(proc: Path = Path("/proc/self/cgroup"), root: Path = Path("/sys
             own = base / path.lstrip("/")
             for folder in (own, *own.parents):
                 if folder.is_relative_to(base):
-                    with suppress(OSError, ValueError):  # "max" is not a number: no limit here
+                    with suppress(OSError, ValueError):  # "max" is not a number: this cgroup has no limit
                         limits.append(int((folder / name).read_text(encoding="ascii")))
     return min((limit for limit in limits if limit < _UNLIMITED), default=None)
 
@@ -53,7 +53,7 @@ def rss(pid: int) -> int:
 
 def tree_rss(pid: int) -> int:
     """
-    Return the resident bytes of this process and all its descendants; a page that two of them share counts twice.
+    Return the resident bytes of this process and all its descendants; a page that two processes share counts twice.
 
     It reads a few files for each process of the tree, and none for the other processes of the machine.
     """
@@ -68,9 +68,9 @@ def tree_rss(pid: int) -> int:
 
 def kill_sessions(leaders: Collection[int]) -> bool:
     """
-    Send SIGKILL once to every process of these sessions, whatever process groups they made; return whether one of them lived.
+    Send SIGKILL once to every process of these sessions, in all process groups; return whether any process was alive.
 
-    A leader must not have been reaped, because its number could be another process's by then.
+    Call it before the leaders are reaped, because the kernel can give the process id of a reaped leader to a new process.
     It reads one file for each process of the machine.
     """
     for leader in leaders:
@@ -86,7 +86,7 @@ def kill_sessions(leaders: Collection[int]) -> bool:
 
 
 def end_sessions(leaders: Collection[int]) -> None:
-    """Send SIGKILL to every process of these sessions until none lives, for at most about 5 s: one may hang in the kernel."""
+    """Send SIGKILL to every process of these sessions until none is alive, for about 5 s at most: a process can hang."""
     for _ in range(_KILLS):
         if not kill_sessions(leaders):
             return
@@ -94,7 +94,7 @@ def end_sessions(leaders: Collection[int]) -> None:
 
 
 def end_own_session() -> NoReturn:
-    """Send SIGKILL to every process of this process's session, and to itself last; it must lead that session."""
+    """Send SIGKILL to every process of this process's session, and to this process last; it must lead the session."""
     own = os.getpid()
     others = [process.pid for process in _processes() if process.session == own != process.pid]
     for pid in others:
@@ -106,10 +106,10 @@ def end_own_session() -> NoReturn:
 
 def reap_adopted() -> None:
     """
-    Reap the dead processes that this process has not started, but inherited: as PID 1 of a container, or as a subreaper.
+    Reap dead processes that the kernel has made children of this process, which is a container's PID 1 or a subreaper.
 
-    Such a process is in another session than this one, and does not lead it.
-    A process that was started here is in this session or leads its own: its status is left for whatever waits for it.
+    This function reaps a child only if the child is in another session and does not lead that session.
+    A child that this process has started is in this session or leads its own, so its status is left for its starter.
     """
     own = os.getpid(), os.getsid(0)
     for pid in _children(own[0]):
@@ -120,7 +120,7 @@ def reap_adopted() -> None:
 
 
 def started_at(pid: int) -> int | None:
-    """Return when this process was started, in clock ticks since the boot; None if it has ended, or without `/proc`."""
+    """Return the start time of this process in clock ticks since the boot; None if it has ended, or without `/proc`."""
     found = _process(Path("/proc", str(pid)))
     return None if found is None else found.started_at
 
@@ -144,14 +144,14 @@ class _Process(NamedTuple):
     started_at: int
 
     def lives(self) -> bool:
-        """Return False for a zombie; with threads left it lives, because they may still have files open."""
+        """Return whether the process is alive; a zombie with threads left is, because the threads can have files open."""
         return self.state != b"Z" or len(list(Path("/proc", str(self.pid), "task").iterdir())) > 1
 
 
 def _processes() -> Iterator[_Process]:
     try:
         entries = [entry for entry in Path("/proc").iterdir() if entry.name.isdecimal()]
-    except OSError:  # macOS has no /proc: the signal to the process group has to do
+    except OSError:  # macOS has no /proc: only the process group gets the signal
         return
     for entry in entries:
         if (found := _process(entry)) is not None:
@@ -160,7 +160,7 @@ def _processes() -> Iterator[_Process]:
 
 def _process(entry: Path) -> _Process | None:
     with suppress(OSError, IndexError, ValueError):
-        # The command's name, in parentheses, may contain any character: the fields begin after the last `)`.
+        # The command's name, in parentheses, can contain any character: the fields begin after the last `)`.
         fields = (entry / "stat").read_bytes().rpartition(b")")[2].split()
         return _Process(int(entry.name), fields[0], int(fields[1]), int(fields[3]), int(fields[19]))
     return None

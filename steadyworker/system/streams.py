@@ -1,4 +1,4 @@
-"""Standard input, output and error of this process, when its parent has closed them (`2>&-`)."""
+"""Opens the standard streams of this process that its parent has closed (`2>&-`)."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ def open_standard_streams() -> None:
     """
     Open the null device in place of each standard stream that is closed.
 
-    Else the next file or socket gets its number, and what children and libraries read and write there.
+    Otherwise the next file or socket would get the stream's number, and libraries and children would write into it.
     """
     for number, name in enumerate(("stdin", "stdout", "stderr")):
         try:

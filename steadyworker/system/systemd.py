@@ -1,8 +1,9 @@
 """
 Messages to systemd: the notify protocol of sd_notify(3), over a datagram socket.
 
-Nothing here raises or waits, because a service manager that does not listen must not stop a job.
-The caller passes the environment. The children of slots must not use NOTIFY_SOCKET.
+The methods neither raise nor wait, because a service manager that does not listen must not stop a job.
+The caller passes the environment.
+The children of slots must not use NOTIFY_SOCKET.
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ class Notifier:
         return self._watchdog_every
 
     def ready(self) -> None:
-        """Report that the process runs, without waiting for the broker, so that a unit starts even while the broker is down."""
+        """Report that the process runs; it does so before it reaches the broker, so that a unit starts without a broker."""
         self._send("READY=1")
 
     def status(self, text: str) -> None:
@@ -50,11 +51,11 @@ class Notifier:
         self._send("WATCHDOG=1")
 
     def stopping(self) -> None:
-        """Report that the process stops, and will not work again."""
+        """Report that the process has begun to stop."""
         self._send("STOPPING=1")
 
     def extend_timeout(self, seconds: float) -> None:
-        """Ask systemd to let the present start or stop take this many more seconds; call again before they are over."""
+        """Ask systemd to allow this many more seconds for the start or stop; call it again before they have passed."""
         self._send(f"EXTEND_TIMEOUT_USEC={max(1, round(seconds * _MICROSECONDS))}")
 
     def _send(self, message: str) -> None:
@@ -76,7 +77,7 @@ def _address(path: str) -> str | None:
 
 
 def _watchdog_every(environ: Mapping[str, str]) -> float | None:
-    """Return half of the watchdog's time in seconds, or None if systemd does not watch this process."""
+    """Return half of systemd's watchdog time, in seconds, or None if systemd does not watch this process."""
     if environ.get("WATCHDOG_PID", str(os.getpid())) != str(os.getpid()):
         return None
     with suppress(ValueError):
