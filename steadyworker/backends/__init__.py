@@ -1,5 +1,5 @@
 """
-The brokers and ledgers that URLs name: this package finds and opens them.
+Finds and opens the brokers and ledgers that URLs name.
 
 | file | subject |
 |---|---|

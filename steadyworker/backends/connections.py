@@ -24,9 +24,9 @@ _CLOSE_WITHIN = 5.0
 @dataclass(frozen=True, slots=True)
 class Line:
     """
-    The queue that jobs are sent to, with its payload type.
+    A queue to which jobs are sent, with its payload type.
 
-    `opened_as` is the Worker's spec, or only a queue's name; the queue's adapter is opened with it.
+    `opened_as` is the Worker's spec, or only the queue's name; `adapter` opens the queue's adapter with it.
     """
 
     opened_as: WorkerSpec | str
@@ -56,7 +56,7 @@ def line_of(to: type[Worker[Any, Any]] | str, options: Options) -> Line:
         if problem := QUEUE_NAME.problem(to):
             raise ConfigError(problem)
         return Line(to, to, None, Any)
-    # With the isolation "thread", a sender may define the class even where a child process could not import it.
+    # The isolation "thread" also accepts a class that a child process cannot import, and a sender starts no child process.
     spec = spec_of(to, {**options.workers.get(to.__name__, {}), "isolation": "thread"})
     return Line(spec, spec.queue, spec.key_header, payload_type(to))
 
@@ -66,7 +66,7 @@ class Connections:
     The connections of one process, each opened at its first use; thread-safe.
 
     Raises ConfigError for a URL that names no broker or ledger.
-    Each method may raise BrokerUnavailable or LedgerUnavailable.
+    Each method can raise BrokerUnavailable or LedgerUnavailable.
     """
 
     def __init__(self, options: Options) -> None:
@@ -77,7 +77,7 @@ class Connections:
         self._ledger: Ledger | None = None
 
     def adapter(self, line: Line) -> Adapter:
-        """Return the adapter of this queue, not started."""
+        """Return the adapter of this queue, without starting it."""
         with self._lock:
             if line.queue not in self._adapters:
                 self._adapters[line.queue] = open_adapter_for(line.opened_as, self._options)
@@ -91,7 +91,7 @@ class Connections:
             return self._ledger
 
     def knows(self, line: Line) -> bool:
-        """Return whether a Worker names the queue, or the broker has it, or the ledger has seen it; changes nothing."""
+        """Return whether the queue belongs to a Worker, or the broker or the ledger has it; this changes nothing."""
         with self._lock:
             if not isinstance(line.opened_as, str) or line.queue in self._namespaces:
                 return True
@@ -101,7 +101,7 @@ class Connections:
         """
         Return the namespace of this queue's jobs; the first call asks the broker for its identity.
 
-        Raises UnknownQueue for a name that `knows` does not know, and then leaves no record of it.
+        Raises UnknownQueue if `knows` returns False; then the ledger records nothing.
         """
         with self._lock:
             if line.queue not in self._namespaces:
@@ -127,7 +127,7 @@ class Connections:
         return self.ledger().queues(self._options.namespace or self.adapter(line).identity())
 
     def close(self) -> None:
-        """Close all that is open; safe to call twice."""
+        """Close the adapters and the ledger; a second call does nothing."""
         with self._lock:
             for adapter in self._adapters.values():
                 adapter.stop(_CLOSE_WITHIN)

@@ -28,9 +28,9 @@ def open_ledger(options: Options, clock: Clock | None = None, times: Times | Non
     """
     Open the ledger that `--ledger` names.
 
-    It is `sqlite:PATH`, `sqlite:PATH?synchronous=full`, `postgresql://…`, or `memory:` for tests.
+    The URL is `sqlite:PATH`, `sqlite:PATH?synchronous=full`, `postgresql://…`, or `memory:` for tests.
 
-    Raises ConfigError if the URL names no ledger, if its place cannot hold a ledger, or if an extra is not installed.
+    Raises ConfigError if the URL names no ledger, if its path is unfit for a ledger, or if an extra is not installed.
     """
     clock, times = clock or SystemClock(), times or Times()
     scheme, _, rest = options.ledger.partition(":")
@@ -72,7 +72,7 @@ def sqlite_path(place: str) -> Path:
 
 
 def owners_directory(options: Options) -> Path:
-    """Return the folder of the owner locks: beside a ledger that is a file, else in the state directory."""
+    """Return the folder of the owner locks: beside the file of a SQLite ledger, else in the state directory."""
     scheme, _, rest = options.ledger.partition(":")
     if scheme != "sqlite":
         return options.state_dir / "owners"
@@ -81,7 +81,7 @@ def owners_directory(options: Options) -> Path:
 
 
 def open_adapter_for(spec: WorkerSpec | str, options: Options) -> Adapter:
-    """Open the adapter that `--broker` names, for a Worker or for a queue by its name."""
+    """Open the adapter that `--broker` names, for a Worker's spec or for the name of a queue."""
     wanted = QueueSpec(spec, f"{spec}.dead") if isinstance(spec, str) else spec.queue_spec
     settings = Settings(
         topology=options.topology,
@@ -94,9 +94,9 @@ def open_adapter_for(spec: WorkerSpec | str, options: Options) -> Adapter:
 
 def namespace_of(adapter: Adapter, options: Options, ledger: Ledger, queue_name: str) -> str:
     """
-    Return the namespace of a queue's jobs: the one that was set, or the broker's identity.
+    Return the namespace of a queue's jobs: the option `namespace` if it is set, else the broker's identity.
 
-    The ledger binds namespace and queue to the first broker that they are used with.
+    The ledger binds namespace and queue to the first broker that uses them.
     Raises ConfigError if they are bound to another broker, and BrokerUnavailable if the broker does not respond.
     """
     identity = adapter.identity()

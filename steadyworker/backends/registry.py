@@ -37,7 +37,7 @@ def adapters() -> dict[str, EntryPoint]:
 
 def open_adapter(url: str, spec: QueueSpec, settings: Settings) -> Adapter:
     """
-    Open the adapter that the URL's scheme names, for one queue; does not connect.
+    Open the adapter that the URL's scheme names, for one queue, without connecting it.
 
     Raises:
         ConfigError: The URL has no scheme, no adapter has this scheme, the adapter is broken, or it refuses the URL.
