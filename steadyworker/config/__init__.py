@@ -1,8 +1,8 @@
 """
-Settings: the table of options (`options`), and the rule for which value of an option applies (`resolve`).
+Settings: the table of options (`options`), and the rule that selects the value of each option (`resolve`).
 
-`load` returns all settings, checked, as one frozen `Options`.
-Names are imported when they are first used: `steadyworker run` starts its first child before it reads a file.
+`load` checks all settings, and returns them as one frozen `Options`.
+Names are imported when they are first used, because `steadyworker run` starts its first child before it needs settings.
 """
 
 from __future__ import annotations

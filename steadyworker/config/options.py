@@ -1,7 +1,7 @@
 """
 The table of settings: the name of each, the values that it accepts, and its default.
 
-It is the one source for the command line's flags, the environment, the configuration file, `check` and the help texts.
+The command line's flags, the environment, the configuration file, `check` and the help texts all use this table.
 """
 
 from __future__ import annotations
@@ -85,7 +85,7 @@ def _delay_levels(value: Any) -> tuple[float, ...]:
 
 
 def _pairs(value: Any) -> dict[str, str]:
-    """Return the pairs of a file's table, or of a text `name=value,name=value`."""
+    """Return the pairs in a configuration file's table, or in a text `name=value,name=value`."""
     if isinstance(value, str):
         pairs = [pair.partition("=") for pair in value.split(",") if pair.strip()]
         if not all(equals for _, equals, _ in pairs):
@@ -144,7 +144,7 @@ OPTIONS: tuple[Option, ...] = (
         "ledger",
         _URL,
         None,
-        "The ledger, the record of jobs: sqlite:PATH for one host, postgresql://… for several [default: a file in the state directory].",
+        "The ledger, the record of jobs: sqlite:PATH for one host, postgresql://… for several hosts [default: a file in the state directory].",
     ),
     Option(
         "namespace",
@@ -185,7 +185,7 @@ OPTIONS: tuple[Option, ...] = (
         "on_ledger_loss",
         _choice("stop", "finish"),
         None,
-        "End a run whose lease ends without a renewal, or let it finish [default: stop with a postgresql:// ledger, else finish].",
+        "`stop` ends a run whose lease expires, `finish` lets the run finish [default: stop with a postgresql:// ledger, else finish].",
     ),
     Option(
         "topology",
@@ -197,7 +197,7 @@ OPTIONS: tuple[Option, ...] = (
         "delays",
         _DELAY_LEVELS,
         tuple(map(float, DELAYS)),
-        "Delay levels of retries; a broker without delays of its own gets a retry queue for each level.",
+        "Delay levels of retries; a broker without delayed messages gets a retry queue for each level.",
     ),
     Option("health", _ADDRESS, None, "Serve /livez and /readyz at this address; a bare port is on 127.0.0.1."),
     Option(
@@ -211,7 +211,10 @@ OPTIONS: tuple[Option, ...] = (
         "Spark's master for heavy exports, or a Spark Connect server (sc://host:15002); unless it is local[…], the executors must share the exports' file system.",
     ),
     Option(
-        "spark_conf", _PAIRS, {}, "Spark's own settings, over SteadyWorker's defaults, like spark.driver.memory=2g."
+        "spark_conf",
+        _PAIRS,
+        {},
+        "Settings of Spark, like spark.driver.memory=2g; they replace SteadyWorker's defaults.",
     ),
     Option(
         "spark_stuck_after",
@@ -219,5 +222,7 @@ OPTIONS: tuple[Option, ...] = (
         60.0,
         "Restart a Spark export after this time without progress, or after five times its slowest task, if that is longer.",
     ),
-    Option("concurrency", _COUNT, None, "Number of slots, instead of the Worker's own; for a single target only."),
+    Option(
+        "concurrency", _COUNT, None, "Number of slots, instead of the Worker's `concurrency`; for a single target only."
+    ),
 )

@@ -1,7 +1,7 @@
 """
-The value of each setting: first `--x-y`, then `STEADYWORKER_X_Y`, then `x_y` in `steadyworker.toml`, then the default.
+Finds the value of each setting: `--x-y`, else `STEADYWORKER_X_Y`, else `x_y` in `steadyworker.toml`, else the default.
 
-Each can be given as a file that contains the value: `--x-y-file`, `STEADYWORKER_X_Y_FILE`, `x_y_file` (for secrets).
+For a secret, each setting can name a file with the value: `--x-y-file`, `STEADYWORKER_X_Y_FILE` or `x_y_file`.
 An empty environment variable counts as not given.
 One ConfigError reports all problems at once.
 """
@@ -41,12 +41,12 @@ _SERVICE_LINK = re.compile(
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Options:
     """
-    All settings of a process, checked; times in seconds, sizes in bytes.
+    All settings of a process, after all checks; times are in seconds, and sizes in bytes.
 
     Attributes:
-        workers: For each Worker's name the attributes that the file's `[workers.NAME]` sets; `spec_of` checks them.
-        origins: For each setting its source: a flag, a variable, the configuration file's path, or `default`.
-        files: For each setting that was given as a file, that file.
+        workers: The attributes that `[workers.NAME]` of the file sets, by the Worker's name; `spec_of` checks them.
+        origins: The source of each setting: a flag, a variable, the configuration file's path, or `default`.
+        files: The path of the file for each setting that was given as a file.
     """
 
     broker: str
@@ -80,7 +80,7 @@ class Options:
 
     @property
     def stops_on_ledger_loss(self) -> bool:
-        """True if a run ends when its lease ends without a renewal: the default where another host may take it over."""
+        """True if a run must end when its lease expires; the default is True if the ledger serves several hosts."""
         return self.on_ledger_loss == "stop" if self.on_ledger_loss is not None else not self.ledger_is_local
 
     def fresh(self, name: Literal["broker", "ledger"]) -> str:
@@ -125,7 +125,7 @@ def load(arguments: Mapping[str, object], environ: Mapping[str, str], cwd: Path,
         raise ConfigError("\n".join(map(str, reading.problems)), reading.problems)
     if values["state_dir"] is None:
         values["state_dir"], reading.origins["state_dir"] = _state_dir(environ)
-    # Children and Spark's processes may have other working directories.
+    # An absolute path, because children and Spark's processes can have other working directories.
     values["state_dir"] = cwd / values["state_dir"]
     for name in ("broker", "ledger"):
         values[name] = values[name] or f"sqlite:{values['state_dir'] / name}.db"
@@ -134,11 +134,11 @@ def load(arguments: Mapping[str, object], environ: Mapping[str, str], cwd: Path,
 
 def handed_on(options: Options, cwd: Path, config: Path | None = None) -> dict[str, str | None]:
     """
-    Return the environment in which a handler's `Client()` gets the settings that this process got as arguments.
+    Return the variables that pass this process's arguments on to a handler's `Client()`.
 
-    None stands for a variable to remove.
-    Settings of the environment and of the file in the working directory are inherited anyway.
-    A setting that was given as a file is handed on as that file, so that its secret is in no environment.
+    A variable with the value None must be removed.
+    A handler's process inherits the settings of the environment, and reads the file in the working directory, anyway.
+    For a setting that was given as a file, a variable names the file, so that no environment contains the secret.
     """
     found: dict[str, str | None] = {}
     if config is not None:
@@ -158,7 +158,7 @@ def handed_on(options: Options, cwd: Path, config: Path | None = None) -> dict[s
 
 @dataclass(frozen=True, slots=True)
 class _Layer:
-    """One source of settings: its values, the spelling of its names, and the base of its relative paths."""
+    """One source of settings: its values, the spelling of its names, and the base folder of its relative paths."""
 
     values: Mapping[str, object]
     spelled: Callable[[str], str]
@@ -177,14 +177,14 @@ class _Reading:
         known = [name for option in OPTIONS for name in (option.name, f"{option.name}_file")]
         for name in layer.values:
             if name not in known:
-                remedy = _near(name, known, layer.spelled) or "remove it; `steadyworker run --help` lists them all."
+                remedy = _near(name, known, layer.spelled) or "remove it; `steadyworker run --help` lists all settings."
                 if layer.spelled is not _flag and isinstance(table := layer.values[name], dict):
                     worker = next((inner for inner, value in table.items() if isinstance(value, dict)), name)
                     remedy = f"did you mean [workers.{worker}]? Settings stand above all tables."
                 self.problems.append(Finding("error", f"There is no setting {layer.spelled(name)}.", remedy))
 
     def value(self, option: Option, layers: Iterable[_Layer]) -> Any:
-        """Return the setting from the first layer that has it; record a problem and return the default instead."""
+        """Return the setting from the first layer that has it; if the value is wrong, record this and return the default."""
         for layer in layers:
             given = [name for name in (option.name, f"{option.name}_file") if name in layer.values]
             if not given:
@@ -212,7 +212,7 @@ class _Reading:
         return option.default
 
     def workers(self, tables: object, path: Path | None) -> dict[str, dict[str, object]]:
-        """Return the tables `[workers.NAME]`, with durations that are texts converted to seconds."""
+        """Return the tables `[workers.NAME]`, and convert a duration that is a text to seconds."""
         found: dict[str, dict[str, object]] = {}
         if not isinstance(tables, dict) or not all(isinstance(table, dict) for table in tables.values()):
             what = f"Expected tables [workers.NAME] in {path}, got {tables!r}."
@@ -258,7 +258,7 @@ def _variables(environ: Mapping[str, str]) -> dict[str, object]:
 
 
 def _file(environ: Mapping[str, str], cwd: Path, config: Path | None) -> Path | None:
-    """Return the configuration file's path, or None if neither an option nor `cwd` has one."""
+    """Return the configuration file's path, or None if no option or variable names a file and `cwd` has none."""
     if named := config or environ.get(_variable("config")):
         return cwd / named
     path = cwd / FILE_NAME
@@ -278,7 +278,7 @@ def _toml(path: Path) -> dict[str, Any]:
 
 
 def _held(path: Path, origin: str) -> str:
-    """Return the content of a file without trailing line ends."""
+    """Return the content of a setting's file, without trailing line ends."""
     try:
         with path.open(encoding="utf-8-sig") as file:
             text = file.read(_VALUE_BYTES)
@@ -293,8 +293,8 @@ def _state_dir(environ: Mapping[str, str]) -> tuple[Path, str]:
     """
     Return the state directory and its source.
 
-    systemd sets a list, of which the first counts.
-    An XDG path that is not absolute is ignored.
+    systemd sets STATE_DIRECTORY to a list of directories; the first directory counts.
+    A value of XDG_STATE_HOME that is not absolute is ignored.
     """
     if given := environ.get("STATE_DIRECTORY", "").split(":")[0]:
         return Path(given), "$STATE_DIRECTORY"
