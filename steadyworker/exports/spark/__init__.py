@@ -1,44 +1,44 @@
 """
-Heavy exports: `SparkExport`, which a job runs, and the Spark host, which runs Spark for it.
+Heavy exports: a job runs `SparkExport`, and the Spark host runs Spark for this export.
 
 ::
 
     job's child                     worker process                  Spark host (own session, own folder)
     ───────────                     ──────────────                  ────────────────────────────────────
     SparkExport.write ── plan ────→ SparkService ── Run ──────────→ Engine: read, query, sort, observe, write parts
-      Join ←── started, progress, part, done ─────────────────────── Tasks: which are complete, and what they wrote
+      Join ←── started, progress, part, done ─────────────────────── Tasks: complete tasks, and their parts
       publish (commit.py)             starts, watches, replaces it    JVM: all of Spark, or the driver of a cluster,
-                                                                      or none: a Spark Connect server
+                                                                      or no JVM with a Spark Connect server
 
 | file | runs in | content |
 |---|---|---|
 | `export.py`, `build.py` | child | `SparkExport`: plan, events, manifest; `Build` |
 | `tables.py`, `jdbc.py` | child | the tables of a query: `Files`, formats, paths; `Jdbc`, tables of databases |
-| `handle.py` | child | names in the ledger meanwhile, by which the next run finds what this one has left |
+| `handle.py` | child | names in the ledger, by which the next run finds Spark jobs that this run has left |
 | `join.py`, `recast.py`, `groups.py` | child | parts to one file: order, SHA-256, rows; Parquet; totals by group |
-| `service.py`, `hosts.py` | worker process | `SparkService`: start, end and replacement of hosts; which job runs on which host |
+| `service.py`, `hosts.py` | worker process | `SparkService`: start, end and replacement of hosts; assignment of jobs to hosts |
 | `process.py` | worker process | one host: its process, its folder, its death |
 | `settings.py`, `java.py`, `drivers.py`, `archive.py` | worker process | Spark's settings, suitable Java and JDBC drivers, the class-data archive |
 | `address.py` | worker process, host | a Spark Connect server's address, and its form without secrets |
 | `host.py` | host | the process: descriptors, its lifeline to the worker process, commands |
-| `backend.py` | host | the interface between `host.py` and its engine, which is one of the next two rows |
+| `backend.py` | host | the interface between `host.py` and its engine (`engine.py` or `connect.py`) |
 | `engine.py`, `tasks.py` | host | Spark's session; starts jobs, watches their tasks, ends them |
 | `pace.py`, `live.py` | host | speed, remaining time and standstill of a job; progress inside tasks |
-| `connect.py`, `server.py`, `kills.py` | host | the same with a session per job on a Spark Connect server; the meaning of its errors |
-| `remote.py` | host | the state of a job on such a server |
+| `connect.py`, `server.py`, `kills.py` | host | jobs on a Spark Connect server, each in its own session; the meaning of the server's errors |
+| `remote.py` | host | the state of a job on a Spark Connect server |
 | `sharing.py` | host | the check that the executors share the folder of the parts |
-| `query.py`, `reading.py`, `exact.py` | host | one query: sources with all their digits, totals, the writer |
+| `query.py`, `reading.py`, `exact.py` | host | one query: exact sources, totals, the writer |
 | `cuts.py`, `lines.py` | host | the query's sort; the text of its values |
-| `databases.py`, `postgres.py`, `sqlite.py` | host | a snapshot of each database; its queries are cancelled with the job |
+| `databases.py`, `postgres.py`, `sqlite.py` | host | a snapshot of each database; a cancel of the job also cancels its queries |
 | `building.py` | host | the user's function that `Build` names |
-| `binding.py` | host | parameters as literals of exactly their types |
+| `binding.py` | host | parameters as SQL literals of exactly their types |
 | `protocol.py`, `params.py` | all | the messages between worker process and host |
 
 Spark has a process of its own for three reasons.
 Rows that Spark passes to Python hold the GIL.
 A JVM that dies leaves its Python process unusable.
 A JVM that runs out of memory in the wrong thread hangs indefinitely.
-Here each of the three costs a fresh host and a resubmission inside the same run.
+With a separate process, each of the three costs only a new host, and a new submission of the job inside the same run.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ _HOMES = {
 
 
 def __getattr__(name: str) -> Any:
-    """Import a name on first use: child, worker process and host each need only their own part."""
+    """Import a name on first use, because child, worker process and host each need only some of the modules."""
     if name not in _HOMES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     return getattr(import_module(f"{__name__}.{_HOMES[name]}"), name)

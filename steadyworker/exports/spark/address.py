@@ -1,4 +1,4 @@
-"""The address of a Spark Connect server, checked, and as it may be shown."""
+"""The address of a Spark Connect server, and its form without secrets."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ _OURS = {"session_id": "each export has a session of its own"}
 @dataclass(frozen=True, slots=True)
 class ConnectAddress:
     """
-    Where a Spark Connect server is.
+    The host and port of a Spark Connect server.
 
-    What follows the `;` (a token, perhaps) is checked and not kept.
+    The options after the `;` can contain a token; they are checked, but not stored here.
     """
 
     host: str
@@ -30,10 +30,10 @@ class ConnectAddress:
     @classmethod
     def of(cls, url: str) -> Self:
         """
-        Check `sc://host[:port][/;name=value;…]`.
+        Parse and check `sc://host[:port][/;name=value;…]`.
 
         Raises:
-            ConfigError: It is none; the message has nothing of what follows the host.
+            ConfigError: The text is not such an address; the message shows no text after the host.
         """
         parts = urlsplit("http" + url.removeprefix("sc"))
         try:
@@ -58,10 +58,10 @@ class ConnectAddress:
 
     def check_client(self) -> None:
         """
-        Look whether this machine has what Spark Connect's client needs.
+        Check that this machine has the packages of Spark Connect's client.
 
         Raises:
-            ConfigError: It has not; says what to install.
+            ConfigError: A package is missing; the message names the extra to install.
         """
         missing = [name for name in _NEEDED if not _installed(name)]
         if missing:
@@ -71,7 +71,7 @@ class ConnectAddress:
             )
 
     def answers(self, within: float) -> bool:
-        """Whether something listens there."""
+        """Return whether a server accepts a connection at this address within so many seconds."""
         try:
             socket.create_connection((self.host, self.port), within).close()
         except OSError:
@@ -82,5 +82,5 @@ class ConnectAddress:
 def _installed(name: str) -> bool:
     try:
         return importlib.util.find_spec(name) is not None
-    except ModuleNotFoundError:  # the package that it would be in
+    except ModuleNotFoundError:  # its parent package is missing
         return False

@@ -1,9 +1,9 @@
 """
-The class-data archive: Spark's classes, parsed once and mapped from then on (cold start 6.8 s → 4.3 s).
+The class-data archive: Spark's classes, parsed once and then mapped into memory (cold start 6.8 s → 4.3 s).
 
-A host that finds none records one, and the JVM writes it when it ends in good order, as it does when it was idle.
-`build_archive` does that at once, for a set-up step.
-The JVM checks the archive against itself and its class path, and starts without it when they differ.
+A host without an archive records one, and its JVM writes the archive at a normal exit, such as after an idle time.
+`build_archive` makes the archive at once, for a set-up step.
+The JVM compares the archive with its own version and class path, and ignores the archive if they differ.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ _DUMP_WITHIN = 180.0
 
 def build_archive(settings: SparkSettings) -> Path:
     """
-    Make the archive that hosts with these settings will use, unless it is there; answers its path.
+    Make the archive for hosts with these settings, unless it exists; return its path.
 
-    Takes some 15 s, and 150 MB of disk.
+    This takes about 15 s, and 150 MB of disk.
 
     Raises:
-        ConfigError: No Java, or no pyspark; a Spark Connect server, which needs none of ours.
-        ExportError: Spark did not start or did not write it; has the end of its log.
+        ConfigError: Java or pyspark is missing, or the master is a Spark Connect server, which does not use the archive.
+        ExportError: Spark did not start, or did not write the archive; the message has the end of the host's log.
     """
     java = settings.java(os.environ)
     path = settings.archive(java)

@@ -1,13 +1,13 @@
 """
-What the host asks of the engine that it runs jobs with.
+The interface of an engine, with which the host runs jobs.
 
 | engine | file | master | where Spark is |
 |---|---|---|---|
 | `Engine` | `engine.py` | `local[…]`, `spark://…`, any other | the driver is the host's own JVM |
 | `ConnectEngine` | `connect.py` | `sc://…` | a Spark Connect server that the user runs; the host has no JVM |
 
-Both are made with what they tell their events to, and with what ends the host when Spark is gone: the host's death is what
-makes `SparkService` begin its jobs again.
+Each engine gets two functions: one for its events, and one that ends the host when Spark is lost.
+After the death of a host, `SparkService` begins the host's jobs again on another host.
 """
 
 from __future__ import annotations
@@ -20,37 +20,37 @@ from steadyworker.exports.spark.protocol import Run
 
 
 class Backend(Protocol):
-    """Runs jobs; `run`, `cancel` and `stop` are called by one thread, `alive` and `outlive` by one each."""
+    """An engine that runs jobs; one thread calls `run`, `cancel` and `stop`, a second `alive`, and a third `outlive`."""
 
     @property
     def versions(self) -> Mapping[str, str]:
-        """Of what runs the jobs."""
+        """The versions of the software that runs the jobs, by name."""
         ...
 
     def warm_up(self, folder: Path) -> None:
-        """Do what makes the first job slow; may write into a folder that is not there yet."""
+        """Do the slow first steps before the first job; `folder`, which does not exist yet, is for its files."""
         ...
 
     def run(self, run: Run) -> None:
-        """Begin a job; returns at once.  Its last event is `done` or `failed`."""
+        """Begin a job, and return at once; the job's last event is `done` or `failed`."""
         ...
 
     def cancel(self, job: str) -> None:
-        """End a job; returns at once, ignored when it has ended."""
+        """End a job, and return at once; do nothing if the job has ended."""
         ...
 
     def alive(self) -> bool:
-        """Whether Spark answers; waits for as long as it hangs."""
+        """Return whether Spark responds; while Spark hangs, this call waits."""
         ...
 
     def outlive(self) -> None:
-        """Return when what the host cannot be without has died; it may be that there is no such thing."""
+        """Return when a process has died without which the host cannot work, such as the JVM; wait forever without one."""
         ...
 
     def abandon(self) -> None:
-        """The worker process is gone: within 2 s, end what would outlive the host."""
+        """End everything that would outlive the host, within 2 s, because the worker process is gone."""
         ...
 
     def stop(self) -> None:
-        """End in good order."""
+        """End the engine normally."""
         ...

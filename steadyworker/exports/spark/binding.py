@@ -1,8 +1,9 @@
 """
-A parameter as Spark binds it: a literal of exactly its type, so that a comparison with a column is one that a database can judge.
+Converts a parameter to a literal of exactly its type, so that a database can evaluate a comparison with a column.
 
-PySpark takes a moment without a zone for one with, and one of year 1 for another two days later (it counts by the Julian
-calendar); a comparison with a column of the other kind casts the *column*, and no database is asked for a cast.
+PySpark binds a timestamp without a zone as one with a zone.
+It also shifts a timestamp of the year 1 by two days, because it uses the Julian calendar.
+A comparison with a column of another type casts the *column*, and Spark does not pass casts to a database.
 """
 
 from __future__ import annotations
@@ -19,9 +20,9 @@ _LONG = 2**63
 
 
 def bound(param: Param) -> Any:
-    """What `SparkSession.sql(args=…)` is given for a parameter: the value, or a literal where PySpark would bend it."""
+    """Return the argument of `SparkSession.sql(args=…)`: the value, or a literal if PySpark would change the value."""
     match from_param(param):
-        # The text of each literal is ours: made of digits and signs by the type itself, never by who gave the value.
+        # Each literal contains only digits and signs that the Python type has formatted, never the user's text.
         case datetime(tzinfo=None) as moment:
             return F.expr(f"TIMESTAMP_NTZ '{moment.isoformat(' ')}'")
         case datetime() as moment:

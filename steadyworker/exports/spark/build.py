@@ -1,4 +1,4 @@
-"""`Build`: a query that is a function of the user's."""
+"""`Build`: a function of the user that takes the place of a query."""
 
 from __future__ import annotations
 
@@ -13,18 +13,23 @@ _NAME = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*:[^\W\d]\w*(\.[^\W\d]\w*)*")
 @dataclass(frozen=True, slots=True)
 class Build:
     """
-    A function that builds the DataFrame to be exported, in the place of a query.
+    The name of a function that builds the DataFrame of an export, instead of a query.
 
-    It is called in the Spark host as `function(spark, tables, params)`: a session for this job alone, the tables as
-    DataFrames by name (they are views, too), the parameters by name as they were given; and returns a DataFrame, which is
-    sorted and written as a query's result is.  It may use user-defined functions of Python's.
-    The manifest has its name, and the SHA-256 of its module's file.
+    The Spark host calls it as `function(spark, tables, params)`:
+
+    - `spark` is a session for this job alone.
+    - `tables` maps each table's name to its DataFrame; each table is also a view.
+    - `params` maps each parameter's name to its value.
+
+    The function returns a DataFrame, which Spark sorts and writes like a query's result.
+    The function can use Python's user-defined functions.
+    The manifest contains the function's name, and the SHA-256 of its module's file.
 
     Args:
-        name: `module:function`, to be found on the worker's `sys.path`.
+        name: `module:function`; the worker process must find the module on its `sys.path`.
 
     Raises:
-        ExportError: A name of another form.
+        ExportError: The name does not have this form.
     """
 
     name: str

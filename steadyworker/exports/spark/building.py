@@ -18,7 +18,7 @@ from typing import Any, NoReturn
 
 from steadyworker.errors import ExportError
 
-_CAUSES = 3  # that are shown
+_CAUSES = 3  # causes of an error that its text shows
 _TRACEBACK = re.compile(r"Traceback \(most recent call last\):\n((?:[ \t].*\n)*)(\S.*)")
 _CHAINED = re.compile(r"\n\n(?:The above exception was the direct cause|During handling of the above exception)")
 _FRAME = re.compile(r'^ +File "(.+)", line (\d+), in (\S+)$', re.MULTILINE)
@@ -40,7 +40,7 @@ class Built:
         module, _, attribute = name.partition(":")
         try:
             self._module = importlib.import_module(module)
-        except BaseException as error:  # noqa: BLE001 - a module may raise anything, and even exit
+        except BaseException as error:  # noqa: BLE001 - a module can raise anything, even SystemExit
             _failed(f"import of {module}", error, Path(__file__))
         function: Any = self._module
         for part in attribute.split("."):
@@ -57,11 +57,11 @@ class Built:
         Call the function and return its DataFrame.
 
         Raises:
-            ExportError: It raised (the message names the line), or it returned something else.
+            ExportError: The function raised an error (the message names the line), or it returned no DataFrame.
         """
         try:
             frame = self._function(session, dict(tables), dict(params))
-        except BaseException as error:  # noqa: BLE001 - as above
+        except BaseException as error:  # noqa: BLE001 - a function can raise anything, even SystemExit
             _failed(self._name, error, Path(__file__))
         if not (hasattr(frame, "schema") and hasattr(frame, "orderBy")):
             raise ExportError(
@@ -75,7 +75,7 @@ class Built:
         file = getattr(self._module, "__file__", None)
         try:
             digest = hashlib.sha256(Path(file or "").read_bytes()).hexdigest()
-        except OSError:  # it was imported from an archive
+        except OSError:  # the module has no file, because it was imported from an archive
             return {}
         return {self._module.__name__: f"sha256:{digest}"}
 
@@ -87,7 +87,7 @@ def _failed(what: str, error: BaseException, here: Path) -> NoReturn:
 
 
 def _with_causes(error: BaseException) -> str:
-    """Return the first line of an error, and of those that it was raised from."""
+    """Return the first line of an error, and the first lines of its causes."""
     said, cause = _said(error), error
     for _ in range(_CAUSES):
         if (before := cause.__cause__ or (None if cause.__suppress_context__ else cause.__context__)) is None:
@@ -104,9 +104,9 @@ def _said(error: BaseException) -> str:
 
 def from_traceback(text: str) -> str:
     """
-    Return what a text with a Python traceback says in one line, as an error of `Build` does; empty without one.
+    Return one line for the Python traceback in a text, or an empty text if there is no traceback.
 
-    Spark shows an error of a user-defined function in this form: it was raised in another process.
+    Spark shows an error of a user-defined function as such a text, because the error was raised in another process.
     """
     if (found := _TRACEBACK.search(text)) is None:
         return ""
@@ -123,7 +123,7 @@ def from_traceback(text: str) -> str:
 
 
 def _line(trace: TracebackType | None, here: Path) -> str:
-    """Return the place of the innermost frame that is neither ours, nor importlib's, nor in an installed library."""
+    """Return the place of the innermost frame in the user's own code, or an empty text."""
     for frame in reversed(traceback.extract_tb(trace)):
         if not _foreign(frame.filename) and Path(frame.filename) != here:
             return f" at {frame.filename}:{frame.lineno} in {frame.name}"

@@ -1,22 +1,22 @@
 """
-Spark Connect, in the host: a server that the user runs; each job has a session of its own on it.
+The engine for Spark Connect: the user runs the server, and each job has its own session on the server.
 
 ::
 
-    what the client hears                                          what becomes of the job
+    event at the client                                             effect on the job
     ─────────────────────────────────────────────────────────────  ──────────────────────────────────────────────────
-    nothing, for less than the retry policy's 4 tries (some 4 s)    goes on: its operation is attached again
-    nothing for longer, or a server that knows nothing of the job   the host ends, and the next one, once the server is
-                                                                    back, begins it again: its parts in a folder of its own
-    a ping that is not answered (`SparkSettings.hung_after`)        the same
-    nothing has moved for too long (`remote.py`)                    it is cancelled and begun again, in another session
-    any other error                                                 it failed
+    no response for less than the retry policy's 4 tries (4 s)      continues: the client attaches to its operation again
+    no response for longer, or the server does not know the job     the host ends; when the server is back, the next host
+                                                                    begins the job again, with another folder for its parts
+    no response to a ping (`SparkSettings.hung_after`)              the same
+    no progress for too long (`remote.py`)                          is cancelled, and begun again in another session
+    any other error                                                 fails
 
-A session is named by the run (`Plan.session`), which stored that name before Spark heard of it.
-So whatever a lost host or an earlier run has left running is ended before anything new begins.
-A cancelled job has ended for us as soon as its call has, or the server is slow to end it; its session is watched for two
-minutes more, because an operation that is interrupted begins jobs of Spark's after its end (`kills.py`).
-A job whose tasks do not move any longer is told of (`Stuck`), and its parts are passed on while later ones are written.
+The run names its session (`Plan.session`), and stores that name in the ledger before the first call to Spark.
+So the next host or run can end the remains of a lost host or an earlier run before it begins.
+The engine reports the end of a cancelled job when the job's call ends, or after 5 s if the server is slow.
+It cancels in the job's session for two minutes more, because an interrupted operation can still begin Spark jobs (`kills.py`).
+The engine reports a job without progress (`Stuck`), and passes parts on while the job writes later parts.
 """
 
 from __future__ import annotations
@@ -40,10 +40,10 @@ from steadyworker.exports.spark.remote import RemoteTasks, estimate
 from steadyworker.exports.spark.server import PAUSE, Server, is_answer, tag, words
 from steadyworker.exports.spark.sharing import probe
 
-_LOOK = 1.0  # seconds between two looks at what a job has done
-_BYE = 1.5  # seconds for all that runs when the worker process is gone
-_PATIENCE = 5.0  # seconds for an interrupted operation to end before its job is told to have
-# Seconds between two cancels of all that a job runs, 116 in all: what begins late runs for half as long again.
+_LOOK = 1.0  # seconds between two looks at a job's progress
+_BYE = 1.5  # seconds to end all jobs when the worker process is gone
+_PATIENCE = 5.0  # seconds that an interrupted operation gets to end, before the engine reports the end of its job
+# Seconds between two cancels of a job's operations, 116 s in all; each pause is longer by half than the one before.
 _PAUSES = tuple(PAUSE * 1.5**step for step in range(14))
 _FORGOTTEN = (
     "INVALID_HANDLE.SESSION_NOT_FOUND",
@@ -61,13 +61,13 @@ class ConnectEngine:
     Jobs on one server (`backend.Backend`).
 
     Args:
-        emit: Called with each event, from any thread.
-        lost: Called with the reason, and not expected to return, when the server is gone or has forgotten a job.
-        asked: Which server.
+        emit: A function that gets each event, from any thread.
+        lost: A function that gets the reason when the server is gone or has lost a job; it does not return.
+        asked: The server's address, the settings, and the time to wait for the server.
 
     Raises:
-        ExportError: It does not answer within the time.
-        Exception: What the server says of a client or of a setting that it does not want.
+        ExportError: The server does not respond within that time.
+        Exception: The server's error, if it refuses the client or a setting.
     """
 
     def __init__(
@@ -86,14 +86,14 @@ class ConnectEngine:
 
     @property
     def versions(self) -> Mapping[str, str]:
-        """Of the server."""
+        """The version of the server's Spark."""
         return {"pyspark": self._version}
 
     def warm_up(self, folder: Path) -> None:
-        """Nothing: the server serves others, too."""
+        """Do nothing, because the server also serves other clients."""
 
     def run(self, run: Run) -> None:
-        """Begin a job; returns at once.  Its last event is `done` or `failed`."""
+        """Begin a job, and return at once; the job's last event is `done` or `failed`."""
         tasks = RemoteTasks(run, self._ratio)
         job = _Job(run, self._server, self._conf, tasks, self._emit)
         with self._changes:
@@ -111,14 +111,14 @@ class ConnectEngine:
             if not job.cancelled.is_set():
                 self._lost(f"the Spark Connect server at {self._server} was lost: {error}")
             last = Failed(job.id, "job", str(error))
-        except Exception as error:  # noqa: BLE001 - the server's and the client's: all end this job only
+        except Exception as error:  # noqa: BLE001 - an error of server or client ends only this job
             last = Failed(job.id, kind_of(error), words(error))
         finally:
             job.ended.set()
         self._tell(job, last)
 
     def _tell(self, job: _Job, last: JobEvent) -> None:
-        """The last event of a job, once: by now another of its name may have begun."""
+        """Emit the last event of a job once; do nothing if a newer job has taken its name."""
         with self._changes:
             if self._jobs.get(job.id) is not job:
                 return
@@ -128,7 +128,7 @@ class ConnectEngine:
         )
 
     def cancel(self, job: str) -> None:
-        """End a job; returns at once, ignored when it has ended."""
+        """End a job, and return at once; do nothing if the job has ended."""
         with self._changes:
             found = self._jobs.get(job)
         if found is not None and not found.cancelled.is_set():
@@ -144,15 +144,15 @@ class ConnectEngine:
             self._ending.discard(threading.current_thread())
 
     def alive(self) -> bool:
-        """Whether the server answers; waits for as long as it hangs."""
+        """Return whether the server responds; while the server hangs, this call waits."""
         return self._server.answers()
 
     def outlive(self) -> None:
-        """Never: that the server is gone is found by those who ask it."""
+        """Never return: `alive` and the jobs find out that the server is gone."""
         threading.Event().wait()
 
     def abandon(self) -> None:
-        """End what runs at the server, in the time that there is."""
+        """End the jobs at the server, within 1.5 s."""
         deadline = self._clock.monotonic() + _BYE
         with self._changes:
             jobs = list(self._jobs)
@@ -165,13 +165,13 @@ class ConnectEngine:
             thread.join(max(0.0, deadline - self._clock.monotonic()))
 
     def stop(self) -> None:
-        """End what runs, and leave."""
+        """End the jobs, and close the connection to the server."""
         self.abandon()
         self._server.close()
 
 
 class _Job:
-    """One job: `write` in a thread of its own, which has another one look at what is done; `end` in a third."""
+    """One job in three threads: `write` in the first, `_watch` in the second, `end` in the third."""
 
     def __init__(
         self,
@@ -193,11 +193,11 @@ class _Job:
 
     def write(self) -> Done | Failed:
         """
-        Make the parts; raises what `query.write` raises.
+        Make the parts; errors of `query.write` pass to the caller.
 
         Raises:
-            _Lost: The server is gone, or does not know the job any longer; what may be there is left to the next host.
-            Closed: Somebody else has ended the job.
+            _Lost: The server is gone, or no longer knows the job; the next host ends what is left of it there.
+            Closed: A later run has ended the job.
         """
         try:
             for earlier in self._run.plan.earlier:
@@ -215,7 +215,7 @@ class _Job:
         return last
 
     def _write(self, session: SparkSession) -> Done | Failed:
-        self._server.clear(session, self._name)  # what a host that died has left there
+        self._server.clear(session, self._name)  # end the operations that a dead host has left there
         if self.cancelled.is_set():
             return Failed(self.id, "cancelled", "cancelled")
         self._kills = mark(session, self._name)
@@ -236,7 +236,7 @@ class _Job:
             return Failed(self.id, "cancelled", "cancelled")
         self._tasks.ended()
         if self._started is not None and self._tasks.replaced():
-            self._say(self._started)  # whatever was joined is void
+            self._say(self._started)  # the child must join all parts again
         return done
 
     def _begun(self, event: JobEvent) -> None:
@@ -245,22 +245,22 @@ class _Job:
         self._say(event)
 
     def _say(self, event: JobEvent | Stuck) -> None:
-        """Nothing of a job that is cancelled is heard: another of its name may have begun."""
+        """Emit an event, unless the job is cancelled, because a newer job can have the same name."""
         if not self.cancelled.is_set():
             self._emit(event)
 
     def _forgotten(self, error: Exception) -> bool:
-        """Whether the server is gone or knows nothing of the job; or knows too much, because the client sent it twice."""
+        """Return whether the server is gone, no longer knows the job, or got the job twice from the client."""
         text = str(error)
         if not is_answer(error) or any(name in text for name in _FORGOTTEN):
             return True
         return "ALREADY_EXISTS" in text and self._run.plan.parts in text
 
     def _told(self, stages: Iterable[Any] | None, inflight_tasks: int, operation_id: str | None, done: bool) -> None:  # noqa: ARG002, FBT001 - as Spark calls it
-        self._tasks.told(stages or (), 0 if done else inflight_tasks)  # in its last message the count is an old one
+        self._tasks.told(stages or (), 0 if done else inflight_tasks)  # the last message has an old count
 
     def _watch(self) -> None:
-        """Tell what has moved until all is written, and once that it is stuck."""
+        """Emit progress and parts until all parts are written; emit `Stuck` once if the job gets stuck."""
         told = False
         while not self._written.wait(_LOOK):
             if self.cancelled.is_set():
@@ -276,11 +276,11 @@ class _Job:
 
     def end(self, leaving: threading.Event, tell: Callable[[], None]) -> None:
         """
-        Cancel until the job has ended at the server, with all that it begins there late; then release its session.
+        Cancel until the job and all its late operations have ended at the server; then release its session.
 
         Args:
-            leaving: The host ends: do what can be done at once, and leave the session to whoever runs this job again.
-            tell: To be called when the caller shall wait no longer.
+            leaving: Set when the host ends: then cancel once more, and leave the session to the job's next run.
+            tell: A function that reports the end of the job; called if the server is too slow.
         """
         asked, running = self._clock.monotonic(), False
         for pause in _PAUSES:
@@ -295,7 +295,7 @@ class _Job:
                     break
             if not self.ended.is_set():
                 continue
-            if self._kills is None:  # it had begun nothing
+            if self._kills is None:  # the job had begun no operation
                 break
             if leaving.wait(max(0.0, until - self._clock.monotonic())):
                 self._kill()
@@ -309,12 +309,12 @@ class _Job:
                 self._kills.kill()
 
     def _interrupt(self) -> bool:
-        """Whether an operation was interrupted now that was not before."""
+        """Interrupt the session's operations; return whether this call has interrupted a new one."""
         try:
             return self._session is not None and self._server.interrupt(self._session)
-        except Exception:  # noqa: BLE001 - the server went away, or the session: the thread that writes hears it, too
+        except Exception:  # noqa: BLE001 - the server or session is gone: `write` gets an error too
             return False
 
 
 class _Lost(Exception):
-    """The server is gone, or does not know the job any longer."""
+    """The server is gone, or no longer knows the job."""

@@ -1,17 +1,17 @@
 """
-Where a sort is cut into pieces: found by reading only what it is sorted by, and only once.
+Finds the bounds between the pieces of a sort, with one read of the first sort column only.
 
-To cut a sort, Spark runs the query to sample it, once more for each task whose share of the sample was too small, and then
-for its rows, with all columns each time: 4.4 of 21 s for five million rows out of Parquet (Spark 4.3.0, two cores).
-Where a query only reads, computes and filters, a sample of its first sort column says enough::
+To find these bounds itself, Spark runs the query with all columns to sample it, and again for tasks with a poor sample.
+This takes 4.4 of 21 s for five million rows of Parquet (Spark 4.3.0, two cores).
+If a query only reads, computes and filters, a sample of its first sort column is enough::
 
-    NULL, and before    sampled, from one end to the other, but for the thin tails    after
+    NULL, and before    the sample, from one end to the other, without the thin tails    after
     ├── cell 0 ─────────┼── cell 1 ──┼── cell 2 ──┼── … ──┼──────── cell n ───────────────┤
     └─────── piece 0, by the bytes that were shuffled ────┴── piece 1 ──┴── …
 
-All cells between the ends are equally wide; each is a partition of the shuffle, and each piece some neighbours, which Spark
-puts together when it knows their bytes.
-Where that would be uneven, or the sample fails, it was read in vain, and the sort is Spark's own.
+All cells between the ends are equally wide.
+Each cell is a partition of the shuffle; Spark combines neighbouring cells to a piece when it knows their bytes.
+If the cells would be uneven, or the sample fails, Spark finds the bounds itself.
 """
 
 from __future__ import annotations
@@ -31,21 +31,21 @@ from pyspark.sql.types import DataType, DateType, DecimalType, TimestampNTZType,
 from steadyworker.exports.spark.lines import WHOLE, column
 
 PIECE = 6 << 20
-"""Bytes of the query's estimated result for each task of a sort, before Spark knows better."""
+"""Bytes of the query's estimated result for each task of a sort, before Spark has measured them."""
 
-_KEYS, _KEYS_OF_A_PIECE = 20_000, 100  # of the sample: at least, and for each piece
-_KEYS_OF_A_CUT = 5  # at least, of what a filter leaves of them
-_FEWEST = 16  # pieces: so few keys say little of a smaller share
-_MOST = 500  # pieces: four times as many are all of which Spark knows the bytes, else their mean (`HighlyCompressedMapStatus`)
-_CELLS = 4  # of each piece
-_HEAVY = 3  # pieces' worth of keys that no cell shall have more of
-_NARROW = frozenset(  # what a query may be made of: nothing that Spark keeps from its own sample for the rows, as it does a shuffle
+_KEYS, _KEYS_OF_A_PIECE = 20_000, 100  # keys of the sample: in total at least, and for each piece
+_KEYS_OF_A_CUT = 5  # keys for each piece that must remain after the query's filters
+_FEWEST = 16  # pieces, at least: the sample has too few keys for fewer pieces
+_MOST = 500  # pieces: with more than 2000 cells, Spark keeps only their mean size (`HighlyCompressedMapStatus`)
+_CELLS = 4  # cells for each piece
+_HEAVY = 3  # a cell has at most the keys of this many pieces
+_NARROW = frozenset(  # the nodes of a query that this file cuts; none of them keeps rows from Spark's sample, as a shuffle does
     {
         "ArrowEvalPython",
         "BatchEvalPython",
         "Filter",
         "Generate",
-        "Join",  # if it is broadcast
+        "Join",  # only as a broadcast join
         "LocalRelation",
         "LogicalRelation",
         "Project",
@@ -59,12 +59,12 @@ _PARTITIONS = "spark.sql.shuffle.partitions"
 @dataclass(frozen=True, slots=True)
 class Cells:
     """
-    What a sample was cut into.
+    Equally wide ranges of the sort key.
 
     Attributes:
-        first: The key at which they begin.
-        each: Cells for each 1 of the key.
-        count: How many.
+        first: The key at which the first cell begins.
+        each: The number of cells in a key range of 1.
+        count: The number of cells.
     """
 
     first: float
@@ -74,24 +74,27 @@ class Cells:
 
 def ordered(result: DataFrame, by: Sequence[str], size: int, pieces: int) -> DataFrame:
     """
-    The rows in order.
+    Return the rows in order.
 
-    Spark cuts the sort itself where it has no door for this (Spark Connect, Spark before 4.1); where the first column is
-    neither a whole number nor a decimal, date or time; where the query shuffles, because then it keeps what it has shuffled;
-    and where it takes very many pieces.
+    Spark finds the bounds itself in these cases:
+
+    - Spark has no interface for other bounds (Spark Connect, Spark before 4.1).
+    - The first column is neither an integer nor a decimal, date or timestamp.
+    - The query shuffles; Spark reuses the shuffled rows then.
+    - The sort needs more than 500 pieces.
 
     Args:
-        result: In a session of its own, whose count of shuffled partitions is `pieces`; it may be set anew here, and has to
-            stay so until the rows were asked for.
-        by: The columns' names.
-        size: The bytes that Spark thinks the result has.
-        pieces: Into how many it is cut, as far as that is right.
+        result: The query's result, in a session of its own with `pieces` shuffle partitions.
+            This function can change that setting; do not change it again before the rows are read.
+        by: The names of the columns.
+        size: The size of the result in bytes, as Spark estimates it.
+        pieces: The number of pieces, if the estimate is right.
     """
     columns = [*map(column, by)]
     number = _number(columns[0], result.schema[by[0]].dataType)
     if number is None or size <= PIECE or pieces > _MOST or not _may_be_cut(result):
         return result.orderBy(*columns)
-    frame: Any = result._jdf  # noqa: SLF001 - the bridge has no public door
+    frame: Any = result._jdf  # noqa: SLF001 - py4j has no public way
     row = frame.schema().defaultSize()
     part = min(1.0, max(_KEYS, _KEYS_OF_A_PIECE * pieces) * row / size)
     keys = _sample(result.select(number.alias("key")), part)
@@ -99,10 +102,10 @@ def ordered(result: DataFrame, by: Sequence[str], size: int, pieces: int) -> Dat
         return result.orderBy(*columns)
     drawn = len(keys)
     if drawn < _KEYS_OF_A_CUT:
-        most = (drawn + 3 * math.sqrt(drawn) + 5) / part  # rows, all but certainly
-        # Without a filter they are few because they are long, thousands of times longer than was thought.
+        most = (drawn + 3 * math.sqrt(drawn) + 5) / part  # the largest likely number of rows
+        # Without a filter, rows are few because they are far longer than estimated.
         if most * row <= PIECE and "Filter" in map(_name, _nodes(frame.queryExecution().optimizedPlan())):
-            result.sparkSession.conf.set(_PARTITIONS, "1")  # and Spark need not sample them
+            result.sparkSession.conf.set(_PARTITIONS, "1")  # so that Spark takes no sample
     elif cells := cut(keys, min(pieces, drawn // _KEYS_OF_A_CUT)):
         spread = _spread(result, _cell(number, cells), cells.count)
         if spread is not None:
@@ -112,14 +115,14 @@ def ordered(result: DataFrame, by: Sequence[str], size: int, pieces: int) -> Dat
 
 def cut(keys: Any, pieces: int) -> Cells | None:
     """
-    Cells for these keys (an Arrow array of float64, nulls among them); None where one would be too heavy, or nobody can tell.
+    Return cells for these keys (an Arrow array of float64, with nulls), or None if one cell would get too many keys.
 
-    The outermost half piece of keys at each end does not decide where cells begin and end: a few days of the year 9999 shall
-    not make one cell of all others.
+    Also return None if there are too few pieces, or if all keys are equal.
+    Half a piece of keys at each end does not count, so that a few days of the year 9999 do not stretch the cells.
     """
     import pyarrow.compute
 
-    pc: Any = pyarrow.compute  # which is made as it is imported: no type checker knows what is in it
+    pc: Any = pyarrow.compute  # its functions are made at import, so no type checker knows them
     if pieces < _FEWEST:
         return None
     tail = 0.5 / pieces
@@ -138,18 +141,18 @@ def cut(keys: Any, pieces: int) -> Cells | None:
 
 
 def _number(key: Column, kind: DataType) -> Column | None:
-    """The key as a number that never goes down where the key goes up; None where it has none."""
+    """Return the key as a number in the same order, or None if the type has no such number."""
     if isinstance(kind, (*WHOLE, DecimalType, TimestampType)):
         return key.cast("double")
     if isinstance(kind, TimestampNTZType):
-        # Not as a moment: a session's zone may be one that leaves out an hour.
+        # Without a cast to a timestamp with a zone: the session's zone can skip an hour.
         day, hour, minute, second = F.unix_date(key.cast("date")), F.hour(key), F.minute(key), F.second(key)
         return (((day * 24.0 + hour) * 60.0) + minute) * 60.0 + second
     return F.unix_date(key).cast("double") if isinstance(kind, DateType) else None
 
 
 def _may_be_cut(result: DataFrame) -> bool:
-    """Whether Spark has the door, puts partitions together, and shuffles nothing that this query is made of."""
+    """Return whether Spark accepts other bounds, combines partitions, and shuffles nothing in this query."""
     frame: Any = getattr(result, "_jdf", None)
     if frame is None or not hasattr(result, "repartitionById"):
         return False
@@ -165,7 +168,7 @@ def _may_be_cut(result: DataFrame) -> bool:
 
 
 def _nodes(plan: Any) -> Iterator[Any]:
-    """All of a plan's nodes."""
+    """Yield all nodes of a plan."""
     yield plan
     children = plan.children()
     for number in range(children.size()):
@@ -178,10 +181,10 @@ def _name(node: Any) -> str:
 
 def _sample(keys: DataFrame, part: float) -> Any:
     """
-    This part of the keys, as an Arrow array; None where that fails.
+    Return this fraction of the keys as an Arrow array, or None if that fails.
 
-    They may be far more than was thought, which the driver does not take (`spark.driver.maxResultSize`).
-    Otherwise the rows will fail, too, and say why better than this does.
+    It fails if there are far more keys than estimated, because the driver limits results (`spark.driver.maxResultSize`).
+    After any other failure, the read of the rows fails too, with a better message.
     """
     try:
         return keys.sample(fraction=part, seed=1).toArrow().column(0)
@@ -190,16 +193,17 @@ def _sample(keys: DataFrame, part: float) -> Any:
 
 
 def _cell(number: Column, cells: Cells) -> Column:
-    """The cell of a row: it never goes down where the key goes up, and NULL comes first, as in a sort."""
-    at = F.coalesce((number - F.lit(cells.first)) * F.lit(cells.each), F.lit(0.0))  # `least` passes over NULL
+    """Return the cell of a row: cells are in the order of the keys, with NULL first, as in a sort."""
+    at = F.coalesce((number - F.lit(cells.first)) * F.lit(cells.each), F.lit(0.0))  # `least` ignores NULL
     return F.greatest(F.lit(0.0), F.least(F.lit(cells.count - 1.0), at)).cast("int")
 
 
 def _spread(result: DataFrame, cell: Column, count: int) -> DataFrame | None:
     """
-    The rows, shuffled into these cells, neighbours of which Spark puts together; None where this Spark has another inside.
+    Return the rows, shuffled into these cells, or None if this version of Spark has other internals.
 
-    `repartitionById` leaves out that they may be put together, as whoever names a count of partitions is taken to mean it.
+    Spark does not combine the partitions of `repartitionById`, because the caller has named their number.
+    The plan is changed here, so that Spark combines neighbouring cells.
     """
     session: Any = result.sparkSession
     before = session.conf.get(_PARTITIONS)
@@ -209,7 +213,7 @@ def _spread(result: DataFrame, cell: Column, count: int) -> DataFrame | None:
         plan, none = named.queryExecution().logical(), session._jvm.scala.Option.empty()  # noqa: SLF001
         plan = plan.copy(plan.partitionExpressions(), plan.child(), none, none)
         spread = session._jvm.org.apache.spark.sql.classic.Dataset.ofRows(session._jsparkSession, plan)  # noqa: SLF001
-        # Into another count, which a user may have set, the last cells would go back to the first partitions.
+        # With another number of partitions, such as a user's setting, the last cells would go into the first partitions.
         if spread.queryExecution().sparkPlan().outputPartitioning().numPartitions() == count:
             return DataFrame(spread, session)
     session.conf.set(_PARTITIONS, before)

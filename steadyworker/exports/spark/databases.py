@@ -1,7 +1,8 @@
 """
-The databases of one job, in the host: opened when its first table is read, in one moment each, cancelled and closed with it.
+The databases of one job, in the host: one snapshot of each, opened with its first table, and closed with the job.
 
-A password is read here, in the moment of use, and goes to the driver; it is in nothing that leaves this process but Spark's tasks.
+The host reads a password only when it connects, and passes it to the JDBC driver.
+A password leaves this process only in Spark's tasks.
 """
 
 from __future__ import annotations
@@ -26,20 +27,20 @@ from steadyworker.exports.spark.protocol import Database, Run
 from steadyworker.exports.spark.sqlite import Sqlite
 from steadyworker.text.redaction import REDACTED
 
-_NAME = 63  # bytes of an application_name that PostgreSQL keeps
+_NAME = 63  # the longest application_name of PostgreSQL, in bytes
 
 
 class Databases:
     """
-    What a job reads by JDBC.
+    The databases that a job reads by JDBC.
 
     Args:
-        session: The job's.
-        jvm: py4j's door to the driver's JVM.
-        job: Its name; that of one submission, so that what cancels one never meets the next.
-        folder: Beside which copies of files are made.
-        cancelled: Set when the job shall end.
-        environ: Where passwords are found.
+        session: The job's session.
+        jvm: py4j's view of the driver's JVM.
+        job: The name of one submission of the job, so that its cancel does not reach the next submission.
+        folder: The folder of the parts; copies of SQLite files are made beside it.
+        cancelled: An event that is set when the job must end.
+        environ: The environment variables with passwords.
     """
 
     def __init__(
@@ -61,30 +62,30 @@ class Databases:
 
     @property
     def moved(self) -> int:
-        """Grows as long as a file is copied or looked through here, of which Spark's books know nothing."""
+        """A counter that grows while the host copies or scans a SQLite file, which Spark's own counters do not show."""
         return self._looks
 
     @property
     def snapshot(self) -> str | None:
-        """Which moments are read; None where there is no database."""
+        """A description of the databases' snapshots, or None if the job reads no database."""
         return "; ".join(opened.snapshot for opened in self._opened.values()) or None
 
     @property
     def versions(self) -> dict[str, str]:
-        """Of the databases."""
+        """The versions of the databases, by name."""
         return {type(opened).__name__.lower(): opened.version for opened in self._opened.values()}
 
     @property
     def size(self) -> int:
-        """Bytes that are expected of them."""
+        """The expected size of the tables, in bytes."""
         return sum(opened.size for opened in self._opened.values())
 
     def read(self, name: str, source: Database) -> DataFrame:
         """
-        The table, in the moment that all tables of its database share.
+        Return the table, in the snapshot that all tables of its database share.
 
         Raises:
-            ExportError: No driver, no password where it should be, or what cannot be read.
+            ExportError: The driver or the password is missing, or the table cannot be read exactly.
         """
         opened = self._open(source)
         frame = self._session.read.format("jdbc").options(**opened.options(name, source)).load()
@@ -92,19 +93,19 @@ class Databases:
         return frame
 
     def redact(self, text: str) -> str:
-        """The text without the passwords that were read."""
+        """Return the text without the passwords that this job has read."""
         for secret in self._secrets:
             text = text.replace(secret, REDACTED)
         return text
 
     def cancel(self) -> None:
-        """Cancel what the job waits for in its databases; returns at once, and may be called again and again."""
+        """Cancel the job's queries in its databases, and return at once; it can be called any number of times."""
         if self._opened and (self._cancelling is None or not self._cancelling.is_alive()):
             self._cancelling = threading.Thread(target=self._cancel, name="cancel-in-database", daemon=True)
             self._cancelling.start()
 
     def close(self, *, failed: bool) -> None:
-        """Let go of the moments; of a job that failed, what its other tasks still wait for is cancelled."""
+        """Close the snapshots; if the job failed, first cancel the queries of its other tasks."""
         if failed:
             self._cancel()
         for opened in self._opened.values():
@@ -112,11 +113,11 @@ class Databases:
 
     def _cancel(self) -> None:
         for opened in [*self._opened.values()]:
-            with suppress(Py4JError):  # the database does not answer: the host is killed if its job does not end
+            with suppress(Py4JError):  # no response: the host is killed if its job does not end
                 opened.cancel()
 
     def _check(self) -> None:
-        """Called by whoever has got on; raises when the job shall end."""
+        """Count progress in a SQLite file; raise if the job must end."""
         self._looks += 1
         if self._cancelled.is_set():
             raise ExportError("cancelled")
@@ -166,13 +167,17 @@ class Databases:
 
 
 def patience(run: Run) -> float:
-    """Seconds without movement that are granted: while a database works on an answer nothing moves here, and it has a limit of its own."""
+    """
+    Return the seconds without progress after which a job is stuck.
+
+    They are not less than `statement_timeout`, because a job shows no progress while it waits for a database.
+    """
     answers = (source.statement_timeout for source in run.plan.tables.values() if isinstance(source, Database))
     return max(run.stuck_after, *answers, 0.0)
 
 
 def application_name(job: str) -> str:
-    """By which a database's administrator knows the job, and we its connections: `steadyworker` and the submission's name."""
+    """Return the `application_name` of a job's connections: `steadyworker` and the submission's name, or its hash."""
     name = f"steadyworker {job}"
     if len(name.encode()) > _NAME or not name.isascii():
         name = f"steadyworker {hashlib.sha256(job.encode()).hexdigest()[:32]}"

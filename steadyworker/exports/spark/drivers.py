@@ -1,8 +1,8 @@
 """
-JDBC drivers: which class, where its jar is, and what to install when it is nowhere.
+JDBC drivers: the class of each, the usual places of its jar, and the package to install.
 
-They reach Spark by `spark.jars`, which adds them to a class loader of Spark's: the JVM's own class path, which the
-class-data archive is bound to, stays as it was.
+The setting `spark.jars` adds drivers to a class loader of Spark.
+So the JVM's own class path does not change, as the class-data archive requires.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from types import MappingProxyType
 from urllib.parse import unquote, urlsplit
 
 JARS = "spark.jars"
-"""Spark's setting with what it adds to its class path, by commas."""
+"""Spark's setting with a comma-separated list of jars to load."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,10 +24,10 @@ class Driver:
     A database's driver.
 
     Attributes:
-        name: The database, as people call it.
+        name: The usual name of the database.
         class_name: The driver's class.
-        jars: Where systems put it, the best first.
-        package: Debian's package.
+        jars: The usual paths of the driver's jar, the preferred path first.
+        package: The Debian package with the driver.
     """
 
     name: str
@@ -37,7 +37,7 @@ class Driver:
 
     @property
     def remedy(self) -> str:
-        """What to do when Spark has it not."""
+        """The remedy if Spark does not have the driver."""
         return f"apt-get install {self.package}, or set spark.jars in spark_conf to the path of its jar; then restart the worker"
 
 
@@ -60,26 +60,26 @@ DRIVERS: Mapping[str, Driver] = MappingProxyType(
 
 
 def with_drivers(jars: str, root: Path = Path("/")) -> str:
-    """The jars of a user's setting, and the system's driver for each database that none of these is for."""
+    """Return the jars of the user's setting, plus the system's jar for each driver that they do not contain."""
     given = [jar.strip() for jar in jars.split(",") if jar.strip()]
     classes = {name for jar in given for name in _classes(jar)}
     names = {Path(urlsplit(jar).path).name for jar in given}
     for driver in DRIVERS.values():
         found = next((path for jar in driver.jars if (path := root / jar.lstrip("/")).is_file()), None)
-        # Spark takes no two jars of one name.
+        # Spark refuses two jars with the same name.
         if found and driver.class_name not in classes and found.name not in names:
             given.append(str(found))
     return ",".join(given)
 
 
 def _classes(jar: str) -> Iterator[str]:
-    """Which drivers are in a jar on this machine; one that is elsewhere, Spark will fetch."""
+    """Yield the driver classes in a jar on this machine; Spark itself fetches a jar from another place."""
     url = urlsplit(jar)
     if url.scheme not in {"", "file", "local"}:
         return
     try:
         with zipfile.ZipFile(unquote(url.path) if url.scheme else jar) as archive:
             held = set(archive.namelist())
-    except (OSError, zipfile.BadZipFile):  # Spark says what is wrong with it
+    except (OSError, zipfile.BadZipFile):  # Spark reports the error
         return
     yield from (name for driver in DRIVERS.values() if (name := driver.class_name).replace(".", "/") + ".class" in held)

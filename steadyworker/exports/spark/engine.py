@@ -1,7 +1,7 @@
 """
-Spark, in the host: one session, many jobs at once, each in a session, a thread, a job group and a fair pool of its own.
+The engine with a Spark driver in the host: many jobs at once, each with its own session, thread, job group and fair pool.
 
-What a job does there, `query.py` says; this file begins it, watches it and ends it.
+This file starts, watches and ends jobs; `query.py` has the work of one job.
 """
 
 from __future__ import annotations
@@ -42,18 +42,18 @@ from steadyworker.exports.spark.sharing import probe
 from steadyworker.exports.spark.tasks import Tasks
 
 _JAVA = re.compile(r"\b(reflect|java_method|try_reflect)\(")
-_LOOK = 0.2  # seconds between two looks at the books, and between two calls of cancel
+_LOOK = 0.2  # seconds between two looks at Spark's counters, and between two calls of cancel
 
 
 class Engine:
     """
     One SparkSession and the jobs that run in it.
 
-    To be made by the main thread before there is any other: PySpark forks to start its JVM.
+    Create it in the main thread before any other thread starts, because PySpark forks to start its JVM.
 
     Args:
-        emit: Called with each event, from any thread.
-        lost: Called, and not expected to return, when the JVM does not answer any longer.
+        emit: A function that gets each event, from any thread.
+        lost: A function that is called when the JVM no longer responds; it does not return.
     """
 
     def __init__(self, emit: Callable[[JobEvent | Stuck], None], lost: Callable[[], None]) -> None:
@@ -69,8 +69,8 @@ class Engine:
 
     @property
     def versions(self) -> dict[str, str]:
-        """Of what runs here."""
-        jvm: Any = self._context._jvm  # noqa: SLF001 - the bridge has no public door
+        """The versions of PySpark and Java."""
+        jvm: Any = self._context._jvm  # noqa: SLF001 - py4j has no public way
         return {"pyspark": self._context.version, "java": str(jvm.System.getProperty("java.version"))}
 
     @property
@@ -80,23 +80,23 @@ class Engine:
         return gateway.proc
 
     def outlive(self) -> None:
-        """Wait for the JVM's death."""
+        """Return when the JVM has died."""
         self._jvm.wait()
 
     def alive(self) -> bool:
-        """Whether the JVM answers; waits for as long as it hangs."""
+        """Return whether the JVM responds; while the JVM hangs, this call waits."""
         jvm: Any = self._context._jvm  # noqa: SLF001
         try:
             jvm.System.nanoTime()
-        except Exception:  # noqa: BLE001 - py4j raises what its socket raises
+        except Exception:  # noqa: BLE001 - py4j raises any error of its socket
             return False
         return True
 
     def warm_up(self, folder: Path) -> None:
         """
-        Run one tiny export, so that the first real one finds its classes loaded.
+        Run one tiny export, so that Spark's classes are loaded before the first job.
 
-        Not in a cluster: it may have no core free for hours, and its executors do not see this folder.
+        In a cluster, do nothing: no core can be free for hours, and the executors do not see this folder.
         """
         if not _is_local(self._context):
             return
@@ -107,7 +107,7 @@ class Engine:
         self._spare = self._fresh()
 
     def run(self, run: Run) -> None:
-        """Begin a job; returns at once.  Its last event is `done` or `failed`."""
+        """Begin a job, and return at once; the job's last event is `done` or `failed`."""
         job = self._job(run, self._emit)
         with self._changes:
             self._jobs[run.job] = job
@@ -116,16 +116,16 @@ class Engine:
         InheritableThread(target=self._drive, args=(job, pool), name=run.job, daemon=True).start()
 
     def cancel(self, job: str) -> None:
-        """End a job; ignored when it has ended."""
+        """End a job, and return at once; do nothing if the job has ended."""
         with self._changes:
             if job in self._jobs:
                 self._jobs[job].cancelled.set()
 
     def abandon(self) -> None:
-        """Nothing: executors end when their driver does."""
+        """Do nothing, because executors end with their driver."""
 
     def stop(self) -> None:
-        """End Spark in good order: a cluster is told, the class-data archive is written."""
+        """End Spark normally, so that a cluster gets the application's end, and the JVM writes the class-data archive."""
         self._session.stop()
         self._jvm.stdin.close()
         self._jvm.wait()
@@ -134,22 +134,22 @@ class Engine:
         with self._changes:
             session, self._spare = self._spare, None
         session = session or self._fresh()
-        group = f"{run.job}/{next(self._groups)}"  # a job that is begun here a second time begins to count anew
+        group = f"{run.job}/{next(self._groups)}"  # a second submission of a job here has its own counters
         tasks = Tasks(session, group, Path(run.plan.parts), patience(run), self._ratio)
         return _Job(run, session, group, tasks, emit, self._dump)
 
     def _fresh(self) -> SparkSession:
-        """A job's session: made ahead, because Spark takes longer for its parser and planner than for a small query."""
+        """Return a new session for a job; making its parser and planner takes longer than a small query."""
         session = settle_in(self._session.newSession())
         _estimate(session.range(1))
         return session
 
     def _dump(self, why: str) -> None:
-        """Write to the log what every thread does, of this process and of the JVM."""
+        """Write the stacks of all threads of this process and of the JVM to the log."""
         sys.stderr.write(f"{why}; all threads:\n")
         sys.stderr.flush()
         faulthandler.dump_traceback(all_threads=True)
-        os.kill(self._jvm.pid, signal.SIGQUIT)  # it writes them, and goes on
+        os.kill(self._jvm.pid, signal.SIGQUIT)  # the JVM writes its stacks, and continues
 
     def _drive(self, job: _Job, pool: int) -> None:
         watcher = threading.Thread(target=job.watch, name=f"{job.id}-watch", daemon=True)
@@ -157,7 +157,7 @@ class Engine:
             self._context.setLocalProperty("spark.scheduler.pool", f"pool-{pool}")
             watcher.start()
             last: JobEvent = job.write()
-        except Exception as error:  # noqa: BLE001 - ours, Spark's, py4j's and its socket's: all end this job only
+        except Exception as error:  # noqa: BLE001 - any error ends only this job
             if not self.alive():
                 self._lost()
             ours = isinstance(error, ExportError)
@@ -168,14 +168,14 @@ class Engine:
         job.databases.close(failed=isinstance(last, Failed))
         watcher.join()
         if isinstance(last, Failed):
-            shutil.rmtree(job.parts, ignore_errors=True)  # its disk may be full, and whoever asked may be gone
+            shutil.rmtree(job.parts, ignore_errors=True)  # the disk can be full, and the child can be dead
         with self._changes:
             del self._jobs[job.id]
             self._pools.discard(pool)
         self._emit(
             Failed(job.id, "cancelled", "cancelled") if job.cancelled.is_set() and isinstance(last, Failed) else last
         )
-        with suppress(Exception):  # the JVM went away: whoever waits for it hears that
+        with suppress(Exception):  # the JVM is gone: `outlive` returns
             self._spare = self._spare or self._fresh()
 
 
@@ -202,7 +202,7 @@ class _Job:
         self.databases = Databases(session, jvm, group, self.parts, self.cancelled)
 
     def write(self) -> Done:
-        """Make the parts; raises what `probe` and `query.write` raise."""
+        """Make the parts; errors of `probe` and `query.write` pass to the caller."""
         if self._where:
             self._context.setJobGroup(self._probe, "whether the executors share a folder", interruptOnCancel=True)
             probe(self.session, self._run.plan.parts)
@@ -213,9 +213,9 @@ class _Job:
 
     def watch(self) -> None:
         """
-        Tell what has moved until the job has ended, and once that it is stuck.
+        Emit progress and parts until the job has ended; emit `Stuck` once if the job gets stuck.
 
-        Cancel until then, because a cancel before a job begins is lost.
+        Repeat a cancel until the job has ended, because a cancel before Spark begins the job has no effect.
         """
         told = False
         try:
@@ -234,20 +234,20 @@ class _Job:
                     told = True
                     self._dump(f"job {self.id}: {why}")
                     self._emit(Stuck(self.id, why))
-        except Exception:  # noqa: BLE001 - the JVM went away: the thread that writes hears it, too
+        except Exception:  # noqa: BLE001 - the JVM is gone: `write` gets an error too
             return
 
 
 def _is_local(context: Any) -> bool:
-    """Whether the JVM is all of Spark."""
+    """Return whether all of Spark runs in the driver's JVM."""
     return str(context.master).startswith("local")
 
 
 def _estimate(result: DataFrame) -> Estimate:
     """
-    The bytes that Spark thinks a result has, as EXPLAIN COST shows them; 0 where all that it is made of is one task's work.
+    Return Spark's estimate of a result's size in bytes, as in EXPLAIN COST, or 0 if one task can do all the work.
 
-    Where even the tables of a query are few, that is enough: what they are without its filters is known before it is optimised.
+    If even the unfiltered tables are small, their size is used, because it is known before Spark optimises the query.
     """
     frame: Any = result._jdf  # noqa: SLF001
     query = frame.queryExecution()
@@ -260,10 +260,10 @@ def _estimate(result: DataFrame) -> Estimate:
 
 def _few(result: DataFrame, plan: Any) -> Estimate | None:
     """
-    Something where Spark would put all rows of these tables into one task anyway; then it need not sample them to sort.
+    Return an estimate of 0 if one task can sort all rows of these tables, so that Spark takes no sample; else None.
 
-    Not where a query makes many rows of one, or asks others within itself, which are no part of this plan.
-    That task reads them, too, if they are files, and no Java is called (`reflect`): else the tasks that do are somebody's wish.
+    Return None if the query can make many rows out of one, or has subqueries, which this plan does not contain.
+    The same task also reads the rows if all tables are files, and the query calls no Java method (`reflect`).
     """
     session: Any = result.sparkSession
     said = session.conf.get("spark.sql.adaptive.advisoryPartitionSizeInBytes")

@@ -1,13 +1,12 @@
 """
-Decimals as they are written, or an error: Spark's readers round, half up and without a word, what has more digits than a schema says.
+Reads decimals exactly, or raises an error: Spark's readers silently round a value with more digits than its schema has.
 
-So a column of CSV or JSON Lines that is declared DECIMAL is read as text, and becomes the decimal by an expression that
-raises for a value with other digits; in the same pass, and only where there is such a column.
-By the same expression `12,50` is no number: Spark's reader takes any comma for one between thousands, and would read 1250.
+So a DECIMAL column of CSV or JSON Lines is read as text.
+In the same pass, an expression converts the text to a decimal, and raises an error for a value with other digits.
+The expression also refuses `12,50`: Spark's reader takes each comma for a thousands separator, and would read 1250.
 
-Where only Spark's parser knows how numbers are written (`locale`), where broken lines are to become something else (`mode`),
-and inside of structs, arrays and maps, the column is read with as many more places as a decimal can have, and compared with
-what is left of it.
+Some columns cannot be read as text: with the options `locale` or `mode`, and inside structs, arrays and maps.
+Such a column is read with as many decimal places as possible, and compared with its value in the declared type.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ from steadyworker.errors import ExportError
 from steadyworker.exports.spark.lines import WHOLE, column
 
 _DIGITS = 38
-_SPARE = 10  # places that a rounded value must show itself in: no float has that many zeros before its noise
+_SPARE = 10  # extra decimal places in which a lost digit shows: no float has so many zeros before its noise
 _EXPONENT = r"^[+-]?\d*\.?(\d*?)0*[eE]([+-]?\d{1,3})$"
 _SHOWN = 100  # characters of a value that an error repeats
 
@@ -31,16 +30,16 @@ def exact(
     load: Callable[[str | StructType], DataFrame], schema: str, options: Mapping[str, str], place: str
 ) -> DataFrame:
     """
-    A table of this schema whose declared decimals have every digit that is written.
+    Return a table with this schema whose decimals have every digit of the file.
 
     Args:
-        load: Reads the table by a schema.
-        schema: As the user has declared it, in DDL.
-        options: The reader's, which may say how numbers are written, or that broken lines are passed over.
-        place: Where the table is, for whoever reads an error.
+        load: A function that reads the table with a schema.
+        schema: The user's schema, in DDL.
+        options: The options of Spark's reader, such as `locale` and `mode`.
+        place: The path of the table, for error messages.
 
     Raises:
-        ExportError: A decimal has so many digits that a rounded one could not be told.
+        ExportError: A declared decimal has so many digits that rounding could not be detected.
     """
     frame = load(schema)
     fields = frame.schema.fields
@@ -54,7 +53,7 @@ def exact(
 
 
 def holds(kind: DataType, what: type[DataType]) -> bool:
-    """Whether a type is this one, or has it inside."""
+    """Return whether `kind` is the type `what`, or contains it."""
     match kind:
         case StructType():
             return any(holds(field.dataType, what) for field in kind.fields)
@@ -67,7 +66,7 @@ def holds(kind: DataType, what: type[DataType]) -> bool:
 
 
 def places(schema: StructType) -> dict[str, int]:
-    """Column to digits after the point, of those that hold decimals or integers."""
+    """Return the number of digits after the point for each column of decimals or integers."""
     found = {field.name: field.dataType for field in schema.fields}
     return {
         name: kind.scale if isinstance(kind, DecimalType) else 0
@@ -77,7 +76,7 @@ def places(schema: StructType) -> dict[str, int]:
 
 
 def rounded(name: str, column: str, after: int, got: str, remedy: str) -> ExportError:
-    """The error for a value of a database that has more digits after the point than its column is declared to have."""
+    """Return the error for a database value with more digits after the point than its declared type has."""
     return ExportError(
         f"Expected at most {after} digits after the point in column {column!r} of table {name!r}, as it is declared, "
         f"got {got:.{_SHOWN}}, which Spark would round: {remedy}."
@@ -85,7 +84,7 @@ def rounded(name: str, column: str, after: int, got: str, remedy: str) -> Export
 
 
 def _loose(field: StructField, place: str, *, plain: bool) -> DataType:
-    """The type that a column is read as, so that nothing is lost on the way."""
+    """Return the type with which a column is read, so that no digit is lost."""
     return (
         StringType() if plain and isinstance(field.dataType, DecimalType) else _wide(field.dataType, field.name, place)
     )
@@ -112,24 +111,24 @@ def _wide(kind: DataType, name: str, place: str) -> DataType:
 
 
 def _checked(field: StructField, read_as: DataType, place: str) -> Column:
-    """The column as it was declared."""
+    """Return the column with its declared type; the expression raises an error if a value does not fit."""
     value, kind = column(field.name), field.dataType
     if read_as == kind:
         return value
     if isinstance(read_as, StringType):
-        assert isinstance(kind, DecimalType)  # nothing else is read as text
+        assert isinstance(kind, DecimalType)  # only decimals are read as text
         return F.coalesce(_of_text(value, kind), F.when(value.isNotNull(), _error(field, value, place)))
     left = value.try_cast(kind)
     if isinstance(kind, DecimalType):
         same, shown = value.eqNullSafe(left.cast(read_as)), value.cast("string")
-    else:  # maps cannot be compared
+    else:  # compared as JSON, because maps cannot be compared
         shown = F.to_json(F.struct(value))
         same = shown == F.to_json(F.struct(left.cast(read_as).alias(field.name)))
     return F.when(same, left).otherwise(_error(field, shown, place))
 
 
 def _of_text(value: Column, kind: DecimalType) -> Column:
-    """The number that is written, in plain digits or with an exponent; NULL for what is none, or has other digits than declared."""
+    """Return the text's number, with or without an exponent; NULL if it is not a number, or has too many digits."""
     after = F.length(F.regexp_extract(value, _EXPONENT, 1)) - F.regexp_extract(value, _EXPONENT, 2).try_cast("int")
     fits = value.rlike(rf"^[+-]?\d*(\.\d{{0,{kind.scale}}}0*)?$") | (after <= kind.scale)
     return F.when(fits, value.try_cast(kind))
