@@ -1,9 +1,9 @@
 """
-`SparkExport`: the plan of an export for Spark, and the part of the work that the job's own process does.
+`SparkExport`: the plan of an export for Spark, and the work on it in the job's own process (the child).
 
-It plans, receives an event for each complete part, joins and hashes the parts, and compares its count with Spark's.
-It publishes the file like any other export (`commit.py`).
-It does not import Spark.
+The child sends the plan, receives an event for each complete part, and joins and hashes the parts.
+It compares its row count with Spark's count, and publishes the file like any other export (`commit.py`).
+This module does not import Spark.
 """
 
 from __future__ import annotations
@@ -53,12 +53,13 @@ class SparkExport:
 
     Args:
         query: Spark SQL, with `:name` for a parameter; or `Build`, which names your function that builds a DataFrame.
-        tables: Name in the query to table: a Parquet, CSV or JSON Lines file or folder, or `Files` with more options.
-            Or `Jdbc`, a table of PostgreSQL or SQLite.
+        tables: The tables by their names in the query.
+            A table is a Parquet, CSV or JSON Lines file or folder, or `Files` with more options.
+            It can also be `Jdbc`, a table of PostgreSQL or SQLite.
         order_by: Columns of the result to sort by, ascending.
-            Together they must be unique, so that a second run makes the same file.
-        params: Values of the parameters; bound by Spark, never formatted into the query.
-            The manifest contains them, so they must not contain a credential.
+            Their combined values must be unique, so that a second run makes the same file.
+        params: The values of the parameters; Spark binds them, and never formats them into the query.
+            The manifest contains these values, so they must not contain a credential.
 
     Raises:
         ExportError: The query is empty, or there is no column to sort by.
@@ -98,7 +99,7 @@ class SparkExport:
         Raises:
             TargetExists: Another job's file is at the target.
             ExportRejected: A table is a folder of Delta, Iceberg or Hudi.
-            ExportError: A query, table, format or total is invalid, or Spark failed; with Spark's message.
+            ExportError: A query, table, format or total is invalid, or Spark failed; the message has Spark's error.
             Interrupt: The run must end; Spark's job is cancelled, too.
         """
         chosen = format_of(Target.of(to), format)
@@ -191,13 +192,13 @@ class _Run:
         return msgspec.structs.replace(manifest, timings=timings)
 
     def _begin(self, columns: tuple[tuple[str, str], ...]) -> None:
-        """Start the file; start it again if Spark's host died and a fresh one begins."""
+        """Start the file; start it again if Spark's host has died and a new host begins the job."""
         if self._join is not None:
-            self._close()  # otherwise the first try takes disk space while the second is made
+            self._close()  # otherwise the first file takes disk space while the second is written
             self._stage.data.unlink()
         self._columns, self._pace = columns, Pace(Ratio())
         names = [name for name, _ in columns]
-        Totals(names, self._sums, self._by, self._form.text)  # fails if a column cannot be summed, as in every export
+        Totals(names, self._sums, self._by, self._form.text)  # raises if a column cannot be summed, as in every export
         self._groups = Groups(columns, self._form, self._by, tuple(self._sums)) if self._by else None
         data, head, form = self._stage.data, self._form.head(names), self._form
         if form.name == "parquet":
@@ -226,7 +227,7 @@ class _Run:
         try:
             self._joined().offer(index, path, size)
         except Replaced:
-            self._begin(self._columns)  # and join everything when Spark is done, if it is
+            self._begin(self._columns)  # `finish` joins all parts again when Spark is done
         self._pace.writing(self._clock.monotonic(), self._joined().rows)
 
     def _moved(self) -> None:

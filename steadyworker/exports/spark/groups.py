@@ -1,7 +1,7 @@
 """
-Totals by group, read by Arrow out of the parts that are joined: Spark can observe sums on the way to its writer, but no groups.
+Totals by group, which Arrow computes from the parts: Spark can observe sums on the way to its writer, but not groups.
 
-Sums are decimals of 76 digits within a part, and of any length over all of them.
+Within a part, sums are decimals of at most 76 digits; the sums of all parts can have any length.
 """
 
 from __future__ import annotations
@@ -27,16 +27,16 @@ _EXACT = Context(prec=200, traps=[Inexact])
 
 class Groups:
     """
-    Adds parts up.
+    The sums and counts of all parts, by group.
 
     Args:
-        columns: (name, Spark type) of each, in order.
-        form: How the parts are written.
+        columns: The name and the Spark type of each column, in order.
+        form: The format of the parts.
         by: Columns whose values make the groups.
         summed: Columns to sum, integers or decimals.
 
     Raises:
-        ExportError: No pyarrow; a group by numbers that are equal in several texts.
+        ExportError: pyarrow is missing, or a column of `by` has floats or decimals, which have several texts for one value.
     """
 
     def __init__(
@@ -62,7 +62,7 @@ class Groups:
 
     def add(self, part: Path) -> None:
         """
-        Add a part's rows, however large it is.
+        Add a part's rows; the part can be larger than the memory.
 
         Raises:
             ExportRejected: There are more than `MOST_GROUPS` groups.
@@ -87,7 +87,7 @@ class Groups:
                 self._add(tuple(map(self._shown, row[: len(keys)])), row[len(keys) :])
 
     def _shown(self, key: object) -> str | None:
-        """A group as the file shows it; what was read as text is that already."""
+        """Return a group's value as in the file; a value that was read as text is unchanged."""
         return key if key is None or isinstance(key, str) else self._form.text(key)
 
     def _add(self, group: tuple[str | None, ...], numbers: Sequence[int | Decimal | None]) -> None:
@@ -97,7 +97,7 @@ class Groups:
         self._sums[group] = [one if other is None else one + other for one, other in zip(before, numbers, strict=True)]
 
     def result(self) -> tuple[Total, ...]:
-        """The totals of all parts."""
+        """Return the totals of all parts."""
         return in_order(
             Total(
                 by=dict(zip(self._by, group, strict=True)),
@@ -110,10 +110,10 @@ class Groups:
 
 def check(totals: Sequence[Total], rows: int, sums: dict[str, str]) -> None:
     """
-    Compare what was read out of the parts with what Spark observed on the way to them.
+    Compare the totals of the parts with the totals that Spark observed while it wrote them.
 
     Raises:
-        ExportError: They differ.
+        ExportError: The totals differ.
     """
     with localcontext(_EXACT):
         found = {name: sum((Decimal(total.sums[name]) for total in totals), Decimal(0)) for name in sums}
@@ -128,9 +128,9 @@ def check(totals: Sequence[Total], rows: int, sums: dict[str, str]) -> None:
 def _csv_batches(
     form: Csv, kinds: Mapping[str, str], by: Sequence[str], scales: Mapping[str, int], part: Path
 ) -> Iterator[Any]:
-    import pyarrow.csv as pa_csv  # `arrow()` has answered
+    import pyarrow.csv as pa_csv  # `arrow()` has checked that it is installed
 
-    # One column may be summed and grouped by: it is read as what is summed, and shown as its text is.
+    # A column that is both summed and grouped by is read as a number, and `_shown` converts it to the file's text.
     types = dict.fromkeys(by, arrow().string()) | {
         name: arrow().decimal128(38, scale) for name, scale in scales.items()
     }
@@ -156,7 +156,7 @@ def _json_batches(
     scales: Mapping[str, int],
     part: Path,
 ) -> Iterator[Any]:
-    import pyarrow.json as pa_json  # `arrow()` has answered
+    import pyarrow.json as pa_json  # `arrow()` has checked that it is installed
 
     pa = arrow()
     plain = {

@@ -1,15 +1,15 @@
 """
-The export state in the ledger while Spark works: from it the next run of the job finds what this run left running.
+The export state in the ledger while Spark works: with it, the next run of the job finds Spark jobs that this run has left.
 
-It is stored before Spark hears of the run, with a name that is made here; where Spark is, is added as soon as it is known.
+The run stores a new name in it before the first call to Spark; it adds Spark's location later.
 
-| back end | what a later run does |
+| back end | action of a later run |
 |---|---|
-| Spark Connect | ends the session of each name before its own begins |
-| `spark://…` | nothing: the driver is the earlier run's host, which dies with its worker process, and the master ends the application then |
-| `local[…]` | nothing: the JVM is the host's |
+| Spark Connect | ends the session of each name before its own session begins |
+| `spark://…` | none: the driver dies with the earlier run's worker process, and then the master ends the application |
+| `local[…]` | none: the JVM dies with the host |
 
-In each case what is written late is written into a folder of its own, which nobody reads.
+With every back end, late files go into a folder of the earlier run, which the later run does not read.
 """
 
 from __future__ import annotations
@@ -21,16 +21,16 @@ import msgspec
 
 from steadyworker.exports.base import Services
 
-_MOST = 64  # names: a run that never got as far as Spark leaves one behind
+_MOST = 64  # names; a run that ends before it reaches Spark leaves one
 
 
 class Handle(msgspec.Struct, frozen=True, kw_only=True):
     """
-    What is stored.
+    The stored state.
 
     Attributes:
-        spark: Fence of a run and its name at the Spark server, a UUID; of all that nobody knows to have ended.
-        where: Where Spark is, and how it calls the last one: server, session and tag, or master and application.
+        spark: The fence and the session name (a UUID) of each run whose Spark session has perhaps not ended.
+        where: The location of the last run in Spark: server, session and tag, or master and application.
     """
 
     spark: tuple[tuple[int, str], ...] = ()
@@ -38,7 +38,7 @@ class Handle(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Names:
-    """The name of a run that is about to ask Spark, stored; and those of the runs before it."""
+    """The session name of a run, stored before the run calls Spark, and the names of the runs before it."""
 
     def __init__(self, services: Services) -> None:
         self._services = services
@@ -49,9 +49,9 @@ class Names:
 
     def began(self, where: Mapping[str, str]) -> None:
         """
-        Spark has begun this run, and what the earlier ones left there has ended.
+        Store that Spark has begun this run, and remove the names of the earlier runs, whose sessions have ended.
 
-        It may have begun it a second time and by another name, because the first was stuck; then both are kept.
+        If Spark has begun a stuck run again with another name, both names are kept.
         """
         mine = tuple(entry for entry in self._stored() if entry[0] >= self._services.fence)
         known = {name for _, name in mine}
@@ -64,7 +64,7 @@ class Names:
         try:
             return msgspec.json.decode(self._services.export_state() or b"", type=Handle).spark
         except msgspec.MsgspecError:
-            return ()  # nothing, or what another kind of export stored
+            return ()  # no state, or the state of another kind of export
 
     def _store(self, handle: Handle) -> None:
         self._services.save_export_state(msgspec.json.encode(handle))

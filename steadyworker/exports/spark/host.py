@@ -1,11 +1,12 @@
 """
-The Spark host's process, started by `process.py` only, with PARENT and perhaps `connect` as arguments.
+The program of the Spark host, which `process.py` starts with its parent's process id, and for Spark Connect with `connect`.
 
-- Its standard input and output carry the protocol.  They are moved to other descriptors before anything else happens, and
-  1 becomes 2 (the log): what the JVM prints cannot break the protocol.
-- It leads a session of its own and ends together with all of it, and with its folder: when its parent dies (PDEATHSIG, end of file), when its
-  JVM dies or its Connect server has forgotten its jobs, when it is told to.
-- Spark is started before any thread is.
+- The host's standard input and output carry the protocol.
+  The host first moves both to other descriptors, and sends descriptor 1 to the log, so that output of the JVM cannot break it.
+- The host leads a session of its own; at its end, the whole session is killed, and the host's folder is removed.
+- The host ends when its parent dies (PDEATHSIG, end of file), when its JVM dies, or at the command `stop`.
+  It also ends when its Spark Connect server has lost a job.
+- The host starts Spark before any thread.
 """
 
 from __future__ import annotations
@@ -41,8 +42,8 @@ from steadyworker.system.procfs import end_own_session
 from steadyworker.text.redaction import redact
 
 _PR_SET_PDEATHSIG = 1
-_NICE = 5  # behind the worker: a heartbeat takes a moment of a core, and an export takes all that it can get
-# It waits for the lock that a living host holds; the JVM may write for a moment after that.
+_NICE = 5  # lower priority than the worker process: its heartbeats must not wait for an export
+# This program waits for the lock of the host; it tries for 2 s, because the JVM can still write for a moment.
 _BURY = """
 import fcntl, os, shutil, sys, time
 fcntl.flock(os.open(sys.argv[1] + "/lock", os.O_RDWR), fcntl.LOCK_EX)
@@ -56,13 +57,13 @@ for _ in range(20):
 
 def die(*, unheard: bool = False) -> NoReturn:
     """
-    End this process, the JVM, and all of their session; nothing here is worth a good-bye.
+    Kill this process, the JVM, and the rest of their session.
 
-    The folder is the parent's to remove; where the parent is dead, a process that outlives this one does it.
+    The parent removes the host's folder; if the parent is dead, a process that outlives this one removes it.
 
     Args:
-        unheard: The parent dies, but we may not have another yet: Linux closes its files before, and tells us of its death
-            when the thread of it that made us ends, which need not be its last.
+        unheard: The parent is dying, but can still be this process's parent.
+            Linux closes the parent's files first, and sends PDEATHSIG when the thread that started the host ends.
     """
     if unheard or os.getppid() != int(sys.argv[1]):
         folder = str(Path(tempfile.gettempdir()).parent)
@@ -74,15 +75,15 @@ def die(*, unheard: bool = False) -> NoReturn:
             cwd="/",
             start_new_session=True,
         )
-    end_own_session()  # Python workers of the JVM are in a process group of their own
+    end_own_session()  # the session, because the JVM's Python workers have another process group
 
 
 def die_with(parent: int) -> None:
-    """Arrange that this process dies when its parent does."""
+    """Make this process die with its parent."""
     signal.signal(signal.SIGTERM, lambda *_: die(unheard=True))
     if sys.platform == "linux":
         ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
-    if os.getppid() != parent:  # it died before we asked
+    if os.getppid() != parent:  # the parent died before prctl
         die()
 
 
@@ -99,7 +100,7 @@ class Wire:
         os.dup2(2, 1)
 
     def send(self, message: Message) -> None:
-        """Tell the parent; dies if there is none."""
+        """Send a message to the parent; kill this process if the parent is gone."""
         try:
             with self._turn:
                 self._events.write(encode(message))
@@ -109,8 +110,8 @@ class Wire:
 
 
 def main() -> None:
-    """Run until told to stop, or until the parent or the JVM is gone."""
-    for other in (signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2):  # for the worker process; the JVM ignores them too
+    """Run until the command `stop`, or until the parent or the JVM is gone."""
+    for other in (signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2):  # the JVM inherits SIG_IGN
         signal.signal(other, signal.SIG_IGN)
     die_with(int(sys.argv[1]))
     os.nice(_NICE)
@@ -118,7 +119,7 @@ def main() -> None:
     try:
         engine = _engine(wire, sys.argv[2:])
         engine.warm_up(Path(tempfile.gettempdir(), "warm-up"))
-    except Exception as error:  # noqa: BLE001 - whatever keeps Spark from starting is told, and ends this process
+    except Exception as error:  # noqa: BLE001 - any error at the start is sent to the parent, and ends this process
         wire.send(Fatal(redact(first_line(error))))
         die()
 
@@ -143,12 +144,12 @@ def main() -> None:
             case _:
                 stopping.set()
                 engine.stop()
-                os._exit(0)  # at once: end of file, which tells the parent, must not come before the exit code
+                os._exit(0)  # at once, so that the parent does not read end of file long before the exit code
     leave()
 
 
 def _engine(wire: Wire, kind: list[str]) -> Backend:
-    """The engine that the parent asks for."""
+    """Return the engine that the parent has chosen by its arguments."""
     if kind != ["connect"]:
         return Engine(wire.send, die)
 
@@ -157,12 +158,12 @@ def _engine(wire: Wire, kind: list[str]) -> Backend:
         die()
 
     command = decode_command(wire.commands.readline())
-    assert isinstance(command, Connect), "the parent says it first"
+    assert isinstance(command, Connect), "the parent sends it first"
     return ConnectEngine(wire.send, lost, command)
 
 
 def _answer(engine: Backend, wire: Wire, pings: queue.SimpleQueue[int]) -> None:
-    """Answer each ping after a round trip to Spark."""
+    """Reply to each ping after a round trip to Spark."""
     while True:
         number = pings.get()
         if engine.alive():
@@ -170,7 +171,7 @@ def _answer(engine: Backend, wire: Wire, pings: queue.SimpleQueue[int]) -> None:
 
 
 def _outlive(engine: Backend, stopping: threading.Event) -> None:
-    """Die with what there is no host without."""
+    """Kill this process when the engine's JVM has died."""
     engine.outlive()
     if not stopping.is_set():
         die()

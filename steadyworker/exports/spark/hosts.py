@@ -1,4 +1,4 @@
-"""What `SparkService` keeps books of: calls, and hosts with what is due on them and when."""
+"""The records of `SparkService`: calls, and hosts with their deadlines."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from steadyworker.exports.spark.protocol import Cancel, Database, Done, Failed, 
 from steadyworker.exports.spark.settings import SparkSettings
 
 Emit = Callable[[Mapping[str, Any]], None]
-_STOP_WITHIN = 15.0  # seconds for a host that ends in good order,
-_ARCHIVE_WITHIN = 120.0  # and for one that writes the class-data archive then
-_LATE = 5.0  # seconds past what was due: this process stood still itself
+_STOP_WITHIN = 15.0  # seconds for a host's normal end
+_ARCHIVE_WITHIN = 120.0  # seconds for a host's normal end if its JVM writes the class-data archive
+_LATE = 5.0  # seconds after a deadline; a later check means that this process itself stood still
 
 
 @dataclass(eq=False, slots=True)
@@ -26,15 +26,15 @@ class Call:
     One export's request.
 
     Attributes:
-        job: The name that hosts know it by.
-        plan: What is asked; `parts` is the folder that each submission makes a folder in.
-        submissions: How often it was given to a host.
-        deaths: How many hosts died under it while it ran alone, and how often it was stuck.
-        suspect: A host died under it, alone or not: it runs alone until it has ended.
-        cancelled: Nobody waits for it any longer.
-        stuck: Why it is being ended although somebody waits for it: nothing of it moved any longer.
-        left: The names that it had at a Spark Connect server when it was stuck, and the host that sees to the end of each.
-        kill_at: When its host is killed, because it did not end when it was cancelled.
+        job: The job's name for the hosts.
+        plan: The export's plan; each submission makes a folder inside the folder `parts`.
+        submissions: How many times the call was submitted to a host.
+        deaths: How many hosts have died while the call ran alone, plus how many times the call was stuck.
+        suspect: True if a host has died during the call; the call then runs alone until it ends.
+        cancelled: True if the child no longer waits for the call.
+        stuck: The reason why the service ends a call without progress, or an empty text.
+        left: The session names of stuck submissions at a Spark Connect server, each with the host that ends the session.
+        kill_at: The monotonic time at which the call's host is killed, if the cancelled call has not ended.
     """
 
     job: str
@@ -54,34 +54,34 @@ class Call:
         return parts_of(self.plan.parts, self.job, self.submissions)
 
     def rename(self, host: Host) -> None:
-        """It was stuck at this host, which may go on to end it for minutes: the next submission has another name."""
+        """Give the stuck call a new session name, because this host can need minutes to end the old session."""
         self.left.append((self.plan.session, host))
         fresh = str(uuid.uuid5(uuid.NAMESPACE_OID, self.plan.session))
         self.plan = msgspec.structs.replace(self.plan, session=fresh)
 
     def end(self, event: Done | Failed, versions: Mapping[str, str] | None = None) -> None:
-        """Tell the last event."""
+        """Emit the last event."""
         self.emit(as_event(event, submissions=self.submissions, versions=dict(versions or {})))
 
     def fail(self, kind: str, text: str) -> None:
-        """Tell that it failed."""
+        """Emit a failure as the last event."""
         self.end(Failed(self.job, kind, text))
 
 
 @dataclass(eq=False, slots=True)
 class Host:
     """
-    One host and what runs on it.
+    One host and its calls; all times are monotonic.
 
     Attributes:
-        deadline: When it is killed unless it is ready by then (or gone, if it was asked to stop).
-        begun: Calls that it was ever given.
-        retiring: Takes no more calls.
-        stopping: Was asked to end.
-        idle_since: When its last call ended.
-        asked_at: When the ping was sent that it has not answered yet,
-        answered_at: and when it answered the last one.
-        problem: Why it will be or was killed, if we know.
+        deadline: The time at which the host is killed if it is not ready, or not gone after a stop.
+        begun: The number of calls that the host has got.
+        retiring: True if the host takes no more calls.
+        stopping: True if the host was asked to end.
+        idle_since: The time at which the host's last call ended.
+        asked_at: The time of the ping to which the host has not replied yet.
+        answered_at: The time of the host's last reply to a ping.
+        problem: The known reason for a kill of the host, or an empty text.
     """
 
     process: HostProcess
@@ -99,12 +99,12 @@ class Host:
     problem: str = ""
 
     def takes(self, call: Call) -> bool:
-        """Whether this call may run here: suspects run alone."""
+        """Return whether this call can run here; a suspect call runs alone."""
         company = call.suspect or any(other.suspect for other in self.calls.values())
         return not self.retiring and not (self.calls and company)
 
     def submit(self, call: Call) -> None:
-        """Begin the call here, as soon as the host is ready."""
+        """Begin the call on this host, as soon as the host is ready."""
         call.submissions += 1
         call.stuck, call.kill_at = "", None
         self.begun += 1
@@ -114,7 +114,7 @@ class Host:
             self._send(call)
 
     def became_ready(self, versions: dict[str, str], now: float) -> None:
-        """Give it the calls that waited for it."""
+        """Note that the host is ready, and send it the waiting calls."""
         self.ready, self.versions, self.answered_at = True, versions, now
         if not self.stopping:
             self.deadline = None
@@ -122,32 +122,32 @@ class Host:
             self._send(call)
 
     def _send(self, call: Call) -> None:
-        left = (name for name, host in call.left if host is not self)  # that one may be gone before it has ended it
+        left = (name for name, host in call.left if host is not self)  # another host can be dead
         plan = msgspec.structs.replace(call.plan, parts=str(call.parts), earlier=(*call.plan.earlier, *left))
-        # A database may be silent for as long as its own limit says, before its first row.
+        # A database can take as long as `statement_timeout` before its first row.
         silent = [table.statement_timeout for table in plan.tables.values() if isinstance(table, Database)]
         self.process.send(Run(call.job, plan, max(self.settings.stuck_after, *silent, 0.0), len(call.left)))
 
     def cancel(self, call: Call, now: float) -> None:
-        """End a call that runs here."""
+        """Ask the host to end a call."""
         if call.kill_at is None:
             call.kill_at = now + self.settings.cancel_within
             self.process.send(Cancel(call.job))
 
     def ended(self, call: Call) -> None:
-        """A call has ended: is it time for a fresh host?"""
+        """Remove an ended call, and retire the host after too many calls or with too much memory."""
         del self.calls[call.job]
         limit = self.settings.max_rss
         if self.begun >= self.settings.jobs_per_host or (limit is not None and self.process.rss > limit):
             self.retiring = True
 
     def kill(self, problem: str = "") -> None:
-        """End it now."""
+        """Kill the host now."""
         self.problem = self.problem or problem
         self.process.kill()
 
     def stop(self, now: float) -> None:
-        """Ask it to end, once."""
+        """Ask the host to end; only the first call sends the request."""
         self.retiring = True
         if not self.stopping:
             self.stopping = True
@@ -155,7 +155,7 @@ class Host:
             self.process.stop()
 
     def attend(self, now: float) -> None:
-        """Do what is due: kill what is late or hung, ping what works, stop what is idle or retired; bound the log."""
+        """Act on the deadlines: kill a late or hung host, ping a busy host, stop an idle or retired host; limit its log."""
         self.process.bound_log()
         for call in self.calls.values():
             if call.kill_at is not None and now >= call.kill_at:
@@ -176,18 +176,18 @@ class Host:
             self.stop(now)
 
     def _ping(self, now: float) -> None:
-        """A JVM that hangs answers nothing; jobs that are merely slow are no business of ours."""
+        """Ping the host's JVM, and kill the host if the JVM does not reply; slow jobs do not matter here."""
         if self.asked_at is None and now - self.answered_at >= self.settings.ping_every:
             self.asked_at = now
             self.process.send(Ping(self.begun))
         elif self.asked_at is not None and now - self.asked_at >= self.settings.hung_after + _LATE:
-            self.asked_at = now  # we were not here when it was due: a paused container, a suspended machine
+            self.asked_at = now  # this process stood still: a paused container, a suspended machine
         elif self.asked_at is not None and now - self.asked_at >= self.settings.hung_after:
             self.answered_at, self.asked_at = now, None
             self.kill(f"its JVM did not answer for {self.settings.hung_after:g} s")
 
     def due(self) -> Iterator[float]:
-        """When `attend` has to be called again."""
+        """Yield the monotonic times at which `attend` must be called again."""
         for moment in (self.deadline, *(call.kill_at for call in self.calls.values())):
             if moment is not None:
                 yield moment

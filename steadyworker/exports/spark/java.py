@@ -1,4 +1,4 @@
-"""A Java that Spark runs on, found where Java usually is."""
+"""The search for a Java installation on which Spark runs."""
 
 from __future__ import annotations
 
@@ -20,25 +20,25 @@ _VERSION = re.compile(r'(?:JAVA_VERSION=|version )"(?:1\.)?((\d+)[^"]*)"')
 
 @dataclass(frozen=True, slots=True)
 class Java:
-    """A Java installation; `version` as it says itself, like `17.0.15`."""
+    """A Java installation; `version` is its own version text, like `17.0.15`."""
 
     home: Path
     version: str
 
     @property
     def major(self) -> int:
-        """17 of `17.0.15`."""
+        """The major version: 17 for `17.0.15`."""
         return int(re.split(r"\D", self.version, maxsplit=1)[0])
 
 
 def find_java(environ: Mapping[str, str], folders: tuple[str, ...] = _FOLDERS) -> Java:
     """
-    The first Java of 17 or newer: of JAVA_HOME, of PATH, then the oldest that fits among the system's.
+    Return the first Java of version 17 or newer: from JAVA_HOME, from PATH, or the oldest suitable one of the system.
 
-    (The oldest, because Spark is tested with long-supported versions first.)
+    The oldest is best, because Spark is tested first with versions that have long support.
 
     Raises:
-        ConfigError: There is none; says what was found and how to install one.
+        ConfigError: There is no such Java; the message lists the versions found, and how to install Java.
     """
     seen: list[Java] = []
     for home in _places(environ):
@@ -66,7 +66,7 @@ def _places(environ: Mapping[str, str]) -> Iterator[Path]:
 
 
 def _homes(folder: Path) -> Iterator[Path]:
-    """Installations under a folder, links to them left out."""
+    """Yield the installations under a folder, without symbolic links."""
     with suppress(OSError):
         for path in sorted(folder.iterdir()):
             if not path.is_symlink():
@@ -74,7 +74,7 @@ def _homes(folder: Path) -> Iterator[Path]:
 
 
 def _java_at(home: Path) -> Java | None:
-    """What is installed there: as its `release` file says, else as it says when asked."""
+    """Return the installation, with the version from its `release` file, or else from `java -version`."""
     java = home / "bin/java"
     if not java.is_file():
         return None

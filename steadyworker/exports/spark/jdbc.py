@@ -35,13 +35,13 @@ class Jdbc:
     """
     A table, or a query, of PostgreSQL or SQLite.
 
-    All connections that read it see the same snapshot.
-    For PostgreSQL it is an exported snapshot, shared by all tables of the same database in an export.
-    For SQLite the host copies the file to the folder of the export's parts, in one read transaction.
-    That blocks a writer no longer than the copy takes.
-    A sort samples its rows before it begins, so Spark reads each range twice, in the same snapshot.
-    The first read takes the sort column alone, on two conditions.
-    The column is neither text nor float, and the query has only filters and small tables before its sort.
+    All connections of an export see the same snapshot of the table.
+    For PostgreSQL, all tables of the same database in an export share one exported snapshot.
+    For SQLite, the host copies the file to the folder of the export's parts, in one read transaction.
+    The copy blocks writers only while it is made.
+    Spark reads each range twice in the same snapshot, because a sort first samples its rows.
+    The first read takes only the sort column if two conditions are met.
+    The sort column is neither text nor float, and the query has only filters and small tables before its sort.
 
     Args:
         url: `postgresql://user@host:5432/database` (with `?sslmode=…`, `sslrootcert`, `sslcert`, `sslkey`,
@@ -49,22 +49,22 @@ class Jdbc:
             Without `sslmode`, a server on another host must show a certificate for its name (`verify-full`).
             The certificate must be signed by `sslrootcert`, or by an authority that Java trusts.
         table: The table's name, or a query for the database.
-            Filters of the export's own query reach the database, so no value has to be formatted into this one.
+            Spark passes filters of the export's query to the database, so this query needs no formatted values.
         partition_by: A column of integers, dates or timestamps, preferably with an index, that cuts the read into ranges.
-            Spark reads as many ranges at once as it has cores, each on a connection of its own.
-            Without such a column a single connection reads all.
-        partitions: The number of ranges; by default one per 250,000 rows that the database expects.
+            Spark reads as many ranges at once as it has cores, each range on its own connection.
+            Without such a column, a single connection reads all rows.
+        partitions: The number of ranges; the default is one for each 250,000 rows that the database expects.
         password_env: The worker's environment variable with the password.
         password_file: A file with the password, instead of `password_env`; read when the job begins.
             One line end at the end of the file is ignored.
         schema: Columns and types that differ from the driver's, as in Spark's DDL: `"amount DECIMAL(20,4)"`.
-            A value with more digits after the point than its column has is refused, never rounded.
-            Where the database's own types do not rule that out, one extra pass looks for such values.
-            An infinite date or timestamp of PostgreSQL can only be read as `STRING`, else it is refused.
-            One extra pass looks for those as well.
+            The export refuses a value with more digits after the point than its column has, and never rounds it.
+            If the database's own types allow such values, one extra pass looks for them.
+            The export refuses an infinite date or timestamp of PostgreSQL, unless its column is read as `STRING`.
+            One extra pass looks for infinite values.
         fetch_rows: The number of rows that the database returns at a time.
-        statement_timeout: Seconds that the database may take for one response: the first rows of a range, or the next ones.
-            The export counts as stuck only after as long without progress.
+        statement_timeout: The time limit of one response of the database in seconds: the first or the next rows of a range.
+            The export is not stuck before this time has passed without progress.
 
     Raises:
         ExportError: An argument is invalid; the message never repeats a value in the URL.
@@ -108,7 +108,7 @@ class Jdbc:
         try:
             url = urlsplit(self.url)
             port = url.port or 5432
-        except ValueError:  # its text has the URL
+        except ValueError:  # not re-raised, because its text has the URL
             url, port = urlsplit(""), 0
         if url.scheme not in {"postgresql", "postgres"} or not url.hostname or not url.path.strip("/"):
             raise ExportError(
@@ -160,7 +160,7 @@ def _relation(table: str) -> str:
     """Return the SQL text after FROM."""
     text = table.strip().rstrip(";").rstrip()
     if _QUERY.match(text):
-        return f"({text}\n) AS source"  # on a line of its own: a query may end in a comment
+        return f"({text}\n) AS source"  # on a separate line, because a query can end in a comment
     if not _TABLE.fullmatch(text):
         raise ExportError(
             f"Expected a table's name, like payments or billing.payments, or a query, got {table!r:.200}: "

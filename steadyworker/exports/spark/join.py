@@ -1,10 +1,11 @@
 """
-Parts to one file, in the sort's order, while later parts are still being written.
+Joins parts to one file, in the order of the sort, while Spark still writes later parts.
 
-A part is taken when Spark calls its task complete, and not before all parts in front of it were taken.
-Its size is looked at again when all is done: what was joined has to be what is there.
-Rows are counted in the bytes themselves, so that the file, not Spark's word for it, is what the manifest tells of.
-Bytes that are no UTF-8 end the join: Spark passes on what Parquet and a cast have; `reading.py` looks for those of CSV itself.
+A part is joined when Spark reports its task as complete and all parts before it are joined.
+After the last part, the join checks all sizes again, because the joined parts must be the final parts.
+Rows are counted in the file's bytes, so that the manifest describes the file itself, not Spark's report.
+Bytes that are not UTF-8 end the join: Spark passes such bytes on from Parquet and from casts.
+For CSV, `reading.py` itself looks for such bytes.
 """
 
 from __future__ import annotations
@@ -25,41 +26,41 @@ _PIECE = 1 << 20
 
 
 class Replaced(ExportError):
-    """A part is another file than when its task ended: the task was begun again, by a Spark that had lost its executor."""
+    """A part has changed since its task ended, because Spark lost the task's executor and ran the task again."""
 
 
 class Body(Protocol):
-    """Makes the file's bytes out of parts."""
+    """A converter from parts to the bytes of the file."""
 
     @property
     def rows(self) -> int:
-        """Rows so far, counted in what was read."""
+        """The number of rows in the parts that were read so far."""
         ...
 
     def add(self, part: Path) -> int:
-        """Add a part; answers how many bytes it has."""
+        """Add a part, and return its size in bytes."""
         ...
 
     def finish(self) -> None:
-        """Write what follows the last part."""
+        """Write the end of the file, after the last part."""
         ...
 
     def close(self) -> None:
-        """Release what it holds, finished or not."""
+        """Release all resources, also without `finish`."""
         ...
 
 
 class Join:
     """
-    One file in the making.
+    One file that is made from parts.
 
     Args:
-        path: The file; must not be there.
-        head: What stands before the first row.
-        moved: Called after each MiB; raises what shall end the join.
-        joined: Called with each part whose bytes are in the file.
-        form: How the parts are written, and whether the file is packed.
-        body: Makes the body of a format that is not joined byte by byte.
+        path: The file, which must not exist.
+        head: The bytes before the first row.
+        moved: A function that is called after each MiB; its exception ends the join.
+        joined: A function that is called with each part after its bytes are in the file.
+        form: The format of the parts, and the compression of the file.
+        body: A function that makes the `Body` of a format whose parts cannot be joined byte by byte.
     """
 
     def __init__(
@@ -81,26 +82,26 @@ class Join:
 
     @property
     def rows(self) -> int:
-        """Rows in the file so far."""
+        """The number of rows in the file so far."""
         return self._body.rows
 
     @property
     def bytes(self) -> int:
-        """Size of the file so far."""
+        """The size of the file so far, in bytes."""
         return self._out.bytes
 
     @property
     def sha256(self) -> str:
-        """Of the file so far, in hex digits."""
+        """The SHA-256 of the file so far, in hex digits."""
         return self._out.sha256
 
     def offer(self, index: int, path: str | None, size: int) -> None:
         """
-        The task of this index is complete; a task without rows has no part.
+        Join the part of a complete task, after all parts before it; a task without rows has no part.
 
         Raises:
-            Replaced: A part is not what it was when it was told: the file is worth nothing any longer.
-            ExportError: Its text is no UTF-8.
+            Replaced: A part has another size than reported, so the file is invalid.
+            ExportError: The text of a part is not UTF-8.
         """
         self._waiting[index] = (Path(path) if path else None, size)
         while self._next in self._waiting:
@@ -111,10 +112,10 @@ class Join:
 
     def finish(self, parts: Iterable[tuple[int, str, int]]) -> None:
         """
-        All tasks are complete and these are their parts: join the rest, durable.
+        Join the remaining parts of all tasks, and return when the file is durable.
 
         Raises:
-            Replaced: A part is not what it was when it was joined.
+            Replaced: A part has another size than when it was joined.
         """
         there = {index: (Path(path), size) for index, path, size in parts}
         for index, size in self._sizes.items():
@@ -142,7 +143,7 @@ class Join:
         self._joined(part)
 
     def close(self) -> None:
-        """Release what it holds, finished or not; safe twice."""
+        """Release all resources, also without `finish`; it can be called twice."""
         self._body.close()
         self._out.close()
 
@@ -167,11 +168,11 @@ class Text:
 
     @property
     def rows(self) -> int:
-        """Rows so far."""
+        """The number of rows so far."""
         return self._lines.count
 
     def add(self, part: Path) -> int:
-        """Add a part; raises UnicodeDecodeError."""
+        """Add a part, and return its size in bytes; raise UnicodeDecodeError if it is not UTF-8."""
         decoder = codecs.getincrementaldecoder("utf-8")()
         got = 0
         with part.open("rb") as source:
@@ -186,21 +187,21 @@ class Text:
         return got
 
     def finish(self) -> None:
-        """Write what is not packed yet."""
+        """Write the rest of the compressed bytes."""
         if self._gzip:
             self._gzip.finish()
 
     def close(self) -> None:
-        """Release what packs."""
+        """Release the compressor."""
         if self._gzip:
             self._gzip.close()
 
 
 class LineCount:
     """
-    Counts the line ends of CSV that are not inside quotes; of anything else, all of them.
+    A counter of line ends; in CSV, a line end inside quotes does not count.
 
-    A doubled quote ends and begins again, so that whether a byte is inside is the parity of the quotes before it.
+    A byte is inside quotes if an odd number of quotes precedes it; this is also right for doubled quotes.
     """
 
     def __init__(self, *, quoted: bool = True) -> None:
@@ -208,7 +209,7 @@ class LineCount:
         self._quoted, self._inside = quoted, False
 
     def add(self, data: bytes) -> None:
-        """The next bytes of the file."""
+        """Count the line ends in the next bytes of the file."""
         if not self._quoted or (not self._inside and b'"' not in data):
             self.count += data.count(b"\n")
             return

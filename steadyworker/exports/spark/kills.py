@@ -1,23 +1,24 @@
 """
-How all jobs of a Spark Connect session are cancelled, those too that nobody waits for any longer.
+Cancels all jobs of a Spark Connect session, also the jobs of operations that have already ended.
 
 Spark's own interrupt is not enough.
-It reaches the thread of an operation, once: a second one finds it interrupted and does nothing, and when that thread ends, the
-server cancels the jobs that the operation has *then* (`ExecuteThreadRunner.interrupt` and `.execute`).
-But since Spark 4 that thread only waits: each exchange, broadcast and result stage of an adaptive query is prepared, and its
-jobs are begun, by a thread of a pool (`ShuffleExchangeLike.triggerFuture`, `ResultQueryStageExec`), which hears nothing.
-A stage whose code is being compiled, or whose range was sampled and not yet shuffled, begins its job after all, and the job
-runs to its end; releasing the session does not end it either (`SessionHolder.close` interrupts, no more).
+The interrupt reaches the thread of an operation only once; a second interrupt does nothing.
+When that thread ends, the server cancels only the present jobs of the operation (`ExecuteThreadRunner.interrupt`, `.execute`).
+But since Spark 4 that thread only waits, and the threads of a pool begin the jobs of an adaptive query.
+An interrupt does not reach these threads (`ShuffleExchangeLike.triggerFuture`, `ResultQueryStageExec`).
+A stage that is being compiled, or is sampled but not yet shuffled, still begins its job, and the job runs to its end.
+The release of the session does not end such a job, because `SessionHolder.close` only interrupts.
 
-The server cancels jobs by tag whenever an operation fails, and an operation's tag is made of names that the client gives.
-So each job of a marked session carries, beside the tag of its own operation, those of `_MOST` operations that do not exist
-yet; one of these, an empty plan that fails at once, cancels all that the session runs at that moment.
-An id serves once (INVALID_HANDLE.OPERATION_ABANDONED), and ids follow from the session's name, so that whoever knows the
-name can do this.
+When an operation fails, the server cancels all jobs with the operation's tag; the client's names make up that tag.
+So each job of a marked session has the tag of its own operation, and the tags of `_MOST` operations that do not exist yet.
+To cancel all present jobs of the session, the client runs one of these operations: an empty plan, which fails at once.
+An operation's id works only once (INVALID_HANDLE.OPERATION_ABANDONED).
+The ids are computed from the session's name, so that every process that knows the name can cancel the jobs.
 
-The tags reach the jobs as the setting `spark.job.tags`: `SQLExecution.withSQLConfPropagated` makes a session's settings
-properties of its jobs, and that one replaces the tags which the server has set (`ExecuteJobTag`, the same in it).
-Read in the classes of Spark 4.3.0, and tried with its server.
+The tags reach the jobs by the setting `spark.job.tags`.
+`SQLExecution.withSQLConfPropagated` copies a session's settings to the properties of its jobs.
+This setting replaces the tags of the server, so it also contains the tag of the operation (`ExecuteJobTag`).
+These facts are from the classes of Spark 4.3.0, and were tested with its server.
 """
 
 from __future__ import annotations
@@ -27,8 +28,8 @@ from typing import Any
 
 from pyspark.sql import SparkSession
 
-_MOST = 24  # 14 to cancel a job, and some for each host that died under it
-_WITHIN = 10.0  # seconds for the server to say that there is no plan in it
+_MOST = 24  # ids: 14 to cancel a job, and some for each host that died during the job
+_WITHIN = 10.0  # seconds for the server to refuse the empty plan
 _SETTING = "spark.job.tags"
 _USED = ("INVALID_HANDLE.OPERATION_ABANDONED", "INVALID_HANDLE.OPERATION_ALREADY_EXISTS")
 
@@ -38,9 +39,9 @@ class Closed(Exception):
 
 
 def mark(session: SparkSession, name: str) -> Kills:
-    """What cancels all that this session, of this name, runs from now on."""
+    """Add the tags to all later jobs of the session with this name; return the object that cancels them."""
     client: Any = session.client
-    made = client._execute_plan_request_with_metadata  # noqa: SLF001 - the one place where all requests are made
+    made = client._execute_plan_request_with_metadata  # noqa: SLF001 - it makes all requests
 
     def marked(*args: Any, **options: Any) -> Any:
         request = made(*args, **options)
@@ -49,17 +50,17 @@ def mark(session: SparkSession, name: str) -> Kills:
         return request
 
     client._execute_plan_request_with_metadata = marked  # noqa: SLF001
-    _set_tags(session, client, name)  # jobs that only look at files belong to no operation
+    _set_tags(session, client, name)  # for jobs without an operation, which only list files
     return Kills(session, name)
 
 
 class Kills:
     """
-    What cancels the jobs of a session, as often as there are ids left for it.
+    The cancels of a session's jobs, one for each id that is left.
 
     Args:
         session: The session, on any client.
-        name: Its name, a UUID.
+        name: The session's name, a UUID.
     """
 
     def __init__(self, session: SparkSession, name: str) -> None:
@@ -68,7 +69,7 @@ class Kills:
 
     def kill(self) -> None:
         """
-        Cancel what the session runs now; a job that begins later is not touched.
+        Cancel the jobs that the session runs now, but no job that begins later.
 
         Raises:
             Closed: The session was released.
@@ -82,13 +83,13 @@ class Kills:
             metadata = self._client._builder.metadata()  # noqa: SLF001
             try:
                 list(self._client._stub.ExecutePlan(request, metadata=metadata, timeout=_WITHIN))  # noqa: SLF001
-            except Exception as error:  # noqa: BLE001 - gRPC's; an error is what is asked for
+            except Exception as error:  # noqa: BLE001 - gRPC's; success is an error here
                 text = str(error)
                 if any(used in text for used in _USED):
-                    continue  # by an earlier host of this run, or an earlier run
+                    continue  # an earlier host or an earlier run has used this id
                 if "SESSION_CLOSED" in text:
                     raise Closed from None
-            return  # where there is no server any longer, the caller's next question finds it out
+            return  # if the server is gone, the caller's next call fails
 
 
 def _set_tags(session: SparkSession, client: Any, name: str, *operation: str) -> None:
@@ -97,5 +98,5 @@ def _set_tags(session: SparkSession, client: Any, name: str, *operation: str) ->
 
 
 def _ids(name: str) -> list[str]:
-    """Of the operations that fail, in the order of their use."""
+    """Return the ids of the operations that cancel, in the order of their use."""
     return [str(uuid.uuid5(uuid.UUID(name), f"kill {number}")) for number in range(_MOST)]

@@ -1,9 +1,10 @@
 """
-A row as one line, as expressions: the text that `values.py`, `formats.py` and `jsonl.py` describe, computed by Spark.
+Converts a row to one line by SQL expressions, to the text that `values.py`, `formats.py` and `jsonl.py` describe.
 
-The line is written by Spark's *text* writer, which adds nothing: its CSV writer trims blanks, escapes with backslashes,
-and has its own mind about when to quote; its JSON writer leaves NULL out and writes decimals as numbers.
-Bytes that are no UTF-8 pass here and end the export where parts are joined, which costs a tenth.
+Spark's *text* writer writes the line unchanged.
+Spark's CSV writer is unfit: it trims blanks, escapes with backslashes, and quotes by other rules.
+Spark's JSON writer is unfit too: it leaves NULL out, and writes decimals as numbers.
+These expressions do not check for valid UTF-8: the join of the parts does, at a tenth of the cost.
 """
 
 from __future__ import annotations
@@ -47,25 +48,25 @@ _HARMLESS = re.compile(r"""[A-Za-z0-9 ",.:;|_/+-]*""")
 _APOSTROPHE = "CAST(X'27' AS STRING)"
 VARIABLE = "${"
 """
-In a column's name, what Hadoop replaces on its way to Parquet and from there, since schemas are told as configuration.
+The start of a variable, which Hadoop replaces in the names of Parquet columns, because it passes schemas as configuration.
 
-Spark 4.3.0 reads such a column as NULL, and writes it under the name that the variable has as its value.
+Spark 4.3.0 reads such a column as NULL, and writes it with the variable's value as its name.
 """
 
 WHOLE = (ByteType, ShortType, IntegerType, LongType)
 
 
 def column(name: str) -> Column:
-    """The column of exactly this name, dots and all."""
+    """Return the column of exactly this name, which can contain dots."""
     return F.col("`" + name.replace("`", "``") + "`")
 
 
 def check(schema: StructType) -> None:
     """
-    Whether each column has a type that a file can hold.
+    Check that each column has a type that a file can contain.
 
     Raises:
-        ExportError: One has not.
+        ExportError: A column has another type.
     """
     for field in schema.fields:
         if not _is_text(field) and type(field.dataType) not in _TEXTS:
@@ -78,17 +79,17 @@ def check(schema: StructType) -> None:
 
 def written(frame: DataFrame, lines: Lines) -> DataFrame:
     """
-    The lines of these rows, without their ends, as the only column.
+    Return the lines of these rows, without line ends, as the only column.
 
-    As SQL: of the two thousand calls that the same takes as Columns, each is a round trip to the JVM (0.3 s for ten columns).
+    The expressions are SQL, because two thousand calls of Column methods take 0.3 s for ten columns.
 
-    In steps that Spark does not fold into one, because text is looked at many times: first each text becomes one that is
-    not NULL, then all of a row's are searched at once for what has to be escaped, which few rows have.
-    That keeps the code that Spark makes of it small enough for Java to compile it.
+    They are in steps that Spark does not merge: a row's texts are used many times.
+    The first step replaces NULL in each text, and the second searches all texts of a row for characters to escape.
+    With these steps, Spark's generated code stays small enough for Java to compile it.
     """
     fields = frame.schema.fields
     texts = [number for number, field in enumerate(fields) if _is_text(field)]
-    named = frame.toDF(*(f"value{number}" for number in range(len(fields))))  # no name of the user's is read as SQL
+    named = frame.toDF(*(f"value{number}" for number in range(len(fields))))  # no user name in SQL
     found = named.selectExpr(
         *(
             f"coalesce(CAST(value{number} AS STRING), '') AS text{number}" if number in texts else f"value{number}"
@@ -111,10 +112,10 @@ def written(frame: DataFrame, lines: Lines) -> DataFrame:
 
 def storable(frame: DataFrame) -> DataFrame:
     """
-    The rows as Parquet holds them: a column that is NULL and nothing else is text there.
+    Return the rows with types for Parquet: a column of type NULL becomes text.
 
     Raises:
-        ExportError: A name that would become another one.
+        ExportError: A column's name contains a variable, which Hadoop would replace.
     """
     for name in frame.columns:
         if VARIABLE in name:
@@ -133,7 +134,7 @@ def storable(frame: DataFrame) -> DataFrame:
 
 
 def _literal(text: str) -> str:
-    """Text as SQL reads it under every setting: what might be an escape, or a variable, is told in hexadecimal."""
+    """Return an SQL literal that is right under every setting: text with special characters is in hexadecimal."""
     return f"'{text}'" if _HARMLESS.fullmatch(text) else f"CAST(X'{text.encode().hex()}' AS STRING)"
 
 
@@ -146,12 +147,12 @@ def _is_text(field: StructField) -> bool:
 
 
 def _cell(field: StructField, number: int, lines: Lines) -> str:
-    """The cell of one value; NULL stays NULL."""
+    """Return the expression of a CSV cell; NULL stays NULL."""
     return _text(number, lines) if _is_text(field) else _shown(field, f"value{number}", lines)
 
 
 def _shown(field: StructField, value: str, lines: Lines) -> str:
-    """The text of a value that is not text."""
+    """Return the expression that converts a value to text; the value is not text."""
     shown = _TEXTS[type(field.dataType)](value, lines)
     if lines.decimal_comma and isinstance(field.dataType, DecimalType | DoubleType | FloatType):
         return f"replace({shown}, '.', ',')"
@@ -159,14 +160,14 @@ def _shown(field: StructField, value: str, lines: Lines) -> str:
 
 
 def _text(number: int, lines: Lines) -> str:
-    """Text, guarded and quoted as `formats.Csv` says."""
+    """Return the expression of a text cell, with the guard and the quotes of `formats.Csv`."""
     value, null = f"text{number}", _literal(lines.null)
     formula = f"ascii({value}) IN ({', '.join(map(str, _FORMULA))})" if lines.guard_formulas else "false"
     guard = f"CASE WHEN {formula} THEN {_APOSTROPHE} ELSE '' END"
     quoted = f"""concat('"', {guard}, replace({value}, '"', '""'), '"')"""
-    # A row that has nothing of it is not searched again, cell by cell.
+    # Only in a row with special characters (`odd`) is each cell searched.
     special = f"odd AND length(translate({value}, {_literal(lines.delimiter + _BREAKING)}, '')) < length({value})"
-    # Most text begins with a letter: that is neither a formula nor nothing.
+    # Most texts begin with a letter: such a text is neither a formula nor empty.
     plain = f"NOT odd AND {value} >= 'A'"
     if lines.null >= "A":
         plain += f" AND {value} != {null}"
@@ -191,7 +192,7 @@ def _json_member(field: StructField, number: int, lines: Lines) -> str:
 
 
 def _json_cell(field: StructField, number: int, lines: Lines) -> str:
-    """A value of JSON, as `jsonl.py` says."""
+    """Return the expression of a JSON value, by the rules of `jsonl.py`."""
     if _is_text(field):
         value = f"text{number}"
         array = f"to_json(array({value}))"
@@ -214,12 +215,12 @@ def _quoted(value: str) -> str:
     return f"""concat('"', {value}, '"')"""
 
 
-def _plain(value: str, lines: Lines) -> str:  # noqa: ARG001 - others need it
+def _plain(value: str, lines: Lines) -> str:  # noqa: ARG001 - the other converters need `lines`
     return f"CAST({value} AS STRING)"
 
 
-def _float(value: str, lines: Lines) -> str:  # noqa: ARG001 - others need it
-    """As Python's, which has no short floats."""
+def _float(value: str, lines: Lines) -> str:  # noqa: ARG001 - the other converters need `lines`
+    """Return the text of a float after a cast to double, because Python has only doubles."""
     return f"CAST(CAST({value} AS DOUBLE) AS STRING)"
 
 
@@ -230,13 +231,13 @@ def _date(value: str, lines: Lines) -> str:
 
 
 def _moment(value: str, lines: Lines) -> str:
-    """A moment without a zone."""
+    """Return the text of a timestamp without a zone."""
     pieces = [piece for piece in java_pieces(lines.moments) if piece != OFFSET]
     return f"concat({', '.join(f'date_format({value}, {_literal(piece)})' for piece in pieces)})"
 
 
 def _instant(value: str, lines: Lines) -> str:
-    """A moment with a zone: shifted to what the clocks there show, and then told as if it were UTC."""
+    """Return the text of a timestamp with a zone: its local time in the zone of `lines`, and the offset."""
     if lines.zone == UTC:
         local, offset = value, "'Z'"
     else:
@@ -248,7 +249,7 @@ def _instant(value: str, lines: Lines) -> str:
 
 
 def _offset(seconds: str) -> str:
-    """`+02:00`, `Z`, and seconds where zones of long ago have some."""
+    """Return the text of an offset: `Z` or `+02:00`, with seconds for historical zones that have them."""
     size = f"abs({seconds})"
 
     def two(number: str) -> str:

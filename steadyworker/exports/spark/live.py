@@ -1,7 +1,8 @@
 """
-Whether a job moves inside its tasks: the counters of its query, which Spark sends every two seconds while a task runs.
+Progress inside a job's tasks: the counters of its query, which Spark updates every two seconds while a task runs.
 
-They are Spark's own books of SQL, and no public API: where a later Spark has changed them, only tasks that end are seen.
+The counters are in Spark's SQL status store, which is not a public API.
+If a later Spark has changed the store, only the ends of tasks count as progress.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from typing import Any
 from py4j.protocol import Py4JError
 from pyspark.sql import SparkSession
 
-_RECENT = 20  # executions that are looked through for the one of a job; Spark keeps no more
+_RECENT = 20  # executions among which a job's execution is searched; Spark keeps no more
 
 
 class Live:
@@ -24,7 +25,7 @@ class Live:
         self._readable = True
 
     def token(self, jobs: Sequence[int]) -> Hashable:
-        """Something that changes when one of these jobs (Spark's numbers) has moved; None where nothing is told."""
+        """Return a value that changes with the progress of these jobs (Spark's job ids), or None without counters."""
         if not jobs or not self._readable:
             return None
         try:
@@ -40,7 +41,7 @@ class Live:
 
 
 def _execution(store: Any, job: int) -> int:
-    """The execution that this job belongs to."""
+    """Return the id of the execution to which this job belongs."""
     count = int(store.executionsCount())
     recent = store.executionsList(max(0, count - _RECENT), _RECENT)
     for index in reversed(range(int(recent.size()))):

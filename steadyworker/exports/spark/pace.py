@@ -1,18 +1,18 @@
 """
-How fast an export goes, how long it will still take, and whether it stands still: arithmetic over what Spark's books show.
+The speed of an export, its remaining time, and whether it is stuck: arithmetic over Spark's counters.
 
 ::
 
     reading ──first row on its way to the sort──→ sorting ──first part──→ writing ──last part──→ done
-      nobody knows how many rows there are          rows so far, over the     rows in parts, out of
-                                                    share of tasks done       those that were sorted
+      the number of rows is unknown                 rows so far, over the     rows in parts, out of
+                                                    share of tasks done       the sorted rows
 
-What is left is told from *sorting* on: the rest of it, then the writing, at the ratio that this host's earlier exports had.
-Speeds are taken over a window that ends with the last evidence, never with now: a task that takes long is no news.
+The remaining time is known from *sorting* on: the rest of the sort, and then the writing.
+The writing is estimated by the ratio of writing to sorting in earlier exports of this host.
+A speed is measured over a window that ends at the last progress, not now, because a long task is no evidence.
 
-A slow batch and a hung one look alike while they last.
-So work comes in small pieces, and an export stands still when nothing at all has moved for much longer than its slowest
-piece took.
+A slow task and a hung task look the same until one ends.
+So Spark works in small tasks, and an export is stuck after a time without progress much longer than its slowest task.
 """
 
 from __future__ import annotations
@@ -21,31 +21,31 @@ from collections import deque
 from collections.abc import Hashable
 from dataclasses import dataclass, field
 
-_WINDOW = 60.0  # seconds of evidence that a speed is taken over, or the later half of the phase while that is shorter:
-_FEWEST = 16  # a JVM warms up; and as many pieces of it, if they take longer
-_STARTED = 3  # pieces, after which the time until the first one no longer counts: a stage begins slowly, and only once
-_TRIED = 0.3  # of the rows: so many are written before only their own speed counts
+_WINDOW = 60.0  # seconds of the window of a speed; or the later half of the phase if that is shorter (a JVM warms up)
+_FEWEST = 16  # counts in the window, at least, even if they take longer
+_STARTED = 3  # counts after which the time before the first one is ignored, because a stage begins slowly
+_TRIED = 0.3  # share of the rows that must be written before only the writing speed counts
 _SLOWER = 5.0  # times the slowest task that has ended: until then a task is slow, not stuck
-_LATE = 5.0  # seconds between two looks: beyond them whoever looks stood still, too
-_MINUTES, _HOURS = 90.0, 5400.0  # seconds from which on what is left is told in them
-_LEARNT = 2.0  # seconds in either phase; a shorter export teaches nothing
+_LATE = 5.0  # seconds between two looks; after a longer pause, this process itself stood still
+_MINUTES, _HOURS = 90.0, 5400.0  # seconds from which the remaining time is shown in minutes, or in hours
+_LEARNT = 2.0  # seconds in each phase; a shorter export does not change the ratio
 
 
 @dataclass(slots=True)
 class Ratio:
-    """Seconds of writing per second of sorting, as the exports of one host have had it; at first a guess."""
+    """The seconds of writing per second of sorting in the exports of one host; the first value is a guess."""
 
     value: float = 2.5
 
     def learn(self, sorting: float, writing: float) -> None:
-        """An export has ended that spent these seconds on the same rows."""
+        """Adjust the ratio to an ended export that took these seconds for sorting and for writing its rows."""
         if min(sorting, writing) >= _LEARNT:
             self.value = (self.value + writing / sorting) / 2
 
 
 @dataclass(slots=True)
 class _Phase:
-    """One count that grows, and when."""
+    """The growth of one count over time."""
 
     began: float
     started: bool = False
@@ -69,22 +69,22 @@ class _Phase:
 
     @property
     def last(self) -> float:
-        """When it last grew."""
+        """The monotonic time at which the count last grew."""
         return self.seen[-1][0] if self.seen else self.began
 
     @property
     def window(self) -> tuple[float, float]:
-        """What was counted in the window, and the seconds that it took."""
+        """The growth of the count in the window, and the window's length in seconds."""
         (then, before), (last, count) = self.seen[0], self.seen[-1]
         return count - before, last - then
 
 
 class Pace:
     """
-    One export's speed; of one submission, since another begins anew.
+    The speed of one submission of an export.
 
     Args:
-        ratio: What the host's earlier exports have taught; it is taught by this one.
+        ratio: The ratio from the host's earlier exports, which this export adjusts at its end.
     """
 
     def __init__(self, ratio: Ratio) -> None:
@@ -96,32 +96,32 @@ class Pace:
         self._tasks = (0, 0)
 
     def sorting(self, now: float, stage: int, tasks: tuple[int, int], rows: int) -> None:
-        """This stage has put so many rows on their way to a sort or a join, with (done, of) its tasks."""
+        """Record that a stage has sent `rows` rows to a sort or a join, and has ended `tasks` (done, total)."""
         if stage != self._stage:
-            # It began when the one before it ended, however late it was seen.
+            # The stage began at the end of the stage before it, even if the first look at it was later.
             self._stage, self._began = stage, now if self._stage < 0 else self._since
             self._fresh = True
         self._since = now
-        if rows and tasks[0]:  # not so in the writing stage, which looks like a sort until its first part is there
+        if rows and tasks[0]:  # 0 in the writing stage, which looks like a sort until its first part exists
             if self._fresh or self._sorting is None:
                 self._sorting, self._fresh = _Phase(self._began), False
             self._sorting.saw(now, rows)
             self._tasks, self._rows = tasks, rows * tasks[1] / tasks[0]
 
     def writing(self, now: float, rows: int) -> None:
-        """So many rows are in parts."""
+        """Record the number of rows in parts."""
         if self._writing is None:
             self._writing = _Phase(self._sorting.last if self._sorting else now)
         self._writing.saw(now, rows)
 
     def ended(self, now: float) -> None:
-        """All parts are written."""
+        """Record that all parts are written, and adjust the ratio."""
         if self._sorting is not None and self._writing is not None:
             self._ratio.learn(self._sorting.last - self._sorting.began, now - self._writing.began)
 
     @property
     def rate(self) -> float | None:
-        """Rows a second, in the phase that it is in; None as long as there is no evidence."""
+        """The rows per second in the present phase, or None before the first count."""
         phase = self._writing if self._writing and self._writing.count else self._sorting
         if phase is None or not phase.count:
             return None
@@ -129,10 +129,10 @@ class Pace:
         return rows / seconds if seconds > 0 else None
 
     def left(self, now: float) -> float | None:
-        """Seconds that are left; None while nobody knows how many rows there are."""
+        """Return the remaining seconds, or None while the number of rows is unknown."""
         if self._sorting is None or not self._sorting.count:
             return None
-        # A row's share of the sort so far is what the first rows are expected to take to be written.
+        # The expected seconds to write a row: the seconds to sort a row so far, times the ratio.
         guess = self._ratio.value * (self._sorting.last - self._sorting.began) / self._sorting.count
         if self._writing is None:
             done, of = self._tasks
@@ -141,7 +141,7 @@ class Pace:
             return max(0.0, sorting + self._rows * guess - (now - self._sorting.last))
         tried = max(0.0, _TRIED * self._rows - self._writing.count)
         if tried and not guess:
-            return None  # the sort was over before anybody saw it
+            return None  # the sort ended before the first look at it
         rows, seconds = self._writing.window if self._writing.seen else (0.0, 0.0)
         cost = (seconds + tried * guess) / (rows + tried) if rows + tried else 0.0
         return max(0.0, (self._rows - self._writing.count) * cost - (now - self._writing.last))
@@ -149,14 +149,14 @@ class Pace:
 
 class Stillness:
     """
-    Whether nothing moves any longer.
+    The time without progress of one job; all times are monotonic.
 
     Attributes:
-        longest: Seconds of the longest stillness that has ended.
+        longest: The longest time without progress that has ended, in seconds.
 
     Args:
-        now: When it began.
-        least: Seconds without movement that are always granted.
+        now: The time at which the job began.
+        least: Seconds without progress before which the job is never stuck.
     """
 
     def __init__(self, now: float, least: float) -> None:
@@ -166,7 +166,11 @@ class Stillness:
         self.longest = 0.0
 
     def saw(self, now: float, token: Hashable) -> bool:
-        """What there is to see now; answers whether it has moved.  Time in which nobody looked counts as a few seconds."""
+        """
+        Compare a token of the job's counters with the last token; return whether it has changed.
+
+        A time without looks counts as at most 5 s.
+        """
         self._since += max(0.0, now - self._looked - _LATE)
         self._looked = now
         moved = token != self._token
@@ -176,20 +180,20 @@ class Stillness:
         return moved
 
     def rest(self, now: float) -> None:
-        """Nothing can move: this time does not count."""
+        """Restart the time without progress, because the job cannot make progress now."""
         self._since = now
 
     def seconds(self, now: float) -> float:
-        """Since it last moved."""
+        """Return the seconds since the last progress."""
         return now - self._since
 
     def limit(self, slowest: float) -> float:
-        """Seconds without movement after which it is stuck; `slowest` is how long the slowest task took that has ended."""
+        """Return the seconds without progress after which the job is stuck; `slowest` is its slowest ended task's time."""
         return max(self._least, _SLOWER * slowest)
 
 
 def note(rows: int | None, rate: float | None, left: float | None) -> str:
-    """What a progress bar is told, as far as it is known: `1,200,000 rows written, 84,000 rows/s, about 2 min left`."""
+    """Return the known facts as a note for a progress bar: `1,200,000 rows written, 84,000 rows/s, about 2 min left`."""
     told = [] if rows is None else [f"{rows:,} rows written"]
     if rate:
         told.append(f"{_rounded(rate):,} rows/s")
@@ -199,7 +203,7 @@ def note(rows: int | None, rate: float | None, left: float | None) -> str:
 
 
 def _rounded(value: float) -> int:
-    """Two digits: more would only flicker."""
+    """Return the number rounded to two digits, because more digits would change at each look."""
     whole = max(1, round(value))
     return round(whole, 2 - len(str(whole)))
 

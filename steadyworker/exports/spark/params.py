@@ -1,4 +1,4 @@
-"""A parameter of a query, on its way from the job to Spark, with the type that JSON would lose."""
+"""The parameters of a query between the job and Spark; each has its type, which JSON would lose."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _DIGITS = 38
 
 
 class Param(msgspec.Struct, frozen=True, kw_only=True):
-    """A parameter of the query, with the type that JSON would lose."""
+    """A parameter of the query as text, with its type."""
 
     type: str
     text: str | None = None
@@ -24,10 +24,10 @@ class Param(msgspec.Struct, frozen=True, kw_only=True):
 
 def to_param(name: str, value: object) -> Param:
     """
-    A parameter as the host gets it.
+    Return the parameter in the form for the host.
 
     Raises:
-        ExportError: A type, or a value of it, that Spark has no literal for.
+        ExportError: Spark has no literal for this type or value.
     """
     if isinstance(value, Decimal | int) and (not Decimal(value).is_finite() or _digits(Decimal(value)) > _DIGITS):
         raise ExportError(
@@ -50,14 +50,14 @@ def to_param(name: str, value: object) -> Param:
 
 
 def _digits(number: Decimal) -> int:
-    """How many digits Spark's decimal needs."""
+    """Return the number of digits of a Spark decimal for this number."""
     _, digits, exponent = number.as_tuple()
-    assert isinstance(exponent, int)  # it is finite
+    assert isinstance(exponent, int)  # because the number is finite
     return max(len(digits) + max(exponent, 0), -exponent)
 
 
 def from_param(param: Param) -> object:
-    """The value that `to_param` was given."""
+    """Return the value from which `to_param` made this parameter."""
     return None if param.text is None else _PARAMS[param.type](param.text)
 
 
