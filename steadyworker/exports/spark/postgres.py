@@ -1,15 +1,16 @@
 """
-PostgreSQL read by Spark, in one moment.
+Lets Spark read PostgreSQL in one snapshot.
 
 ::
 
     holder, in the driver   BEGIN REPEATABLE READ, pg_export_snapshot() ──────────────── ROLLBACK when the job has ended
     readers, in the tasks        BEGIN REPEATABLE READ, SET TRANSACTION SNAPSHOT: each range sees what the holder sees
 
-The holder goes through the JVM and its driver, which are there, so that no other client library has to be.
-All of a job's connections bear its name (`application_name`), and by that name they are cancelled: the thread of a task
-waits for the database's answer whatever Spark tells it, and is free when there is one.
-When the host dies the server hears it: holder and idle readers by the closed socket, readers at work by asking for it each second.
+The holder uses the JVM's JDBC driver, so that no other client library is necessary.
+All connections of a job have its name as `application_name`, and a cancel finds them by that name.
+Spark cannot interrupt a task that waits for the database, so the cancel goes to the database.
+When the host dies, the server closes the holder and the idle readers, because their sockets are closed.
+The server ends a busy reader, because it checks that reader's socket each second.
 """
 
 from __future__ import annotations
@@ -32,10 +33,10 @@ from steadyworker.exports.spark.protocol import Database
 
 _ROWS_A_RANGE = 250_000
 _MOST_RANGES = 1000
-_ASKS_FOR_CLIENT = 140000  # the first server that can ask whether its client is there
+_ASKS_FOR_CLIENT = 140000  # the first server version with `client_connection_check_interval`
 _CONNECTION = {"connectTimeout": "10", "loginTimeout": "30", "tcpKeepAlive": "true"}
-_SLACK = 30  # seconds after the server's limit that the driver asks it to cancel, and as many until it hangs up
-# A server that ends idle transactions would take the snapshot with it.
+_SLACK = 30  # seconds after the server's limit until the driver cancels, and then as many until it closes the socket
+# Without these settings, a server that ends idle transactions would end the snapshot.
 _HOLD = """SELECT set_config(name, '0', true) FROM pg_settings
            WHERE name IN ('idle_in_transaction_session_timeout', 'idle_session_timeout', 'transaction_timeout')"""
 _ASK = "SET LOCAL client_connection_check_interval = 1000"
@@ -46,7 +47,7 @@ _SNAPSHOT = """SELECT pg_export_snapshot(), current_setting('server_version_num'
 _CANCEL = """SELECT count(pg_cancel_backend(pid)) FROM pg_stat_activity
              WHERE application_name = current_setting('application_name') AND usename = current_user AND pid <> pg_backend_pid()"""
 _DAY, _MOMENT = "YYYY-MM-DD", "YYYY-MM-DD HH24:MI:SS.US"
-# Type of the column that cuts -> what its bounds are as text that Spark reads.
+# From the type of the partition column to the SQL of its bounds, as text for Spark.
 _BOUNDS: Mapping[str, str] = MappingProxyType(
     {
         **dict.fromkeys(("int2", "int4", "int8"), "min({c})::text, max({c})::text"),
@@ -60,27 +61,27 @@ _BOUNDS: Mapping[str, str] = MappingProxyType(
 _WHOLE = frozenset({"int2", "int4", "int8", "oid"})
 _DATES = frozenset({"date", "timestamp", "timestamptz"})
 _HAS_INFINITE = "(SELECT bool_or(NOT isfinite(each)) FROM unnest({c}) AS each)"
-# What Spark would make something else of; the type of an array is its elements' after an underscore.
+# Types that Spark would change; the type of an array is an underscore and the type of its elements.
 _BENT = {
-    "time": "Spark makes a moment of 1970 of it",
-    "timetz": "Spark makes a moment of 1970 of it",
-    "money": "Spark makes a binary float of it",
-    "_float4": "Spark makes 0.10000000149011612 of 0.1",
+    "time": "Spark reads it as a timestamp in 1970",
+    "timetz": "Spark reads it as a timestamp in 1970",
+    "money": "Spark reads it as a binary float",
+    "_float4": "Spark reads 0.1 as 0.10000000149011612",
 }
 
 
 class Postgres:
     """
-    One database, held in one moment until `close`.
+    One database, with one snapshot until `close`.
 
     Args:
-        jvm: py4j's door to the JVM.
-        source: A table of it.
-        password: To log in with.
-        application: The name that all connections bear.
+        jvm: py4j's view of the JVM.
+        source: A table of the database.
+        password: The password for the login, or None.
+        application: The `application_name` of all connections.
 
     Raises:
-        Py4JError: The driver's errors.
+        Py4JError: The JDBC driver raised an error.
     """
 
     def __init__(self, jvm: Any, source: Database, password: str | None, application: str) -> None:
@@ -110,16 +111,16 @@ class Postgres:
 
     @property
     def size(self) -> int:
-        """Bytes that the database expects of the tables that were asked for."""
+        """The size of the tables read so far, in bytes, as the database estimates it."""
         return self._size
 
     def options(self, name: str, source: Database) -> dict[str, str]:
         """
-        Spark's options to read one of its tables.
+        Return Spark's options to read a table of this database.
 
         Raises:
-            ExportError: A column that cannot be read as it is, or that no range can be cut by.
-            Py4JError: What the database says of the table.
+            ExportError: Spark cannot read a column exactly, or `partition_by` is unfit for ranges.
+            Py4JError: The database refused a query about the table.
         """
         limit, timeout = math.ceil(source.statement_timeout), math.ceil(source.statement_timeout * 1000)
         self._execute(f"SET LOCAL statement_timeout = {timeout}")
@@ -148,23 +149,25 @@ class Postgres:
 
     def check(self, name: str, source: Database, kinds: StructType) -> None:
         """
-        Whether the table can be read as these types without a digit being lost: one pass, if its columns' types do not say so.
+        Check that Spark can read the table as these types without losing a digit.
+
+        This takes one pass over the table, unless its columns' types already prove it.
 
         Raises:
-            ExportError: A number has more digits after the point than its column is to have.
-            Py4JError: What the database says of a text that is no number.
+            ExportError: A number has more digits after the point than the type of its column.
+            Py4JError: The database refused a text that is not a number.
         """
         numbers = {}
         for column, kind, precision, scale in self._columns(source.relation):
             after = places(kinds).get(column)
             if after is not None and kind not in _WHOLE and (kind != "numeric" or not precision or scale > after):
-                # A binary float is what it shows: a cast would give 15 digits of it.
+                # A float is compared by its text, because a direct cast to numeric keeps only 15 digits.
                 number = _quoted(column) + {"numeric": "", "money": "::numeric"}.get(kind, "::text::numeric")
                 numbers[column] = after, f"max({number}::text) FILTER (WHERE {number} <> round({number}, {after}))"
         if not numbers:
             return
         looks = ", ".join(look for _, look in numbers.values())
-        ((*found,),) = self._rows(f"SELECT {looks} FROM {source.relation}")  # noqa: S608 - the user's own
+        ((*found,),) = self._rows(f"SELECT {looks} FROM {source.relation}")  # noqa: S608 - the user's own SQL
         for (column, (after, _)), got in zip(numbers.items(), found, strict=True):
             if got is not None:
                 needs = len(got.partition(".")[2])
@@ -172,7 +175,7 @@ class Postgres:
                 raise rounded(name, column, after, got, remedy)
 
     def cancel(self) -> None:
-        """Cancel what its connections are waiting for; over a connection of its own, because the holder may be one of them."""
+        """Cancel the queries of the job's connections, over a new connection, because the holder can be busy."""
         connection = self._connect()
         try:
             self._rows(_CANCEL, connection)
@@ -180,12 +183,12 @@ class Postgres:
             connection.close()
 
     def close(self) -> None:
-        """Let go of the moment."""
-        with suppress(Py4JError):  # it is gone already
+        """Close the holder, which ends the snapshot."""
+        with suppress(Py4JError):  # the connection is gone already
             self._holder.close()
 
     def _ask(self) -> bool:
-        """Whether the server can ask for its client while it works: on Windows and some others it refuses to."""
+        """Return whether a busy server can check that its client is connected; on some systems it cannot."""
         self._execute("SAVEPOINT asks")
         try:
             self._execute(_ASK)
@@ -197,7 +200,7 @@ class Postgres:
         return True
 
     def _relation(self, source: Database) -> str:
-        """The table with `real` as the number that PostgreSQL shows: Spark would make 0.10000000149011612 of 0.1."""
+        """Return the table with each `real` as PostgreSQL shows it, because Spark reads 0.1 as 0.10000000149011612."""
         columns = self._columns(source.relation)
         short = {name for name, kind, *_ in columns if kind == "float4" and not says(source.schema, name)}
         if not short:
@@ -208,7 +211,7 @@ class Postgres:
         return f"(SELECT {', '.join(chosen)} FROM {source.relation}) AS exact"  # noqa: S608 - the user's own
 
     def _check_finite(self, name: str, source: Database) -> None:
-        """Refuse infinite dates, of which Spark makes some of year 1 or 9999; one pass, by as many workers as the server likes."""
+        """Refuse infinite dates, which Spark would read as dates of the years 1 or 9999; this takes one pass."""
         dates = {
             column: (_HAS_INFINITE if kind.startswith("_") else "NOT isfinite({c})").format(c=_quoted(column))
             for column, kind, *_ in self._columns(source.relation)
@@ -228,7 +231,7 @@ class Postgres:
             )
 
     def _check(self, name: str, source: Database) -> None:
-        """Refuse what Spark would round or make something else of, if nobody has said what it shall be."""
+        """Refuse columns that Spark would round or change, unless the user's schema gives them a type."""
         self._check_finite(name, source)
         for column, kind, precision, _ in self._columns(source.relation):
             element = kind.removeprefix("_")
@@ -243,7 +246,7 @@ class Postgres:
                 )
 
     def _columns(self, relation: str) -> list[tuple[str, str, int, int]]:
-        """(name, type, precision, digits after the point) of each."""
+        """Return the name, type, precision and scale of each column."""
         statement = self._holder.createStatement()
         try:
             found = statement.executeQuery(f"SELECT * FROM {relation} LIMIT 0").getMetaData()  # noqa: S608 - the user's own
@@ -260,7 +263,7 @@ class Postgres:
             statement.close()
 
     def _ranges(self, name: str, source: Database) -> dict[str, str]:
-        """How the read is cut; not at all where that makes no two ranges."""
+        """Return Spark's options for the ranges of the read, or none if there is only one range."""
         column = source.partition_by
         rows, width = self._expected(source.relation)
         self._size += rows * width
@@ -280,7 +283,7 @@ class Postgres:
         return {"partitionColumn": column, "lowerBound": lower, "upperBound": upper, "numPartitions": str(count)}
 
     def _expected(self, relation: str) -> tuple[int, int]:
-        """Rows, and bytes of each, as the database plans with."""
+        """Return the number of rows and the bytes of a row, as the database's planner estimates them."""
         told = self._rows(f"EXPLAIN (FORMAT JSON) SELECT * FROM {relation}")  # noqa: S608
         plan = json.loads("".join(row[0] or "" for row in told))[0]["Plan"]
         return int(plan["Plan Rows"]), int(plan["Plan Width"])
@@ -299,7 +302,7 @@ class Postgres:
             made.close()
 
     def _rows(self, query: str, connection: Any = None) -> list[tuple[Any, ...]]:
-        """A few rows, all of text."""
+        """Return all rows of a small result, with each value as text."""
         statement = (connection or self._holder).createStatement()
         try:
             result = statement.executeQuery(query)
@@ -312,7 +315,7 @@ class Postgres:
 
 
 def says(schema: str | None, column: str, kind: str = "") -> bool:
-    """Whether a schema in DDL speaks of a column, as one of this kind."""
+    """Return whether a schema in DDL has a column of this name and type; without `kind`, of any type."""
     return re.search(rf"(?:^|,)\s*`?{re.escape(column)}`?\s+{kind}", schema or "", re.IGNORECASE) is not None
 
 

@@ -1,15 +1,15 @@
 """
-One Spark host as its parent sees it: a process in a session of its own, and a folder that nothing of it outlives.
+One Spark host, on the worker process's side: a process with a session of its own, and a folder with all of its files.
 
 ::
 
     <hosts>/<random>/          made by the parent, mode 0700
-        lock                   held (flock) by parent and host: free when both are gone, and the folder may be removed
-        spark.properties           mode 0600: may hold credentials
-        log                    standard output and error of host and JVM; its older half goes when it is too long
-        tmp/ local/ warehouse/ Spark's
+        lock                   held (flock) by parent and host; when it is free, both are gone, and the folder can be removed
+        spark.properties       mode 0600, because it can contain credentials
+        log                    standard output and error of host and JVM; the older half is removed when it is too long
+        tmp/ local/ warehouse/ folders of Spark
 
-End of file on the host's pipe means that it is gone; whatever is left of its session is killed then.
+At end of file on the host's pipe, the host is gone; the parent then kills the rest of the host's session.
 """
 
 from __future__ import annotations
@@ -40,17 +40,17 @@ _FATAL = "OutOfMemoryError"
 _LOG_LINES = 5
 _LOG_LONGEST = 16 << 20
 KEPT_LOG = "host.log"
-"""The file of `SparkSettings.folder` that the log of the last host with a problem is kept in."""
+"""The file in `SparkSettings.folder` with the log of the last host that had a problem."""
 
 
 class HostProcess:
     """
-    Starts a host; everything that it says goes to `sink`, from a thread of its own, and None when it is gone.
+    One running host; a reader thread calls `sink` with each of its messages, and with None when the host is gone.
 
-    To be made by a thread that lives as long as the host shall: Linux ends a child when the *thread* that started it ends.
+    Create it in a thread that lives longer than the host, because Linux kills the host when that *thread* ends.
 
     Raises:
-        OSError: The folder cannot be made, or no process can be started.
+        OSError: The folder cannot be made, or the process cannot be started.
     """
 
     def __init__(
@@ -66,7 +66,7 @@ class HostProcess:
         self._commands: queue.SimpleQueue[Command | None] = queue.SimpleQueue()
         connect = settings.connect()
         make_private_folder(settings.hosts)
-        with ExitStack() as undo:  # whatever it is that fails: a worker process tries again and again
+        with ExitStack() as undo:  # after any failure, because the worker process tries again
             with _alone_in(settings.hosts):
                 self.folder = Path(tempfile.mkdtemp(dir=settings.hosts))
                 undo.callback(shutil.rmtree, self.folder, ignore_errors=True)
@@ -90,7 +90,7 @@ class HostProcess:
             arguments.append("connect")
         else:
             self._write_properties(settings)
-        with (self.folder / "log").open("ab") as log:  # appended to: it can be cut while they write
+        with (self.folder / "log").open("ab") as log:  # in append mode, so that `bound_log` can cut it
             return subprocess.Popen(
                 command("steadyworker.exports.spark.host", *arguments),
                 stdin=subprocess.PIPE,
@@ -103,49 +103,49 @@ class HostProcess:
             )
 
     def _write_properties(self, settings: SparkSettings) -> None:
-        # CDS: share the archive, or record one, which the JVM writes when it exits in good order.
+        # Class-data sharing: use the archive, or record one, which the JVM writes at a normal exit.
         share = (
             f"-XX:ArchiveClassesAtExit={self._recorded}" if self._recorded else f"-XX:SharedArchiveFile={self._archive}"
         )
         properties = self.folder / PROPERTIES
         properties.touch(mode=0o600)
-        # Without its counters, which a JVM keeps in /tmp whatever it is told, and leaves there when it is killed.
+        # Without performance counters, because a JVM keeps them in /tmp, and leaves them there when it is killed.
         options = f"-XX:-UsePerfData -Xshare:auto {share}"
         properties.write_text(settings.properties(self.folder, options), encoding="utf-8")
 
     @property
     def pid(self) -> int:
-        """Process id, and id of its session."""
+        """The host's process id, which is also the id of its session."""
         return self._process.pid
 
     @property
     def records(self) -> bool:
-        """Whether it writes a class-data archive when it ends in good order, which takes some seconds."""
+        """True if the JVM writes a class-data archive at a normal exit, which takes some seconds."""
         return self._recorded is not None
 
     @property
     def rss(self) -> int:
-        """Resident bytes of host and JVM."""
+        """The resident bytes of host and JVM."""
         return tree_rss(self.pid)
 
     def send(self, command: Command) -> None:
-        """Tell the host, without waiting until it listens; lost if it is gone, which `sink` hears."""
+        """Send a command to the host without waiting; the command is lost if the host is gone, and `sink` gets None."""
         self._commands.put(command)
 
     def kill(self) -> None:
-        """End host and JVM now; `sink` hears None when they are gone.  Safe at any time and twice."""
+        """Kill host and JVM now; `sink` gets None when they are gone; it can be called at any time, and twice."""
         if self._process.returncode is None:
             kill_sessions([self.pid])
 
     def stop(self) -> None:
-        """Ask it to end in good order; `sink` hears None."""
+        """Ask the host to end normally; `sink` gets None when the host is gone."""
         self.send(Stop())
 
     def log_tail(self) -> str:
         """
-        Return the last lines that host and JVM wrote, in one, after the error that ended the JVM.
+        Return the last lines of the log as one line, after the line of an out-of-memory error if there is one.
 
-        A traceback of the host's Python, which lost its JVM, may be longer than these lines.
+        That line can be further up in the log, before the host's own traceback.
         """
         with suppress(OSError), (self.folder / "log").open("rb") as log:
             log.seek(max(0, log.seek(0, os.SEEK_END) - _LOG_TAIL))
@@ -157,7 +157,7 @@ class HostProcess:
         return ""
 
     def bound_log(self) -> None:
-        """Keep the newer half of a log that has grown too long; what is written in that very moment may be lost."""
+        """Keep only the newer part of a log that is too long; lines that are written during the cut can be lost."""
         with suppress(OSError):
             path = self.folder / "log"
             if (size := path.stat().st_size) > _LOG_LONGEST:
@@ -169,10 +169,10 @@ class HostProcess:
                     log.write(newer)
 
     def keep_log(self) -> Path:
-        """Keep a copy of the log for whoever looks into a problem, in place of the one before; answers where."""
-        with suppress(OSError):  # it is there to help, and a full disk is trouble enough
+        """Keep a copy of the log for the operator, in place of the copy before; return its path."""
+        with suppress(OSError):  # the copy is only a help, for example when the disk is full
             written = self._kept_log.with_name(f"{KEPT_LOG}.{self.pid}")
-            written.unlink(missing_ok=True)  # what a process of this number left
+            written.unlink(missing_ok=True)  # an earlier process with this id can have left it
             own = os.open(written, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
             with os.fdopen(own, "wb") as kept, (self.folder / "log").open("rb") as log:
                 shutil.copyfileobj(log, kept)
@@ -180,10 +180,10 @@ class HostProcess:
         return self._kept_log
 
     def remove(self) -> None:
-        """After its end: keep the archive if it recorded one, remove the rest."""
+        """Keep the archive that the host has recorded, and remove its folder; call it after the host's end."""
         ended = self._process.returncode == 0
         if self._archive is not None and self._recorded is not None and ended and self._recorded.exists():
-            with suppress(OSError):  # an archive is a convenience
+            with suppress(OSError):  # the archive only saves time
                 staged = self._archive.with_name(f"{self._archive.name}.{self.pid}")
                 shutil.move(self._recorded, staged)
                 staged.replace(self._archive)
@@ -199,7 +199,7 @@ class HostProcess:
             except msgspec.MsgspecError:  # half a line of a host that died
                 break
             self._sink(self, message)
-        end_sessions([self.pid])  # the JVM, if the host died alone; until it writes no more into the folder
+        end_sessions([self.pid])  # if the host died alone, its JVM must not write into the folder any more
         self._process.wait()
         stdout.close()
         self._commands.put(None)
@@ -216,29 +216,29 @@ class HostProcess:
 
 def reap_folders(hosts: Path) -> None:
     """
-    Remove the folders of hosts that died together with their worker process; those of other users stay.
+    Remove the folders of hosts that died together with their worker process; folders of other users stay.
 
     Raises:
-        OSError: The folder cannot be looked into.
+        OSError: The folder `hosts` cannot be read.
     """
     with suppress(FileNotFoundError), _alone_in(hosts):
         for folder in hosts.glob("*/"):
             try:
                 descriptor = os.open(folder / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-            except OSError:  # another user's, or gone meanwhile: not ours to remove
+            except OSError:  # the folder belongs to another user, or is gone
                 continue
             try:
                 fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 shutil.rmtree(folder, ignore_errors=True)
             except OSError:
-                pass  # held: it lives
+                pass  # a live host holds the lock
             finally:
                 os.close(descriptor)
 
 
 @contextmanager
 def _alone_in(hosts: Path) -> Iterator[None]:
-    """Keep other worker processes from reaping in this folder a host's that has no lock yet."""
+    """Lock the folder of all hosts, so that no other worker process removes the folder of a host without a lock yet."""
     descriptor = os.open(hosts, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX)

@@ -1,5 +1,5 @@
 """
-What worker process and Spark host say to each other: one JSON object a line, on descriptors of their own.
+The messages between worker process and Spark host: one JSON object on each line, over two pipes.
 
 ::
 
@@ -10,10 +10,10 @@ What worker process and Spark host say to each other: one JSON object a line, on
                           ←──────────────────── started, then progress and part in any order, stuck
     cancel, ping ──────────────────────────────→
                           ←──────────────────── done | failed | pong
-    stop ──────────────────────────────────────→ ends in good order; end of file: ends at once
+    stop ──────────────────────────────────────→ ends normally; at end of file it ends at once
 
-`started` begins a submission, also the second one of the same run, or the parts of one anew: those that came before it are void.
-A child is told the same events (`as_event`); each is a mapping with its `type`, and `end` is true in the last one.
+`started` begins a submission, or restarts the parts of a submission; all parts before it are invalid.
+The child gets the same events (`as_event`): each event is a mapping with its `type`, and the last has `end` true.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from steadyworker.exports.spark.params import Param
 
 
 class Source(msgspec.Struct, frozen=True, kw_only=True, tag="files", tag_field="kind"):
-    """A table of the query: where its files are and how they are read (`tables.py` explains)."""
+    """A table of files: their path, and the options to read them (`tables.py` explains)."""
 
     path: str
     format: str
@@ -39,21 +39,21 @@ class Source(msgspec.Struct, frozen=True, kw_only=True, tag="files", tag_field="
 
 class Database(msgspec.Struct, frozen=True, kw_only=True, tag="database", tag_field="kind"):
     """
-    A table of the query that a database has (`jdbc.py` explains); never with a credential, only with where one is found.
+    A table of a database (`jdbc.py` explains), with the place of its password, but never with the password.
 
     Attributes:
         system: `postgresql` or `sqlite`.
         place: `host:port/database`, or the path of the file.
-        user: Who logs in; as the system says without.
-        password_env: The environment variable that has the password,
-        password_file: or the file.
-        properties: Of the driver's, like `sslmode`.
-        relation: What stands after FROM.
-        partition_by: The column that cuts the read into ranges.
-        partitions: How many of them; found by the rows that the database expects without.
-        schema: Columns and their Spark types, where the driver's are not to be taken.
-        fetch_rows: Rows of one answer.
-        statement_timeout: Seconds for one answer.
+        user: The user for the login; None means the driver's default.
+        password_env: The environment variable with the password, or None.
+        password_file: The file with the password, or None.
+        properties: Properties of the JDBC driver, such as `sslmode`.
+        relation: The SQL text after FROM.
+        partition_by: The column whose values divide the read into ranges.
+        partitions: The number of ranges; None means that the expected number of rows decides.
+        schema: Columns with other Spark types than the driver's.
+        fetch_rows: The number of rows in one response.
+        statement_timeout: The time limit of one response, in seconds.
     """
 
     system: Literal["postgresql", "sqlite"]
@@ -71,7 +71,7 @@ class Database(msgspec.Struct, frozen=True, kw_only=True, tag="database", tag_fi
 
 
 class Lines(msgspec.Struct, frozen=True, kw_only=True):
-    """How a row becomes a line: the format's name, and the options of `formats.Csv` that are not the head's."""
+    """The format of a line: the format's name, and the options of `formats.Csv` that affect rows."""
 
     form: str = "csv"
     delimiter: str = ","
@@ -88,17 +88,18 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     One export.
 
     Attributes:
-        query: SQL, with named parameter markers; or the `module:function` that builds the result.
-        build: Whether it is the latter.
-        tables: Name to source.
-        params: Name to value.
-        order_by: Columns of the result, ascending.
-        sums: Columns whose exact sums are wanted.
-        lines: How a row becomes a line.
-        parts: A folder that is not there: the parts' files are written into it.
-        session: Names what Spark has of this run (a UUID), so that a later run can end it; stored before Spark hears of it.
-            After a run was stuck it has another one, which is stored when it has begun.
-        earlier: The same of runs that came before: whatever still runs of them is ended first.
+        query: SQL with named parameter markers, or the `module:function` that builds the result.
+        build: True if `query` is a `module:function`.
+        tables: The source of each table, by its name.
+        params: The value of each parameter, by its name.
+        order_by: The columns of the result to sort by, ascending.
+        sums: The columns to sum exactly.
+        lines: The format of a line.
+        parts: The folder for the parts, which must not exist.
+        session: The name (a UUID) of the run's session, by which a later run can end it.
+            The run stores the name in the ledger before the first call to Spark.
+            A submission after a stuck one has another name, which is stored when it has begun.
+        earlier: The session names of earlier runs, which Spark ends first.
     """
 
     query: str
@@ -115,14 +116,14 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
 
 class Connect(msgspec.Struct, frozen=True, tag="connect", tag_field="type"):
     """
-    Use this Spark Connect server.
+    The order to use this Spark Connect server.
 
-    By the pipe and not by an argument, variable or file: the address may hold a token.
+    The address can contain a token, so it is sent over the pipe, and not in an argument, variable or file.
 
     Attributes:
         url: `sc://host:port/;name=value;…`.
         conf: Settings for every session.
-        within: Seconds to wait for a server that does not answer.
+        within: Seconds to wait for a server that does not respond.
     """
 
     url: str
@@ -132,11 +133,11 @@ class Connect(msgspec.Struct, frozen=True, tag="connect", tag_field="type"):
 
 class Run(msgspec.Struct, frozen=True, tag="run", tag_field="type"):
     """
-    Begin a job.
+    The order to begin a job.
 
     Attributes:
-        stuck_after: It is `stuck` when nothing of it has moved for so many seconds, or much longer if its tasks are long.
-        stuck_before: How often it was.
+        stuck_after: Seconds without progress after which the job is `stuck`; more if its tasks are long.
+        stuck_before: How many times the job was stuck before.
     """
 
     job: str
@@ -146,43 +147,43 @@ class Run(msgspec.Struct, frozen=True, tag="run", tag_field="type"):
 
 
 class Cancel(msgspec.Struct, frozen=True, tag="cancel", tag_field="type"):
-    """End a job; `failed` of kind `cancelled` follows, unless it ended by itself."""
+    """The order to end a job; the event `failed` with the kind `cancelled` follows, unless the job has ended by itself."""
 
     job: str
 
 
 class Ping(msgspec.Struct, frozen=True, tag="ping", tag_field="type"):
-    """Ask whether the JVM answers."""
+    """A check whether Spark responds; the host replies with `pong`."""
 
     number: int
 
 
 class Stop(msgspec.Struct, frozen=True, tag="stop", tag_field="type"):
-    """End in good order."""
+    """The order to end normally."""
 
 
 class Ready(msgspec.Struct, frozen=True, tag="ready", tag_field="type"):
-    """Spark is warm."""
+    """The report that Spark has started."""
 
     pid: int
     versions: dict[str, str]
 
 
 class Fatal(msgspec.Struct, frozen=True, tag="fatal", tag_field="type"):
-    """Spark did not start."""
+    """The report that Spark did not start, or that the host has lost its Spark Connect server."""
 
     text: str
 
 
 class Started(msgspec.Struct, frozen=True, tag="started", tag_field="type"):
     """
-    The query is understood.
+    The report that Spark has analysed the query.
 
     Attributes:
-        columns: (name, Spark type) of each.
-        snapshot: Which moment of its databases it reads.
-        versions: Of the databases, and of the user's code.
-        where: How to find the job in a cluster.
+        columns: The name and the Spark type of each column.
+        snapshot: A description of the databases' snapshots, or None.
+        versions: The versions of the databases and of the user's code.
+        where: The location of the job in a cluster, such as server and session.
     """
 
     job: str
@@ -194,14 +195,14 @@ class Started(msgspec.Struct, frozen=True, tag="started", tag_field="type"):
 
 class Progress(msgspec.Struct, frozen=True, tag="progress", tag_field="type"):
     """
-    Something has moved: a task, a row or a byte.
+    The progress of a job: a task, a row or a byte more.
 
     Attributes:
-        done: Tasks that are complete.
-        total: Tasks known so far.
-        rows: Rows in complete parts; None where Spark does not tell.
-        rate: Rows a second, where there is evidence of it.
-        left: Seconds until all parts are written, once that can be told.
+        done: The number of complete tasks.
+        total: The number of tasks known so far.
+        rows: The number of rows in parts; None if Spark does not report it.
+        rate: The rows per second, or None if unknown.
+        left: The seconds until all parts are written, or None if unknown.
     """
 
     job: str
@@ -213,14 +214,18 @@ class Progress(msgspec.Struct, frozen=True, tag="progress", tag_field="type"):
 
 
 class Stuck(msgspec.Struct, frozen=True, tag="stuck", tag_field="type"):
-    """Nothing has moved for so long that nothing will: the log has what every thread of Spark here does.  Said once; nobody but the service hears it."""
+    """
+    The report that a job is stuck: it has had no progress for too long.
+
+    The host sends it once for each submission, and only `SparkService` receives it.
+    """
 
     job: str
     text: str
 
 
 class Part(msgspec.Struct, frozen=True, tag="part", tag_field="type"):
-    """The task of this index is complete; it wrote this file, or none."""
+    """The report that the task with this index is complete; `path` is its file, or None if it had no rows."""
 
     job: str
     index: int
@@ -230,12 +235,12 @@ class Part(msgspec.Struct, frozen=True, tag="part", tag_field="type"):
 
 class Done(msgspec.Struct, frozen=True, tag="done", tag_field="type"):
     """
-    All parts are written.
+    The report that all parts are written.
 
     Attributes:
-        rows: As Spark counted them on the way to the writer.
-        sums: Column to exact sum, as plain decimal.
-        parts: (index, path, bytes) of every file that is there now, in order.
+        rows: The number of rows that Spark counted on the way to its writer.
+        sums: The exact sum of each column, as a decimal without an exponent.
+        parts: The index, path and size in bytes of every part, in order.
     """
 
     job: str
@@ -246,11 +251,18 @@ class Done(msgspec.Struct, frozen=True, tag="done", tag_field="type"):
 
 class Failed(msgspec.Struct, frozen=True, tag="failed", tag_field="type"):
     """
-    The job did not succeed.
+    The report that the job did not succeed.
 
-    `kind` is `rejected` (no retry can make it), `query` (it cannot be understood, or asks for what cannot be), `job` (it failed while it ran), `cancelled`,
-    `host-died`, `stuck` (nothing moved any longer, each time that it was begun), `unavailable` (Spark cannot start here) or
-    `stopped` (the worker process stops).
+    `kind` is one of these:
+
+    - `rejected`: a retry cannot succeed.
+    - `query`: the query is invalid.
+    - `job`: the job failed while it ran.
+    - `cancelled`: the job was cancelled.
+    - `host-died`: the host died during the job, at each submission.
+    - `stuck`: the job had no progress, at each submission.
+    - `unavailable`: Spark cannot start here.
+    - `stopped`: the worker process stops.
     """
 
     job: str
@@ -259,7 +271,7 @@ class Failed(msgspec.Struct, frozen=True, tag="failed", tag_field="type"):
 
 
 class Pong(msgspec.Struct, frozen=True, tag="pong", tag_field="type"):
-    """The JVM answered."""
+    """The reply to `ping`, after Spark has responded."""
 
     number: int
 
@@ -273,31 +285,31 @@ _MESSAGES: msgspec.json.Decoder[Message] = msgspec.json.Decoder(Message)
 
 
 def encode(message: Command | Message) -> bytes:
-    """One line."""
+    """Return a message as one line."""
     return msgspec.json.encode(message) + b"\n"
 
 
 def decode_command(line: bytes) -> Command:
-    """Raises msgspec.MsgspecError for what is none."""
+    """Return the command of a line; raise msgspec.MsgspecError if the line is not a command."""
     return _COMMANDS.decode(line)
 
 
 def decode_message(line: bytes) -> Message:
-    """Raises msgspec.MsgspecError for what is none."""
+    """Return the message of a line; raise msgspec.MsgspecError if the line is not a message."""
     return _MESSAGES.decode(line)
 
 
 def parts_of(folder: str | Path, job: str, submission: int) -> Path:
-    """Where the parts of one try are; what else it writes has a name that begins so, and a dash."""
+    """Return the folder of one submission's parts; its other files have this name, a dash and a suffix."""
     return Path(folder, f"{job}-{submission}")
 
 
 def as_event(event: JobEvent, **more: Any) -> dict[str, Any]:
-    """The event as a child is told it."""
+    """Return the event in the form for the child."""
     return {**msgspec.to_builtins(event), "end": isinstance(event, Done | Failed), **more}
 
 
 def from_event(event: Mapping[str, Any]) -> JobEvent:
-    """What `as_event` made, in the child."""
+    """Return the event from which `as_event` made this mapping."""
     found: JobEvent = msgspec.convert(event, JobEvent)
     return found

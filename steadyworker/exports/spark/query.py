@@ -1,10 +1,11 @@
 """
-One export in a session of Spark's, whatever back end the session belongs to.
+The work of one export in a Spark session, for every engine.
 
-It reads its tables, asks its query, sorts, counts and sums on the way to the writer (`observe`), and writes headerless
-parts into a folder that no one else writes to.
-Hadoop's committer is version 2, so that a part appears when its task commits: it is safe here, because nobody takes a
-part of a task that is not complete, nor a file of a job that failed.
+Spark reads the tables, runs the query and sorts the result.
+It counts and sums the rows on the way to the writer (`observe`), and writes parts without a header.
+Only this export writes to the folder of the parts.
+Hadoop's committer has version 2, so that a part appears when its task commits.
+This is safe, because the child joins no part of an incomplete task, and publishes no file of a failed job.
 """
 
 from __future__ import annotations
@@ -33,24 +34,24 @@ from steadyworker.exports.spark.reading import read
 from steadyworker.exports.spark.tasks import parts_in
 
 _UNKNOWN = 1 << 50
-_RAISED = re.compile(r"\[USER_RAISED_EXCEPTION\] (.*?)(?: SQLSTATE: P0001)?")  # what `raise_error` says
+_RAISED = re.compile(r"\[USER_RAISED_EXCEPTION\] (.*?)(?: SQLSTATE: P0001)?")  # the message of `raise_error`
 _FEWEST, _MOST = 32, 4000
 FEW = PIECE * _FEWEST
-"""Bytes up to which an estimate makes no difference."""
+"""The largest size of a result, in bytes, at which the exact size does not matter."""
 
-# To cut a sort, Spark's RangePartitioner brings three keys to the driver for each that it asks for, 100 a piece by default:
-# 1,200,000 for 4000 pieces, past `spark.driver.maxResultSize` (64 MB) when a key has some 50 bytes.
-# Three times 20,000 stay below it up to a kilobyte a key, and are still five for each piece.
+# To sort, Spark's RangePartitioner brings three times the sample to the driver, by default 3 times 100 keys for each piece.
+# 4000 pieces need 1,200,000 keys, more than `spark.driver.maxResultSize` (64 MB) at about 50 bytes for each key.
+# Three times 20,000 keys fit up to a kilobyte for each key, and are still five sampled keys for each piece.
 _SAMPLE, _SAMPLE_OF_A_PIECE = 20_000, 100
 _SESSION = {
     "spark.sql.session.timeZone": "UTC",
     "spark.sql.ansi.enabled": "true",  # an overflow is an error, and a decimal never shows an exponent
-    # Else lines with too few cells are passed over in silence, and a quoted cell that is not asked for moves the others.
+    # With pruning, Spark silently skips lines with too few cells, and an unused quoted cell shifts the other cells.
     "spark.sql.csv.parser.columnPruning.enabled": "false",
-    "spark.sql.legacy.javaCharsets": "true",  # or a source could not be in windows-1252, as half of all spreadsheets are
-    "spark.sql.execution.pyspark.udf.simplifiedTraceback.enabled": "false",  # it leaves out what an error was raised from
+    "spark.sql.legacy.javaCharsets": "true",  # allows windows-1252, which many spreadsheets use
+    "spark.sql.execution.pyspark.udf.simplifiedTraceback.enabled": "false",  # the simplified form has no causes
     "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",
-    "spark.sql.parquet.datetimeRebaseModeInWrite": "CORRECTED",  # days before 1582 as they are everywhere else
+    "spark.sql.parquet.datetimeRebaseModeInWrite": "CORRECTED",  # days before 1582 as in other software
     "spark.sql.sources.commitProtocolClass": "org.apache.spark.sql.execution.datasources.SQLHadoopMapReduceCommitProtocol",
 }
 WRITE = {
@@ -65,11 +66,11 @@ WRITE = {
 
 class Estimate(NamedTuple):
     """
-    What Spark thinks of a result before it runs.
+    Spark's estimate of a result before the query runs.
 
     Attributes:
-        bytes: Its size; 0 where one task is enough to sort all.
-        whole: Whether that task may read them, too: nothing that is done with a row may be slow, as a user's function is.
+        bytes: The result's size; 0 if one task can sort all rows.
+        whole: True if the same task can also read the rows, because no step of the query is slow, as a user's function is.
     """
 
     bytes: int
@@ -77,7 +78,7 @@ class Estimate(NamedTuple):
 
 
 def settle_in(session: SparkSession) -> SparkSession:
-    """A job's own session, with what every export is made by."""
+    """Apply the settings of every export to a job's own session, and return the session."""
     for key, value in _SESSION.items():
         session.conf.set(key, value)
     return session
@@ -92,15 +93,15 @@ def write(
     databases: Databases | None = None,
 ) -> Done:
     """
-    Make the parts; raises what Spark raises, and ExportError for a query that asks for what cannot be.
+    Make the parts; raise Spark's errors, and ExportError if the query does not fit an export.
 
     Args:
-        session: The job's own, settled in.
-        run: What is asked.
-        emit: Is told `started` when the query is understood.
-        estimate: What Spark thinks of a result before it runs.
-        where: How to find the job in a cluster.
-        databases: Reads what stands in one; None where there is no JVM to do it by.
+        session: The job's own session, after `settle_in`.
+        run: The job with its plan.
+        emit: A function that gets the event `started` when Spark has analysed the query.
+        estimate: A function that returns Spark's estimate of a result.
+        where: The location of the job in a cluster.
+        databases: The databases of the job; None without a JVM in the host.
     """
     plan = run.plan
     tables = {name: _read(session, name, source, databases) for name, source in plan.tables.items()}
@@ -125,11 +126,11 @@ def write(
     emit(Started(run.job, columns, snapshot, versions | known, dict(where)))
     counted = Observation()
     sums = [_sum(result.schema, name).alias(f"sum {number}") for number, name in enumerate(plan.sums)]
-    if expected.whole and not plan.build:  # by the task that reads them, so that nothing is shuffled
+    if expected.whole and not plan.build:  # one task reads and sorts, without a shuffle
         rows = result.coalesce(1).sortWithinPartitions(*map(column, plan.order_by))
     else:
         rows = ordered(result, plan.order_by, size, pieces)
-    # Above the sort: below it Spark's sampling of the range would count every row a second time.
+    # After the sort, because before it, Spark's sampling of the ranges would count every row twice.
     rows = rows.observe(counted, F.count(F.lit(1)).alias("rows"), *sums)
     if plan.lines.form == "parquet":
         storable(rows).write.options(**WRITE).parquet(f"file://{plan.parts}")
@@ -141,7 +142,7 @@ def write(
 
 
 def _shared(folder: Path, rows: int) -> tuple[tuple[int, str, int], ...]:
-    """The parts; what executors wrote into a folder of their own machine is not here."""
+    """Return the parts; raise ExportError if the executors have written them to folders of their own machines."""
     parts = tuple(parts_in(folder)) if folder.is_dir() else ()
     if rows and not parts:
         raise ExportError(
@@ -156,19 +157,19 @@ def _read(session: SparkSession, name: str, source: Source | Database, databases
         return read(session, source)
     if databases is None:
         raise ExportError(
-            f"Expected a Spark host of our own for the Jdbc table {name!r}, got Spark Connect: it has no JVM here that could "
-            "hold one moment of the database; use spark_master local[*,4] or spark://…, or read files."
+            f"Expected a Spark driver in the Spark host for the Jdbc table {name!r}, got Spark Connect: it has no JVM here that could "
+            "hold a snapshot of the database; use spark_master local[*,4] or spark://…, or read files."
         )
     return databases.read(name, source)
 
 
 def _size(estimate: int, databases: Databases | None) -> int:
-    """Bytes of the result: Spark knows nothing of a database's tables, and estimates the worst."""
+    """Return the size of the result in bytes; Spark's estimate is useless for tables of a database."""
     return databases.size if databases and databases.size and estimate > _UNKNOWN else estimate
 
 
 def first_line(error: Exception) -> str:
-    """What a person needs of Spark's pages: the first line that says something, or the error of a Python function."""
+    """Return the useful line of a long Spark error: its first line, or the error of a Python function."""
     text = str(error.java_exception) if isinstance(error, Py4JJavaError) else str(error)
     if python := from_traceback(text):
         return python
@@ -179,7 +180,7 @@ def first_line(error: Exception) -> str:
 
 
 def _header(error: Exception) -> str:
-    """What Spark found wrong with the header of a CSV file, which it tells a cause of its error; empty if it was something else."""
+    """Return the message about a CSV file's header from the causes of an error, or an empty text."""
     cause: Any = error.java_exception if isinstance(error, Py4JJavaError) else getattr(error, "_origin", None)
     while cause is not None:
         text = str(cause.getMessage())
@@ -221,7 +222,7 @@ def _check(schema: StructType, plan: Plan) -> None:
 
 
 def _sum(schema: StructType, name: str) -> Any:
-    """The exact sum of a column."""
+    """Return the expression of a column's exact sum."""
     kind = schema[name].dataType
     if isinstance(kind, WHOLE):
         return F.sum(column(name).cast("decimal(38,0)"))
@@ -233,19 +234,19 @@ def _sum(schema: StructType, name: str) -> Any:
 
 
 def _plain(value: Decimal | None) -> str:
-    """Plain digits; the sum of nothing is 0."""
+    """Return a sum in plain digits; the sum of no rows is 0."""
     return "0" if value is None else format(value, "f")
 
 
 def _sampled(pieces: int) -> int:
-    """Keys of each piece that the bounds between pieces are found by."""
+    """Return the number of sampled keys for each piece, from which Spark finds the bounds between pieces."""
     return min(_SAMPLE // pieces, _SAMPLE_OF_A_PIECE)
 
 
 def _pieces(size: int) -> int:
     """
-    Into how many pieces a shuffle of this many bytes is cut at first; Spark puts small neighbours together when it knows them.
+    Return the first number of pieces for a shuffle of this many bytes; Spark later combines small neighbouring pieces.
 
-    Into one piece it sorts without running the query once more, to sample it.
+    With a single piece, Spark sorts without an extra run of the query for a sample.
     """
     return 1 if not size else min(max(size // PIECE, _FEWEST), _MOST)

@@ -1,8 +1,8 @@
 """
-How the host reads a table: Parquet as it is, JSON Lines with exact decimals, CSV typed only where no text is lost.
+Reads a table in the host: Parquet unchanged, JSON Lines with exact decimals, CSV with types that lose no text.
 
 Spark's own inference would turn `007` into 7, `+49 30` into a number, and money into binary floats.
-Ours reads each column as text once, and gives it a type only if every value of it is in that type's own notation:
+SteadyWorker reads each CSV column as text once, and gives it a type only if every value is in that type's own notation:
 
 | every value (that is not NULL) looks like | type |
 |---|---|
@@ -13,17 +13,17 @@ Ours reads each column as text once, and gives it a type only if every value of 
 | `true`, `false` | BOOLEAN |
 | anything else | STRING |
 
-That is one more pass over the files; a `schema` in `Files` saves it.
-An empty cell is NULL; a quoted empty one is "" in a column of text and NULL in others.
-With a `schema` it is NULL everywhere, because Spark's own parser would take it for a number that is none.
-A decimal of a `schema` has every digit that is written, in CSV and in JSON Lines, or the export fails (`exact.py`).
+This inference takes one more pass over the files; a `schema` in `Files` saves this pass.
+An empty cell is NULL; a quoted empty cell is "" in a column of text, and NULL in other columns.
+With a `schema`, a quoted empty cell is NULL in all columns, because Spark's parser would refuse it as a number.
+With a `schema`, a decimal has every digit of the file, in CSV and in JSON Lines, or the export fails (`exact.py`).
 
-Each file's header has to name the same columns in the same order, and those of a `schema`: Spark takes cells by their place.
-`options={"enforceSchema": "true"}` lets a `schema` rename them.
+Spark assigns cells to columns by position, so each file's header must have the same columns in the same order.
+With a `schema`, each header must have the schema's columns; `options={"enforceSchema": "true"}` lets the schema rename them.
 
-Spark's parser puts U+FFFD in the place of bytes that are no UTF-8, so we look for them ourselves: after the pass above if
-that character was found in it, and with a `schema` by a pass over the bytes, which is a cheap one.
-`options={"encoding": "windows-1252"}` says what they are; `"UTF-8"` there says that they need not be looked at.
+Spark's parser replaces bytes that are not UTF-8 by U+FFFD, so SteadyWorker checks the bytes itself.
+Without a `schema`, it does so only if the pass above has found U+FFFD; with a `schema`, always, in a cheap pass.
+`options={"encoding": "windows-1252"}` declares another encoding; with `"UTF-8"` there, the check is left out.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ from steadyworker.exports.spark.protocol import Source
 
 _CSV = {
     "header": "true",
-    "enforceSchema": "false",  # the default takes two columns that changed places for each other
+    "enforceSchema": "false",  # with the default, Spark would mix up two swapped columns
     "escape": '"',
     "multiLine": "false",
     "mode": "FAILFAST",
@@ -54,20 +54,20 @@ _CSV = {
     "nullValue": "",
     "inferSchema": "false",
 }
-_EMPTY = "\ufffe"  # becomes of an empty cell in the parser, and NULL after it: no text has this, so that "" is not NULL
+_EMPTY = "\ufffe"  # the null text for the parser: no text has this character, so that "" is not NULL
 _REPLACED = "\ufffd"
 _DIGITS = 38
 _WHOLE = r"^(0|-?[1-9]\d{0,17})$"
 _DECIMAL = r"^-?(0|[1-9]\d*)\.\d+$"
 _MOMENT = r"^\d{4}-\d{2}-\d{2}[ T]\d{2}:\d{2}:\d{2}(\.\d{1,6})?$"
 _DATE = r"^\d{4}-\d{2}-\d{2}$"
-_PATTERN = re.compile(r"[\[\]{}*?\\]")  # a path is none: Hadoop is told so
+_PATTERN = re.compile(r"[\[\]{}*?\\]")  # escaped in paths, because Hadoop reads a path as a pattern
 _BOOLEAN = r"^(true|false)$"
 
 
 def read(session: SparkSession, source: Source) -> DataFrame:
-    """The table; raises what Spark raises for files that are not what they should be, and ExportRejected for a lake's."""
-    if "://" in source.path:  # the job's process has looked at a path
+    """Return the table; raise Spark's errors for invalid files, and ExportRejected for files of Delta, Iceberg or Hudi."""
+    if "://" in source.path:  # the child has checked a local path
         refuse_lakes(source.path, partial(_has, session))
     path = source.path if "://" in source.path else "file://" + _PATTERN.sub(r"\\\g<0>", source.path)
     match source.format:
@@ -92,16 +92,16 @@ def read(session: SparkSession, source: Source) -> DataFrame:
 
 
 def _has(session: SparkSession, folder: str, sign: str) -> bool:
-    """Return whether a folder has this entry; without the right to look, it has not."""
+    """Return whether a folder has this entry; return False without permission to read the folder."""
     try:
-        _ = session.read.format("text").load(f"{folder}/{sign}").schema  # where Spark looks for the path
+        _ = session.read.format("text").load(f"{folder}/{sign}").schema  # here Spark reads the path
     except (PySparkException, Py4JJavaError):
         return False
     return True
 
 
 def _json(session: SparkSession, source: Source, options: Mapping[str, str], path: str) -> DataFrame:
-    """JSON Lines as they say themselves; refused where Spark would make a binary float of a number with more digits than a decimal has."""
+    """Return JSON Lines with inferred types; raise ExportError if Spark would read a number as a binary float."""
     decimals = {name.lower(): value.lower() for name, value in options.items()}["prefersdecimal"] == "true"
     try:
         found = session.read.format("json").options(**options).load(path)
@@ -109,7 +109,7 @@ def _json(session: SparkSession, source: Source, options: Mapping[str, str], pat
         if not others:
             return found
     except AnalysisException as error:
-        if error.getCondition() != "NEGATIVE_SCALE_DISALLOWED":  # of 1e3, the only way to write one
+        if error.getCondition() != "NEGATIVE_SCALE_DISALLOWED":  # only 1e3 and the like have one
             raise
         others = ["at least one column, as 1e3 is"]
     raise ExportError(
@@ -122,7 +122,7 @@ def _declared(session: SparkSession, source: Source, schema: str, options: Mappi
     def load(schema: str | StructType) -> DataFrame:
         return session.read.format(source.format).options(**options).schema(schema).load(path)
 
-    # Parquet has types of its own: Spark refuses to read a decimal as another.
+    # Parquet files have types: Spark refuses to read a decimal as another type.
     return load(schema) if source.format == "parquet" else exact(load, schema, options, source.path)
 
 
@@ -135,9 +135,9 @@ def _csv(session: SparkSession, source: Source, path: str) -> DataFrame:
         return _declared(session, source, source.schema, options, path)
     options = {**_CSV, "nullValue": _EMPTY, **source.options}
     text = session.read.format("csv").options(**options).load(path)
-    if len(text.inputFiles()) == 1:  # it agrees with itself, also where Spark had to make names up
+    if len(text.inputFiles()) == 1:  # one file's header always agrees, even with made-up names
         text = session.read.format("csv").options(**options | {"enforceSchema": "true"}).load(path)
-    texts = [name for name, kind in text.dtypes if kind == "string"]  # a partition's column has its type already
+    texts = [name for name, kind in text.dtypes if kind == "string"]  # a partition column has a type already
     if not texts:
         return text
     looks = [_look(number, name) for number, name in enumerate(texts)]
@@ -151,7 +151,7 @@ def _csv(session: SparkSession, source: Source, path: str) -> DataFrame:
 
 
 def _check_utf8(session: SparkSession, source: Source, path: str) -> None:
-    """Spark's text reader passes on the bytes as they are."""
+    """Raise ExportError for bytes that are not UTF-8; Spark's text reader passes them on unchanged."""
     lines = session.read.format("text").options(**source.options).load(path)
     if lines.where(~F.is_valid_utf8(lines[lines.columns[0]])).limit(1).count():
         raise ExportError(
@@ -161,17 +161,17 @@ def _check_utf8(session: SparkSession, source: Source, path: str) -> None:
 
 
 def _replaced(names: list[str]) -> Column:
-    """Whether one of a row's cells may have had bytes that were no text."""
+    """Return the expression that finds U+FFFD in a row, a sign of bytes that are not UTF-8."""
     return F.concat_ws("", *(column(name) for name in names)).contains(_REPLACED)
 
 
 def _filled(name: str) -> Column:
-    """A column of which a quoted empty cell counts as empty: no number and no date is written so."""
+    """Return the column with NULL in place of a quoted empty cell, which is neither a number nor a date."""
     return F.nullif(column(name), F.lit(""))
 
 
 def _look(number: int, name: str) -> Column:
-    """One pass's findings about a column."""
+    """Return the expression that counts a column's values by notation."""
     value = _filled(name)
     parts = F.split(F.ltrim(value, F.lit("-")), F.lit(r"\."))
     return F.struct(
@@ -187,7 +187,7 @@ def _look(number: int, name: str) -> Column:
 
 
 def _kind(found: dict[str, int]) -> str | None:
-    """The type that all values of a column have; None for text."""
+    """Return the type of all values of a column, or None for text."""
     every = found["values"]
     if not every:
         return None

@@ -1,8 +1,8 @@
 """
-Parquet parts to one Parquet file: the same bytes as the light path writes.
+Converts Parquet parts to one Parquet file, with the same bytes as `RowExport` writes.
 
-Files of Parquet cannot be joined byte by byte, because each ends in an index of its own, and Spark's row groups end where
-its memory does.  So rows are read out of the parts, and written by the writer of the light path.
+Parquet files cannot be joined byte by byte, because each ends in its own index, and Spark's row groups have any size.
+So this module reads the rows of the parts, and writes them with the writer of `RowExport`.
 """
 
 from __future__ import annotations
@@ -33,16 +33,16 @@ _TYPES: Mapping[str, str] = MappingProxyType(
 
 class Recast:
     """
-    Rewrites parts (`join.Body`).
+    A `join.Body` that rewrites Parquet parts.
 
     Args:
-        out: Where to.
-        moved: Called after each batch; raises what shall end the join.
-        columns: (name, Spark type) of each, in order.
-        seen: Called with each batch that was written.
+        out: The output for the file's bytes.
+        moved: A function that is called after each batch; its exception ends the join.
+        columns: The name and the Spark type of each column, in order.
+        seen: A function that is called with each batch after it is written.
 
     Raises:
-        ExportError: No pyarrow.
+        ExportError: pyarrow is missing.
     """
 
     def __init__(
@@ -55,8 +55,8 @@ class Recast:
         self.rows = 0
 
     def add(self, part: Path) -> int:
-        """Add a part; answers how many bytes it has."""
-        import pyarrow.parquet as pq  # `arrow()` has answered
+        """Add a part, and return its size in bytes."""
+        import pyarrow.parquet as pq  # `arrow()` has checked that it is installed
 
         with pq.ParquetFile(part) as source:
             for batch in source.iter_batches(ROW_GROUP):
@@ -68,7 +68,7 @@ class Recast:
         self._groups.finish()
 
     def close(self) -> None:
-        """End the writer."""
+        """Close the writer."""
         self._groups.close()
 
     def _add(self, batch: Any) -> None:
@@ -79,7 +79,7 @@ class Recast:
         except self._arrow.ArrowException as error:
             raise ExportError(
                 f"Expected rows of {self._schema.to_string():.500} from Spark, but {error} after {self.rows} rows: "
-                "cast the column in the query; text that is no UTF-8 by make_valid_utf8."
+                "cast the column in the query; convert text that is not UTF-8 with make_valid_utf8."
             ) from error
         self._groups.add(table)
         self.rows += len(table)

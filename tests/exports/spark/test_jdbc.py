@@ -197,7 +197,7 @@ def test_what_would_not_be_exact_and_what_cannot_be_cut_is_refused(
         connection.execute("CREATE TABLE t AS SELECT 1 AS id, 1.5::numeric AS amount, 'x' AS text, '12:00'::time AS at")
     cases: list[tuple[Jdbc, str]] = [
         (table(database, "t"), "'amount', numeric: without a precision"),
-        (table(database, "SELECT id, at FROM t"), "'at', time: Spark makes a moment of 1970"),
+        (table(database, "SELECT id, at FROM t"), "'at', time: Spark reads it as a timestamp in 1970"),
         (table(database, "SELECT id, text FROM t", partition_by="text", partitions=2), "'text', text: choose another"),
         (table(database, "SELECT id FROM t", partition_by="nothing", partitions=2), "'nothing', no column of it"),
         (table(database, "SELECT id FROM missing"), 'relation "missing" does not exist'),
@@ -224,7 +224,7 @@ def test_what_would_not_be_exact_and_what_cannot_be_cut_is_refused(
         )
     for column, says in [
         ("free", "'free', _numeric: without a precision .*free STRING"),
-        ("short", "'short', _float4: Spark makes 0.10000000149011612 of 0.1"),
+        ("short", "'short', _float4: Spark reads 0.1 as 0.10000000149011612"),
         ("at", "'at', _time: Spark makes a moment"),
         ("days", "got infinity in 'days'"),
     ]:
