@@ -66,7 +66,7 @@ class ConnectAddress:
         missing = [name for name in _NEEDED if not _installed(name)]
         if missing:
             raise ConfigError(
-                f"Expected what a Spark Connect client needs, got no {', '.join(missing)}: "
+                f"Expected the packages of a Spark Connect client, got no {', '.join(missing)}: "
                 "pip install 'steadyworker[spark-connect]'."
             )
 

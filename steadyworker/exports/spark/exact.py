@@ -101,7 +101,7 @@ def _wide(kind: DataType, name: str, place: str) -> DataType:
         case DecimalType() if kind.precision > _DIGITS - _SPARE:
             raise ExportError(
                 f"Expected decimals of at most {_DIGITS - _SPARE} digits in column {name!r} of {place}, got {_told(kind)}, which "
-                "Spark would round without a sign where there is a locale or mode in options=, or in a struct, array or map: "
+                "Spark would round silently with a locale or mode in options=, or in a struct, array or map: "
                 f"declare DECIMAL({_DIGITS - _SPARE},{min(kind.scale, _DIGITS - _SPARE)}), or STRING."
             )
         case DecimalType():
@@ -137,8 +137,8 @@ def _of_text(value: Column, kind: DecimalType) -> Column:
 def _error(field: StructField, value: Column, place: str) -> Column:
     before = f"Expected {_told(field.dataType)} in column {field.name!r} of {place}, got "
     after = (
-        ": declare as many digits as there are, or STRING, in its schema=, for Spark would round; "
-        'of commas options={"locale": "de-DE"} says what they mean.'
+        ": declare as many digits as there are, or STRING, in its schema=, because Spark would round; "
+        'for numbers with commas, set a locale such as options={"locale": "de-DE"}.'
     )
     return F.raise_error(F.concat(F.lit(before), F.substring(value, 1, _SHOWN), F.lit(after)))
 

@@ -113,7 +113,7 @@ class Jdbc:
         if url.scheme not in {"postgresql", "postgres"} or not url.hostname or not url.path.strip("/"):
             raise ExportError(
                 "Expected postgresql://user@host:5432/database or sqlite:PATH as the URL of a Jdbc table, got another "
-                "(it is not shown, because it may hold a password): name one host and one database."
+                "(it is not shown, because it can contain a password): name one host and one database."
             )
         asked = dict(parse_qsl(url.query, keep_blank_values=True))
         if url.password is not None or any("passw" in name.lower() for name in asked):

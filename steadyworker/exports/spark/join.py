@@ -136,7 +136,7 @@ class Join:
         except UnicodeDecodeError as error:
             raise ExportError(
                 f"Expected text in UTF-8 from Spark, got {error.object[error.start : error.end]!r} "
-                f"after {self.rows} rows: choose its bytes in the query, with make_valid_utf8 or base64."
+                f"after {self.rows} rows: convert it in the query, with make_valid_utf8 or base64."
             ) from error
         _expect(index, size, got)
         self._sizes[index] = size

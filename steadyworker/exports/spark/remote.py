@@ -1,22 +1,22 @@
 """
-What can be known of a job at a Spark Connect server: what the server tells, and what lies in the folder of its parts.
+The state of a job at a Spark Connect server, from the server's messages and from the folder of its parts.
 
-| | from | when |
+| fact | source | time |
 |---|---|---|
-| tasks, done and in flight | the server's progress messages | every two seconds in which one began or ended |
-| bytes on their way into a part | the folder | while a task writes |
-| a part that is whole | the folder: committed by one `rename` (`query.py`) | once it was the same in two looks |
-| rows | nobody: they are counted when their part is joined | |
+| tasks, done and in flight | the server's progress messages | every two seconds, if a task began or ended |
+| bytes of an incomplete part | the folder | while a task writes |
+| a complete part | the folder: committed by one `rename` (`query.py`) | when it is the same in two looks |
+| rows | the join, which counts them in each part | after the part is joined |
 
-Nothing is told from inside a task that reads or sorts.
-So more stillness is granted here than where Spark's own books can be read (`tasks.py`), and four times more again each time
-that it was too little: what was not stuck but slow is not ended for ever, and repeated.
-While the server has begun no task, it may have other things to do, and nothing is counted; but for a job that was stuck
-before, whose own tasks may still hold the cores that it waits for.
+The server reports nothing from inside a task that reads or sorts.
+So the limit of time without progress is longer here than with Spark's own counters (`tasks.py`).
+The limit is four times longer after each time that a job was stuck, so that a slow job is not ended again and again.
+The time before the server begins a task of the job does not count, because the server can have other jobs.
+It counts for a job that was stuck before, because the job's own old tasks can still hold the cores.
 
-An executor that dies between the commit of a part and the end of its task has its task begun again, and the part is another
-file then (Spark's `OutputCommitCoordinator` lets it; read in 4.3.0).
-Whoever has joined the first one has to begin anew: `replaced` knows.
+If an executor dies between the commit of a part and the end of its task, Spark runs the task again.
+The part is another file then (Spark's `OutputCommitCoordinator` allows this, in the classes of Spark 4.3.0).
+If the child has joined the first file, the child must join all parts again; `replaced` detects this.
 """
 
 from __future__ import annotations
@@ -35,15 +35,15 @@ from steadyworker.exports.spark.protocol import Run
 from steadyworker.exports.spark.query import FEW, Estimate
 from steadyworker.exports.spark.tasks import index_of, size_of
 
-_UNSEEN = 10.0  # times as much stillness as where it is known what happens inside a task
-_AGAIN = 4.0  # times as much as the last time
-_SHARES = 1_000_000  # what `pace` takes for rows: millionths of the work
+_UNSEEN = 10.0  # factor of the limit without progress, because the server reports nothing from inside a task
+_AGAIN = 4.0  # factor of the limit for each time that the job was stuck
+_SHARES = 1_000_000  # millionths of the work, which `pace` gets instead of rows
 _SIZE = re.compile(r"sizeInBytes=([\d.]+(?:E[+-]?\d+)?) ([KMGTPE]i)?B")
 _UNITS = {prefix: 1 << 10 * power for power, prefix in enumerate((None, "Ki", "Mi", "Gi", "Ti", "Pi", "Ei"))}
 
 
 class _Part(NamedTuple):
-    """A file; a second one of its name differs in something."""
+    """A part's file; another file with the same name differs in at least one field."""
 
     path: str
     size: int
@@ -52,26 +52,26 @@ class _Part(NamedTuple):
 
     @classmethod
     def of(cls, path: str) -> _Part | None:
-        """None for one that cannot be seen; opened, so that a network's file system asks its server."""
+        """Return the file, or None if it cannot be opened; opening it makes a network file system ask its server."""
         try:
             with Path(path).open("rb") as file:
                 found = os.fstat(file.fileno())
-        except OSError:  # of a network's, too: it is asked for again
+        except OSError:  # also an error of a network file system: the next look tries again
             return None
         return cls(path, found.st_size, found.st_ino, found.st_mtime_ns)
 
 
 class RemoteTasks:
     """
-    One job; `told` is called by the client's thread, all else by the one that watches.
+    The tasks of one job; the client's thread calls `told`, and the job's watcher calls all other methods.
 
     Attributes:
-        done: Completed tasks.
-        total: Tasks known so far; grows while Spark plans, stage after stage.
+        done: The number of complete tasks.
+        total: The number of tasks known so far; it grows while Spark plans one stage after another.
 
     Args:
-        run: The job, with the seconds that a job on Spark of our own would be granted.
-        ratio: What the exports before it have taught about their pace.
+        run: The job; its `stuck_after` is the limit for a job in the host's own JVM.
+        ratio: The ratio from the host's earlier exports.
     """
 
     def __init__(self, run: Run, ratio: Ratio, clock: Clock | None = None) -> None:
@@ -91,27 +91,27 @@ class RemoteTasks:
 
     @property
     def left(self) -> float | None:
-        """Seconds until all parts are written; None while that cannot be told."""
+        """The seconds until all parts are written, or None while unknown."""
         return self._pace.left(self._clock.monotonic())
 
     def told(self, stages: Iterable[Any], running: int) -> None:
-        """The server tells of its stages; one that it skips never has a task that completes, and never counts."""
+        """Record the server's stages; a stage without a complete task does not count, because the server can skip it."""
         known, found = dict(self._stages), list(stages)
         for stage in found:
             if stage.num_completed_tasks:
                 before = known.get(stage.stage_id, (0, 0))[0]
-                done = min(stage.num_completed_tasks, stage.num_tasks)  # it counts those that failed, too
+                done = min(stage.num_completed_tasks, stage.num_tasks)  # the count includes failed tasks
                 known[stage.stage_id] = max(before, done), stage.num_tasks
         self._stages, self._running = known, running
         self._ends = tuple(sorted((stage.stage_id, stage.num_completed_tasks) for stage in found)) or self._ends
 
     def look(self) -> bool:
-        """See what there is; answers whether anything has moved."""
+        """Read the counts and the folder; return whether the job has made progress."""
         now, stages, running = self._clock.monotonic(), self._stages, self._running
         self.done = sum(done for done, _ in stages.values())
         self.total = sum(of for _, of in stages.values())
-        self._list()  # after the counts were read: a task that is counted has its part there, unless the folder lies far away
-        # All ends of tasks are movement, those of a stage that is run again, too, which has had as many as it has tasks.
+        self._list()  # after the counts, so that a counted task has its part in the folder (except on a slow network)
+        # Each end of a task is progress, also in a repeated stage, whose count in `done` is complete already.
         counts: Hashable = self._ends, running, len(self._whole), len(self._fresh)
         moved = self._still.saw(now, (counts, self._bytes))
         if not moved:
@@ -130,23 +130,23 @@ class RemoteTasks:
         written = len(self._whole) + len(self._fresh)
         if not written and not self._bytes:
             self._sorted = newest
-            # The first stage is Spark's sample of what is to be sorted, or a query has more to come: no measure for the rest.
+            # The first stage is not measured: it is Spark's sample for the sort, or further stages follow.
             self._measured = newest > min(stages)
             self._pace.sorting(now, newest, (done, of), _SHARES * done // of if self._measured else 0)
             return
-        if not self._measured:  # the sort has come and gone between two looks
+        if not self._measured:  # the sort began and ended between two looks
             self._measured = True
             if done == of or done > written:
                 self._sorted = newest
             self._pace.sorting(now, self._sorted + 1, (1, 1), _SHARES)
-        # What the server tells is some seconds old, and may still be of the stage before.
+        # The server's counts are some seconds old, and can still be of the stage before.
         self._pace.writing(now, _SHARES * min(written, of) // of if newest != self._sorted else 0)
 
     def complete(self) -> Iterator[tuple[int, str, int]]:
         """
-        (index, file, bytes) of the parts that `look` has found whole and that were not told of before.
+        Yield the index, file and size in bytes of each part that `look` has found complete since the last call.
 
-        A task without rows has none, which only the end tells: the parts behind it wait for that.
+        A task without rows has no part, which is known only at the end of the job; later parts wait until then.
         """
         new, self._new = self._new, []
         for index in new:
@@ -167,32 +167,32 @@ class RemoteTasks:
                 for entry in entries:
                     if (index := index_of(entry.name)) is not None:
                         yield index, entry.path
-        except OSError:  # Spark has not made the folder yet, or a network has its moments
+        except OSError:  # Spark has not made the folder yet, or the network fails for a moment
             return
 
     def replaced(self) -> bool:
-        """Whether a part that was found whole is another file now."""
+        """Return whether a part that was complete is another file now."""
         return any(_Part.of(part.path) != part for part in self._whole.values())
 
     def stuck(self) -> str:
-        """For how long nothing has moved, if that is too long; otherwise empty."""
+        """Return a message if the job has been without progress for too long, else an empty text."""
         seconds = self._still.seconds(self._clock.monotonic())
         limit = self._still.limit(self._still.longest)
         if seconds < limit:
             return ""
         return (
             f"nothing has moved for {seconds:.0f} s, neither a task nor a byte, with {self.done} of {self.total} tasks "
-            f"complete and {self._running} in flight; the limit is {limit:.0f} s (from {_UNSEEN:.0f} times spark_stuck_after "
-            "on, because a Spark Connect server tells nothing from inside a task, or five times its longest stillness before)"
+            f"complete and {self._running} in flight; the limit is {limit:.0f} s ({_UNSEEN:.0f} times spark_stuck_after or more, "
+            "because a Spark Connect server reports nothing from inside a task, or five times its longest pause before)"
         )
 
     def ended(self) -> None:
-        """All parts are written."""
+        """Record that all parts are written."""
         self._pace.ended(self._clock.monotonic())
 
 
 def estimate(result: DataFrame) -> Estimate:
-    """The bytes that Spark thinks a result has, as EXPLAIN COST shows them."""
+    """Return Spark's estimate of a result's size in bytes, as in EXPLAIN COST."""
     frame: Any = result
     match = _SIZE.search(frame._explain_string(mode="cost"))  # noqa: SLF001 - `explain` only prints it
     return Estimate(int(float(match[1]) * _UNITS[match[2]]) if match else FEW)

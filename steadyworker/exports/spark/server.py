@@ -1,4 +1,4 @@
-"""A Spark Connect server, as its client in the host sees it: sessions by name, their end, and what its errors mean."""
+"""The client's side of a Spark Connect server: sessions by name, their end, and the meaning of the server's errors."""
 
 from __future__ import annotations
 
@@ -20,18 +20,18 @@ from steadyworker.exports.spark.query import first_line
 from steadyworker.text.redaction import redact
 
 USER = "steadyworker"
-"""Whose sessions they are unless the address says `user_id`: the same on every machine, so that each can end another's."""
+"""The user of the sessions, unless the address has `user_id`; all hosts use it, so that each can end another's sessions."""
 
 PAUSE = 0.2  # seconds between two interrupts
-_AGAIN = (0.25, 0.5, 1.0)  # seconds to wait for what an interrupted operation begins late
-_TRIES, _LONGEST_WAIT = 4, 2000  # milliseconds; Spark's own policy keeps on for ten minutes
+_AGAIN = (0.25, 0.5, 1.0)  # seconds to wait for late jobs of an interrupted operation
+_TRIES, _LONGEST_WAIT = 4, 2000  # tries, and milliseconds between two tries; Spark's own policy tries for ten minutes
 _DEADLINES = {"config": 30.0, "interrupt": 10.0, "release_session": 10.0, "fetch_error_details": 10.0}  # seconds
 _NO_ANSWER = ("UNAVAILABLE", "DEADLINE_EXCEEDED")
 _DETAILS = re.compile(r'details = "(.*)"')
 
 
 class Server:
-    """One server; `url` may hold a token, and what this object shows of itself does not."""
+    """One server; `url` can contain a token, but the text of this object does not."""
 
     def __init__(self, url: str) -> None:
         self._url, self._address = url, ConnectAddress.of(url)
@@ -43,11 +43,11 @@ class Server:
 
     def wait(self, within: float) -> str:
         """
-        The version of the server, as soon as it answers.
+        Wait until the server responds, and return its version.
 
         Raises:
-            ExportError: It does not, for so many seconds.
-            Exception: What it answers to a client that it does not want.
+            ExportError: The server does not respond within that many seconds.
+            Exception: The server's error, if it refuses the client.
         """
         deadline = self._clock.monotonic() + within
         while True:
@@ -59,23 +59,23 @@ class Server:
                 if self._clock.monotonic() >= deadline:
                     raise ExportError(
                         f"Expected a Spark Connect server at {self}, got no answer for {within:g} s: "
-                        "start it, or correct spark_master."
+                        "start the server, or correct spark_master."
                     ) from None
                 self._probe = self._fresh_probe()
 
     def try_out(self, conf: Mapping[str, str]) -> None:
-        """Set what every session is to be given; raises what the server says of a setting that it does not take."""
+        """Set the settings of every session in a probe session; raise the server's error if it refuses a setting."""
         for key, value in conf.items():
             self._probe.conf.set(key, value)
 
     def answers(self) -> bool:
-        """Whether the server answers, be it with an error; waits for as long as it hangs."""
+        """Return whether the server responds, even with an error; while the server hangs, this call waits."""
         try:
             self._probe.conf.get("spark.sql.session.timeZone")
-        except Exception as error:  # noqa: BLE001 - the server's, the client's and its socket's
+        except Exception as error:  # noqa: BLE001 - server, client and socket can raise anything
             if not is_answer(error):
                 return False
-            self._probe = self._fresh_probe()  # the session was idle for too long, or the server is another
+            self._probe = self._fresh_probe()  # the session was idle for too long, or the server is new
         return True
 
     def _fresh_probe(self) -> SparkSession:
@@ -83,7 +83,7 @@ class Server:
         return self.attach(str(uuid.uuid4()))
 
     def attach(self, session: str) -> SparkSession:
-        """The session of this name, on a channel of its own; the server hears of it with the first call."""
+        """Return the session of this name, on its own channel; the server gets the name with the first call."""
         from pyspark.sql.connect.client import DefaultChannelBuilder, core
         from pyspark.sql.connect.client.retries import DefaultPolicy
         from pyspark.sql.connect.session import SparkSession as ConnectSession
@@ -96,11 +96,11 @@ class Server:
         made.client.set_retry_policies([DefaultPolicy(max_retries=_TRIES, max_backoff=_LONGEST_WAIT)])
         deadlines = getattr(core, "RpcDeadlines", None)  # from Spark 4.3 on
         if deadlines is not None:
-            made.client._rpc_deadlines = deadlines(**_DEADLINES)  # noqa: SLF001 - a session is given none
-        return made  # type: ignore[no-any-return] # a SparkSession, as far as it is asked to be one here
+            made.client._rpc_deadlines = deadlines(**_DEADLINES)  # noqa: SLF001 - no public argument
+        return made  # type: ignore[no-any-return] # it has all methods of SparkSession that are used here
 
     def release(self, session: SparkSession) -> None:
-        """End a session with all that is in it; its name is used up."""
+        """End a session with all its operations; its name cannot be used again."""
         session.stop()  # never raises
         self._close(session)
 
@@ -108,22 +108,22 @@ class Server:
         client: Any = session.client
         with suppress(Exception):
             client.close()
-        atexit.unregister(client._on_exit)  # noqa: SLF001 - or it would keep every client
+        atexit.unregister(client._on_exit)  # noqa: SLF001 - otherwise atexit keeps every client
 
     def end(self, name: str) -> None:
-        """End what an earlier run left in its session; nothing can be begun in it any longer."""
+        """End the operations of an earlier run's session, and release the session, so that it begins no other."""
         session = self.attach(name)
         with suppress(Closed):
-            Kills(session, name).kill()  # what it has interrupted itself, in its last moments, is not told again
+            Kills(session, name).kill()  # `clear` does not see operations that the earlier run has interrupted
             self.clear(session, name)
         self.release(session)
 
     def clear(self, session: SparkSession, name: str) -> None:
         """
-        End what runs in this session; at once when nothing does.
+        End the operations of this session; return at once if there is none.
 
         Raises:
-            Closed: The session was released: somebody else has ended it all.
+            Closed: Another process has released the session.
         """
         if self.interrupt(session):
             kills = Kills(session, name)
@@ -134,7 +134,7 @@ class Server:
                 kills.kill()
 
     def interrupt(self, session: SparkSession) -> bool:
-        """Interrupt the operations of this session; answers whether there was one that was not interrupted before."""
+        """Interrupt the operations of this session; return whether this call has interrupted a new one."""
         try:
             return bool(session.interruptAll())
         except Exception as error:
@@ -143,29 +143,29 @@ class Server:
             raise
 
     def close(self) -> None:
-        """Leave."""
+        """Close the connection to the server."""
         self.release(self._probe)
 
 
 def tag(name: str) -> str:
-    """What a session's operations are tagged with, as the server's own pages show them."""
+    """Return the tag of a session's operations, which the server's web pages show."""
     return f"steadyworker-{name}"
 
 
 def is_answer(error: Exception) -> bool:
-    """Whether this error is a server's answer, and not that there is none."""
+    """Return whether this error is a response of the server; False means that there was no response."""
     code = str(_code(error))
     return not any(name in code for name in _NO_ANSWER)
 
 
 def words(error: Exception) -> str:
-    """What a person needs of a client's pages, without secrets."""
+    """Return the useful line of the client's long error, without secrets."""
     match = _DETAILS.search(str(error))
     return redact(match[1] if match else first_line(error))
 
 
 def _code(error: Exception) -> object:
-    """The status code of gRPC, as far as the error has one."""
+    """Return the gRPC status code of the error, or None."""
     for name in ("getGrpcStatusCode", "code"):
         ask = getattr(error, name, None)
         if callable(ask):

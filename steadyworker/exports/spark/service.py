@@ -1,7 +1,7 @@
 """
-`SparkService`: keeps a Spark host for the jobs of a worker process; what `services.call("spark", plan)` reaches.
+`SparkService` keeps a Spark host for the jobs of a worker process; exports call it by `services.call("spark", plan)`.
 
-One thread owns all that changes here; others, the hosts' readers too, leave it a note.
+One thread changes all state of the service; other threads, such as the hosts' readers, put calls into its queue.
 
 ::
 
@@ -13,9 +13,9 @@ One thread owns all that changes here; others, the hosts' readers too, leave it 
     host:  starting ──ready──→ warm ──jobs_per_host, max_rss──→ retiring ──empty──→ stopping ──→ gone
                                 └───────── idle_stop ──────────────────────────────────↑
 
-When a host dies nobody knows which of its jobs killed it.
-So each of them is begun again *alone*, on a host of its own: whoever kills that one is the culprit and has used up one of
-its resubmissions; the others have lost nothing but time.
+When a host dies, it is unknown which of its jobs has killed it.
+So the service begins each of these jobs again *alone*, on a host of its own.
+Only a job whose host dies while the job runs alone uses up one of its resubmissions; the other jobs only lose time.
 """
 
 from __future__ import annotations
@@ -54,23 +54,23 @@ _CANCELLED = ("cancelled", "cancelled")
 
 
 class SparkCall:
-    """One request, under way (`slots.base.ServiceCall`)."""
+    """One running request (`slots.base.ServiceCall`)."""
 
     def __init__(self, cancel: Callable[[], None]) -> None:
         self._cancel = cancel
 
     def cancel(self) -> None:
-        """End it; returns at once, and a last event may still come."""
+        """End the request, and return at once; a last event can still come."""
         self._cancel()
 
 
 class SparkService:
     """
-    The Spark host as a service (`slots.base.Service`): starts on first use, stays warm, ends when it is idle.
+    The Spark host as a `slots.base.JobService`: it starts with the first call, stays warm, and ends after an idle time.
 
     Args:
-        settings: See there.
-        environ: What hosts inherit; by default the environment of this process when one is started.
+        settings: The settings of the hosts.
+        environ: The environment of the hosts; the default is the environment of this process at a host's start.
     """
 
     def __init__(
@@ -90,9 +90,9 @@ class SparkService:
 
     def open(self, request: Mapping[str, Any], uid: str, fence: int, emit: Emit) -> SparkCall:
         """
-        Begin an export: `request` is a `protocol.Plan` whose `parts` is a folder to make one folder per submission in.
+        Begin an export: `request` is a `protocol.Plan`; each submission makes a folder inside its folder `parts`.
 
-        `emit` is called from the service's thread with each event of `protocol`, in order; it must not block.
+        The service's thread calls `emit` with each event of `protocol`, in order; `emit` must not block.
         """
         with self._opening:
             self._numbers += 1
@@ -101,19 +101,19 @@ class SparkService:
                 call.fail(*_STOPPED)
                 return SparkCall(lambda: None)
             if self._thread is None:
-                # It starts the hosts, which die with it: so it lives as long as the worker process.
+                # This thread starts the hosts, and Linux kills them at its end, so it runs until the service stops.
                 self._thread = threading.Thread(target=self._work, name="spark-service", daemon=True)
                 self._thread.start()
             self._notes.put(lambda: self._waiting.append(call))
         return SparkCall(lambda: self._notes.put(lambda: self._cancel(call)))
 
     def reap(self) -> None:
-        """Remove, in a thread of its own, what hosts left that died together with their worker process: it may be large."""
+        """Remove the folders of hosts that died together with their worker process; a new thread does this slow work."""
         if any(self._settings.hosts.glob("*/")):
             threading.Thread(target=self._reap, name="spark-reaper", daemon=True).start()
 
     def stop(self, within: float) -> None:
-        """End every call, then the hosts, by force after `within` seconds; safe twice."""
+        """End every call, then the hosts; kill the hosts after `within` seconds; it can be called twice."""
         deadline = self._clock.monotonic() + within
         with self._opening:
             self._closed = True
@@ -126,7 +126,7 @@ class SparkService:
     def _reap(self) -> None:
         try:
             reap_folders(self._settings.hosts)
-        except OSError:  # what the dead left is worth no job; if no host can be made there either, `_start` says so
+        except OSError:  # no job fails for this; if the folder is unusable, `_start` reports it
             self._log.exception("spark_reap_failed")
 
     def _work(self) -> None:
@@ -138,12 +138,12 @@ class SparkService:
                 self._place()
                 for host in self._hosts:
                     host.attend(self._clock.monotonic())
-            except Exception as error:  # noqa: BLE001 - a fault of ours: no job shall wait for ever because of it
+            except Exception as error:  # noqa: BLE001 - after a bug here, no job must wait forever
                 self._log.exception("spark_service_failed")
                 self._fail_all("unavailable", f"a fault of the Spark service: {error!r}")
 
     def _until_due(self) -> float | None:
-        """Seconds until something is due; None when only a note can change anything."""
+        """Return the seconds until the next deadline, or None if the service only waits for its queue."""
         moments = [moment for host in self._hosts for moment in host.due()]
         return max(0.0, min(moments) - self._clock.monotonic()) if moments else None
 
@@ -160,7 +160,7 @@ class SparkService:
                 call.fail(*_CANCELLED)
 
     def _fail_all(self, kind: str, text: str) -> None:
-        """End every call, and the hosts that had one."""
+        """End every call, and kill the hosts that had one."""
         for call in (*self._waiting, *(call for host in self._hosts for call in host.calls.values())):
             call.fail(kind, text)
         self._waiting.clear()
@@ -175,19 +175,19 @@ class SparkService:
             call.fail(*_STOPPED)
         self._waiting.clear()
         for host in self._hosts:
-            broken = bool(host.calls) and self._settings.server is None  # jobs at a server are ended in good order
+            broken = bool(host.calls) and self._settings.server is None  # jobs at a server need a normal end
             worthless = broken or not host.ready or self._settings.local
             host.calls.clear()
             host.stop(self._clock.monotonic())
             host.deadline = deadline
             if worthless:
-                host.kill()  # only a cluster has to be told that an application ends
+                host.kill()  # only a cluster or a server needs a normal end of the host
 
     def _place(self) -> None:
         """
-        Give each waiting call a host that takes it; start one if there may be one more.
+        Give each waiting call to a host that takes it; start another host if the limit allows it.
 
-        In order of arrival: a call that has to run alone would otherwise never find an empty host.
+        Calls are placed in order of arrival, because otherwise a call that must run alone would never find an empty host.
         """
         while self._waiting:
             call = self._waiting[0]
@@ -200,7 +200,7 @@ class SparkService:
             host.submit(call)
 
     def _start(self) -> Host | None:
-        """A fresh host; None, and every call that waits for one has failed, when there can be none."""
+        """Return a new host; if no host can be started, fail every waiting call and return None."""
         try:
             environ = os.environ if self._environ is None else self._environ
             java = self._settings.java(environ)
@@ -216,7 +216,7 @@ class SparkService:
         return host
 
     def _heard(self, process: HostProcess, message: Message | None) -> None:
-        """In the host's reader thread."""
+        """Pass a host's message to the service's thread; called in the host's reader thread."""
         self._notes.put(lambda: self._told(process, message))
 
     def _told(self, process: HostProcess, message: Message | None) -> None:
@@ -252,7 +252,7 @@ class SparkService:
             call.end(event, host.versions)
 
     def _stuck(self, host: Host, message: Stuck) -> None:
-        """End what does not move any longer; its host dies if that does not help."""
+        """Cancel a stuck call; its host is killed if the call does not end."""
         call = host.calls.get(message.job)
         if call is not None and not call.cancelled:
             call.stuck = message.text
@@ -261,7 +261,7 @@ class SparkService:
             host.cancel(call, self._clock.monotonic())
 
     def _again(self, call: Call, kind: str, text: str) -> None:
-        """Begin a call again, alone; or end it, if it has had its chances."""
+        """Begin a call again, alone, or fail it if it has no resubmission left."""
         call.suspect = True
         if call.deaths > self._settings.resubmissions:
             call.fail(kind, text)
@@ -269,9 +269,9 @@ class SparkService:
             self._waiting.appendleft(call)
 
     def _gone(self, host: Host) -> None:
-        """A host ended: begin its calls again, or end them if they have had their chances."""
+        """Remove a dead host; begin its calls again, or fail them if they have no resubmission left."""
         last_words = "" if host.ready and host.problem else host.process.log_tail()
-        why = ": ".join(filter(None, (host.problem, last_words))) or "no last words"
+        why = ": ".join(filter(None, (host.problem, last_words))) or "its log is empty"
         calls = list(host.calls.values())
         if calls or not host.stopping:
             log = host.process.keep_log()
@@ -286,13 +286,13 @@ class SparkService:
             if call.cancelled:
                 call.fail(*_CANCELLED)
             elif not host.ready and host.problem and (call.deaths > 1 or self._settings.connect() is not None):
-                # A JVM that was killed while it started and one that cannot start look alike, until it is tried again;
-                # for a server that does not answer the host has waited long enough.
+                # Only a second try tells a JVM that was killed at its start from a JVM that cannot start.
+                # A Spark Connect server gets no second try, because the host has waited long enough for it.
                 call.fail("unavailable", f"Spark did not start: {why}")
             elif call.stuck:
                 call.rename(host)
                 self._again(call, "stuck", call.stuck)
             else:
                 self._again(
-                    call, "host-died", f"the Spark host died under it {call.deaths} times, the last time: {why}"
+                    call, "host-died", f"the Spark host died {call.deaths} times during this job, the last time: {why}"
                 )

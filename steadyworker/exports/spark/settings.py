@@ -1,17 +1,17 @@
 """
-How Spark is set: what we ship, what a user sets on top, and the little that is not to be set.
+The settings of Spark: SteadyWorker's defaults, the user's settings, and the few settings that a user must not change.
 
 | setting | why |
 |---|---|
-| `-XX:+ExitOnOutOfMemoryError` | an out-of-memory error in the wrong thread otherwise hangs the job for ever, while pings pass |
+| `-XX:+ExitOnOutOfMemoryError` | otherwise an out-of-memory error in the wrong thread hangs the job, while the JVM still replies to pings |
 | `local[*,4]` | plain `local[*]` fails a job at the first error of a task |
-| small tasks (5 MB of input, about 8 MB of a sort) | something moves every few seconds, and a small export beside a big one starts at once |
-| FAIR | the same |
-| no UI, loopback only | no port scan at the start, nothing that listens outside |
-| short retention, small results | the driver's memory stays flat over thousands of jobs |
+| small tasks (5 MB of input, about 8 MB of a sort) | progress every few seconds, and a small export beside a big one starts at once |
+| FAIR | a small export beside a big one starts at once |
+| no UI, loopback only | no port scan at the start, and no open port to other hosts |
+| short retention, small results | the driver's memory stays constant over thousands of jobs |
 
-Sorts are cut by Spark's own measure of the shuffle (adaptive coalescing to 8 MB), not by a guess before the query ran:
-an export of ten rows out of 20 million then has one task, and one of 20 million has a hundred.
+Spark divides a sort by the measured size of the shuffle (adaptive coalescing to 8 MB), not by an estimate before the query.
+So an export of ten rows out of 20 million has one task for its sort, and an export of 20 million rows has a hundred.
 """
 
 from __future__ import annotations
@@ -55,8 +55,8 @@ _DEFAULTS = {
     "spark.log.level": "WARN",
 }
 _LISTENS_WITHIN = 3.0
-_SECONDS = (0.001, 366 * 86400.0)  # no timer of Python's takes infinity: a year is as good
-# Out of these a job would wait for ever, or a host never be left in peace.
+_SECONDS = (0.001, 366 * 86400.0)  # at most a year, because Python's timers do not accept infinity
+# Outside of these ranges, a job could wait forever, or the service would act on a host without pause.
 _RANGES: Mapping[str, tuple[float, float]] = MappingProxyType(
     {
         "jobs_per_host": (1, 1e9),
@@ -74,7 +74,7 @@ _RANGES: Mapping[str, tuple[float, float]] = MappingProxyType(
 _PER_SESSION = ("spark.sql.files.", "spark.sql.adaptive.")
 _LOCAL = {"spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1"}
 PROPERTIES = "spark.properties"
-"""The file of a host's folder that `SparkSettings.properties` goes into."""
+"""The file in a host's folder for `SparkSettings.properties`."""
 
 _JAVA_OPTIONS = "spark.driver.extraJavaOptions"
 _OURS = {
@@ -83,12 +83,12 @@ _OURS = {
     "spark.submit.deployMode": "the driver runs in the Spark host",
 }
 _HIDDEN = (
-    "GRPC_TRACE",  # would write tokens into the log
+    "GRPC_TRACE",  # it would write tokens into the log
     "GRPC_VERBOSITY",
     "PYSPARK_GATEWAY_PORT",
     "PYSPARK_GATEWAY_SECRET",
     "SPARK_CONNECT_MODE_ENABLED",
-    "SPARK_CONF_DIR",  # it would be on the class path, which the class-data archive is bound to
+    "SPARK_CONF_DIR",  # it would change the class path, and so disable the class-data archive
     "SPARK_LOCAL_DIRS",
     "SPARK_MASTER",
     "SPARK_REMOTE",
@@ -99,36 +99,37 @@ _HIDDEN = (
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SparkSettings:
     """
-    How a worker process keeps its Spark host.
+    The settings of a worker process's Spark hosts.
 
     Args:
-        folder: Where hosts have their folders and the class-data archive is kept; a disk with room for what is sorted.
-        master: Spark's master, or a Spark Connect server (`sc://host:port/;token=…`).  With another than `local[…]` the
-            folder of each export must be on a file system that the executors share with the worker.
-        conf: Spark's own settings, on top of ours; to Java options ours are added.
-        scratch: Where hosts have their folders instead (sorting needs room for the data once or twice).
-        idle_stop: Seconds without a job after which the host ends.
-        jobs_per_host: After so many jobs a host is replaced by a fresh one.
-        max_rss: Resident bytes of host and JVM after which it is replaced; no limit without.
-        max_hosts: Hosts at once: a second one while the first is being replaced, or when a job has to run alone.
-        resubmissions: How often one run's job is begun again after its host died under it alone.
-        start_within: Seconds for a start; a host that is not ready then is killed.
-        server_within: Seconds for a Spark Connect server to come back, or to be there at all; less than `start_within`.
-        ping_every: Seconds between two looks at a JVM that has jobs,
-        hung_after: and how long it may leave one unanswered before it is killed.
-        stuck_after: Seconds without a task, a row or a byte after which a job is begun again (five times its slowest task,
-            if that is longer): more for a source that is silent for long before its first row.  Ten times as many at a Spark
-            Connect server, which tells nothing from inside a task, and four times more each time that it was too little.
-        cancel_within: Seconds for a cancelled job to end; then its host is killed.
+        folder: The folder for the class-data archive and the hosts' folders; its disk needs room for the data of a sort.
+        master: Spark's master, or a Spark Connect server (`sc://host:port/;token=…`).
+            Unless it is `local[…]`, the executors must share the file system of each export with the worker process.
+        conf: Settings of Spark, which replace SteadyWorker's defaults; SteadyWorker adds its own Java options.
+        scratch: Another folder for the hosts' folders; a sort needs room for the data once or twice.
+        idle_stop: Seconds without a job after which a host ends.
+        jobs_per_host: The number of jobs after which the service replaces a host.
+        max_rss: The resident bytes of host and JVM after which the service replaces a host; None means no limit.
+        max_hosts: The largest number of hosts at the same time.
+            A second host is necessary while the first one is replaced, or when a job must run alone.
+        resubmissions: How many times a job is begun again after its host died while the job ran alone, or was stuck.
+        start_within: Seconds for the start of a host; the service kills a host that is not ready then.
+        server_within: Seconds to wait for a Spark Connect server that does not respond; less than `start_within`.
+        ping_every: Seconds between two pings to a JVM that has jobs.
+        hung_after: Seconds without a reply to a ping after which the service kills the host.
+        stuck_after: Seconds without a task, a row or a byte after which a job is stuck, and is begun again.
+            The limit is five times the job's slowest task if that is longer.
+            Set more for a source that takes long before its first row.
+            With a Spark Connect server the limit is ten times longer, and four times longer after each time it was stuck.
+        cancel_within: Seconds for a cancelled job to end; after them, the service kills its host.
 
     Raises:
-        ConfigError: A Spark setting that is not to be set, or is no text; a number that cannot be; a Spark Connect address
-            that is none.
+        ConfigError: A Spark setting must not be set or is not text, a number is out of range, or an address is invalid.
     """
 
     folder: Path
-    master: str = field(default="local[*,4]", repr=False)  # may hold a token
-    conf: Mapping[str, str] = field(default_factory=dict, repr=False)  # may hold keys
+    master: str = field(default="local[*,4]", repr=False)  # can contain a token
+    conf: Mapping[str, str] = field(default_factory=dict, repr=False)  # can contain keys
     scratch: Path | None = None
     idle_stop: float = 300.0
     jobs_per_host: int = 1000
@@ -154,55 +155,53 @@ class SparkSettings:
                 )
         for name, (least, most) in _RANGES.items():
             number = getattr(self, name)
-            if not isinstance(number, int | float) or not least <= number <= most:  # which NaN is not, either
+            if not isinstance(number, int | float) or not least <= number <= most:  # also false for NaN
                 raise ConfigError(f"Expected {name} from {least:g} to {most:g}, got {number!r}: correct it.")
         if self.server is not None and self.server_within >= self.start_within:
             raise ConfigError(
                 f"Expected server_within below start_within, got {self.server_within:g} and {self.start_within:g} s: "
-                "a host that waits for its server has to be left alive until then."
+                "a host must stay alive while it waits for its server."
             )
 
     @property
     def server(self) -> ConnectAddress | None:
-        """The Spark Connect server; None when the driver is the host's."""
+        """The address of the Spark Connect server, or None if the host has a Spark driver."""
         return ConnectAddress.of(self.master) if self.master.startswith(SCHEME) else None
 
     @property
     def place(self) -> str:
-        """Where Spark is, as it may be shown."""
+        """The master or the server's address, without secrets."""
         return str(self.server or self.master)
 
     @property
     def local(self) -> bool:
-        """Whether nothing of Spark is left when the host is gone."""
+        """True if all of Spark runs in the host, so that nothing of Spark outlives it."""
         return self.master.startswith("local")
 
     @property
     def hosts(self) -> Path:
-        """The folder of the hosts' folders."""
+        """The folder that contains the hosts' folders."""
         return (self.scratch or self.folder) / "hosts"
 
     def findings(self) -> Iterator[Finding]:
-        """What is wrong before the first export; a master is not asked, for every question to it is an application."""
+        """Yield problems with a Spark Connect server; a master is not checked, because each check would be an application."""
         if self.server is None:
             return
         try:
             self.server.check_client()
         except ConfigError as error:
-            yield Finding("error", str(error), "install it, or set another spark_master.")
+            yield Finding("error", str(error), "install the extra, or set another spark_master.")
         if not self.server.answers(_LISTENS_WITHIN):
             what = f"The Spark Connect server at {self.server} does not answer."
-            remedy = (
-                f"start it or correct spark_master; an export waits {self.server_within:g} s for it, and fails then."
-            )
+            remedy = f"start the server, or correct spark_master; an export waits {self.server_within:g} s for it, then fails."
             yield Finding("warning", what, remedy)
 
     def java(self, environ: Mapping[str, str]) -> Java | None:
         """
-        The Java that hosts will run on; None when they need none, for the server has one.
+        Return the Java for the hosts, or None with a Spark Connect server, because then hosts need no Java.
 
         Raises:
-            ConfigError: No pyspark, or no Java that fits, or a Spark Connect client that lacks something; says what to install.
+            ConfigError: pyspark, a suitable Java, or a package of Spark Connect is missing; the message has the remedy.
         """
         if self.server is not None:
             self.server.check_client()
@@ -214,14 +213,14 @@ class SparkSettings:
         return find_java(environ)
 
     def archive(self, java: Java | None) -> Path | None:
-        """The class-data archive for this Java and this pyspark; none without a Java."""
+        """Return the path of the class-data archive for this Java and this pyspark, or None without a Java."""
         if java is None:
             return None
         return self.folder / f"classes-{java.version}-{importlib.metadata.version('pyspark')}.jsa"
 
     def properties(self, home: Path, java_options: str) -> str:
-        """Spark's properties for a host with this folder: a file, because a command line is there for everyone to read."""
-        # Ours come last: of two that contradict each other Java takes the later one.
+        """Return Spark's properties for a host with this folder, as the text of a file, because a command line is public."""
+        # SteadyWorker's options come last, because of two contrary options Java takes the later one.
         options = f"{self.conf.get(_JAVA_OPTIONS, '')} -XX:+ExitOnOutOfMemoryError -Djava.io.tmpdir={home / 'tmp'} {java_options}"
         conf = {
             **_DEFAULTS,
@@ -236,14 +235,14 @@ class SparkSettings:
         return "".join(f"{key}={_escaped(value)}\n" for key, value in conf.items())
 
     def connect(self) -> Connect | None:
-        """What a host is told before all else, if there is a server: ours for a session, and all of the user's."""
+        """Return the first command for a host with a Spark Connect server: the address and the settings; else None."""
         if self.server is None:
             return None
         ours = {key: value for key, value in _DEFAULTS.items() if key.startswith(_PER_SESSION)}
         return Connect(self.master, {**ours, **self.conf}, self.server_within)
 
     def environment(self, environ: Mapping[str, str], home: Path, java: Java | None, python: str) -> dict[str, str]:
-        """The environment of a host; whatever would send Spark elsewhere is left out."""
+        """Return the environment of a host, without variables that would change Spark's master, folders or settings."""
         spec = importlib.util.find_spec("pyspark")
         spark = next(iter(spec.submodule_search_locations or ())) if spec else ""
         if java is None:
@@ -259,14 +258,14 @@ class SparkSettings:
             "PYSPARK_PYTHON": python,
             "PYSPARK_DRIVER_PYTHON": python,
             "TMPDIR": str(home / "tmp"),
-            "PYTHONPATH": os.pathsep.join(_python_path()),  # what the worker can import, `Build` names
-            "LC_ALL": "C.UTF-8",  # without a locale, as under systemd, Java cannot name a file that is not ASCII
+            "PYTHONPATH": os.pathsep.join(_python_path()),  # so that the host finds the modules of `Build`
+            "LC_ALL": "C.UTF-8",  # without a locale, as under systemd, Java cannot open a file with a non-ASCII name
             "TZ": "UTC",  # PySpark takes a parameter without a zone as local time
         }
 
 
 def _python_path() -> list[str]:
-    """`sys.path` without what every Python of this installation has."""
+    """Return `sys.path` without the entries that every Python of this installation has."""
     own = [Path(sysconfig.get_path(name)) for name in ("stdlib", "platstdlib", "purelib", "platlib")]
     zipped = Path(sysconfig.get_path("stdlib")).with_name("python{}{}.zip".format(*sys.version_info))
     entries = [Path(entry).absolute() for entry in sys.path]
@@ -274,6 +273,6 @@ def _python_path() -> list[str]:
 
 
 def _escaped(value: str) -> str:
-    """A value as java.util.Properties reads it back."""
+    """Return the value with the escapes of java.util.Properties."""
     text = value.replace("\\", "\\\\").replace("\n", "\\n").replace("\r", "\\r").replace("\t", "\\t")
     return "\\" + text if text.startswith(" ") else text

@@ -1,7 +1,7 @@
 """
-Whether Spark's executors share the folder of the parts: one task writes one row there, and this process looks for it.
+Checks that Spark's executors share the folder of the parts: one task writes one row there, and the host looks for its file.
 
-Without this, a folder that is not shared is found only when the last part is missing, after all of the work.
+Without this check, the missing parts would be noticed only at the end of the job.
 """
 
 from __future__ import annotations
@@ -17,17 +17,17 @@ from steadyworker.errors import ExportRejected
 from steadyworker.exports.spark.query import WRITE
 from steadyworker.exports.spark.tasks import parts_in
 
-_PATIENCE = 5.0  # seconds; a network's file system may list a new file late
+_PATIENCE = 5.0  # seconds; a network file system can list a new file late
 _LOOK = 0.1
 
 
 def probe(session: SparkSession, parts: str) -> None:
     """
-    Return if a file that a task writes beside the folder of the parts is seen here.
+    Let a task write a file beside the folder of the parts, and return when the file is visible here.
 
     Raises:
-        ExportRejected: It is not; no retry can help.
-        Exception: What Spark raises when the task fails.
+        ExportRejected: The file is not visible, so a retry cannot succeed.
+        Exception: Spark's error, if the task fails.
     """
     folder, clock = Path(f"{parts}-probe"), SystemClock()
     try:

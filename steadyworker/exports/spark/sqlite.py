@@ -1,10 +1,11 @@
 """
-SQLite's file read by Spark, in one moment: a copy that `sqlite3` makes in one read transaction, and any number of readers of it.
+Lets Spark read a SQLite file in one snapshot: `sqlite3` copies the file in one read transaction, and Spark reads the copy.
 
-Connections to the file itself could share no moment, and each would hold writers up (or, in WAL mode, the checkpoint) for as
-long as it reads.
-A column gets the type that all its values have, for SQLite holds none to what was declared; only a declared DECIMAL is taken
-at its word, because its values are binary floats otherwise: but not by a value that has other digits, which Spark would round.
+Several connections to the file itself could not share a snapshot.
+Each of them would block writers (in WAL mode, the checkpoint) while it reads.
+A column gets the type that all its values have, because SQLite does not enforce declared types.
+Only a declared DECIMAL counts, because its values would otherwise be binary floats.
+The export refuses a value with more digits than the DECIMAL, because Spark would round it.
 """
 
 from __future__ import annotations
@@ -28,15 +29,15 @@ from steadyworker.exports.spark.exact import places, rounded
 from steadyworker.exports.spark.postgres import says
 from steadyworker.exports.spark.protocol import Database
 
-_PAGES = 4096  # between two looks whether the job was cancelled
-_BUSY = 30.0  # seconds that a writer is waited for
-_STEPS = 100_000  # of SQLite's machine between two of them while it looks for types and bounds: some milliseconds
+_PAGES = 4096  # pages of the copy between two checks for a cancel
+_BUSY = 30.0  # seconds to wait for a writer
+_STEPS = 100_000  # SQLite's instructions (some milliseconds) between two checks for a cancel during a scan
 _ROWS_A_RANGE = 250_000
 _BITS: Mapping[type[DataType], int] = MappingProxyType({ByteType: 8, ShortType: 16, IntegerType: 32, LongType: 64})
 _DECIMAL = re.compile(r"(?:decimal|numeric)\s*\(\s*(\d+)\s*(?:,\s*(\d+)\s*)?\)", re.IGNORECASE)
 _INTEGER = re.compile(r"[+-]?[0-9]+")
-# What the values of a column are -> its type; NULLs count for nothing.
-# Integers and reals are a mixture: as DOUBLE a 10 would become 10.0, and one above 2^53 another number.
+# From the types of a column's values, without NULL, to Spark's type.
+# Integers and reals together have no type: as DOUBLE, 10 would become 10.0, and an integer above 2^53 would change.
 _TYPES: Mapping[frozenset[str], str] = MappingProxyType(
     {
         frozenset(): "STRING",
@@ -50,16 +51,16 @@ _TYPES: Mapping[frozenset[str], str] = MappingProxyType(
 
 class Sqlite:
     """
-    A copy of one file.
+    A copy of one SQLite file.
 
     Args:
-        source: A table of it.
-        copy: Where the copy is made; who gives the folder removes it.
-        check: Called now and then, while it is copied and while it is looked through; what it raises ends that.
-        now: The time, as text.
+        source: A table of the file.
+        copy: The path of the copy; the caller removes its folder.
+        check: A function that is called regularly during the copy and the scans; its exception ends them.
+        now: The present time, as text.
 
     Raises:
-        ExportError: No such file, or none of SQLite's.
+        ExportError: The file does not exist, or is not a SQLite database.
     """
 
     def __init__(self, source: Database, copy: Path, check: Callable[[], None], now: str) -> None:
@@ -69,7 +70,7 @@ class Sqlite:
         self.snapshot = f"sqlite:{source.place} at {now}"
         copy.parent.mkdir(parents=True, exist_ok=True)
         with ExitStack() as undo:
-            # All of the database, in a folder that others may read: its own permissions were meant for somebody.
+            # Only this user can read the copy, because other users can perhaps read the folder, but not the database.
             os.close(os.open(copy, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600))
             undo.callback(copy.unlink, missing_ok=True)
             self._fill(source, check)
@@ -84,9 +85,7 @@ class Sqlite:
                 closing(sqlite3.connect(self._copy, isolation_level=None)) as here,
             ):
                 there.execute("BEGIN")
-                there.execute(
-                    "SELECT count(*) FROM sqlite_schema"
-                ).fetchone()  # begins to read: nothing moves from here on
+                there.execute("SELECT count(*) FROM sqlite_schema").fetchone()  # this read begins the snapshot
                 there.backup(here, pages=_PAGES, progress=lambda *_: check())
                 here.execute("PRAGMA journal_mode = DELETE")
         except sqlite3.Error as error:
@@ -96,15 +95,15 @@ class Sqlite:
 
     @property
     def size(self) -> int:
-        """Bytes of the file."""
+        """The size of the file in bytes."""
         return self._copy.stat().st_size
 
     def options(self, name: str, source: Database) -> dict[str, str]:
         """
-        Spark's options to read one of its tables.
+        Return Spark's options to read a table of this file.
 
         Raises:
-            ExportError: No such table, a column of values of several kinds, or no range to be cut.
+            ExportError: The table does not exist, a column has values of several types, or `partition_by` is not of integers.
         """
         with self._reading(name) as here:
             schema = self._schema(here, name, source)
@@ -120,10 +119,12 @@ class Sqlite:
 
     def check(self, name: str, source: Database, kinds: StructType) -> None:
         """
-        Whether the table can be read as these types without a digit being lost: one pass for each column of numbers that are no integers.
+        Check that Spark can read the table as these types without losing a digit.
+
+        This takes one pass over the table for each column of decimals or integers that SQLite does not store as integers.
 
         Raises:
-            ExportError: A number has more digits after the point than its column is to have, or is none or too large for integers.
+            ExportError: A number has more digits than the type of its column, or a value does not fit an integer column.
         """
         with self._reading(name) as here:
             for column, after in places(kinds).items():
@@ -135,7 +136,7 @@ class Sqlite:
                     _check_text(here, name, source, column)
 
     def cancel(self) -> None:
-        """What works on a file asks for itself."""
+        """Do nothing, because the copy and the scans check for a cancel themselves."""
 
     def close(self) -> None:
         """Remove the copy."""
@@ -143,7 +144,7 @@ class Sqlite:
 
     @contextmanager
     def _reading(self, name: str) -> Iterator[sqlite3.Connection]:
-        """The copy; what looks through all of it can be cancelled, and counts as movement."""
+        """Open the copy; its scans can be cancelled, and count as progress."""
         try:
             with closing(sqlite3.connect(_uri(str(self._copy), "ro"), uri=True)) as here:
                 here.set_progress_handler(self._ended, _STEPS)
@@ -155,7 +156,7 @@ class Sqlite:
             ) from error
 
     def _ended(self) -> bool:
-        """What SQLite asks: whether to interrupt what it does."""
+        """Return whether SQLite must interrupt its scan; SQLite calls this regularly."""
         try:
             self._check()
         except ExportError:
@@ -163,7 +164,7 @@ class Sqlite:
         return False
 
     def _schema(self, here: sqlite3.Connection, name: str, source: Database) -> str:
-        """A type for each column that nobody has given one."""
+        """Return the schema in DDL: the user's types, and a type for each other column."""
         columns = [column[0] for column in here.execute(f"SELECT * FROM {source.relation} LIMIT 0").description]  # noqa: S608 - the user's own
         declared = _declared(here, source.relation)
         kinds = ", ".join(f"group_concat(DISTINCT typeof({_quoted(column)}))" for column in columns)
@@ -205,15 +206,15 @@ class Sqlite:
 
 
 def _check(here: sqlite3.Connection, name: str, source: Database, column: str, after: int, kind: DataType) -> None:
-    """Raise for the first value of a column that this type does not hold."""
+    """Raise ExportError for the first value of a column that does not fit this type."""
     c, bits = _quoted(column), _BITS.get(type(kind))
-    # In few of the rows, if any: SQLite makes the first, rough choice, a hundred times faster than Python.
+    # SQLite first selects the few suspect values, a hundred times faster than Python.
     rough = [
         f"typeof({c}) = 'real' AND {c} <> round({c}, {after})",
         f"typeof({c}) = 'text' AND ({c} GLOB '*[eE]*' OR instr({c}, '.') > 0 AND length(rtrim({c}, '0')) - instr({c}, '.') > {after})",
     ]
     if bits:
-        # Its driver cuts off what an integer has no bits for, and makes 0 of a word and 1 of '1e3'.
+        # SQLite's JDBC driver cuts off the upper bits of a large integer, and reads a word as 0 and '1e3' as 1.
         rough = [f"typeof({c}) <> 'integer' OR {c} NOT BETWEEN {-(1 << bits - 1)} AND {(1 << bits - 1) - 1}"]
     rows = here.execute(f"SELECT {c} FROM {source.relation} WHERE {c} IS NOT NULL AND ({' OR '.join(rough)})")  # noqa: S608
     for (value,) in rows:
@@ -232,7 +233,7 @@ def _check(here: sqlite3.Connection, name: str, source: Database, column: str, a
 
 
 def _check_text(here: sqlite3.Connection, name: str, source: Database, column: str) -> None:
-    """Raise for the first number whose text is another one: SQLite writes 15 digits of it, and some have 17."""
+    """Raise ExportError for the first float that SQLite's text with 15 digits changes; some floats need 17 digits."""
     c = _quoted(column)
     query = f"SELECT {c} FROM {source.relation} WHERE typeof({c}) = 'real' AND CAST(CAST({c} AS TEXT) AS REAL) <> {c} LIMIT 1"  # noqa: S608
     for (value,) in here.execute(query):
@@ -244,7 +245,7 @@ def _check_text(here: sqlite3.Connection, name: str, source: Database, column: s
 
 
 def _number(value: object) -> Decimal | None:
-    """The number that is shown; None for what is none, which Spark refuses as a decimal."""
+    """Return the value as a number, or None if it is not a finite number; Spark refuses such a value as a decimal."""
     try:
         number = Decimal(str(value))
     except InvalidOperation:
@@ -253,7 +254,7 @@ def _number(value: object) -> Decimal | None:
 
 
 def _places(number: Decimal) -> int:
-    """Digits after the point, without zeros at the end."""
+    """Return the number of digits after the point, without zeros at the end."""
     if not number:
         return 0
     _, digits, exponent = number.as_tuple()
@@ -262,7 +263,7 @@ def _places(number: Decimal) -> int:
 
 
 def _kind(seen: frozenset[str], declared: str) -> str | None:
-    """Spark's type for what is there; None for a mixture."""
+    """Return Spark's type for values of these types, or None if there is no common type."""
     decimal = _DECIMAL.match(declared)
     if decimal and seen <= {"integer", "real", "text"}:
         return f"DECIMAL({decimal[1]},{decimal[2] or 0})"
@@ -270,7 +271,7 @@ def _kind(seen: frozenset[str], declared: str) -> str | None:
 
 
 def _declared(here: sqlite3.Connection, relation: str) -> dict[str, str]:
-    """Column to declared type; nothing for a query."""
+    """Return the declared type of each column of a table; return nothing for a query."""
     table = relation.rpartition(".")[2].strip('"').replace('""', '"')
     return (
         {} if relation.startswith("(") else dict(here.execute("SELECT name, type FROM pragma_table_info(?)", (table,)))

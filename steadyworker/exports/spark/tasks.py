@@ -1,9 +1,9 @@
 """
-What the tasks of one job have done, as Spark's own books say: counts for the progress bar, and which parts are complete.
+The tasks of one job by Spark's own counters: counts for the progress bar, and the complete parts.
 
-Counts come from the public status tracker.
-Which tasks of the writing stage are complete, what they wrote, and how long they took, only the status store says, which
-is no public API: where a later Spark has changed it, parts are passed on when the job is done instead of while it runs.
+The counts come from the public status tracker.
+The complete tasks of the writing stage, their rows and their times are only in the status store, which is not a public API.
+If a later Spark has changed the store, parts are passed on at the end of the job instead of while it runs.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ from steadyworker.clock import Clock, SystemClock
 from steadyworker.exports.spark.live import Live
 from steadyworker.exports.spark.pace import Pace, Ratio, Stillness
 
-_NEWEST = 250  # tasks that one look asks for; that many do not end between two looks
-_LIVE = 1.0  # seconds between two looks inside of tasks; none while tasks end
+_NEWEST = 250  # tasks in one look; fewer tasks end between two looks
+_LIVE = 1.0  # seconds between two looks inside tasks; no such looks while tasks end
 _PART = re.compile(r"part-(\d+)(-[^.]+.*)")
 
 
@@ -44,7 +44,7 @@ class _Task(msgspec.Struct, frozen=True):
 
     @property
     def rows(self) -> int:
-        """That it wrote."""
+        """The number of rows that the task wrote."""
         return self.metrics.output.rows if self.metrics else 0
 
 
@@ -53,19 +53,19 @@ _TASKS: msgspec.json.Decoder[list[_Task]] = msgspec.json.Decoder(list[_Task])
 
 class Tasks:
     """
-    The books of one job group.
+    The tasks of one job group.
 
     Attributes:
-        done: Completed tasks.
-        total: Tasks known so far; grows while Spark plans, stage after stage.
-        rows: Rows in the parts of completed tasks.
+        done: The number of complete tasks.
+        total: The number of tasks known so far; it grows while Spark plans one stage after another.
+        rows: The number of rows that Spark has written to parts.
 
     Args:
         session: A session of the job's Spark.
         group: The job group.
-        parts: The folder that its parts go into.
-        stuck_after: Seconds without any movement that are always granted.
-        ratio: What the exports before it have taught about their pace.
+        parts: The folder of the job's parts.
+        stuck_after: Seconds without progress before which the job is never stuck.
+        ratio: The ratio from the host's earlier exports.
     """
 
     def __init__(
@@ -96,16 +96,16 @@ class Tasks:
 
     @property
     def rate(self) -> float | None:
-        """Rows a second; None while there is no evidence."""
+        """The rows per second, or None while unknown."""
         return self._pace.rate
 
     @property
     def left(self) -> float | None:
-        """Seconds until all parts are written; None while nobody knows how many rows there are."""
+        """The seconds until all parts are written, or None while the number of rows is unknown."""
         return self._pace.left(self._clock.monotonic())
 
     def look(self, beside: Hashable = None) -> bool:
-        """Read the books; answers whether anything has moved, `beside` among it, which is in none of them."""
+        """Read Spark's counters; return whether the job has made progress, also if only `beside` has changed."""
         jobs = list(self._tracker.getJobIdsForGroup(self._group))
         for job in jobs:
             info = self._tracker.getJobInfo(job)
@@ -123,7 +123,7 @@ class Tasks:
         return self._still.saw(now, (counts, self._inside))
 
     def stuck(self) -> str:
-        """For how long nothing has moved, if that is too long; otherwise empty."""
+        """Return a message if the job has been without progress for too long, else an empty text."""
         seconds = self._still.seconds(self._clock.monotonic())
         if seconds < self._still.limit(0.0) or seconds < (limit := self._still.limit(self._slowest())):
             return ""
@@ -133,11 +133,11 @@ class Tasks:
         )
 
     def ended(self) -> None:
-        """All parts are written."""
+        """Record that all parts are written."""
         self._pace.ended(self._clock.monotonic())
 
     def _count(self, stage: int) -> None:
-        """Note a stage; one that Spark skips, because its shuffle is there already, never begins and never counts."""
+        """Record a stage; a stage that never begins does not count, because Spark skips it if its shuffle exists."""
         known = self._tracker.getStageInfo(stage)
         if known and (known.numActiveTasks or known.numCompletedTasks):
             earlier = self._stages.get(stage, (0, 0))[0]
@@ -145,10 +145,11 @@ class Tasks:
 
     def complete(self) -> Iterator[tuple[int, str | None, int]]:
         """
-        (index, file or None, bytes) of the tasks of the writing stage that have completed since the last call.
+        Yield the index, file and size in bytes of each task of the writing stage that has completed since the last call.
 
-        A file that another machine wrote may be listed late (NFS): it is opened by its name, which nobody has asked for before,
-        and if it is not there for all that its task wrote, a later call tells of it, or the end.
+        The file is None if the task wrote no rows.
+        NFS can list a file of another machine late, so this opens the file by its name.
+        If the file is still missing, a later call yields the task, or the end of the job reports its part.
         """
         self._waiting |= self._new()
         for index, rows in sorted(self._waiting.items()):
@@ -160,7 +161,7 @@ class Tasks:
                 yield index, path, size
 
     def _part(self, index: int) -> tuple[str, int] | None:
-        """The file of a task, and its bytes; None if there is none."""
+        """Return the file of a task and its size in bytes, or None if there is no file."""
         if not self._suffix:
             seen = next((match for path in self._parts.glob("part-*") if (match := _PART.fullmatch(path.name))), None)
             if seen is None:
@@ -174,7 +175,7 @@ class Tasks:
             return None
 
     def _new(self) -> dict[int, int]:
-        """Index to rows of the tasks that have completed since the last call, as far as Spark tells."""
+        """Return the rows of each task that has completed since the last call, by index; nothing if Spark does not report it."""
         if not self._stages or not self._readable:
             return {}
         stage = max(self._stages)
@@ -198,7 +199,7 @@ class Tasks:
         return {task.index: task.rows for task in tasks if task.status == "SUCCESS" and task.index not in self._passed}
 
     def _slowest(self) -> float:
-        """Seconds of the slowest task that has ended; 0 where that is not told."""
+        """Return the seconds of the slowest task that has ended, or 0 if Spark does not report it."""
         slowest = 0
         try:
             v1: Any = self._context._jvm.org.apache.spark.status.api.v1  # type: ignore[union-attr] # noqa: SLF001
@@ -217,7 +218,7 @@ class Tasks:
         return context.sc().statusStore()
 
     def _json(self, tasks: Any) -> str:
-        """Scala's list in one crossing of the bridge; field by field it would be thousands."""
+        """Return a Scala list as JSON with one py4j call, because field by field it would take thousands of calls."""
         if self._mapper is None:
             jackson: Any = self._context._jvm.com.fasterxml.jackson  # type: ignore[union-attr] # noqa: SLF001
             self._mapper = jackson.databind.ObjectMapper().registerModule(jackson.module.scala.DefaultScalaModule())
@@ -225,7 +226,7 @@ class Tasks:
 
 
 def parts_in(folder: Path) -> list[tuple[int, str, int]]:
-    """(index, path, bytes) of all parts that are in the folder, in order."""
+    """Return the index, path and size in bytes of all parts in the folder, in order."""
     found = []
     for path in folder.iterdir():
         index = index_of(path.name)
@@ -235,13 +236,13 @@ def parts_in(folder: Path) -> list[tuple[int, str, int]]:
 
 
 def index_of(name: str) -> int | None:
-    """Of the task that wrote a file of this name; None for what is no part."""
+    """Return the index of the task that wrote a file with this name, or None if the file is not a part."""
     match = _PART.fullmatch(name)
     return int(match[1]) if match else None
 
 
 def size_of(folder: Path) -> int:
-    """Bytes of the files in a folder that others write into; what they take away meanwhile is passed over."""
+    """Return the total size in bytes of the files in a folder; files that disappear meanwhile do not count."""
     size = 0
     for inside, _, names in os.walk(folder):
         for name in names:

@@ -225,7 +225,7 @@ def test_what_would_not_be_exact_and_what_cannot_be_cut_is_refused(
     for column, says in [
         ("free", "'free', _numeric: without a precision .*free STRING"),
         ("short", "'short', _float4: Spark reads 0.1 as 0.10000000149011612"),
-        ("at", "'at', _time: Spark makes a moment"),
+        ("at", "'at', _time: Spark reads it as a timestamp"),
         ("days", "got infinity in 'days'"),
     ]:
         with pytest.raises(ExportError, match=says):
