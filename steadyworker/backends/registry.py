@@ -46,7 +46,7 @@ def open_adapter(url: str, spec: QueueSpec, settings: Settings) -> Adapter:
     scheme, colon, _ = url.partition(":")
     entry = known.get(scheme.lower())
     if not colon or entry is None:
-        # Only the scheme is shown: the rest of a URL may contain a password.
+        # Only the scheme is shown: the rest of a URL can contain a password.
         got = f"{scheme!r}" if colon else "a text without a scheme"
         near = difflib.get_close_matches(scheme.lower(), known, n=1) if colon else []
         remedy = f"did you mean {near[0]}:?" if near else "correct --broker, or install an adapter for this scheme."

@@ -136,7 +136,7 @@ def handed_on(options: Options, cwd: Path, config: Path | None = None) -> dict[s
     """
     Return the variables that pass this process's arguments on to a handler's `Client()`.
 
-    A variable with the value None must be removed.
+    The caller must remove a variable whose value is None.
     A handler's process inherits the settings of the environment, and reads the file in the working directory, anyway.
     For a setting that was given as a file, a variable names the file, so that no environment contains the secret.
     """

@@ -71,7 +71,7 @@ class Assembly:
         """
         Unregister this process from the ledger, close the ledger, end the guard, and release the owner lock.
 
-        Then another worker process can take over at once each job that this process still holds.
+        After this call, another worker process can take over at once each job that this process still holds.
         """
         with suppress(LedgerUnavailable):
             self.ledger.unregister(self.owner)
@@ -104,7 +104,7 @@ def specs_of(workers: Sequence[type[Worker[Any, Any]]], options: Options) -> lis
     """
     Return the Workers' specs, with the overrides of the file and of the command line.
 
-    Raises ConfigError if there is no Worker, if two Workers have one queue, or if --concurrency is given for two Workers.
+    Raises ConfigError if there is no Worker, if two Workers have the same queue, or if --concurrency is for several Workers.
     """
     if not workers:
         raise ConfigError("Expected at least one Worker to run, got none: pass its class, as in run(PaymentExports).")
@@ -240,7 +240,7 @@ def _services(options: Options, clock: Clock) -> Mapping[str, JobService]:
     """
     Return the services of this process that jobs can call.
 
-    A service starts at its first call; this function only removes what dead Spark hosts have left on this host.
+    A service starts at its first call; this function only removes the folders of dead Spark hosts.
     """
     spark = SparkService(_spark(options), clock=clock)
     spark.reap()

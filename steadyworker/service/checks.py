@@ -121,7 +121,7 @@ def _reach(options: Options, broker: Capabilities) -> Iterator[Finding]:
     """
     Check that all consumers of a queue share one ledger.
 
-    If the broker cannot count them, the operator must confirm it with --ledger-reach host.
+    If the broker cannot count consumers, the operator must confirm with --ledger-reach host that all are on this host.
     """
     if broker.one_host or broker.counts_consumers or options.ledger_reach == "host" or not options.ledger_is_local:
         return

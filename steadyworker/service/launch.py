@@ -36,13 +36,13 @@ def run(
     """
     Run these Workers in this process until a signal or an option such as `max_jobs` stops it.
 
-    Call it from the main thread, because only that thread can catch signals.
-    It returns after a stop in which every job ended or was given back (exit code 0).
-    After any other stop it raises SystemExit, so that a program that ends with `run(MyWorker)` has the right exit code.
+    Call `run` from the main thread, because only that thread can catch signals.
+    `run` returns after a stop in which every job ended or was given back (exit code 0).
+    After any other stop, `run` raises SystemExit, so that a program that ends with `run(MyWorker)` has the right exit code.
     A thread that a handler has started and not ended can keep your program alive; the log names such threads.
 
     Args:
-        workers: Worker classes, each with another queue.
+        workers: Worker classes; each must have its own queue.
         broker: URL of the broker; an argument of `run` has precedence over the environment and the settings file.
         ledger: URL of the ledger, which records the jobs.
         config_file: A settings file that must exist, instead of `steadyworker.toml` in the working directory.
@@ -122,7 +122,7 @@ def _checked(planned: Plan, listeners: Sequence[Listener], spare: Spare | None, 
     """
     Run the checks, log their warnings, and wire the parts if no check found an error.
 
-    A warning in `told` was logged at an earlier try, and is not logged again.
+    A warning that is in the set `told` is not logged again.
     """
     log = get_logger("steadyworker.check")
     findings = planned.findings()

@@ -35,12 +35,12 @@ class Monitor:
     Watches the parts, and reports their state to the probes and to systemd.
 
     1. `open` starts the health server and sends READY=1.
-       It comes before the first contact with a broker, because a systemd unit must start while its broker is down.
+       `open` comes before the first contact with a broker, because a systemd unit must start while its broker is down.
     2. `wait` records the reason why the process is not ready; `begin` sets the parts to watch.
     3. `look` collects the evidence.
-       It feeds systemd's watchdog only while every part turns.
-       It logs each reason why the process is not ready once, and also the end of that reason.
-       It sends STOPPING=1 when the stop begins.
+       `look` feeds systemd's watchdog only while every part turns.
+       `look` logs each reason why the process is not ready once, and also the end of that reason.
+       `look` sends STOPPING=1 when the stop begins.
     4. `end` stops the health server.
     """
 

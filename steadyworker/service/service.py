@@ -64,7 +64,7 @@ _PURGE_FIRST = 3.0
 """
 The first purge comes at a random time, at most this many seconds after the start.
 
-It comes early so that short-lived processes purge too, and at a random time so that processes do not purge together.
+The first purge is early so that short-lived processes purge too; a random time keeps processes from purging together.
 """
 
 

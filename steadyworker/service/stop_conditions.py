@@ -17,7 +17,7 @@ class StopConditions:
     """
     The checks for a reason to end the process; the main thread repeats them.
 
-    They remember since when the process is idle, and since when the broker is unreachable.
+    The checks store the time since when the process is idle, and the time since when the broker is unreachable.
     """
 
     def __init__(self, options: Options, now: float) -> None:

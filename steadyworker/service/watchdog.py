@@ -7,7 +7,7 @@ A busy worker process is not stuck, because its threads turn while a child compu
 While the broker is down, all parts still turn.
 
 A late call of `stuck` means that the whole process stood still (SIGSTOP, a suspended machine, no CPU).
-Then an old turn proves nothing about a single part, so each part gets its full limit again from that moment.
+After a late call, an old turn proves nothing about a single part, so each part gets its full limit again.
 """
 
 from __future__ import annotations

@@ -324,7 +324,7 @@ def _ignore(_signal: int, _frame: FrameType | None) -> None:
 
 
 def _uncut(frame: FrameType | None) -> bool:
-    """Return whether a Job call is running; that call raises Interrupt itself, and an exception could cut its frame."""
+    """Return whether a Job call is running: a Job call raises Interrupt itself, and an exception could cut its frame."""
     while frame is not None:
         if frame.f_globals.get("__name__") in _UNCUT:
             return True

@@ -14,7 +14,7 @@ class Dispositions:
     """
     The signal handlers, the mask of blocked signals, and the timers that send signals, as they are at construction.
 
-    Create and restore it in the main thread.
+    Call the constructor and `restore` in the main thread.
     """
 
     def __init__(self) -> None:

@@ -35,7 +35,7 @@ class Guard:
     """
     The worker process's side of its guard process; thread-safe.
 
-    It starts the guard process for the first session, and replaces a guard process that has died.
+    The class starts the guard process for the first session, and replaces a guard process that has died.
 
     Args:
         held: Descriptors of the owner's lock, which the guard process keeps open until it ends.

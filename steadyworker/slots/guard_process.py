@@ -5,7 +5,7 @@ The guard reads lines from its standard input: `+PID` adds the session of this l
 At the end of its input, or at the death of its parent, the guard kills all processes of the sessions that are left.
 A fork of the worker process can hold the input open; therefore the guard also watches its parent, on Linux.
 The guard holds the owner's lock, so that no other worker process can prove the owner's death before the last SIGKILL.
-The guard starts with all signals blocked that can be blocked.
+The guard blocks all signals that can be blocked, from its start.
 """
 
 from __future__ import annotations

@@ -15,11 +15,11 @@ A slot that is a child process: kept warm, reused, limited, killed as a group, a
 Each slot has one thread, which starts the child and lives longer than the child.
 This thread waits for frames, for the child's death and for the next limit.
 A call from another thread writes to the child itself.
-Such a call wakes the slot's thread only if that thread would sleep past a limit.
+This call wakes the slot's thread only if that thread would sleep past a limit.
 So a run costs one wake-up in each of the two processes.
 
 If a child dies during a run, the run's outcome is the one that `kill` or a limit has set.
-Without such an outcome, the child's return code decides.
+If neither has set an outcome, the child's return code decides the outcome.
 If the slot's own thread fails, the run ends as Crashed, and the slot sends Unready.
 """
 

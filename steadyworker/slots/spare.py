@@ -6,7 +6,7 @@ Until Hello, a child does not depend on the Worker, so it can be started early.
 The command line starts a spare, so that the spare and the worker process import at the same time.
 
 Each child has a session of its own, so that a terminal's Ctrl-C does not reach it.
-A child is a new program, started by exec; it is never a bare fork.
+A child is always a new program, started by exec, and never a bare fork.
 Linux kills a child (PDEATHSIG) when the *thread* that started it ends, so that thread must live as long as the child.
 """
 

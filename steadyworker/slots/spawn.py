@@ -130,7 +130,7 @@ class ChildProcess:
 
     @property
     def dead(self) -> bool:
-        """True when the child has ended; its process id is not reused until `reap`."""
+        """True when the child has ended; the system does not reuse the child's process id before `reap`."""
         return os.waitid(os.P_PID, self.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None
 
     def signal(self, number: signal.Signals, *, group: bool) -> None:
@@ -156,7 +156,7 @@ class ChildProcess:
             if self._guard is not None:
                 self._guard.forget(self.pid)
             os.waitid(os.P_PID, self.pid, os.WEXITED | os.WNOWAIT)
-        with self._lock:  # no thread may signal this pid meanwhile: it can become another process's
+        with self._lock:  # no signal may be sent meanwhile, because the system can reuse the pid
             code = self._process.wait()
             self._reaped = True
             self._wire.close()

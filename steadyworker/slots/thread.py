@@ -1,7 +1,7 @@
 """
 A slot that is a thread of the worker process: for light jobs, for debugging, and for tests.
 
-It protects less than a child process:
+A thread slot protects the worker process less than a child process does:
 
 - A handler that holds the GIL, crashes or leaks memory harms the whole worker process.
 - The slot does not limit memory.
@@ -36,7 +36,7 @@ class ThreadSlot:
     """
     One thread that runs one handler at a time.
 
-    `setup_limit` is the number of seconds that `setup` may take.
+    `setup_limit` is the longest time of `setup`, in seconds.
     `grace` is the number of seconds from `kill` until the slot abandons the run's thread.
     """
 

@@ -29,6 +29,6 @@ def network_file_system(path: Path, mounts: str) -> str | None:
         fields, _, source = line.partition(" - ")
         point = re.sub(r"\\(\d{3})", lambda found: chr(int(found[1], 8)), fields.split()[4])
         inside = where == point or where.startswith(point.rstrip("/") + "/")
-        if inside and len(point) >= len(best):  # of two mounts on one point, the later one is visible
+        if inside and len(point) >= len(best):  # the later of two mounts on one point is visible
             best, kind = point, source.split()[0]
     return kind if _NETWORK.fullmatch(kind) else None

@@ -3,7 +3,7 @@ Memory and processes: this process's memory limit, the memory of a process tree,
 
 The functions read `/proc` and the cgroup file system of Linux.
 On other systems their results are None and 0, and SteadyWorker enforces no memory limit.
-There, a kill of a session reaches only the process group of the session's leader.
+On other systems, a kill of a session reaches only the process group of the session's leader.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ def cgroup_limit(proc: Path = Path("/proc/self/cgroup"), root: Path = Path("/sys
     """
     Return the smallest memory limit, in bytes, of this process's cgroups and their ancestors, or None without a limit.
 
-    Inside a container, the container's own cgroup is the mounted root.
+    Inside a container, the root of the mounted cgroup file system is the container's own cgroup.
     """
     limits = []
     with suppress(OSError):
@@ -55,7 +55,7 @@ def tree_rss(pid: int) -> int:
     """
     Return the resident bytes of this process and all its descendants; a page that two processes share counts twice.
 
-    It reads a few files for each process of the tree, and none for the other processes of the machine.
+    This function reads a few files for each process of the tree, and none for the other processes of the machine.
     """
     total = 0
     todo = [pid]
@@ -71,7 +71,7 @@ def kill_sessions(leaders: Collection[int]) -> bool:
     Send SIGKILL once to every process of these sessions, in all process groups; return whether any process was alive.
 
     Call it before the leaders are reaped, because the kernel can give the process id of a reaped leader to a new process.
-    It reads one file for each process of the machine.
+    This function reads one file for each process of the machine.
     """
     for leader in leaders:
         with suppress(ProcessLookupError, PermissionError):

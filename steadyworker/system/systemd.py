@@ -21,7 +21,7 @@ class Notifier:
     """
     A sender of this process's state to the service manager; without a service manager it does nothing.
 
-    It reads NOTIFY_SOCKET, WATCHDOG_USEC and WATCHDOG_PID from `environ` once.
+    The constructor reads NOTIFY_SOCKET, WATCHDOG_USEC and WATCHDOG_PID from `environ`.
     """
 
     def __init__(self, environ: Mapping[str, str]) -> None:
@@ -39,7 +39,7 @@ class Notifier:
         return self._watchdog_every
 
     def ready(self) -> None:
-        """Report that the process runs; it does so before it reaches the broker, so that a unit starts without a broker."""
+        """Report that the process runs; call this before any contact with the broker, so that a unit starts without one."""
         self._send("READY=1")
 
     def status(self, text: str) -> None:

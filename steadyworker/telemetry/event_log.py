@@ -62,7 +62,7 @@ def log_events() -> Listener:
         if isinstance(event, JobSettled) and event.settlement == "dead-letter":
             level = logging.ERROR
         if log.isEnabledFor(level):
-            # A `get_logger` logger makes the same record in twice the time, which matters: each job has two lines.
+            # A `get_logger` logger makes the same record, but takes twice as long, and each job has two lines.
             said = {field: getattr(event, field) for field in told[kind]}
             (line,), more = ProcessorFormatter.wrap_for_formatter(log, name, {"event": name, **said})
             log.handle(log.makeRecord(log.name, level, "", 0, line, (), None, extra=more["extra"]))

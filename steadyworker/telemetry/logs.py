@@ -2,7 +2,7 @@
 Logs: one formatter for the lines of SteadyWorker, users and libraries, which removes secrets from every line.
 
 A line is pretty on a terminal, and JSON elsewhere.
-Its keys are `timestamp` (ISO 8601 UTC, milliseconds), `level`, `event` and `logger`, and then all other fields.
+The keys of a line are `timestamp` (ISO 8601 UTC, milliseconds), `level`, `event` and `logger`, and then all other fields.
 In SteadyWorker's own lines, `event` is a stable id in snake_case.
 `event_log.py` writes the lines of a job's events.
 
@@ -103,7 +103,7 @@ class _Handler(logging.StreamHandler[TextIO]):
         """
         Write one line that reports a lost line.
 
-        The stdlib's method prints a traceback with the record's arguments, which is long and may contain secrets.
+        The stdlib's method prints a traceback with the record's arguments, which is long and can contain secrets.
         """
         lost = {
             "level": "error",

@@ -1,7 +1,7 @@
 """
 The removal of secrets from text: URL passwords, `password=…`, STOMP frames, Authorization.
 
-It uses patterns and no URL parser, because a password can contain `/` or `@`, and a list of URLs is not a URL.
+`redact` uses patterns and no URL parser, because a password can contain `/` or `@`, and a list of URLs is not a URL.
 In doubt it removes too much: of the text between `://` and the last `@`, only the user's name remains.
 """
 
@@ -90,7 +90,7 @@ def _redacted_word(match: re.Match[str]) -> str:
 
 
 def _redacted_pair(match: re.Match[str]) -> str:
-    """Return the pair without its value; return the pair unchanged if it is an error about a payload's field."""
+    """Return the pair without its value, but keep the text of an error about a payload's field."""
     quote = match[2] or ""
     value = match[0].removeprefix(match[1])
     if value in _SAID_OF_PLACES and _PLACE.search(match.string, max(0, match.start() - _LONGEST_PLACE), match.start()):

@@ -21,7 +21,7 @@ class ConnectAddress:
     """
     The host and port of a Spark Connect server.
 
-    The options after the `;` can contain a token; they are checked, but not stored here.
+    The options after the `;` can contain a token; this class checks the options, but does not store them.
     """
 
     host: str
@@ -71,7 +71,7 @@ class ConnectAddress:
             )
 
     def answers(self, within: float) -> bool:
-        """Return whether a server accepts a connection at this address within so many seconds."""
+        """Return whether a server accepts a connection at this address within `within` seconds."""
         try:
             socket.create_connection((self.host, self.port), within).close()
         except OSError:

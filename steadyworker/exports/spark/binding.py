@@ -1,8 +1,8 @@
 """
 Converts a parameter to a literal of exactly its type, so that a database can evaluate a comparison with a column.
 
-PySpark binds a timestamp without a zone as one with a zone.
-It also shifts a timestamp of the year 1 by two days, because it uses the Julian calendar.
+PySpark binds a timestamp without a zone as a timestamp with a zone.
+PySpark also shifts a timestamp of the year 1 by two days, because PySpark uses the Julian calendar.
 A comparison with a column of another type casts the *column*, and Spark does not pass casts to a database.
 """
 

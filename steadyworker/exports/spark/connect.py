@@ -15,7 +15,7 @@ The engine for Spark Connect: the user runs the server, and each job has its own
 The run names its session (`Plan.session`), and stores that name in the ledger before the first call to Spark.
 So the next host or run can end the remains of a lost host or an earlier run before it begins.
 The engine reports the end of a cancelled job when the job's call ends, or after 5 s if the server is slow.
-It cancels in the job's session for two minutes more, because an interrupted operation can still begin Spark jobs (`kills.py`).
+The engine cancels in the session for two minutes more, because an interrupted operation can still begin Spark jobs (`kills.py`).
 The engine reports a job without progress (`Stuck`), and passes parts on while the job writes later parts.
 """
 

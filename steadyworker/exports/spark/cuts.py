@@ -183,7 +183,7 @@ def _sample(keys: DataFrame, part: float) -> Any:
     """
     Return this fraction of the keys as an Arrow array, or None if that fails.
 
-    It fails if there are far more keys than estimated, because the driver limits results (`spark.driver.maxResultSize`).
+    The sample fails if there are far more keys than estimated, because the driver limits results (`spark.driver.maxResultSize`).
     After any other failure, the read of the rows fails too, with a better message.
     """
     try:

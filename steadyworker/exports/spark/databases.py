@@ -170,7 +170,7 @@ def patience(run: Run) -> float:
     """
     Return the seconds without progress after which a job is stuck.
 
-    They are not less than `statement_timeout`, because a job shows no progress while it waits for a database.
+    The result is at least `statement_timeout`, because a job shows no progress while it waits for a database.
     """
     answers = (source.statement_timeout for source in run.plan.tables.values() if isinstance(source, Database))
     return max(run.stuck_after, *answers, 0.0)

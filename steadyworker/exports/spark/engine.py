@@ -96,7 +96,7 @@ class Engine:
         """
         Run one tiny export, so that Spark's classes are loaded before the first job.
 
-        In a cluster, do nothing: no core can be free for hours, and the executors do not see this folder.
+        In a cluster, do nothing: all cores can be busy for hours, and the executors do not see this folder.
         """
         if not _is_local(self._context):
             return

@@ -6,7 +6,7 @@ In the same pass, an expression converts the text to a decimal, and raises an er
 The expression also refuses `12,50`: Spark's reader takes each comma for a thousands separator, and would read 1250.
 
 Some columns cannot be read as text: with the options `locale` or `mode`, and inside structs, arrays and maps.
-Such a column is read with as many decimal places as possible, and compared with its value in the declared type.
+A column of this kind is read with as many decimal places as possible, and compared with its value in the declared type.
 """
 
 from __future__ import annotations

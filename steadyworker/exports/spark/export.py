@@ -2,7 +2,7 @@
 `SparkExport`: the plan of an export for Spark, and the work on it in the job's own process (the child).
 
 The child sends the plan, receives an event for each complete part, and joins and hashes the parts.
-It compares its row count with Spark's count, and publishes the file like any other export (`commit.py`).
+The child compares its row count with Spark's count, and publishes the file like any other export (`commit.py`).
 This module does not import Spark.
 """
 
@@ -55,9 +55,9 @@ class SparkExport:
         query: Spark SQL, with `:name` for a parameter; or `Build`, which names your function that builds a DataFrame.
         tables: The tables by their names in the query.
             A table is a Parquet, CSV or JSON Lines file or folder, or `Files` with more options.
-            It can also be `Jdbc`, a table of PostgreSQL or SQLite.
+            A table can also be `Jdbc`, a table of PostgreSQL or SQLite.
         order_by: Columns of the result to sort by, ascending.
-            Their combined values must be unique, so that a second run makes the same file.
+            The combined values of these columns must be unique, so that a second run makes the same file.
         params: The values of the parameters; Spark binds them, and never formats them into the query.
             The manifest contains these values, so they must not contain a credential.
 
@@ -282,7 +282,7 @@ def _drop(parts: Path, job: str, submission: int) -> None:
     """
     Remove the parts of earlier tries, because their host died before it could remove them, and this try needs the space.
 
-    The service cannot do this: only this process has certainly stopped reading the parts.
+    Only the child can remove these parts, because only the child knows that it no longer reads them.
     """
     for earlier in range(1, submission):
         folder = parts_of(parts, job, earlier)

@@ -1,7 +1,7 @@
 """
 The export state in the ledger while Spark works: with it, the next run of the job finds Spark jobs that this run has left.
 
-The run stores a new name in it before the first call to Spark; it adds Spark's location later.
+The run stores a new name in this state before the first call to Spark, and adds Spark's location later.
 
 | back end | action of a later run |
 |---|---|

@@ -5,7 +5,7 @@ The program of the Spark host, which `process.py` starts with its parent's proce
   The host first moves both to other descriptors, and sends descriptor 1 to the log, so that output of the JVM cannot break it.
 - The host leads a session of its own; at its end, the whole session is killed, and the host's folder is removed.
 - The host ends when its parent dies (PDEATHSIG, end of file), when its JVM dies, or at the command `stop`.
-  It also ends when its Spark Connect server has lost a job.
+  The host also ends when its Spark Connect server has lost a job.
 - The host starts Spark before any thread.
 """
 
@@ -149,7 +149,7 @@ def main() -> None:
 
 
 def _engine(wire: Wire, kind: list[str]) -> Backend:
-    """Return the engine that the parent has chosen by its arguments."""
+    """Return the engine for the arguments of this process."""
     if kind != ["connect"]:
         return Engine(wire.send, die)
 

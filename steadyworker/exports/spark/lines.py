@@ -83,7 +83,7 @@ def written(frame: DataFrame, lines: Lines) -> DataFrame:
 
     The expressions are SQL, because two thousand calls of Column methods take 0.3 s for ten columns.
 
-    They are in steps that Spark does not merge: a row's texts are used many times.
+    The expressions are in steps that Spark does not merge, because each text of a row is used many times.
     The first step replaces NULL in each text, and the second searches all texts of a row for characters to escape.
     With these steps, Spark's generated code stays small enough for Java to compile it.
     """

@@ -145,7 +145,7 @@ class HostProcess:
         """
         Return the last lines of the log as one line, after the line of an out-of-memory error if there is one.
 
-        That line can be further up in the log, before the host's own traceback.
+        The out-of-memory error can be further up in the log, before the host's own traceback.
         """
         with suppress(OSError), (self.folder / "log").open("rb") as log:
             log.seek(max(0, log.seek(0, os.SEEK_END) - _LOG_TAIL))
@@ -192,7 +192,7 @@ class HostProcess:
 
     def _read(self) -> None:
         stdout = self._process.stdout
-        assert stdout is not None  # it was asked for
+        assert stdout is not None  # because of stdout=PIPE
         for line in stdout:
             try:
                 message = decode_message(line)
@@ -207,7 +207,7 @@ class HostProcess:
 
     def _write(self) -> None:
         stdin = self._process.stdin
-        assert stdin is not None  # it was asked for
+        assert stdin is not None  # because of stdin=PIPE
         with suppress(OSError), stdin:
             while command := self._commands.get():
                 stdin.write(encode(command))

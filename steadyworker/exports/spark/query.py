@@ -2,7 +2,7 @@
 The work of one export in a Spark session, for every engine.
 
 Spark reads the tables, runs the query and sorts the result.
-It counts and sums the rows on the way to the writer (`observe`), and writes parts without a header.
+Spark counts and sums the rows on the way to the writer (`observe`), and writes parts without a header.
 Only this export writes to the folder of the parts.
 Hadoop's committer has version 2, so that a part appears when its task commits.
 This is safe, because the child joins no part of an incomplete task, and publishes no file of a failed job.

@@ -12,7 +12,7 @@ The server reports nothing from inside a task that reads or sorts.
 So the limit of time without progress is longer here than with Spark's own counters (`tasks.py`).
 The limit is four times longer after each time that a job was stuck, so that a slow job is not ended again and again.
 The time before the server begins a task of the job does not count, because the server can have other jobs.
-It counts for a job that was stuck before, because the job's own old tasks can still hold the cores.
+For a job that was stuck before, this time counts, because the job's own old tasks can still hold the cores.
 
 If an executor dies between the commit of a part and the end of its task, Spark runs the task again.
 The part is another file then (Spark's `OutputCommitCoordinator` allows this, in the classes of Spark 4.3.0).

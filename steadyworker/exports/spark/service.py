@@ -13,7 +13,7 @@ One thread changes all state of the service; other threads, such as the hosts' r
     host:  starting ──ready──→ warm ──jobs_per_host, max_rss──→ retiring ──empty──→ stopping ──→ gone
                                 └───────── idle_stop ──────────────────────────────────↑
 
-When a host dies, it is unknown which of its jobs has killed it.
+When a host dies, the service cannot know which of the host's jobs has killed the host.
 So the service begins each of these jobs again *alone*, on a host of its own.
 Only a job whose host dies while the job runs alone uses up one of its resubmissions; the other jobs only lose time.
 """
@@ -286,7 +286,7 @@ class SparkService:
             if call.cancelled:
                 call.fail(*_CANCELLED)
             elif not host.ready and host.problem and (call.deaths > 1 or self._settings.connect() is not None):
-                # Only a second try tells a JVM that was killed at its start from a JVM that cannot start.
+                # Only a second try can distinguish a JVM that was killed at its start from a JVM that cannot start.
                 # A Spark Connect server gets no second try, because the host has waited long enough for it.
                 call.fail("unavailable", f"Spark did not start: {why}")
             elif call.stuck:

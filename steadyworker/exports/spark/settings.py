@@ -11,7 +11,7 @@ The settings of Spark: SteadyWorker's defaults, the user's settings, and the few
 | short retention, small results | the driver's memory stays constant over thousands of jobs |
 
 Spark divides a sort by the measured size of the shuffle (adaptive coalescing to 8 MB), not by an estimate before the query.
-So an export of ten rows out of 20 million has one task for its sort, and an export of 20 million rows has a hundred.
+So an export of ten rows out of 20 million has one sort task, and an export of 20 million rows has a hundred.
 """
 
 from __future__ import annotations
@@ -220,7 +220,7 @@ class SparkSettings:
 
     def properties(self, home: Path, java_options: str) -> str:
         """Return Spark's properties for a host with this folder, as the text of a file, because a command line is public."""
-        # SteadyWorker's options come last, because of two contrary options Java takes the later one.
+        # SteadyWorker's options come last, because Java uses the later of two contrary options.
         options = f"{self.conf.get(_JAVA_OPTIONS, '')} -XX:+ExitOnOutOfMemoryError -Djava.io.tmpdir={home / 'tmp'} {java_options}"
         conf = {
             **_DEFAULTS,

@@ -2,7 +2,7 @@
 Lets Spark read a SQLite file in one snapshot: `sqlite3` copies the file in one read transaction, and Spark reads the copy.
 
 Several connections to the file itself could not share a snapshot.
-Each of them would block writers (in WAL mode, the checkpoint) while it reads.
+Each connection would block writers (in WAL mode, the checkpoint) while it reads.
 A column gets the type that all its values have, because SQLite does not enforce declared types.
 Only a declared DECIMAL counts, because its values would otherwise be binary floats.
 The export refuses a value with more digits than the DECIMAL, because Spark would round it.

@@ -28,12 +28,12 @@ class Files:
     A file, or a folder of files, as a table.
 
     Args:
-        path: Parquet, CSV (with a header line) or JSON Lines; a folder may be partitioned (`month=2024-03/…`).
+        path: Parquet, CSV (with a header line) or JSON Lines; a folder can be partitioned (`month=2024-03/…`).
             A relative path starts at the worker's working directory.
         format: `parquet`, `csv` or `json`; by default the one of the first file's ending.
         schema: Column names and types as in SQL's DDL, `"id BIGINT, amount DECIMAL(12,2)"`.
-            The export fails if a number has other digits than its DECIMAL.
-            It fails too if a number is not written like `1234.50`, unless `options` has a `locale`.
+            The export fails if a number has more digits than its DECIMAL.
+            The export also fails if a number is not written like `1234.50`, unless `options` has a `locale`.
             Without a schema, Spark reads all of a CSV or JSON table once to find the types (`reading.py` has the rules for CSV).
         options: Spark's options for the format, like `{"sep": ";"}`, or `{"encoding": "windows-1252"}` for CSV that is not UTF-8.
     """

@@ -187,7 +187,7 @@ class Tasks:
                 return {}
             self._counted[stage] = done
             now = self._clock.monotonic()
-            if not seen.outputBytes():  # it is not the writing stage
+            if not seen.outputBytes():  # the stage is not the writing stage
                 self._pace.sorting(now, stage, (done, int(seen.numTasks())), int(seen.shuffleWriteRecords()))
                 return {}
             self.rows = max(self.rows, seen.outputRecords())
