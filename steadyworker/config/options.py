@@ -199,7 +199,9 @@ OPTIONS: tuple[Option, ...] = (
         tuple(map(float, DELAYS)),
         "Delay levels of retries; a broker without delayed messages gets a retry queue for each level.",
     ),
-    Option("health", _ADDRESS, None, "Serve /livez and /readyz at this address; a bare port is on 127.0.0.1."),
+    Option(
+        "health", _ADDRESS, None, "Serve /livez and /readyz at this address; a port without a host means 127.0.0.1."
+    ),
     Option(
         "log_format", _choice("auto", "json", "pretty"), "auto", "auto: pretty on a terminal, JSON lines elsewhere."
     ),

@@ -106,7 +106,7 @@ def load(arguments: Mapping[str, object], environ: Mapping[str, str], cwd: Path,
 
     Raises:
         ConfigError: There are wrong values or unknown keys.
-            The text lists all of them, each with what was expected, what was got, and the remedy.
+            The message lists all problems, each with the expected value, the given value, and the remedy.
     """
     path = _file(environ, cwd, config)
     table = _toml(path) if path is not None else {}
@@ -245,7 +245,7 @@ def _near(name: str, known: Iterable[str], spelled: Callable[[str], str]) -> str
 
 
 def _variables(environ: Mapping[str, str]) -> dict[str, object]:
-    """Return SteadyWorker's variables by option name, except those of tests, of Kubernetes, and STEADYWORKER_CONFIG."""
+    """Return SteadyWorker's variables by option name, without STEADYWORKER_CONFIG and variables of tests and Kubernetes."""
     links = "KUBERNETES_SERVICE_HOST" in environ
     found: dict[str, object] = {}
     for variable, value in environ.items():

@@ -2,7 +2,7 @@
 Creates the parts of a worker process, and wires them together.
 
 Only this file imports every part.
-Each part gets the parts that it uses as arguments; there is no global state.
+Every other part gets its collaborators as arguments, so there is no global state.
 """
 
 from __future__ import annotations

@@ -12,7 +12,7 @@ A worker process from its start to its exit code: signals, the one stop budget, 
 | 0 | every job ended, or stopped when it was interrupted; or --max-jobs or --idle-exit was reached |
 | 143 | a job had to be killed, or a second signal came |
 | 69 | the broker was unreachable for longer than --give-up-after |
-| 70 | `setup` failed three times in a row, a handler's thread did not end when it had to, or a thread of the worker process died |
+| 70 | `setup` failed three times in a row, a handler's thread did not end in time, or a thread of the worker process died |
 | 75 | --max-rss was reached |
 | 78 | a wrong configuration, or a login, virtual host, certificate or protocol that the broker refused |
 """

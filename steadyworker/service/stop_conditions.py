@@ -17,7 +17,7 @@ class StopConditions:
     """
     The checks for a reason to end the process; the main thread repeats them.
 
-    The checks store the time since when the process is idle, and the time since when the broker is unreachable.
+    The checks remember how long the process has been idle, and how long the broker has been unreachable.
     """
 
     def __init__(self, options: Options, now: float) -> None:
@@ -63,5 +63,5 @@ def _broken(runners: Sequence[Runner]) -> list[tuple[str, int]]:
                 (f"setup failed {_SETUP_FAILURES} times in a row: {runner.not_ready().get('setup')}", EX_SOFTWARE)
             )
         if any(slot.stuck for slot in runner.deps.slots):
-            found.append(("a handler's thread did not end when it had to", EX_SOFTWARE))
+            found.append(("a handler's thread did not end in time", EX_SOFTWARE))
     return found

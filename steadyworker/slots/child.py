@@ -129,7 +129,7 @@ class Child:
         if os.getpid() != self._pid:
             raise RuntimeError(
                 "Expected Job to be used by the process that runs its handler, got a fork of that process: "
-                "use it in the process that called handle."
+                "call Job only in the process that called handle."
             )
         data = packed(frame)
         with self._sending:
@@ -230,7 +230,7 @@ class Child:
         os._exit(1)
 
     def _deserted(self) -> NoReturn:
-        """End this process, because the worker process is silent, and another one can have taken the job over."""
+        """End this process: its worker process is silent, and another worker process can have taken the job over."""
         if self._run is not None:
             with suppress(OSError):  # sent without waiting; a worker process that wakes up again reads it
                 self._wire.send(packed(over(self._run[0], Interrupted())), socket.MSG_DONTWAIT)

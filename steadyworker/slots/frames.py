@@ -37,7 +37,7 @@ MAX_FRAME = 16 << 20
 """The longest frame that a child sends, in bytes; a longer frame means that a handler has written to the socket."""
 
 ANY_FRAME = 1 << 32
-"""More bytes than a length prefix can express: a child accepts frames of any size, because messages have any size."""
+"""More bytes than a length prefix can express: a child accepts frames of any size, because a message can have any size."""
 
 _PREFIX = 4
 

@@ -18,7 +18,7 @@ A call from another thread writes to the child itself.
 This call wakes the slot's thread only if that thread would sleep past a limit.
 So a run costs one wake-up in each of the two processes.
 
-If a child dies during a run, the run's outcome is the one that `kill` or a limit has set.
+If a child dies during a run, the slot reports the outcome that `kill` or a limit has set.
 If neither has set an outcome, the child's return code decides the outcome.
 If the slot's own thread fails, the run ends as Crashed, and the slot sends Unready.
 """

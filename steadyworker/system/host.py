@@ -2,7 +2,7 @@
 Facts about the machine and its service manager for the checks, read once and never guessed.
 
 A fact that cannot be read (no cgroup v2, no systemd, a sandbox that hides them) is None or False.
-The checks then report nothing about it.
+The checks report nothing about a fact that is None or False.
 """
 
 from __future__ import annotations

@@ -109,7 +109,7 @@ def reap_adopted() -> None:
     Reap dead processes that the kernel has made children of this process, which is a container's PID 1 or a subreaper.
 
     This function reaps a child only if the child is in another session and does not lead that session.
-    A child that this process has started is in this session or leads its own, so its status is left for its starter.
+    A child that this process has started is in this session or leads its own; the code that started it reads its status.
     """
     own = os.getpid(), os.getsid(0)
     for pid in _children(own[0]):

@@ -55,5 +55,5 @@ def build_archive(settings: SparkSettings) -> Path:
     tail = host.log_tail()
     host.remove()
     if not path.exists():
-        raise ExportError(f"Expected Spark to start and to leave a class-data archive, but {problem}: {tail}")
+        raise ExportError(f"Expected Spark to start and to write a class-data archive, but {problem}: {tail}")
     return path

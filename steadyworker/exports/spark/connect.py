@@ -196,7 +196,7 @@ class _Job:
         Make the parts; errors of `query.write` pass to the caller.
 
         Raises:
-            _Lost: The server is gone, or no longer knows the job; the next host ends what is left of it there.
+            _Lost: The server is gone, or no longer knows the job; the next host ends the rest of the job there.
             Closed: A later run has ended the job.
         """
         try:

@@ -25,7 +25,7 @@ from typing import Any
 from py4j.protocol import Py4JError, Py4JJavaError
 from pyspark.errors import PySparkException
 from pyspark.sql import Column, DataFrame
-from pyspark.sql import functions as F  # noqa: N812 - as everybody calls it
+from pyspark.sql import functions as F  # noqa: N812 - the usual name
 from pyspark.sql.types import DataType, DateType, DecimalType, TimestampNTZType, TimestampType
 
 from steadyworker.exports.spark.lines import WHOLE, column
@@ -39,7 +39,7 @@ _FEWEST = 16  # pieces, at least: the sample has too few keys for fewer pieces
 _MOST = 500  # pieces: with more than 2000 cells, Spark keeps only their mean size (`HighlyCompressedMapStatus`)
 _CELLS = 4  # cells for each piece
 _HEAVY = 3  # a cell has at most the keys of this many pieces
-_NARROW = frozenset(  # the nodes of a query that this file cuts; none of them keeps rows from Spark's sample, as a shuffle does
+_NARROW = frozenset(  # a query with another node, such as a shuffle, is not cut here, because Spark reuses the rows of its own sample
     {
         "ArrowEvalPython",
         "BatchEvalPython",

@@ -204,7 +204,7 @@ class _Job:
     def write(self) -> Done:
         """Make the parts; errors of `probe` and `query.write` pass to the caller."""
         if self._where:
-            self._context.setJobGroup(self._probe, "whether the executors share a folder", interruptOnCancel=True)
+            self._context.setJobGroup(self._probe, "check that the executors share a folder", interruptOnCancel=True)
             probe(self.session, self._run.plan.parts)
         self._context.setJobGroup(self._group, self._run.plan.query[:200], interruptOnCancel=True)
         done = write(self.session, self._run, self._emit, _estimate, self._where, self.databases)

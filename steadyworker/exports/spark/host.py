@@ -62,7 +62,7 @@ def die(*, unheard: bool = False) -> NoReturn:
     The parent removes the host's folder; if the parent is dead, a process that outlives this one removes it.
 
     Args:
-        unheard: The parent is dying, but can still be this process's parent.
+        unheard: True if the parent is dying, but the system perhaps still reports it as this process's parent.
             Linux closes the parent's files first, and sends PDEATHSIG when the thread that started the host ends.
     """
     if unheard or os.getppid() != int(sys.argv[1]):

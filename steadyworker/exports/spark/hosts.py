@@ -163,7 +163,7 @@ class Host:
                 self.kill(f"a cancelled job did not end within {self.settings.cancel_within:g} s")
         if self.deadline is not None and now >= self.deadline:
             self.deadline = None
-            self.kill(f"it was not {'gone' if self.stopping else 'ready'} in time")
+            self.kill(f"the host was not {'gone' if self.stopping else 'ready'} in time")
         if not self.ready or self.stopping:
             return
         if self.calls:
@@ -184,7 +184,7 @@ class Host:
             self.asked_at = now  # this process stood still: a paused container, a suspended machine
         elif self.asked_at is not None and now - self.asked_at >= self.settings.hung_after:
             self.answered_at, self.asked_at = now, None
-            self.kill(f"its JVM did not answer for {self.settings.hung_after:g} s")
+            self.kill(f"the host's JVM did not respond for {self.settings.hung_after:g} s")
 
     def due(self) -> Iterator[float]:
         """Yield the monotonic times at which `attend` must be called again."""

@@ -1,4 +1,4 @@
-"""Database tables of a query: `Jdbc` as a user names them, `protocol.Database` as the host receives them."""
+"""Database tables of a query: `Jdbc` is the class for users, and `protocol.Database` the form for the host."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from steadyworker.exports.spark.protocol import Database
 _QUERY = re.compile(r"(select|with|values|table)\b", re.IGNORECASE)
 _PART = r'(?:\w[\w$]*|"(?:[^"]|"")+")'
 _TABLE = re.compile(rf"{_PART}(?:\.{_PART})?")
-# libpq's name to the driver's: other properties of the driver can make it load classes or write files.
+# From libpq's names to the driver's names; other properties of the driver can make it load classes or write files.
 _PROPERTIES: Mapping[str, str] = MappingProxyType(
     {
         "sslmode": "sslmode",
@@ -98,7 +98,7 @@ class Jdbc:
 
     def database(self) -> Database:
         """
-        Return the table as the host receives it.
+        Return the table in the form for the host.
 
         Raises:
             ExportError: The URL or the table is invalid.

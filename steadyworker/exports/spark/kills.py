@@ -17,7 +17,7 @@ The ids are computed from the session's name, so that every process that knows t
 
 The tags reach the jobs by the setting `spark.job.tags`.
 `SQLExecution.withSQLConfPropagated` copies a session's settings to the properties of its jobs.
-This setting replaces the tags of the server, so it also contains the tag of the operation (`ExecuteJobTag`).
+This setting replaces the tags of the server, so the setting also contains the tag of the operation (`ExecuteJobTag`).
 These facts are from the classes of Spark 4.3.0, and were tested with its server.
 """
 
@@ -83,7 +83,7 @@ class Kills:
             metadata = self._client._builder.metadata()  # noqa: SLF001
             try:
                 list(self._client._stub.ExecutePlan(request, metadata=metadata, timeout=_WITHIN))  # noqa: SLF001
-            except Exception as error:  # noqa: BLE001 - gRPC's; success is an error here
+            except Exception as error:  # noqa: BLE001 - gRPC can raise anything; the operation must fail
                 text = str(error)
                 if any(used in text for used in _USED):
                     continue  # an earlier host or an earlier run has used this id

@@ -4,7 +4,7 @@ Converts a row to one line by SQL expressions, to the text that `values.py`, `fo
 Spark's *text* writer writes the line unchanged.
 Spark's CSV writer is unfit: it trims blanks, escapes with backslashes, and quotes by other rules.
 Spark's JSON writer is unfit too: it leaves NULL out, and writes decimals as numbers.
-These expressions do not check for valid UTF-8: the join of the parts does, at a tenth of the cost.
+These expressions do not check for valid UTF-8, because the join of the parts can check it at a tenth of the cost.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
 
 from pyspark.sql import Column, DataFrame
-from pyspark.sql import functions as F  # noqa: N812 - as everybody calls it
+from pyspark.sql import functions as F  # noqa: N812 - the usual name
 from pyspark.sql.types import (
     BooleanType,
     ByteType,

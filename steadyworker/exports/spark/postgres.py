@@ -208,7 +208,7 @@ class Postgres:
         chosen = (
             f"{_quoted(name)}{'::text::float8 AS ' + _quoted(name) if name in short else ''}" for name, *_ in columns
         )
-        return f"(SELECT {', '.join(chosen)} FROM {source.relation}) AS exact"  # noqa: S608 - the user's own
+        return f"(SELECT {', '.join(chosen)} FROM {source.relation}) AS exact"  # noqa: S608 - the user's own SQL
 
     def _check_finite(self, name: str, source: Database) -> None:
         """Refuse infinite dates, which Spark would read as dates of the years 1 or 9999; this takes one pass."""
@@ -220,7 +220,7 @@ class Postgres:
         if not dates:
             return
         looks = ", ".join(f"bool_or({look})" for look in dates.values())
-        ((*found,),) = self._rows(f"SELECT {looks} FROM {source.relation}")  # noqa: S608 - the user's own
+        ((*found,),) = self._rows(f"SELECT {looks} FROM {source.relation}")  # noqa: S608 - the user's own SQL
         infinite = [column for column, answer in zip(dates, found, strict=True) if answer == "t"]
         if infinite:
             column = _quoted(infinite[0])
@@ -242,14 +242,14 @@ class Postgres:
             if why and not says(source.schema, column, enough):
                 raise ExportError(
                     f"Expected columns that Spark reads as they are in table {name!r}, got {column!r}, {kind}: {why}. "
-                    f'Say what it is, Jdbc(schema="{column} {remedy}"), or cast it in a query, Jdbc(url, "SELECT …").'
+                    f'Declare the type, Jdbc(schema="{column} {remedy}"), or cast it in a query, Jdbc(url, "SELECT …").'
                 )
 
     def _columns(self, relation: str) -> list[tuple[str, str, int, int]]:
         """Return the name, type, precision and scale of each column."""
         statement = self._holder.createStatement()
         try:
-            found = statement.executeQuery(f"SELECT * FROM {relation} LIMIT 0").getMetaData()  # noqa: S608 - the user's own
+            found = statement.executeQuery(f"SELECT * FROM {relation} LIMIT 0").getMetaData()  # noqa: S608 - the user's own SQL
             return [
                 (
                     str(found.getColumnName(at)),

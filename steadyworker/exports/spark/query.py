@@ -4,7 +4,7 @@ The work of one export in a Spark session, for every engine.
 Spark reads the tables, runs the query and sorts the result.
 Spark counts and sums the rows on the way to the writer (`observe`), and writes parts without a header.
 Only this export writes to the folder of the parts.
-Hadoop's committer has version 2, so that a part appears when its task commits.
+Hadoop's committer uses algorithm version 2, so that a part appears when its task commits.
 This is safe, because the child joins no part of an incomplete task, and publishes no file of a failed job.
 """
 
@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 from py4j.protocol import Py4JJavaError
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, Observation, SparkSession
-from pyspark.sql import functions as F  # noqa: N812 - as everybody calls it
+from pyspark.sql import functions as F  # noqa: N812 - the usual name
 from pyspark.sql.types import DecimalType, StructType
 
 from steadyworker.errors import ExportError, ExportRejected
@@ -187,7 +187,7 @@ def _header(error: Exception) -> str:
         if text.startswith("CSV header"):
             return (
                 " ".join(text.split())
-                + ': give each file the same columns in the same order, or names of your own to all of them, by a schema= and options={"enforceSchema": "true"}.'
+                + ': give each file the same columns in the same order, or set your own names for all files with schema= and options={"enforceSchema": "true"}.'
             )
         cause = cause.getCause()
     return ""

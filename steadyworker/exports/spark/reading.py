@@ -22,7 +22,8 @@ Spark assigns cells to columns by position, so each file's header must have the 
 With a `schema`, each header must have the schema's columns; `options={"enforceSchema": "true"}` lets the schema rename them.
 
 Spark's parser replaces bytes that are not UTF-8 by U+FFFD, so SteadyWorker checks the bytes itself.
-Without a `schema`, it does so only if the pass above has found U+FFFD; with a `schema`, always, in a cheap pass.
+Without a `schema`, SteadyWorker checks the bytes only if the pass above has found U+FFFD.
+With a `schema`, SteadyWorker always checks the bytes, in one cheap pass.
 `options={"encoding": "windows-1252"}` declares another encoding; with `"UTF-8"` there, the check is left out.
 """
 
@@ -35,7 +36,7 @@ from functools import partial
 from py4j.protocol import Py4JJavaError
 from pyspark.errors import AnalysisException, PySparkException
 from pyspark.sql import Column, DataFrame, SparkSession
-from pyspark.sql import functions as F  # noqa: N812 - as everybody calls it
+from pyspark.sql import functions as F  # noqa: N812 - the usual name
 from pyspark.sql.types import DoubleType, StructType
 
 from steadyworker.errors import ExportError
@@ -114,7 +115,7 @@ def _json(session: SparkSession, source: Source, options: Mapping[str, str], pat
         others = ["at least one column, as 1e3 is"]
     raise ExportError(
         f"Expected numbers that fit into a decimal of {_DIGITS} digits together in {source.path}, got others in {', '.join(others)}: "
-        'Spark would make binary floats of them; say what they are, Files(path, schema="id BIGINT, ratio DOUBLE"), or STRING.'
+        'Spark would read them as binary floats; declare the types, Files(path, schema="id BIGINT, ratio DOUBLE"), or STRING.'
     )
 
 
@@ -156,7 +157,7 @@ def _check_utf8(session: SparkSession, source: Source, path: str) -> None:
     if lines.where(~F.is_valid_utf8(lines[lines.columns[0]])).limit(1).count():
         raise ExportError(
             f"Expected CSV in UTF-8 in {source.path}, got other bytes: "
-            'say what they are, Files(path, options={"encoding": "windows-1252"}).'
+            'declare the encoding, Files(path, options={"encoding": "windows-1252"}).'
         )
 
 

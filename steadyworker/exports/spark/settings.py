@@ -79,7 +79,7 @@ PROPERTIES = "spark.properties"
 _JAVA_OPTIONS = "spark.driver.extraJavaOptions"
 _OURS = {
     "spark.master": "set `master` instead",
-    "spark.local.dir": "set `scratch` instead, so that what a killed host leaves is removed",
+    "spark.local.dir": "set `scratch` instead, so that the files of a killed host are removed",
     "spark.submit.deployMode": "the driver runs in the Spark host",
 }
 _HIDDEN = (
@@ -119,7 +119,7 @@ class SparkSettings:
         hung_after: Seconds without a reply to a ping after which the service kills the host.
         stuck_after: Seconds without a task, a row or a byte after which a job is stuck, and is begun again.
             The limit is five times the job's slowest task if that is longer.
-            Set more for a source that takes long before its first row.
+            Set a larger value for a source that is slow to send its first row.
             With a Spark Connect server the limit is ten times longer, and four times longer after each time it was stuck.
         cancel_within: Seconds for a cancelled job to end; after them, the service kills its host.
 
@@ -219,7 +219,7 @@ class SparkSettings:
         return self.folder / f"classes-{java.version}-{importlib.metadata.version('pyspark')}.jsa"
 
     def properties(self, home: Path, java_options: str) -> str:
-        """Return Spark's properties for a host with this folder, as the text of a file, because a command line is public."""
+        """Return Spark's properties for a host with this folder, as the text of a file, because other users can read a command line."""
         # SteadyWorker's options come last, because Java uses the later of two contrary options.
         options = f"{self.conf.get(_JAVA_OPTIONS, '')} -XX:+ExitOnOutOfMemoryError -Djava.io.tmpdir={home / 'tmp'} {java_options}"
         conf = {

@@ -37,7 +37,7 @@ def probe(session: SparkSession, parts: str) -> None:
             if clock.monotonic() > until:
                 raise ExportRejected(
                     f"Expected a folder that Spark's executors share with the worker process, got {folder.parent}: "
-                    "a file that a task wrote there is not here. Export to a shared file system; the query has not begun."
+                    "a file that a task wrote there is not visible here. Export to a shared file system; the query has not begun."
                 )
             time.sleep(_LOOK)
     finally:

@@ -152,7 +152,7 @@ class Sqlite:
         except sqlite3.Error as error:
             self._check()
             raise ExportError(
-                f"Expected what SQLite can read as table {name!r}, got {error}: correct the query."
+                f"Expected a table or query that SQLite can read for {name!r}, got {error}: correct it."
             ) from error
 
     def _ended(self) -> bool:
@@ -165,7 +165,7 @@ class Sqlite:
 
     def _schema(self, here: sqlite3.Connection, name: str, source: Database) -> str:
         """Return the schema in DDL: the user's types, and a type for each other column."""
-        columns = [column[0] for column in here.execute(f"SELECT * FROM {source.relation} LIMIT 0").description]  # noqa: S608 - the user's own
+        columns = [column[0] for column in here.execute(f"SELECT * FROM {source.relation} LIMIT 0").description]  # noqa: S608 - the user's own SQL
         declared = _declared(here, source.relation)
         kinds = ", ".join(f"group_concat(DISTINCT typeof({_quoted(column)}))" for column in columns)
         found = here.execute(f"SELECT {kinds} FROM {source.relation}").fetchone()  # noqa: S608
@@ -182,7 +182,7 @@ class Sqlite:
             if kind is None:
                 raise ExportError(
                     f"Expected values of one kind in column {column!r} of table {name!r}, got {seen}: "
-                    f'say what they are, Jdbc(schema="{column} STRING").'
+                    f'declare the type, Jdbc(schema="{column} STRING").'
                 )
             types.append(f"`{column.replace('`', '``')}` {kind}")
         return ", ".join(types)

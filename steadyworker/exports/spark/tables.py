@@ -1,4 +1,4 @@
-"""The tables of a query: as a user names them, and as the host receives them."""
+"""The tables of a query: the classes for users, and their conversion to the form for the host."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class Files:
     Args:
         path: Parquet, CSV (with a header line) or JSON Lines; a folder can be partitioned (`month=2024-03/…`).
             A relative path starts at the worker's working directory.
-        format: `parquet`, `csv` or `json`; by default the one of the first file's ending.
+        format: `parquet`, `csv` or `json`; the default is the format that the first file's name ends in.
         schema: Column names and types as in SQL's DDL, `"id BIGINT, amount DECIMAL(12,2)"`.
             The export fails if a number has more digits than its DECIMAL.
             The export also fails if a number is not written like `1234.50`, unless `options` has a `locale`.
@@ -49,7 +49,7 @@ Table = str | os.PathLike[str] | Files | Jdbc
 
 def source(name: str, table: Table) -> Source | Database:
     """
-    Return the table as the host reads it.
+    Return the table in the form for the host.
 
     Raises:
         ExportError: SQL would have to quote the name, the path has no file, or its ending names no format.
@@ -61,12 +61,12 @@ def source(name: str, table: Table) -> Source | Database:
 
 
 def source_of(name: str, table: str | os.PathLike[str] | Files) -> Source:
-    """Return files as the host reads them; raises the errors of `source`."""
+    """Return the files in the form for the host; raise the same errors as `source`."""
     files = table if isinstance(table, Files) else Files(table)
     path = os.fspath(files.path)
     if "://" not in path:
         path = str(Path(path).resolve())
-        check_files(path)  # the host does so for a URL
+        check_files(path)  # the host checks a URL
     return Source(
         path=path,
         format=files.format or _format(name, path),

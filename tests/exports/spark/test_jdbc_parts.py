@@ -149,7 +149,7 @@ def test_whole_numbers_beside_others_are_not_made_floats_in_silence(tmp_path: Pa
         made.execute("INSERT INTO t VALUES (1, 10.0), (2, 10.5), (3, 9007199254740993)")
     source = Jdbc(f"sqlite:{file}", "t").database()
     copy = Sqlite(source, tmp_path / "copy.sqlite", lambda: None, "now")
-    with pytest.raises(ExportError, match=r"one kind in column 'amount' of table 't', got .*: say what they are"):
+    with pytest.raises(ExportError, match=r"one kind in column 'amount' of table 't', got .*: declare the type"):
         copy.options("t", source)
     told = Jdbc(f"sqlite:{file}", "t", schema="amount DECIMAL(20,2)").database()
     assert copy.options("t", told)["customSchema"] == "amount DECIMAL(20,2), `id` BIGINT"
