@@ -40,7 +40,7 @@ def open_adapter(url: str, spec: QueueSpec, settings: Settings) -> Adapter:
     Open the adapter that the URL's scheme names, for one queue, without connecting it.
 
     Raises:
-        ConfigError: The URL has no scheme, no adapter has this scheme, the adapter is broken, or it refuses the URL.
+        ConfigError: The URL has no scheme, no adapter has this scheme, the adapter is broken, or the adapter refuses the URL.
     """
     known = adapters()
     scheme, colon, _ = url.partition(":")

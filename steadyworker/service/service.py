@@ -132,7 +132,7 @@ class Service:
         """
         Return the wired parts, or None if a stop signal or --give-up-after comes first.
 
-        While the broker or the ledger cannot be reached, it tries again after growing waits.
+        While the broker or the ledger cannot be reached, the service wires again after growing waits.
         """
         tries, cause = 0, ""
         while self._budget is None:

@@ -213,7 +213,7 @@ def _plain(value: Any, name: str, depth: int) -> Any:
 
 def _shortened(text: str) -> str:
     """
-    Return the text; leave out the middle of a text of more than 65,536 characters, because log collectors refuse it.
+    Return the text; leave out the middle of a text of more than 65,536 characters, because log collectors refuse longer texts.
 
     The end is kept, because it often names the error.
     The text is cut between words, so that no half of a password remains.

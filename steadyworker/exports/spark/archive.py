@@ -24,7 +24,7 @@ def build_archive(settings: SparkSettings) -> Path:
     """
     Make the archive for hosts with these settings, unless it exists; return its path.
 
-    This takes about 15 s, and 150 MB of disk.
+    The recording takes about 15 s, and 150 MB of disk.
 
     Raises:
         ConfigError: Java or pyspark is missing, or the master is a Spark Connect server, which does not use the archive.

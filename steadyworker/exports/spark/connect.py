@@ -13,7 +13,7 @@ The engine for Spark Connect: the user runs the server, and each job has its own
     any other error                                                 fails
 
 The run names its session (`Plan.session`), and stores that name in the ledger before the first call to Spark.
-So the next host or run can end the remains of a lost host or an earlier run before it begins.
+So the next host or run can end the operations of a lost host or an earlier run before it begins the job.
 The engine reports the end of a cancelled job when the job's call ends, or after 5 s if the server is slow.
 The engine cancels in the session for two minutes more, because an interrupted operation can still begin Spark jobs (`kills.py`).
 The engine reports a job without progress (`Stuck`), and passes parts on while the job writes later parts.
@@ -66,7 +66,7 @@ class ConnectEngine:
         asked: The server's address, the settings, and the time to wait for the server.
 
     Raises:
-        ExportError: The server does not respond within that time.
+        ExportError: The server does not respond within `asked.within` seconds.
         Exception: The server's error, if it refuses the client or a setting.
     """
 

@@ -20,7 +20,7 @@ _VERSION = re.compile(r'(?:JAVA_VERSION=|version )"(?:1\.)?((\d+)[^"]*)"')
 
 @dataclass(frozen=True, slots=True)
 class Java:
-    """A Java installation; `version` is its own version text, like `17.0.15`."""
+    """A Java installation; `version` is the version that Java reports, like `17.0.15`."""
 
     home: Path
     version: str

@@ -151,7 +151,7 @@ class Postgres:
         """
         Check that Spark can read the table as these types without losing a digit.
 
-        This takes one pass over the table, unless its columns' types already prove it.
+        The check takes one pass over the table, unless the types of the columns already prove it.
 
         Raises:
             ExportError: A number has more digits after the point than the type of its column.

@@ -170,7 +170,7 @@ class HostProcess:
 
     def keep_log(self) -> Path:
         """Keep a copy of the log for the operator, in place of the copy before; return its path."""
-        with suppress(OSError):  # the copy is only a help, for example when the disk is full
+        with suppress(OSError):  # a failed copy, for example on a full disk, does no harm
             written = self._kept_log.with_name(f"{KEPT_LOG}.{self.pid}")
             written.unlink(missing_ok=True)  # an earlier process with this id can have left it
             own = os.open(written, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)

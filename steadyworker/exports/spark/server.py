@@ -31,7 +31,7 @@ _DETAILS = re.compile(r'details = "(.*)"')
 
 
 class Server:
-    """One server; `url` can contain a token, but the text of this object does not."""
+    """One server; `url` can contain a token, but `str(server)` shows only host and port."""
 
     def __init__(self, url: str) -> None:
         self._url, self._address = url, ConnectAddress.of(url)

@@ -121,7 +121,7 @@ class Sqlite:
         """
         Check that Spark can read the table as these types without losing a digit.
 
-        This takes one pass over the table for each column of decimals or integers that SQLite does not store as integers.
+        The check takes one pass over the table for each column of decimals or integers that SQLite does not store as integers.
 
         Raises:
             ExportError: A number has more digits than the type of its column, or a value does not fit an integer column.
