@@ -139,14 +139,21 @@ class RabbitmqAdapter:
             return count
 
     def findings(self, spec: QueueSpec) -> Sequence[Finding]:
-        """Return what is wrong between this broker and the queues."""
+        """
+        Return what is wrong between this broker and the queues.
+
+        A started adapter reports only what is wrong with existing queues, and waits for all else by itself.
+        Raises BrokerUnavailable.
+        """
         topology = Topology(spec, self._settings)
         try:
             where_ = self._url()
             purpose = f"{self._settings.consumer} checks {spec.queue}"
             with visit(where_, purpose) as connection, translated(str(where_)):
-                return find(connection, topology, where_.management)
+                return find(connection, topology, where_.management, consuming=self._consumer.started)
         except Refused as error:
+            if self._consumer.started:
+                raise
             return [Finding("error", f"{error}", "correct --broker; until then `run` exits with code 78.")]
 
     @contextmanager

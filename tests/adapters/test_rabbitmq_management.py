@@ -94,6 +94,34 @@ def test_a_queue_is_told_with_what_policies_add(server: Server) -> None:
     assert [path for path, _ in server.seen] == ["/rabbit/api/queues/a%2Fb/ex%20ports%2F%23%C3%A9"]
 
 
+def test_lists_in_arguments_and_policies_are_passed_on(server: Server) -> None:
+    server.body = b"""{"type": "classic", "arguments": {"x-list": [1, {"a": null}]}, "auto_delete": true,
+        "effective_policy_definition": {"ha-params": ["a@b"], "expires": 60000}}"""
+    queue = at(server.url).queue("exports")
+    assert queue is not None
+    assert queue.arguments == {"x-list": [1, {"a": None}]}
+    assert queue.policy == {"ha-params": ["a@b"], "expires": 60_000}
+    assert queue.number("expires") == 60_000
+    assert queue.auto_delete
+
+
+@pytest.mark.parametrize(
+    ("body", "policy"),
+    [
+        (b'{"arguments": {}}', None),
+        (b'{"arguments": {}, "effective_policy_definition": null}', {}),
+        (b'{"arguments": {}, "effective_policy_definition": []}', {}),
+    ],
+)
+def test_a_policy_that_is_not_told_is_unknown_and_not_none(
+    server: Server, body: bytes, policy: dict[str, int] | None
+) -> None:
+    server.body = body
+    queue = at(server.url).queue("exports")
+    assert queue is not None
+    assert queue.policy == policy
+
+
 def test_a_queue_that_it_does_not_know_is_none(server: Server) -> None:
     server.status, server.body = 404, b""
     assert at(server.url).queue("exports") is None

@@ -10,16 +10,20 @@ from __future__ import annotations
 
 import base64
 import ssl
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field
 from http import HTTPStatus
 from http.client import HTTPConnection, HTTPException, HTTPSConnection
+from typing import Any, TypeVar
 from urllib.parse import quote, urlsplit
 
 import msgspec
 
-from steadyworker_rabbitmq.checks.queue_state import QueueState, Values, queue_type
+from steadyworker_rabbitmq.checks.policies import Policy
+from steadyworker_rabbitmq.checks.queue_state import QueueState, queue_type
+
+Answer = TypeVar("Answer")
 
 WITHIN = 2.0
 """Seconds until a query fails; if a firewall drops packets to the port, every start waits this long."""
@@ -44,14 +48,27 @@ class _Consumer(msgspec.Struct):
 
 
 class _Queue(msgspec.Struct):
-    """The fields that we read from the response; an empty policy is `{}`, `[]` or null."""
+    """
+    The fields that we read from the response; an empty policy is `{}`, `[]` or null.
 
-    arguments: Values
+    A policy that is not in the response is unknown: the API omits it until the queue has its first statistics.
+    """
+
+    arguments: dict[str, Any]
     durable: bool = True
+    auto_delete: bool = False
     type: str = "classic"
     policy: str | None = None
-    effective_policy_definition: Values | list[None] | None = None
+    effective_policy_definition: dict[str, Any] | list[None] | msgspec.UnsetType | None = msgspec.UNSET
     consumer_details: list[_Consumer] = []
+
+
+class _Policy(msgspec.Struct, rename={"apply_to": "apply-to"}):
+    name: str
+    pattern: str
+    definition: dict[str, Any]
+    apply_to: str = "all"
+    priority: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,26 +96,51 @@ class Management:
         """
         Return a queue with the arguments and policies in force; None if there is no such queue.
 
+        Its policy is None if the API does not report one yet.
+
         Raises:
             Unanswered: The API did not respond with a queue, or refused the user.
         """
-        if (answer := self._get(f"queues/{quote(self.vhost, safe='')}/{quote(name, safe='')}")) is None:
+        path = f"queues/{quote(self.vhost, safe='')}/{quote(name, safe='')}"
+        if (told := self._ask(path, _Queue, "a queue")) is None:
             return None
-        try:
-            told = msgspec.json.decode(answer, type=_Queue)
-        except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
-            raise Unanswered(f"{self.url} responded with something other than a queue ({error})") from error
         policy = told.effective_policy_definition
         timeouts = [each.consumer_timeout for each in told.consumer_details]
         return QueueState(
             name,
             arguments=told.arguments,
-            policy=policy if isinstance(policy, Mapping) else {},
+            policy=None if policy is msgspec.UNSET else policy if isinstance(policy, Mapping) else {},
             policy_name=told.policy or None,
             durable=told.durable,
+            auto_delete=told.auto_delete,
             type=queue_type({"x-queue-type": told.type}),
             consumer_timeout=min((ms for ms in timeouts if isinstance(ms, int)), default=None),
         )
+
+    def policies(self) -> Sequence[Policy]:
+        """
+        Return all policies of the virtual host, the operators' too.
+
+        Raises:
+            Unanswered: The API did not respond with policies, or refused the user.
+        """
+        found: list[Policy] = []
+        for kind, operators in (("policies", False), ("operator-policies", True)):
+            told = self._ask(f"{kind}/{quote(self.vhost, safe='')}", list[_Policy], "a list of policies") or []
+            found += (
+                Policy(each.name, each.pattern, each.definition, each.apply_to, each.priority, operators)
+                for each in told
+            )
+        return found
+
+    def _ask(self, path: str, kind: type[Answer], what: str) -> Answer | None:
+        """Return the response as this type; None if there is no such thing."""
+        if (answer := self._get(path)) is None:
+            return None
+        try:
+            return msgspec.json.decode(answer, type=kind)
+        except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+            raise Unanswered(f"{self.url} responded with something other than {what} ({error})") from error
 
     def _get(self, path: str) -> bytes | None:
         parts = urlsplit(self.url)
