@@ -594,15 +594,15 @@ def test_the_policy_with_the_highest_priority_that_fits_the_queue_counts(bench: 
     """And an operator policy beside it; as the broker itself chooses once the queue is there."""
     name = bench.vhost.name
 
-    def put(kind: str, policy: str, priority: int, apply_to: str = "queues", **definition: Any) -> None:
+    def put(kind: str, policy: str, priority: int, definition: dict[str, Any], apply_to: str = "queues") -> None:
         body = {"pattern": "^exports", "priority": priority, "apply-to": apply_to, "definition": definition}
         bench.rabbitmq.management("PUT", f"{kind}/{name}/{policy}", body)
 
-    put("policies", "low", 1, **{"expires": 60_000, "max-length": 7})
-    put("policies", "high", 5, **{"max-length": 20, "delivery-limit": 90})
-    put("policies", "unfit", 9, **{"queue-mode": "lazy", "max-length": 30})
-    put("policies", "exchanges", 9, "exchanges", **{"alternate-exchange": "amq.fanout"})
-    put("operator-policies", "cap", 0, **{"max-length": 10, "message-ttl": 900_000})
+    put("policies", "low", 1, {"expires": 60_000, "max-length": 7})
+    put("policies", "high", 5, {"max-length": 20, "delivery-limit": 90})
+    put("policies", "unfit", 9, {"queue-mode": "lazy", "max-length": 30})
+    put("policies", "exchanges", 9, {"alternate-exchange": "amq.fanout"}, "exchanges")
+    put("operator-policies", "cap", 0, {"max-length": 10, "message-ttl": 900_000})
     topology = bench.topology()
     work = next(wanted for wanted in topology.queues(bench.version) if wanted.role == "work")
     planned = Broker(bench.connection, bench.management).with_policies(as_wanted(work))

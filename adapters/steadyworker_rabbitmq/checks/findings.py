@@ -175,7 +175,9 @@ def _unfit(wanted: Wanted, actual: QueueState) -> Finding | None:
         what = f"{queue} is a stream, from which an ack removes no message."
         return Finding("error", what, "use a quorum queue.")
     if actual.auto_delete:
-        what = f"{queue} is auto-delete: when its last consumer leaves, the broker deletes it with all waiting messages."
+        what = (
+            f"{queue} is auto-delete: when its last consumer leaves, the broker deletes it with all waiting messages."
+        )
         return Finding(
             "error", what, "delete it when it is empty, and create it again as a durable queue without auto-delete."
         )
