@@ -113,6 +113,10 @@ class RabbitmqAdapter:
         with self._visit("reads the broker's identity") as connection, translated(str(self._first)):
             return Broker(connection, None).identity
 
+    def may_have_been(self, identity: str) -> bool:
+        """Return whether that identity names the same virtual host: `rabbitmqctl set_cluster_name` changes only the rest."""
+        return identity.endswith(f":{self._first.vhost}")
+
     def exists(self) -> bool:
         """Return whether the virtual host has the queue."""
         with self._visit("looks for its queue") as connection, translated(str(self._first)):

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from urllib.parse import quote
 
-from tests.fleet.kit import LIGHT, QUEUE, Fleet
+from tests.brokers.rabbitmq import Node
+from tests.fleet.kit import LIGHT, QUEUE, STEADY, Fleet
 
 
 def test_a_policy_that_would_delete_queues_ends_a_worker_that_runs_and_prevents_the_next_start(fleet: Fleet) -> None:
@@ -26,3 +27,30 @@ def test_a_policy_that_would_delete_queues_ends_a_worker_that_runs_and_prevents_
     assert len(told) == 6
     reasons = worker.lines("worker_stopped")[0]["reasons"]
     assert any("policy 'tidy'" in reason for reason in reasons)
+
+
+def test_a_cluster_that_is_renamed_runs_no_job_twice(rabbitmq_node: Node, fleet: Fleet) -> None:
+    """A worker under the new name would not know the jobs of those under the old one: it is refused, with the remedy."""
+    old = rabbitmq_node.management("GET", "cluster-name")["name"]
+    former = fleet.worker(STEADY).started()
+    fleet.send_all({"job": {}})
+    fleet.notes("waiting", 1)
+    try:
+        rabbitmq_node.management("PUT", "cluster-name", {"name": "renamed"})
+        late = fleet.worker(STEADY)
+        late.ended(78)
+        remedy = late.lines("startup_refused")[0]["remedy"]
+        assert f"--namespace '{old}:{fleet.vhost.name}'" in remedy
+        assert fleet.lines("starts") == ["job 0"]
+
+        fleet.worker(STEADY, namespace=f"{old}:{fleet.vhost.name}").started()
+        former.terminate()
+        former.ended(0)
+        assert fleet.notes("starts", 2) == ["job 0", "job 10"]
+        fleet.worker(STEADY).ended(78)
+        fleet.open()
+        fleet.notes("ends", 1)
+        fleet.empties()
+        assert fleet.lines("starts") == ["job 0", "job 10"]
+    finally:
+        rabbitmq_node.management("PUT", "cluster-name", {"name": old})
