@@ -17,6 +17,7 @@ from steadyworker.clock import Clock, SystemClock, Times
 from steadyworker.config.resolve import Options
 from steadyworker.errors import ConfigError, Finding
 from steadyworker.ledger.base import Ledger
+from steadyworker.ledger.lease import QUIET
 from steadyworker.ledger.memory import MemoryLedger
 from steadyworker.ledger.sqlite.ledger import SqliteLedger
 from steadyworker.spec import WorkerSpec
@@ -140,7 +141,8 @@ def former_identity(adapter: Adapter, options: Options, ledger: Ledger, queue_na
         return None
     end = f"/{queue_name}"
     living = (seen for seen in ledger.owners() if not seen.dead and seen.seen_ago <= _LIVES)
-    names = {name.removesuffix(end) for seen in living for name in seen.queues if name.endswith(end)}
+    registered = {name.removesuffix(QUIET) for seen in living for name in seen.queues}
+    names = {name.removesuffix(end) for name in registered if name.endswith(end)}
     names = {name for name in names if adapter.may_have_been(name)}
     # The broker is asked only if needed, because it may be slow, or away.
     return min(names - {adapter.identity()}, default=None) if names else None

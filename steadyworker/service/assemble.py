@@ -191,8 +191,17 @@ def assemble(
                 name, owner, adapter, plan.ledger, clock, lambda name, left: keeper.left(name, left=left)
             )
             audits[audit] = runners[-1].post
-    queues = [registered_name(runner.deps.namespace, runner.deps.spec.queue) for runner in runners]
-    keeper = Keeper(plan.ledger, owner, socket.gethostname(), queues, runners, clock, times)
+    by_name = {registered_name(runner.deps.namespace, runner.deps.spec.queue): runner for runner in runners}
+    keeper = Keeper(
+        plan.ledger,
+        owner,
+        socket.gethostname(),
+        list(by_name),
+        runners,
+        clock,
+        times,
+        quiet=lambda name: by_name[name].quiet,
+    )
     recheck = BrokerRecheck(
         [(adapter, spec.queue_spec) for adapter, spec in zip(plan.adapters, plan.specs, strict=True)], known
     )
