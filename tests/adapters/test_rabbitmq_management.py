@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable, Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
@@ -169,6 +170,31 @@ def test_credentials_go_nowhere_else(
 def test_nobody_there_is_a_reason(server: Server) -> None:
     server.close()
     assert "does not respond" in unanswered(at(server.url))
+
+
+@pytest.mark.parametrize("part", ["head", "body"])
+def test_an_answer_that_trickles_is_waited_for_no_longer_than_said(server: Server, part: str) -> None:
+    """Each byte is in time, and the answer would take a minute."""
+    over = threading.Event()
+
+    def trickle(handler: BaseHTTPRequestHandler) -> None:
+        answer = b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n%s" % (len(QUEUE), QUEUE.encode())
+        rest = answer if part == "head" else QUEUE.encode()
+        handler.wfile.write(answer.removesuffix(rest))
+        try:
+            for byte in rest:
+                if over.wait(0.2):
+                    return
+                handler.wfile.write(bytes([byte]))
+        except OSError:
+            return
+
+    server.http.RequestHandlerClass.do_GET = trickle  # type: ignore[attr-defined]
+    before = time.monotonic()
+    said = unanswered(at(server.url))
+    over.set()
+    assert "does not respond (timed out)" in said
+    assert time.monotonic() - before < 5
 
 
 def test_a_server_that_says_nothing_is_waited_for_no_longer_than_said(server: Server) -> None:

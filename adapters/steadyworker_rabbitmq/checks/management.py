@@ -10,11 +10,13 @@ from __future__ import annotations
 
 import base64
 import ssl
-from collections.abc import Mapping, Sequence
-from contextlib import closing
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass, field
 from http import HTTPStatus
-from http.client import HTTPConnection, HTTPException, HTTPSConnection
+from http.client import HTTPConnection, HTTPException, HTTPResponse, HTTPSConnection
+from socket import SHUT_RDWR
+from threading import Event, Timer
 from typing import Any, TypeVar
 from urllib.parse import quote, urlsplit
 
@@ -26,7 +28,7 @@ from steadyworker_rabbitmq.checks.queue_state import QueueState, queue_type
 Answer = TypeVar("Answer")
 
 WITHIN = 2.0
-"""Seconds until a query fails; if a firewall drops packets to the port, every start waits this long."""
+"""Seconds until a query fails, however its answer arrives; behind a firewall that drops packets, every start waits this long."""
 
 _LARGEST = 4 << 20
 
@@ -82,7 +84,7 @@ class Management:
         password: The user's password; no message or finding shows it.
         vhost: The virtual host of the queues.
         tls: The TLS context, for `https`.
-        within: Seconds for the connection, and for each part of a response.
+        within: Seconds for the connection, and for a whole response.
     """
 
     url: str
@@ -153,12 +155,12 @@ class Management:
         credentials = base64.b64encode(f"{self.user}:{self.password}".encode()).decode()
         headers = {"Authorization": f"Basic {credentials}", "Accept": "application/json"}
         try:
-            with closing(connection):
+            with closing(connection), _ended_after(connection, self.within):
                 connection.request("GET", f"{parts.path}/api/{path}", headers=headers)
                 with connection.getresponse() as answer:
                     match answer.status:
                         case HTTPStatus.OK:
-                            return answer.read(_LARGEST)
+                            return _whole(answer)
                         case HTTPStatus.NOT_FOUND:
                             return None
                         case HTTPStatus.UNAUTHORIZED | HTTPStatus.FORBIDDEN as status:
@@ -177,3 +179,40 @@ class Management:
                 "run rabbitmq-plugins enable rabbitmq_management, or add the address of this API to --broker "
                 f"(?management={parts.scheme}://HOST:PORT), or switch it off (?management=off).",
             ) from error
+
+
+@contextmanager
+def _ended_after(connection: HTTPConnection, within: float) -> Iterator[None]:
+    """
+    End the connection after so many seconds, if it is still in use.
+
+    The connection's own timeout is for each read alone, so that a response that trickles would never be late.
+    """
+    late = Event()
+
+    def end() -> None:
+        late.set()
+        with suppress(OSError):  # it has just ended by itself
+            sock.shutdown(SHUT_RDWR)
+
+    connection.connect()
+    sock = connection.sock  # kept, because the connection forgets it when the response begins
+    timer = Timer(within, end)
+    timer.daemon = True
+    timer.start()
+    try:
+        yield
+    except (OSError, HTTPException) as error:
+        if late.is_set():
+            raise TimeoutError("timed out") from error
+        raise
+    finally:
+        timer.cancel()
+
+
+def _whole(answer: HTTPResponse) -> bytes:
+    """Return the body; raise HTTPException if the connection ended before the body did."""
+    body = answer.read(_LARGEST)
+    if answer.length:
+        raise HTTPException("the response was not complete in time")
+    return body
