@@ -98,11 +98,13 @@ def permission_finding(broker: Broker, topology: Topology, what_for: str) -> Fin
     queues = rf"^({re.escape(topology.work)}(\.later\..*)?|{re.escape(topology.dead)})$"
     words = ["rabbitmqctl", "set_permissions", "-p", broker.vhost, broker.user, queues, r"^amq\.default$", queues]
     what = f"User {broker.user!r} may not {what_for}."
+    sender = ["rabbitmqctl", "set_permissions", "-p", broker.vhost, broker.user, "^$", r"^amq\.default$", "^$"]
     return Finding(
         "error",
         what,
         f"{shlex.join(words)} (this command replaces the user's permissions, "
-        "so first add to its patterns what rabbitmqctl list_user_permissions shows).",
+        "so first add to its patterns what rabbitmqctl list_user_permissions shows). "
+        f"A sender needs less, once a worker process has created the queues: {shlex.join(sender)}",
     )
 
 
