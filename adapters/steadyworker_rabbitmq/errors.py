@@ -104,8 +104,7 @@ _CHANNEL_REMEDIES = (
     ("access to queue", "grant it with rabbitmqctl set_permissions"),
     (
         "access to exchange 'amq.default'",
-        r"grant the user the right to write to ^amq\.default$ with rabbitmqctl set_permissions; "
-        "a sender needs no other right, once a worker process has created the queues",
+        r"grant write access to ^amq\.default$ with rabbitmqctl set_permissions: all that a sender needs if the queues exist",
     ),
     ("access to exchange", "grant it with rabbitmqctl set_permissions"),
     ("no queue", "create it, or run once with --topology declare"),

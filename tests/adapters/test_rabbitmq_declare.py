@@ -629,11 +629,24 @@ def test_a_pattern_that_python_cannot_read_leaves_the_policy_unknown(ours: Bench
             prepare(ours.connection, ours.topology(), ours.management)
 
 
+def test_a_pattern_that_python_cannot_read_hides_no_error_of_a_queue_that_is_there(bench: Bench) -> None:
+    """The queue has statistics and a policy by now; only what is still to be made stays unknown."""
+    bench.policy("^export[[:alpha:]]$", expires=60_000)
+    bench.make("exports", x_queue_type="quorum", x_delivery_limit=100, x_dead_letter_exchange="")
+
+    def found() -> list[Finding]:
+        found = find(bench.connection, bench.topology(), bench.management)
+        return [finding for finding in found if "policy 'test'" in finding.remedy]
+
+    (finding,) = until(found)
+    assert "'exports' are lost when the queue is unused" in finding.what
+
+
 def test_a_policy_with_lists_hides_no_error(bench: Bench) -> None:
     """`ha-params` of a mirrored queue; 4.x has no such policy, and another list instead."""
     listed: dict[str, Any] = {"ha_mode": "nodes", "ha_params": ["rabbit@a", "rabbit@b"]}
     if bench.version >= (4,):
-        pytest.skip("no policy of 4.x takes a list; the next test has an answer with one")
+        pytest.skip("no policy of 4.x takes a list; test_rabbitmq_management.py has an answer with one")
     bench.make("exports")
     bench.policy(".*", expires=60_000, **listed)
     assert about(find(bench.connection, bench.topology(), bench.management), "'exports' are lost").level == "error"

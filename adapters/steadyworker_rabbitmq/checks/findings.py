@@ -14,7 +14,7 @@ import pika
 
 from steadyworker.errors import BrokerUnavailable, Finding
 from steadyworker_rabbitmq.checks import limits, risks
-from steadyworker_rabbitmq.checks.management import Management
+from steadyworker_rabbitmq.checks.management import Management, Unanswered
 from steadyworker_rabbitmq.checks.probe import Broker
 from steadyworker_rabbitmq.checks.queue_state import QueueState, as_wanted, differences
 from steadyworker_rabbitmq.topology import Role, Topology, Wanted
@@ -196,7 +196,8 @@ def _risks(
         yield from risks.delayed_retry(version, wanted, actual)
     if wanted.role == "work":
         timeout = risks.delivery_timeout(version, vhost, actual, topology.time_limit, why_unknown)
-        yield from timeout if broker.unasked is None else _unseen(broker, actual, timeout)
+        unseen = broker.unasked or (broker.unreadable if actual.policy is None else None)
+        yield from timeout if unseen is None else _unseen(unseen, actual, timeout)
     yield from risks.losses(wanted, actual)
 
 
@@ -214,16 +215,15 @@ def _differs(wanted: Wanted, actual: QueueState) -> Iterator[Finding]:
         )
 
 
-def _unseen(broker: Broker, actual: QueueState, timeout: Iterator[Finding]) -> Iterator[Finding]:
+def _unseen(why: Unanswered, actual: QueueState, timeout: Iterator[Finding]) -> Iterator[Finding]:
     """
     Yield one finding for all that the management API should have reported but did not.
 
     There is no such finding if the operator switched the API off.
     """
-    assert broker.unasked is not None, "the management API failed"
     unseen = "policies" if actual.arguments is not None else "arguments and policies"
-    what = f"The {unseen} of queue {actual.name!r} could not be read: {broker.unasked}. One of them may drop messages."
-    remedy = broker.unasked.remedy
+    what = f"The {unseen} of queue {actual.name!r} could not be read: {why}. One of them may drop messages."
+    remedy = why.remedy
     for finding in timeout:
         what, remedy = f"{what} {finding.what}", f"{remedy} For the timeout: {finding.remedy}"
     yield Finding("warning", what, remedy)

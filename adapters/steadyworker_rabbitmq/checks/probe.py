@@ -51,6 +51,7 @@ class Broker:
         identity: Cluster name and virtual host: the same from every client, and after every restart.
         asks: True if there is a management API to query.
         unasked: The reason why the management API is not queried any more; None while it works.
+        unreadable: The reason why the policy of a queue without statistics stays unknown; None while there is none.
     """
 
     def __init__(self, connection: pika.BlockingConnection, management: Management | None) -> None:
@@ -70,6 +71,7 @@ class Broker:
         self.heartbeat = int(inner.params.heartbeat or 0)
         self.identity = f"{told.get('cluster_name', self._place)}:{self.vhost}"
         self.unasked: Unanswered | None = None
+        self.unreadable: Unanswered | None = None
         self.asks = management is not None
         self._management = management
         self._policies: Sequence[Policy] | None = None
@@ -118,7 +120,7 @@ class Broker:
             self.unasked = error
             return queue
         except ValueError as error:
-            self.unasked = Unanswered(
+            self.unreadable = Unanswered(
                 f"the check cannot read a pattern: {error}",
                 "check again a minute after the queues were made; the worker process does so itself.",
             )
