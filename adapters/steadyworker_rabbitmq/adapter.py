@@ -156,8 +156,8 @@ class RabbitmqAdapter:
             with visit(where_, purpose) as connection, translated(str(where_)):
                 return find(connection, topology, where_.management, consuming=self._consumer.started)
         except Refused as error:
-            if self._consumer.started:
-                raise
+            if self._consumer.was_connected:
+                raise  # as the consumer waits for the broker to accept it again, so does a later look
             return [Finding("error", f"{error}", "correct --broker; until then `run` exits with code 78.")]
 
     @contextmanager
