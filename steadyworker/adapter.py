@@ -42,6 +42,7 @@ __all__ = [
     "OutgoingMessage",
     "QueueSpec",
     "Redelivered",
+    "Renamable",
     "Settings",
     "Settle",
     "Settled",
@@ -318,6 +319,15 @@ class SettlesAsync(Protocol):
 
         `on_settled` is called exactly once, from any thread, with the value that `settle` returns or the error that it raises.
         """
+        ...
+
+
+@runtime_checkable
+class Renamable(Protocol):
+    """An adapter for brokers whose identity contains a name that an operator may change."""
+
+    def may_have_been(self, identity: str) -> bool:
+        """Return whether this broker may have had that identity under another name; asks no broker."""
         ...
 
 

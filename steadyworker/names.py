@@ -41,7 +41,13 @@ class NameRule:
         return None
 
 
-QUEUE_NAME = NameRule("queue name")
+# Queues that exist already are used as they are: each adapter has the narrower rules of its broker.
+# Control characters and outer blanks come from files and environments by mistake.
+QUEUE_NAME = NameRule(
+    "queue name (no control characters, no blanks at its ends)",
+    pattern=r"(?!\s)[^\x00-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]+(?<!\s)",
+    max_bytes=255,
+)
 NAMESPACE = NameRule("namespace", pattern=r"[A-Za-z0-9][A-Za-z0-9._:/@+-]*")
 
 

@@ -302,7 +302,7 @@ def text(value: Any) -> str:
 
 
 def queue_name(value: Any) -> str:
-    """Return a name that every broker accepts."""
+    """Return a name that a queue may have; the adapter checks it against the rules of its broker."""
     if problem := QUEUE_NAME.problem(text(value)):
         raise ValueError(problem)
     return str(value)

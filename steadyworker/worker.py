@@ -10,6 +10,7 @@ from __future__ import annotations
 import difflib
 import importlib
 import os
+import re
 import sys
 from datetime import timedelta
 from pathlib import Path
@@ -92,6 +93,10 @@ class Worker(Generic[P, C]):
     def teardown(self) -> object:
         """Undo `setup` when the slot ends without a failure; may be async."""
         return None
+
+
+WORKER = re.compile(r"[^:]+:[A-Z]\w*(?:\.\w+)*")
+"""A text that names a Worker as module:Class, and not a queue such as `orders:eu`."""
 
 
 def load_worker(target: str) -> type[Worker[Any, Any]]:

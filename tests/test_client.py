@@ -7,6 +7,7 @@ import multiprocessing
 import os
 import threading
 from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
@@ -27,6 +28,7 @@ from steadyworker.job import Job
 from steadyworker.ledger.base import Claimed, JobId, Ledger, Row, State
 from steadyworker.outcome import Counters, JobState
 from steadyworker.worker import Worker
+from steadyworker_sqlite import SqliteAdapter
 
 
 @dataclass
@@ -403,6 +405,7 @@ def test_a_client_is_an_asynchronous_context_too(place: Place) -> None:
     [
         (Exports(), {}, TypeError, "got an instance of Exports: pass Exports itself"),
         ("app:Exports", {}, ConfigError, r"got 'app:Exports': pass the class \(`from app import Exports`\)"),
+        ("orders\n", {}, ConfigError, r"Expected a queue name .*no control characters"),
         (Exports, {"key": 17}, TypeError, r"a key of text, got 17: write str\(17\)"),
         (Exports, {"delay": "soon"}, ValueError, "a text such as '1h', got 'soon'"),
         (Exports, {"delay": None}, ValueError, "a text such as '1h', got None"),
@@ -414,6 +417,29 @@ def test_a_wrong_argument_is_named_with_what_to_pass(
 ) -> None:
     with place.client() as client, pytest.raises(error, match=said):
         client.send(to, Request("a"), **arguments)
+
+
+def test_a_status_that_waits_for_the_broker_holds_up_no_send(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The broker's identity is asked for once for each queue, and a silent broker does not answer for 20 s."""
+    asked, answer = threading.Event(), threading.Event()
+    identity = SqliteAdapter.identity
+
+    def slow(self: SqliteAdapter) -> str:
+        asked.set()
+        assert answer.wait(30)
+        return identity(self)
+
+    monkeypatch.setattr(SqliteAdapter, "identity", slow)
+    with place.client() as client, ThreadPoolExecutor(2) as pool:
+        status = pool.submit(client.status, Exports, "k-1")
+        assert asked.wait(30)
+        sent = pool.submit(client.send, Exports, Request("a"), key="k-1")
+        try:
+            assert sent.result(20) == "k-1"
+            assert not status.done()
+        finally:
+            answer.set()
+        assert status.result(20) is None
 
 
 def test_a_delay_may_be_a_text(place: Place) -> None:

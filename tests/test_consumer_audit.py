@@ -12,7 +12,7 @@ from steadyworker.adapter import Capabilities
 from steadyworker.clock import Times
 from steadyworker.errors import BrokerUnavailable, LedgerUnavailable
 from steadyworker.ledger.base import OwnerSeen
-from steadyworker.ledger.lease import Keeper
+from steadyworker.ledger.lease import QUIET, Keeper
 from steadyworker.ledger.memory import MemoryLedger
 from steadyworker.runner.consumer_audit import LOOK_EVERY, AuditResult, ConsumerAudit, registered_name
 from steadyworker.testing.clock import FakeClock
@@ -78,7 +78,7 @@ def watched() -> Watched:
 
 
 def test_a_queue_whose_consumers_all_registered_is_in_reach(watched: Watched) -> None:
-    watched.ledger.seen.append(owner("peer", seen_ago=290))
+    watched.ledger.seen.append(owner("peer", seen_ago=85))
     watched.broker.count = 2
     assert watched.looks(10) == [(False, False)] * 10
 
@@ -179,7 +179,7 @@ def test_who_leaves_the_queue_says_so_and_who_comes_back_too(watched: Watched) -
     assert watched.left == [(NAME, True), (NAME, False)]
 
 
-def test_a_queue_that_was_left_is_not_registered_until_it_is_not(watched: Watched) -> None:
+def test_a_queue_that_was_left_is_registered_as_quiet_until_it_is_not(watched: Watched) -> None:
     ledger = MemoryLedger(watched.clock, Times())
     keeper = Keeper(ledger, "me", "host", [NAME, "other"], [], watched.clock, Times())
     registered = []
@@ -187,7 +187,8 @@ def test_a_queue_that_was_left_is_not_registered_until_it_is_not(watched: Watche
         keeper.left(NAME, left=left)
         keeper.turn()
         registered.append([seen.queues for seen in ledger.owners()])
-    assert registered == [[(NAME, "other")], [("other",)], [("other",)], [(NAME, "other")]]
+    quiet = (f"{NAME}{QUIET}", "other")
+    assert registered == [[(NAME, "other")], [quiet], [quiet], [(NAME, "other")]]
 
 
 def test_a_surplus_that_ends_just_in_time_stops_nobody(watched: Watched) -> None:
@@ -215,8 +216,15 @@ def test_owners_of_another_brokers_queue_of_that_name_are_not_counted(watched: W
     assert watched.looks(6)[-1] == (True, False)
 
 
-def test_who_was_silent_for_five_minutes_is_not_counted(watched: Watched) -> None:
-    watched.ledger.seen.append(owner("peer", seen_ago=301))
+def test_an_owner_whose_lease_and_margin_are_over_is_not_counted(watched: Watched) -> None:
+    watched.ledger.seen.append(owner("peer", seen_ago=91))
+    watched.broker.count = 2
+    assert watched.looks(6)[-1] == (True, False)
+
+
+def test_an_owner_that_is_quiet_hides_no_foreign_consumer(watched: Watched) -> None:
+    """SIGUSR1, a stop that takes hours, or a `setup` that fails: it lives and renews its jobs, and is no consumer."""
+    watched.ledger.seen.append(owner("peer", queue=f"{NAME}{QUIET}"))
     watched.broker.count = 2
     assert watched.looks(6)[-1] == (True, False)
 

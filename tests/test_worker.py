@@ -91,7 +91,10 @@ def test_the_declared_types_are_found_through_every_base(cls: Any, payload: Any,
 @pytest.mark.parametrize(
     ("overrides", "said"),
     [
-        ({"queue": "a b"}, "Plain.queue: Expected a queue name that matches"),
+        (
+            {"queue": "a\nb"},
+            "Plain.queue: Expected a queue name (no control characters, no blanks at its ends) that matches",
+        ),
         ({"queue": ""}, "Plain.queue: Expected a text that is not empty. Got ''."),
         (
             {"time_limit": 0},

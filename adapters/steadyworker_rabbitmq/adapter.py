@@ -113,6 +113,10 @@ class RabbitmqAdapter:
         with self._visit("reads the broker's identity") as connection, translated(str(self._first)):
             return Broker(connection, None).identity
 
+    def may_have_been(self, identity: str) -> bool:
+        """Return whether that identity names the same virtual host: `rabbitmqctl set_cluster_name` changes only the rest."""
+        return identity.endswith(f":{self._first.vhost}")
+
     def exists(self) -> bool:
         """Return whether the virtual host has the queue."""
         with self._visit("looks for its queue") as connection, translated(str(self._first)):
@@ -139,14 +143,21 @@ class RabbitmqAdapter:
             return count
 
     def findings(self, spec: QueueSpec) -> Sequence[Finding]:
-        """Return what is wrong between this broker and the queues."""
+        """
+        Return what is wrong between this broker and the queues.
+
+        A started adapter reports only what is wrong with existing queues, and waits for all else by itself.
+        Raises BrokerUnavailable.
+        """
         topology = Topology(spec, self._settings)
         try:
             where_ = self._url()
             purpose = f"{self._settings.consumer} checks {spec.queue}"
             with visit(where_, purpose) as connection, translated(str(where_)):
-                return find(connection, topology, where_.management)
+                return find(connection, topology, where_.management, consuming=self._consumer.started)
         except Refused as error:
+            if self._consumer.was_connected:
+                raise  # as the consumer waits for the broker to accept it again, so does a later look
             return [Finding("error", f"{error}", "correct --broker; until then `run` exits with code 78.")]
 
     @contextmanager

@@ -79,6 +79,11 @@ class Consumer:
         """True once `start` was called."""
         return self._sink is not None
 
+    @property
+    def was_connected(self) -> bool:
+        """True once the broker has accepted this consumer; a later refusal is waited for."""
+        return self._epochs > 0
+
     def tell(self, signal: Signal) -> None:
         """Send a signal to the sink, if there is one; in the I/O thread."""
         if self._sink is not None and not self._io.stopping:

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Mapping
+from concurrent.futures import Future
 from dataclasses import dataclass, field
 
 import pika
 
-from steadyworker.errors import BrokerUnavailable, ConfigError, Finding, TargetMissing
+from steadyworker.errors import BrokerUnavailable, ConfigError, Finding, SteadyWorkerError, TargetMissing
 from steadyworker_rabbitmq.checks import limits
 from steadyworker_rabbitmq.checks.findings import broker_finding, missing_finding, permission_finding, retry_finding
 from steadyworker_rabbitmq.checks.management import Management
@@ -117,6 +118,7 @@ class Preparation:
         self._purpose = purpose
         self._lock = threading.Lock()
         self._prepared: Prepared | None = None
+        self._attempt: Future[Prepared] | None = None
 
     @property
     def known(self) -> Prepared | None:
@@ -128,13 +130,33 @@ class Preparation:
         Return the remembered result, or prepare the queues first.
 
         The call blocks, and raises what `prepare` raises.
+        Threads that call it at the same time share one attempt and its result.
+        If each of them made its own in turn, the last of many senders would wait for all their timeouts.
         """
         with self._lock:
-            if self._prepared is None:
-                url = hasty(self._url())
-                with visit(url, self._purpose) as connection, translated(str(url)):
-                    self._prepared = prepare(connection, self._topology, url.management)
-            return self._prepared
+            if self._prepared is not None:
+                return self._prepared
+            theirs = self._attempt
+            attempt = self._attempt = theirs or Future()
+        if theirs is None:
+            self._try(attempt)
+        return attempt.result()
+
+    def _try(self, attempt: Future[Prepared]) -> None:
+        """Prepare the queues, and set the result of the attempt, whatever happens."""
+        try:
+            url = hasty(self._url())
+            with visit(url, self._purpose) as connection, translated(str(url)):
+                self._prepared = prepare(connection, self._topology, url.management)
+            attempt.set_result(self._prepared)
+        except SteadyWorkerError as error:
+            attempt.set_exception(error)
+        finally:
+            self._attempt = None
+            if not attempt.done():  # a defect, or an interrupt of this thread alone
+                attempt.set_exception(
+                    BrokerUnavailable("Expected prepared queues, got an interrupted attempt: send again.")
+                )
 
     def forget(self) -> None:
         """Forget the result, so that the next use prepares the queues again; for a queue that is missing or has changed."""

@@ -102,6 +102,10 @@ _OUR_CERTIFICATE = re.compile(r"\w+_ALERT_(?:\w*CERTIFICATE\w*|UNKNOWN_CA|ACCESS
 
 _CHANNEL_REMEDIES = (
     ("access to queue", "grant it with rabbitmqctl set_permissions"),
+    (
+        "access to exchange 'amq.default'",
+        r"grant write access to ^amq\.default$ with rabbitmqctl set_permissions: all that a sender needs if the queues exist",
+    ),
     ("access to exchange", "grant it with rabbitmqctl set_permissions"),
     ("no queue", "create it, or run once with --topology declare"),
     ("exclusive use", "end the consumer that uses the queue exclusively, or wait until its heartbeats time out"),

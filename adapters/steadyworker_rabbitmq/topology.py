@@ -44,12 +44,12 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from steadyworker.adapter import OutgoingMessage, QueueSpec, Settings, Target
 from steadyworker.errors import ConfigError
-from steadyworker.names import NameRule
+from steadyworker.names import QUEUE_NAME
 
 Version = tuple[int, ...]
 Role = Literal["work", "retry", "dead"]
@@ -63,13 +63,7 @@ SHORTEST_LEVEL, LONGEST_LEVEL = 0.001, 4_294_967.0
 
 # The broker accepts more names than we do.
 # It strips a line end from a name: then its reply never matches the request, and a client waits without end.
-# Control characters and outer blanks come from files and environments by mistake.
-QUEUE = NameRule(
-    "queue name (no control characters, no blanks at its ends)",
-    pattern=r"(?!\s)[^\x00-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]+(?<!\s)",
-    max_bytes=NAME_BYTES,
-    reserved_prefixes=("amq.",),
-)
+QUEUE = replace(QUEUE_NAME, max_bytes=NAME_BYTES, reserved_prefixes=("amq.",))
 
 _NO_LIMIT = -1
 

@@ -16,7 +16,7 @@ from steadyworker.errors import ConfigError, UnknownQueue
 from steadyworker.ledger.base import JobId, Ledger
 from steadyworker.names import QUEUE_NAME
 from steadyworker.spec import WorkerSpec, payload_type, spec_of
-from steadyworker.worker import Worker
+from steadyworker.worker import WORKER, Worker
 
 _CLOSE_WITHIN = 5.0
 
@@ -47,8 +47,8 @@ def line_of(to: type[Worker[Any, Any]] | str, options: Options) -> Line:
             f"Expected a Worker class or the name of a queue, got an instance of {name}: pass {name} itself."
         )
     if isinstance(to, str):
-        module, colon, name = to.partition(":")
-        if colon:
+        module, _, name = to.partition(":")
+        if WORKER.fullmatch(to):
             raise ConfigError(
                 f"Expected a Worker class or the name of a queue, got {to!r}: "
                 f"pass the class (`from {module} import {name}`), or the name of its queue."
@@ -65,13 +65,16 @@ class Connections:
     """
     The connections of one process, each opened at its first use; thread-safe.
 
+    The lock is never held while broker or ledger are asked, so that a slow one delays no other call.
+    Two threads may ask for the same namespace at the same time, and get the same one.
+
     Raises ConfigError for a URL that names no broker or ledger.
     Each method can raise BrokerUnavailable or LedgerUnavailable.
     """
 
     def __init__(self, options: Options) -> None:
         self._options = options
-        self._lock = threading.RLock()
+        self._lock = threading.Lock()
         self._adapters: dict[str, Adapter] = {}
         self._namespaces: dict[str, str] = {}
         self._ledger: Ledger | None = None
@@ -92,10 +95,9 @@ class Connections:
 
     def knows(self, line: Line) -> bool:
         """Return whether the queue belongs to a Worker, or the broker or the ledger has it; this changes nothing."""
-        with self._lock:
-            if not isinstance(line.opened_as, str) or line.queue in self._namespaces:
-                return True
-            return self.adapter(line).exists() or line.queue in self._seen_queues(line)
+        if not isinstance(line.opened_as, str) or line.queue in self._namespaces:
+            return True
+        return self.adapter(line).exists() or line.queue in self._seen_queues(line)
 
     def namespace(self, line: Line) -> str:
         """
@@ -103,17 +105,16 @@ class Connections:
 
         Raises UnknownQueue if `knows` returns False; then the ledger records nothing.
         """
-        with self._lock:
-            if line.queue not in self._namespaces:
-                if not self.knows(line):
-                    near = difflib.get_close_matches(line.queue, self._seen_queues(line))
-                    remedy = f"did you mean {' or '.join(near)}?" if near else "correct it, or name the Worker."
-                    raise UnknownQueue(
-                        f"Expected the name of a queue that the broker or the ledger has, got {line.queue!r}: {remedy}"
-                    )
-                adapter, ledger = self.adapter(line), self.ledger()
-                self._namespaces[line.queue] = namespace_of(adapter, self._options, ledger, line.queue)
-            return self._namespaces[line.queue]
+        if (known := self._namespaces.get(line.queue)) is not None:
+            return known
+        if not self.knows(line):
+            near = difflib.get_close_matches(line.queue, self._seen_queues(line))
+            remedy = f"did you mean {' or '.join(near)}?" if near else "correct it, or name the Worker."
+            raise UnknownQueue(
+                f"Expected the name of a queue that the broker or the ledger has, got {line.queue!r}: {remedy}"
+            )
+        found = namespace_of(self.adapter(line), self._options, self.ledger(), line.queue)
+        return self._namespaces.setdefault(line.queue, found)
 
     def last_round(self, line: Line, key: str) -> int | None:
         """Return the last round of this key in the ledger, or None if the ledger has none; raises UnknownQueue."""

@@ -11,17 +11,21 @@ import socket
 from pathlib import Path
 from urllib.parse import parse_qs
 
-from steadyworker.adapter import Adapter, QueueSpec, Settings
+from steadyworker.adapter import Adapter, QueueSpec, Renamable, Settings
 from steadyworker.backends import registry
 from steadyworker.clock import Clock, SystemClock, Times
 from steadyworker.config.resolve import Options
-from steadyworker.errors import ConfigError
+from steadyworker.errors import ConfigError, Finding
 from steadyworker.ledger.base import Ledger
+from steadyworker.ledger.lease import QUIET
 from steadyworker.ledger.memory import MemoryLedger
 from steadyworker.ledger.sqlite.ledger import SqliteLedger
 from steadyworker.spec import WorkerSpec
 
 _LEDGERS = "sqlite:PATH, postgresql://… or memory:"
+
+_LIVES = 90.0
+"""Seconds since its last registration in which an owner counts as living: its leases and their margin last as long."""
 
 
 def open_ledger(options: Options, clock: Clock | None = None, times: Times | None = None, worker: str = "") -> Ledger:
@@ -97,15 +101,65 @@ def namespace_of(adapter: Adapter, options: Options, ledger: Ledger, queue_name:
     Return the namespace of a queue's jobs: the option `namespace` if it is set, else the broker's identity.
 
     The ledger binds namespace and queue to the first broker that uses them.
-    Raises ConfigError if they are bound to another broker, and BrokerUnavailable if the broker does not respond.
+    If worker processes live under a former name of the broker, the new name is bound to the former one.
+    So the new name stays refused when they have ended, because their records belong to the former name.
+    A namespace that is set to that former name states that it is the same broker.
+
+    Raises:
+        ConfigError: Namespace and queue are bound to another broker, or the broker seems to be renamed.
+        BrokerUnavailable: The broker does not respond.
     """
     identity = adapter.identity()
-    namespace = options.namespace or identity
+    if options.namespace is None:
+        former = former_identity(adapter, options, ledger, queue_name) or identity
+        bound = ledger.bind(identity, queue_name, former)
+        if not identity == former == bound:
+            finding = renamed(former if former != identity else bound, queue_name)
+            raise ConfigError(str(finding), [finding])
+        return identity
+    namespace = options.namespace
     bound = ledger.bind(namespace, queue_name, identity)
-    if bound != identity:
+    if bound != identity and not (bound == namespace and _may_have_been(adapter, bound)):
         msg = (
             f"Expected broker {bound!r}, to which namespace {namespace!r} and queue {queue_name!r} belong since their first use, "
-            f"got {identity!r}: set another --namespace, or correct --broker."
+            f"got {identity!r}: set another --namespace, or correct --broker, or give a renamed broker its former name."
         )
         raise ConfigError(msg)
     return namespace
+
+
+def former_identity(adapter: Adapter, options: Options, ledger: Ledger, queue_name: str) -> str | None:
+    """
+    Return another identity under which worker processes consume this queue now, if the broker may have had it; else None.
+
+    An operator who renames a broker changes its identity, and with it the namespace of its jobs.
+    A worker process with the new name would not know the jobs of those that still have the former name.
+    With --namespace the name of the broker does not matter.
+    Raises BrokerUnavailable and LedgerUnavailable.
+    """
+    if options.namespace is not None or not isinstance(adapter, Renamable):
+        return None
+    end = f"/{queue_name}"
+    living = (seen for seen in ledger.owners() if not seen.dead and seen.seen_ago <= _LIVES)
+    registered = {name.removesuffix(QUIET) for seen in living for name in seen.queues}
+    names = {name.removesuffix(end) for name in registered if name.endswith(end)}
+    names = {name for name in names if adapter.may_have_been(name)}
+    # The broker is asked only if needed, because it may be slow, or away.
+    return min(names - {adapter.identity()}, default=None) if names else None
+
+
+def renamed(former: str, queue_name: str) -> Finding:
+    """Return the finding for a broker whose name seems to have changed."""
+    what = (
+        f"Expected broker {former!r}, under whose name this ledger has the jobs of queue {queue_name!r}, "
+        "got the same place at a broker with another name."
+    )
+    remedy = (
+        f"if the broker was renamed, give it its former name, or set --namespace {former!r} for all workers and senders; "
+        "if it is another broker, set another --namespace."
+    )
+    return Finding("error", what, remedy)
+
+
+def _may_have_been(adapter: Adapter, identity: str) -> bool:
+    return isinstance(adapter, Renamable) and adapter.may_have_been(identity)

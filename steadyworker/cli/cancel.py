@@ -6,7 +6,7 @@ import click
 
 from steadyworker.cli.output import printable
 from steadyworker.cli.settings import settings
-from steadyworker.cli.targets import find_worker
+from steadyworker.cli.targets import worker_or_queue
 from steadyworker.client import Client
 from steadyworker.config.resolve import Options
 from steadyworker.ledger import retention
@@ -42,7 +42,7 @@ def command(ctx: click.Context, options: Options, *, target: str, key: str, reas
     if not key:
         raise click.UsageError("Expected a key that is not empty: `steadyworker jobs` shows the keys.")
     with Client.configured(options) as client:
-        before = client.cancel(find_worker(target) if ":" in target else target, key, reason)
+        before = client.cancel(worker_or_queue(target), key, reason)
     key = printable(key)
     match before:
         case None:

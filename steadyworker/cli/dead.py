@@ -13,7 +13,7 @@ from steadyworker.backends.connections import Connections, line_of
 from steadyworker.cli.group import Group
 from steadyworker.cli.output import Column, instant, json_line, printable, table, tries
 from steadyworker.cli.settings import settings
-from steadyworker.cli.targets import find_worker
+from steadyworker.cli.targets import worker_or_queue
 from steadyworker.config.resolve import Options
 from steadyworker.deadletters import DeadLetter, DeadLetterQueue, Replayed
 from steadyworker.text.redaction import REDACTED, is_secret_name, redact
@@ -153,7 +153,7 @@ def drop(options: Options, *, target: str, keys: Sequence[str], every: bool, as_
 
 @contextmanager
 def _opened(target: str, options: Options) -> Iterator[DeadLetterQueue]:
-    line = line_of(find_worker(target) if ":" in target else target, options)
+    line = line_of(worker_or_queue(target), options)
     with Connections(options) as links:
         yield DeadLetterQueue(
             links.adapter(line).dead_letters,

@@ -16,7 +16,7 @@ from steadyworker import payload as payloads
 from steadyworker.backends.connections import Line, line_of
 from steadyworker.cli.output import json_line, printable
 from steadyworker.cli.settings import settings
-from steadyworker.cli.targets import find_worker
+from steadyworker.cli.targets import worker_or_queue
 from steadyworker.client import Client, message
 from steadyworker.config.resolve import Options
 from steadyworker.errors import BadPayload, SendError, SteadyWorkerError
@@ -102,7 +102,7 @@ def command(
     if (payload is None) == (file is None):
         got = "neither" if file is None else "both"
         raise click.UsageError(f"Expected either PAYLOAD or --file, got {got}.")
-    to: To = find_worker(target) if ":" in target else target
+    to: To = worker_or_queue(target)
     line = line_of(to, options)
     if file is None:
         body = sys.stdin.buffer.read() if payload == "-" else os.fsencode(payload or "")

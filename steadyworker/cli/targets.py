@@ -7,11 +7,12 @@ import sysconfig
 import traceback
 from collections.abc import Iterator
 from contextlib import redirect_stdout
+from importlib.machinery import PathFinder
 from pathlib import Path
 from typing import Any
 
 from steadyworker.errors import ConfigError, SteadyWorkerError
-from steadyworker.worker import Worker, load_worker
+from steadyworker.worker import WORKER, Worker, load_worker
 
 _PACKAGE = Path(__file__).parents[1]
 
@@ -36,6 +37,22 @@ def find_worker(target: str) -> type[Worker[Any, Any]]:
             f"Expected to import {module!r}, but {place or 'its import'} raised {type(error).__name__}: {_text(error)}\n"
             "Correct the module; `steadyworker --debug …` shows the whole traceback."
         ) from error
+
+
+def worker_or_queue(target: str) -> type[Worker[Any, Any]] | str:
+    """
+    Return the Worker that "module:Class" names, or the target itself if it is the name of a queue.
+
+    The name of a queue may have a colon too: it is taken for a Worker if the last part begins with a capital letter,
+    or if there is a module of that name.
+    Raises ConfigError as `find_worker` does.
+    """
+    module, colon, _ = target.partition(":")
+    top = module.partition(".")[0]
+    path = [str(Path.cwd()), *sys.path]
+    if colon and (WORKER.fullmatch(target) or not top or PathFinder.find_spec(top, path) is not None):
+        return find_worker(target)
+    return target
 
 
 def _text(error: BaseException) -> str:

@@ -10,7 +10,7 @@ Between renewals it reads the cancel marks of the jobs that run here: one query,
 from __future__ import annotations
 
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Protocol
 
 from steadyworker.clock import Clock, Times
@@ -23,6 +23,10 @@ While the ledger is unreachable, renewals are this many times as frequent, becau
 
 Between two renewals there is always at least this share of the usual time, even after `hurry`.
 """
+
+
+QUIET = " (quiet)"
+"""The end of a registered queue's name while its owner lives, but consumes no messages there."""
 
 
 class Holder(Protocol):
@@ -54,7 +58,7 @@ class Keeper:
     3. `run` renews every `times.renew` seconds, and more often while the ledger is unreachable.
        It looks every `times.cancel_look` seconds.
     4. `hurry` makes the next turn come soon; `end` lets `run` return.
-    5. A queue that this owner has `left` is not registered until it consumes the queue again.
+    5. A queue that this owner has `left`, or where it is `quiet`, is registered as such until it consumes the queue again.
     """
 
     def __init__(
@@ -66,6 +70,7 @@ class Keeper:
         holders: Sequence[Holder],
         clock: Clock,
         times: Times,
+        quiet: Callable[[str], bool] = lambda _: False,
     ) -> None:
         self.last_turn = clock.monotonic()
         self.away = False
@@ -74,6 +79,7 @@ class Keeper:
         self._host = host
         self._queues = queues
         self._left: frozenset[str] = frozenset()
+        self._quiet = quiet
         self._holders = holders
         self._clock = clock
         self._times = times
@@ -86,7 +92,7 @@ class Keeper:
         began = self._clock.boottime()
         try:
             answers = iter(self._ledger.renew(tokens))
-            self._ledger.register(self._owner, self._host, [name for name in self._queues if name not in self._left])
+            self._ledger.register(self._owner, self._host, [self._registered(name) for name in self._queues])
         except LedgerUnavailable as error:
             self.away = True
             for holder, _ in held:
@@ -96,6 +102,9 @@ class Keeper:
             for holder, theirs in held:
                 holder.renewed(began, [(token, next(answers)) for token in theirs])
         self.last_turn = self._clock.monotonic()
+
+    def _registered(self, name: str) -> str:
+        return f"{name}{QUIET}" if name in self._left or self._quiet(name) else name
 
     def look(self) -> None:
         """Read the cancel marks of the jobs that run here, and report those that there are to the holders."""

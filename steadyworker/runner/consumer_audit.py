@@ -17,6 +17,7 @@ So a surplus is ignored until it has lasted for that time and a minute more.
 A worker process that becomes not ready leaves the queue, and the ledger records that it has left.
 All worker processes see the same surplus at about the same time, so all of them leave.
 If the ledger still counted them as consumers, the foreign consumer would pass for one of them, and all would return.
+For the same reason, a worker process that is quiet, drains, or has no slot whose `setup` succeeds registers as quiet.
 """
 
 from __future__ import annotations
@@ -33,8 +34,13 @@ from steadyworker.telemetry.logs import get_logger
 
 LOOK_EVERY = 60.0
 _SPARE = 60.0
-_SEEN_WITHIN = 300.0
-"""Seconds without a renewal after which an owner is not counted, because the broker has forgotten its consumer by then."""
+_SEEN_WITHIN = 90.0
+"""
+Seconds without a renewal after which an owner is not counted: lease and margin of its jobs are over by then.
+
+The broker may count its consumer a little longer, and a surplus is tolerated for longer than that.
+An owner that is counted for longer than it consumes would hide a foreign consumer.
+"""
 
 
 def registered_name(namespace: str, queue: str) -> str:

@@ -26,6 +26,7 @@ from steadyworker.delivery import (
     OutgoingMessage,
     Settle,
     Target,
+    handlers_view,
 )
 from steadyworker.ledger.base import Moving, Row, Token, Verdict
 from steadyworker.link import Task
@@ -53,7 +54,7 @@ def task_of(row: Row, envelope: Envelope, spec: WorkerSpec) -> Task:
         fence=row.fence,
         attempt=row.counters.attempts + 1,
         body=envelope.delivery.body,
-        headers=envelope.delivery.headers,
+        headers=handlers_view(envelope.delivery.headers),
         last_checkpoint=row.checkpoint,
         export_state=row.export_state,
         sent_at=envelope.delivery.sent_at,

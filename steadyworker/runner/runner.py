@@ -53,6 +53,9 @@ _PROGRESS_EVERY = 1.0
 _LONGEST_WAIT = 5.0
 """The loop turns at least once in this many seconds, so that the watchdog sees that an idle runner is alive."""
 
+QUIET_AFTER = 60.0
+"""Seconds without a consumer after which an owner registers as quiet; after a shorter pause it consumes again, as a rule."""
+
 
 class Runner:
     """
@@ -81,6 +84,7 @@ class Runner:
         self._was_connected = False
         self._blocked: str | None = None
         self._prefetch = 0
+        self._idle_since: float | None = self.last_turn
         self._not_ready: Mapping[str, str] = self._causes()
         self._tokens: tuple[Token, ...] = ()
         self._inbox: queue.SimpleQueue[RunnerEvent] = queue.SimpleQueue()
@@ -193,6 +197,9 @@ class Runner:
         if state.paused:
             self._prefetch, state.paused = 0, False
         if (wanted := self._wanted_prefetch()) != self._prefetch:
+            if wanted > 0 and self.quiet:
+                self.deps.hurry()  # the ledger counts this process as a consumer again
+            self._idle_since = None if wanted > 0 else self.deps.clock.monotonic()
             self._prefetch = wanted
             self.deps.adapter.prefetch(wanted)
         self._not_ready = self._causes()
@@ -213,6 +220,12 @@ class Runner:
         detached = state.slots_detached()
         offered = detached if self.deps.adoption and self.deps.clock.monotonic() < state.adopt_until else 0
         return max(0, len(state.ready_slots) - detached + offered)
+
+    @property
+    def quiet(self) -> bool:
+        """True if it has consumed no messages for a while; any thread may ask."""
+        since = self._idle_since
+        return since is not None and self.deps.clock.monotonic() - since >= QUIET_AFTER
 
     # --- slots -----------------------------------------------------------------------------------------------------
 

@@ -8,7 +8,7 @@ Every other part gets its collaborators as arguments, so there is no global stat
 from __future__ import annotations
 
 import socket
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
@@ -29,6 +29,7 @@ from steadyworker.ledger.owners import OwnerLock, new_owner_id
 from steadyworker.runner.consumer_audit import AuditThread, ConsumerAudit, registered_name
 from steadyworker.runner.runner import Runner
 from steadyworker.runner.state import Deps, Quota
+from steadyworker.service.broker_recheck import BrokerRecheck
 from steadyworker.service.checks import check
 from steadyworker.service.pool import MOST_THREADS, SettlePool
 from steadyworker.slots.base import JobService, Slot
@@ -53,6 +54,7 @@ class Assembly:
     runners: Sequence[Runner]
     keeper: Keeper
     audit_thread: AuditThread
+    recheck: BrokerRecheck
     services: Mapping[str, JobService]
     pools: Sequence[SettlePool]
     stages: StageFolders
@@ -140,12 +142,14 @@ def assemble(
     listeners: Sequence[Listener] = (),
     services: Mapping[str, JobService] | None = None,
     spare: Spare | None = None,
+    known: Collection[Finding] = (),
 ) -> Assembly:
     """
     Wire a worker process.
 
     This function starts only the threads of the settle pools.
     `spare` is a running child, for the first slot that needs a child.
+    `known` are findings that have been logged already.
     Raises ConfigError if the namespace is bound to another broker, and BrokerUnavailable if a broker does not respond.
     """
     options, clock, times = plan.options, plan.clock, plan.times
@@ -188,10 +192,22 @@ def assemble(
                 name, owner, adapter, plan.ledger, clock, lambda name, left: keeper.left(name, left=left)
             )
             audits[audit] = runners[-1].post
-    queues = [registered_name(runner.deps.namespace, runner.deps.spec.queue) for runner in runners]
-    keeper = Keeper(plan.ledger, owner, socket.gethostname(), queues, runners, clock, times)
+    by_name = {registered_name(runner.deps.namespace, runner.deps.spec.queue): runner for runner in runners}
+    keeper = Keeper(
+        plan.ledger,
+        owner,
+        socket.gethostname(),
+        list(by_name),
+        runners,
+        clock,
+        times,
+        quiet=lambda name: by_name[name].quiet,
+    )
+    recheck = BrokerRecheck(
+        [(adapter, spec.queue_spec) for adapter, spec in zip(plan.adapters, plan.specs, strict=True)], known
+    )
     return Assembly(
-        options, plan.ledger, owner, lock, guard, runners, keeper, AuditThread(audits), services, pools, stages
+        options, plan.ledger, owner, lock, guard, runners, keeper, AuditThread(audits), recheck, services, pools, stages
     )
 
 

@@ -16,8 +16,10 @@ import difflib
 import os
 import sys
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 
 from steadyworker.adapter import Adapter, Capabilities
+from steadyworker.backends.opening import former_identity, renamed
 from steadyworker.config.resolve import Options
 from steadyworker.errors import BrokerUnavailable, Finding, LedgerUnavailable
 from steadyworker.ledger.base import Ledger
@@ -50,6 +52,7 @@ def check(
     for spec, adapter in zip(specs, adapters, strict=True):
         found += _reach(options, adapter.capabilities)
         found += _broker(spec, adapter)
+        found += _name(spec, options, adapter, ledger)
     return sorted(dict.fromkeys(found), key=lambda finding: finding.level != "error")
 
 
@@ -162,3 +165,10 @@ def _broker(spec: WorkerSpec, adapter: Adapter) -> Sequence[Finding]:
                 "start the broker, or correct --broker; the worker process tries again until the broker responds.",
             )
         ]
+
+
+def _name(spec: WorkerSpec, options: Options, adapter: Adapter, ledger: Ledger) -> Iterator[Finding]:
+    """Check that no worker process lives under a former name of the broker; a part that is away has its own finding."""
+    with suppress(BrokerUnavailable, LedgerUnavailable):
+        if (former := former_identity(adapter, options, ledger, spec.queue)) is not None:
+            yield renamed(former, spec.queue)

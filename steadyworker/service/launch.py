@@ -133,7 +133,7 @@ def _checked(planned: Plan, listeners: Sequence[Listener], spare: Spare | None, 
         if finding not in told:
             log.warning("check_warning", what=finding.what, remedy=finding.remedy)
     told.update(findings)
-    return assemble(planned, listeners, spare=spare)
+    return assemble(planned, listeners, spare=spare, known=told)
 
 
 def _refused(error: ConfigError) -> int:

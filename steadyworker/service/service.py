@@ -168,6 +168,7 @@ class Service:
         for thread in self._threads:  # only now, so that the log lines of the first job follow the line above
             thread.start()
         threading.Thread(target=assembly.audit_thread.run, name="consumer audit", daemon=True).start()
+        threading.Thread(target=assembly.recheck.run, name="broker recheck", daemon=True).start()
 
     def _catch_signals(self) -> dict[int, Any]:
         """Install handlers that put each signal into a queue; only the main thread can do this."""
@@ -210,6 +211,7 @@ class Service:
         self._close(assembly, connections, min(self._left(), CLOSE_BEFORE_END) / 2)
         assembly.keeper.end()
         assembly.audit_thread.end()
+        assembly.recheck.end()
         for thread in self._threads:
             thread.join(min(self._left(), 1.0))
         self.stage = advance(self.stage, Stage.STOPPED)
@@ -294,7 +296,7 @@ class Service:
             if stage > self.stage or (kill and not self._killing):
                 self.enter(stage, "the stop budget", kill=kill)
             return
-        for reason, code in self._reasons.to_stop(assembly.runners, now):
+        for reason, code in self._reasons.to_stop(assembly.runners, assembly.recheck.lasting, now):
             self._code = code
             self.drain(reason)
             return

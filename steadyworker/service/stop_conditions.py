@@ -6,6 +6,7 @@ import os
 from collections.abc import Sequence
 
 from steadyworker.config.resolve import Options
+from steadyworker.errors import Finding
 from steadyworker.lifecycle import EX_CONFIG, EX_OK, EX_SOFTWARE, EX_TEMPFAIL, EX_UNAVAILABLE
 from steadyworker.runner.runner import Runner
 from steadyworker.system.procfs import rss
@@ -25,9 +26,14 @@ class StopConditions:
         self._busy_at = now
         self._away_since: float | None = None
 
-    def to_stop(self, runners: Sequence[Runner], now: float) -> list[tuple[str, int]]:
-        """Return each reason to end with its exit code, the most serious reason first; `now` is monotonic."""
-        options, found = self._options, _broken(runners)
+    def to_stop(self, runners: Sequence[Runner], lasting: Sequence[Finding], now: float) -> list[tuple[str, int]]:
+        """
+        Return each reason to end with its exit code, the most serious reason first.
+
+        `lasting` are the errors that the broker's checks have found twice; `now` is monotonic.
+        """
+        options = self._options
+        found = [*_broken(runners), *((str(finding), EX_CONFIG) for finding in lasting)]
         if options.max_rss is not None and (resident := rss(os.getpid())) > options.max_rss:
             found.append((f"--max-rss: the process uses {resident} bytes, the limit is {options.max_rss}", EX_TEMPFAIL))
         away = any("broker" in runner.not_ready() for runner in runners)

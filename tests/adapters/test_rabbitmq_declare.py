@@ -19,7 +19,7 @@ from steadyworker.errors import BrokerUnavailable, ConfigError, Finding, TargetM
 from steadyworker_rabbitmq.checks.findings import find
 from steadyworker_rabbitmq.checks.management import Management
 from steadyworker_rabbitmq.checks.probe import Broker
-from steadyworker_rabbitmq.checks.queue_state import differences
+from steadyworker_rabbitmq.checks.queue_state import as_wanted, differences
 from steadyworker_rabbitmq.declare import prepare
 from steadyworker_rabbitmq.topology import Topology
 from tests.brokers.rabbitmq import Node, RabbitMQ, Vhost
@@ -180,6 +180,46 @@ def test_a_queue_that_is_not_durable_is_an_error(bench: Bench) -> None:
         channel.queue_declare("exports", durable=False, auto_delete=True)
     for management in (bench.management, None):
         assert about(find(bench.connection, bench.topology(), management), "not durable").level == "error"
+
+
+@pytest.mark.parametrize("mode", ["declare", "verify", "trust"])
+@pytest.mark.parametrize(
+    ("kind", "named"),
+    [
+        ({"auto_delete": True}, "when its last consumer leaves, the broker deletes it with all waiting messages"),
+        ({"arguments": {"x-queue-type": "stream"}}, "is a stream"),
+    ],
+    ids=["auto-delete", "stream"],
+)
+def test_a_work_queue_that_cannot_hold_jobs_is_an_error_in_every_mode(
+    bench: Bench, kind: dict[str, Any], named: str, mode: str
+) -> None:
+    """Waiting messages of an auto-delete queue are gone with a SIGUSR1; no mode is meant to look away from that."""
+    with bench.connection.channel() as channel:
+        channel.queue_declare("exports", durable=True, **kind)
+    for management in (bench.management, None):
+        assert about(find(bench.connection, bench.topology(mode), management), named).level == "error"
+    assert set(bench.queues()) == {"exports"}
+
+
+@pytest.mark.parametrize("mode", ["declare", "verify"])
+def test_an_auto_delete_dead_letter_queue_is_an_error(bench: Bench, mode: str) -> None:
+    """`dead list` is a consumer, too: the letters would be gone when it has listed them."""
+    with bench.connection.channel() as channel:
+        channel.queue_declare("exports.dead", durable=True, auto_delete=True)
+    for management in (bench.management, None):
+        finding = about(find(bench.connection, bench.topology(mode), management), "'exports.dead' is auto-delete")
+        assert finding.level == "error"
+
+
+def test_verify_sees_the_flags_of_a_queue_without_the_management_api(bench: Bench) -> None:
+    with bench.connection.channel() as channel:
+        channel.queue_declare("exports", durable=False, auto_delete=True)
+        channel.queue_declare("exports.dead", durable=True)
+    found = find(bench.connection, bench.topology("verify"), None)
+    assert about(found, "'exports' is auto-delete").level == "error"
+    assert about(found, "'exports' is not durable").level == "error"
+    assert set(bench.queues()) == {"exports", "exports.dead"}
 
 
 @pytest.mark.parametrize("asked", [True, False], ids=["with management", "without"])
@@ -525,6 +565,91 @@ def test_policies_that_drop_messages_are_found_with_what_to_take_out(bench: Benc
     found_ = until(found)
     assert {(finding.level, finding.what) for finding in found_} == expected
     assert [finding.remedy for finding in found_ if "policy 'test'" not in finding.remedy] == []
+
+
+LOSING = {"message_ttl": 500, "max_length": 10, "expires": 60_000}
+
+
+def catch_all_verdict(bench: Bench) -> set[tuple[str, str]]:
+    found = find(bench.connection, bench.topology(), bench.management)
+    assert [finding for finding in found if "policy 'test'" not in finding.remedy] == []
+    return {(finding.level, finding.what) for finding in found}
+
+
+def test_a_catch_all_policy_is_found_before_and_just_after_the_queues_are_made(ours: Bench) -> None:
+    """The API omits a new quorum queue's policy until its first statistics, which the test nodes make early."""
+    with ours.told("quorum_tick_interval", 60_000, usually=300):
+        ours.policy(".*", **LOSING)
+        before = catch_all_verdict(ours)
+        prepare(ours.connection, ours.topology(), ours.management)
+        told = ours.management.queue("exports")
+        assert told is not None
+        assert told.policy is None
+        assert catch_all_verdict(ours) == before
+    for name, level in (("exports", "error"), ("exports.dead", "error"), ("exports.later.1000ms", "error")):
+        assert any(each == level and f"'{name}' are lost when the queue is unused" in what for each, what in before)
+
+
+def test_the_policy_with_the_highest_priority_that_fits_the_queue_counts(bench: Bench) -> None:
+    """And an operator policy beside it; as the broker itself chooses once the queue is there."""
+    name = bench.vhost.name
+
+    def put(kind: str, policy: str, priority: int, definition: dict[str, Any], apply_to: str = "queues") -> None:
+        body = {"pattern": "^exports", "priority": priority, "apply-to": apply_to, "definition": definition}
+        bench.rabbitmq.management("PUT", f"{kind}/{name}/{policy}", body)
+
+    put("policies", "low", 1, {"expires": 60_000, "max-length": 7})
+    put("policies", "high", 5, {"max-length": 20, "delivery-limit": 90})
+    put("policies", "unfit", 9, {"queue-mode": "lazy", "max-length": 30})
+    put("policies", "exchanges", 9, {"alternate-exchange": "amq.fanout"}, "exchanges")
+    put("operator-policies", "cap", 0, {"max-length": 10, "message-ttl": 900_000})
+    topology = bench.topology()
+    work = next(wanted for wanted in topology.queues(bench.version) if wanted.role == "work")
+    planned = Broker(bench.connection, bench.management).with_policies(as_wanted(work))
+    assert planned.policy_name == "high"
+    assert planned.policy == {"max-length": 10, "delivery-limit": 90, "message-ttl": 900_000}
+    prepare(bench.connection, topology, bench.management)
+
+    def told() -> Any:
+        queue = bench.management.queue("exports")
+        return queue is not None and queue.policy is not None and queue
+
+    queue = until(told)
+    assert (queue.policy_name, queue.policy) == (planned.policy_name, planned.policy)
+
+
+def test_a_pattern_that_python_cannot_read_leaves_the_policy_unknown(ours: Bench) -> None:
+    with ours.told("quorum_tick_interval", 60_000, usually=300):
+        ours.policy("^[[:alpha:]]+", **LOSING)
+        for _ in range(2):
+            finding = about(find(ours.connection, ours.topology(), ours.management), "could not be read")
+            assert finding.level == "warning"
+            assert "[[:alpha:]]" in finding.what
+            assert "a minute after the queues were made" in finding.remedy
+            prepare(ours.connection, ours.topology(), ours.management)
+
+
+def test_a_pattern_that_python_cannot_read_hides_no_error_of_a_queue_that_is_there(bench: Bench) -> None:
+    """The queue has statistics and a policy by now; only what is still to be made stays unknown."""
+    bench.policy("^export[[:alpha:]]$", expires=60_000)
+    bench.make("exports", x_queue_type="quorum", x_delivery_limit=100, x_dead_letter_exchange="")
+
+    def found() -> list[Finding]:
+        found = find(bench.connection, bench.topology(), bench.management)
+        return [finding for finding in found if "policy 'test'" in finding.remedy]
+
+    (finding,) = until(found)
+    assert "'exports' are lost when the queue is unused" in finding.what
+
+
+def test_a_policy_with_lists_hides_no_error(bench: Bench) -> None:
+    """`ha-params` of a mirrored queue; 4.x has no such policy, and another list instead."""
+    listed: dict[str, Any] = {"ha_mode": "nodes", "ha_params": ["rabbit@a", "rabbit@b"]}
+    if bench.version >= (4,):
+        pytest.skip("no policy of 4.x takes a list; test_rabbitmq_management.py has an answer with one")
+    bench.make("exports")
+    bench.policy(".*", expires=60_000, **listed)
+    assert about(find(bench.connection, bench.topology(), bench.management), "'exports' are lost").level == "error"
 
 
 def test_a_queue_of_somebody_s_own_that_drops_messages_is_an_error(bench: Bench) -> None:

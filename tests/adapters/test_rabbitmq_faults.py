@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import itertools
 import logging
+import socket
 import struct
 import threading
+import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -32,6 +34,7 @@ from steadyworker.adapter import (
 from steadyworker.delivery import HOP, KEY, OutgoingMessage, Settle, Settled, Target
 from steadyworker.errors import BrokerUnavailable, NotPublished, PublishFailed, StaleDelivery, TargetMissing, Unsettled
 from steadyworker_rabbitmq import RabbitmqAdapter, backoff, connection
+from steadyworker_rabbitmq import url as urls
 from steadyworker_rabbitmq.checks import limits
 from tests.brokers.rabbitmq import Node, RabbitMQ, Vhost
 from tests.faults.link import BOTH, Direction, Link
@@ -95,6 +98,27 @@ OpenWorker = Callable[..., Worker]
 
 
 # --- The broker ends, or takes back -----------------------------------------------------------------------------------
+
+
+def test_senders_to_a_silent_broker_wait_together_and_not_in_turn(monkeypatch: pytest.MonkeyPatch) -> None:
+    """They share one attempt to connect, and its error; each of eight would have waited for those before it."""
+    monkeypatch.setattr(urls, "_OPEN_WITHIN", 1.0)
+    with socket.create_server(("127.0.0.1", 0), backlog=64) as silent:
+        adapter = RabbitmqAdapter(f"amqp://127.0.0.1:{silent.getsockname()[1]}", SPEC, Settings())
+        started = threading.Barrier(8)
+
+        def send(_: int) -> tuple[str, float]:
+            started.wait(30)
+            before = time.monotonic()
+            with pytest.raises(NotPublished) as raised:
+                adapter.publish(work())
+            return str(raised.value), time.monotonic() - before
+
+        with ThreadPoolExecutor(8) as pool:
+            answers = list(pool.map(send, range(8)))
+        adapter.stop(5)
+    assert {text for text, _ in answers if "no reply in time" not in text} == set()
+    assert max(waited for _, waited in answers) < 3.5  # one attempt, and the end of a second one at most
 
 
 @pytest.mark.parametrize("how", ["kill", "stop"])

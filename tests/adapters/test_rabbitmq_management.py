@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable, Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
@@ -94,6 +95,34 @@ def test_a_queue_is_told_with_what_policies_add(server: Server) -> None:
     assert [path for path, _ in server.seen] == ["/rabbit/api/queues/a%2Fb/ex%20ports%2F%23%C3%A9"]
 
 
+def test_lists_in_arguments_and_policies_are_passed_on(server: Server) -> None:
+    server.body = b"""{"type": "classic", "arguments": {"x-list": [1, {"a": null}]}, "auto_delete": true,
+        "effective_policy_definition": {"ha-params": ["a@b"], "expires": 60000}}"""
+    queue = at(server.url).queue("exports")
+    assert queue is not None
+    assert queue.arguments == {"x-list": [1, {"a": None}]}
+    assert queue.policy == {"ha-params": ["a@b"], "expires": 60_000}
+    assert queue.number("expires") == 60_000
+    assert queue.auto_delete
+
+
+@pytest.mark.parametrize(
+    ("body", "policy"),
+    [
+        (b'{"arguments": {}}', None),
+        (b'{"arguments": {}, "effective_policy_definition": null}', {}),
+        (b'{"arguments": {}, "effective_policy_definition": []}', {}),
+    ],
+)
+def test_a_policy_that_is_not_told_is_unknown_and_not_none(
+    server: Server, body: bytes, policy: dict[str, int] | None
+) -> None:
+    server.body = body
+    queue = at(server.url).queue("exports")
+    assert queue is not None
+    assert queue.policy == policy
+
+
 def test_a_queue_that_it_does_not_know_is_none(server: Server) -> None:
     server.status, server.body = 404, b""
     assert at(server.url).queue("exports") is None
@@ -141,6 +170,31 @@ def test_credentials_go_nowhere_else(
 def test_nobody_there_is_a_reason(server: Server) -> None:
     server.close()
     assert "does not respond" in unanswered(at(server.url))
+
+
+@pytest.mark.parametrize("part", ["head", "body"])
+def test_an_answer_that_trickles_is_waited_for_no_longer_than_said(server: Server, part: str) -> None:
+    """Each byte is in time, and the answer would take a minute."""
+    over = threading.Event()
+
+    def trickle(handler: BaseHTTPRequestHandler) -> None:
+        answer = b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n%s" % (len(QUEUE), QUEUE.encode())
+        rest = answer if part == "head" else QUEUE.encode()
+        handler.wfile.write(answer.removesuffix(rest))
+        try:
+            for byte in rest:
+                if over.wait(0.2):
+                    return
+                handler.wfile.write(bytes([byte]))
+        except OSError:
+            return
+
+    server.http.RequestHandlerClass.do_GET = trickle  # type: ignore[attr-defined]
+    before = time.monotonic()
+    said = unanswered(at(server.url))
+    over.set()
+    assert "does not respond (timed out)" in said
+    assert time.monotonic() - before < 5
 
 
 def test_a_server_that_says_nothing_is_waited_for_no_longer_than_said(server: Server) -> None:

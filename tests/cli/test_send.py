@@ -25,6 +25,16 @@ def test_a_queue_needs_no_code(shell: Shell, queues: Queues) -> None:
     assert said.records == [{"key": delivery.headers["sw-job-key"], "line": None}]
 
 
+def test_the_name_of_a_queue_may_have_a_colon(shell: Shell, queues: Queues) -> None:
+    """As queues that exist already have; a capital letter or a module makes it a Worker."""
+    assert shell("send", "orders:eu", "{}", "--key", "k-1").code == 0
+    (delivery,) = queues.received("orders:eu", 1)
+    assert delivery.headers["sw-job-key"] == "k-1"
+    said = shell("send", "orders:EU", "{}")
+    assert (said.code, said.out) == (78, "")
+    assert "There is no module 'orders'" in said.err
+
+
 def test_a_payload_can_come_from_standard_input(shell: Shell, queues: Queues) -> None:
     assert shell("send", "app:Raw", "-", stdin="any bytes\n").code == 0
     assert queues.received("raw", 1)[0].body == b"any bytes\n"

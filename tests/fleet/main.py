@@ -1,10 +1,12 @@
 """
-`tests.support.main` for worker processes on RabbitMQ, which is asked again after two seconds at most; two more words:
+`tests.support.main` for worker processes on RabbitMQ, which is asked again after two seconds at most; four more words:
 
 | word | what it does |
 |---|---|
 | `look` | seconds between two looks at the queue's consumers |
 | `spare` | seconds that a surplus of them may last beyond three heartbeats |
+| `quiet` | seconds without a consumer after which a worker process registers as quiet |
+| `recheck` | seconds between two repetitions of the broker's checks |
 """
 
 from __future__ import annotations
@@ -14,7 +16,8 @@ import os
 import sys
 from unittest.mock import patch
 
-from steadyworker.runner import consumer_audit
+from steadyworker.runner import consumer_audit, runner
+from steadyworker.service import broker_recheck
 from steadyworker_rabbitmq import backoff
 from tests.support.main import main
 
@@ -23,4 +26,7 @@ if __name__ == "__main__":
     patch.object(backoff, "LONGEST", 2.0).start()
     patch.object(consumer_audit, "LOOK_EVERY", script.get("look", consumer_audit.LOOK_EVERY)).start()
     patch.object(consumer_audit, "_SPARE", script.get("spare", consumer_audit._SPARE)).start()
+    patch.object(runner, "QUIET_AFTER", script.get("quiet", runner.QUIET_AFTER)).start()
+    for name in ("SOON", "DAILY"):
+        patch.object(broker_recheck, name, script.get("recheck", getattr(broker_recheck, name))).start()
     sys.exit(main())

@@ -50,6 +50,23 @@ def test_a_foreign_consumer_stops_all_who_count(fleet: Fleet) -> None:
         fleet.consumed_by(1)
 
 
+def test_a_peer_that_is_quiet_hides_no_foreign_consumer(fleet: Fleet) -> None:
+    """It lives and renews its leases, and so it stood for the foreign consumer in the count."""
+    url, script = fleet.url(fleet.vhost.url, HEARTBEAT), LOOKING | {"quiet": 0.5, "times": {"renew": 0.5}}
+    counting = fleet.worker(LIGHT, broker=url, script=script).started()
+    peer = fleet.worker(LIGHT, broker=url, script=script).started()
+    fleet.consumed_by(2)
+    peer.send_signal(signal.SIGUSR1)
+    peer.says("stage_changed", stage="quiet")
+    with fleet.channel() as foreign:
+        foreign.basic_qos(prefetch_count=1)
+        foreign.basic_consume(QUEUE, lambda *_: None)
+        fleet.consumed_by(2)
+        counting.says("surplus_consumers", consumers=2, known=1)
+        counting.ended(78)
+        assert peer.poll() is None
+
+
 @pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGSTOP], ids=["dead", "frozen"])
 def test_a_peer_that_is_dead_or_frozen_never_stops_a_healthy_one(fleet: Fleet, how: signal.Signals) -> None:
     """Not even when its host died with it, so that the broker hears no end of the connection and counts it for a while."""

@@ -39,6 +39,26 @@ def test_quiet_takes_no_new_message_and_is_left_again(harness: MakeHarness) -> N
     assert h.not_ready == {}
 
 
+def test_a_runner_is_quiet_after_a_minute_without_a_consumer_and_not_before(harness: MakeHarness) -> None:
+    """Then it registers as quiet; after a short pause, such as the start of a slot, it would consume again anyway."""
+    exports = worker(nothing)
+    h = harness(exports)
+    (process,) = h.processes
+    (runner,) = process.runners
+    h.wait(h.send(exports, {}))
+    assert not runner.quiet
+
+    process.enter(Stage.QUIET)
+    h.advance(59)
+    assert not runner.quiet
+    h.advance(1)
+    assert runner.quiet
+
+    process.enter(Stage.RUNNING)
+    h.wait(h.send(exports, {}))
+    assert not runner.quiet
+
+
 def test_draining_lets_a_job_finish_that_does_not_ask(harness: MakeHarness) -> None:
     gate = Gate()
     exports = worker(saves(1, gate))

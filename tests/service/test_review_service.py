@@ -15,6 +15,7 @@ from steadyworker.clock import SystemClock, Times
 from steadyworker.lifecycle import Stage
 from steadyworker.runner.consumer_audit import AuditResult, AuditThread
 from steadyworker.service.assemble import Assembly
+from steadyworker.service.broker_recheck import BrokerRecheck
 from steadyworker.service.monitor import Monitor
 from steadyworker.service.service import Service
 from steadyworker.testing.clock import FakeClock
@@ -111,6 +112,7 @@ def service_of(
         runners=runners,
         keeper=IdleKeeper(),
         audit_thread=AuditThread({}),
+        recheck=BrokerRecheck([]),
         services={},
         pools=[],
         owner="me",

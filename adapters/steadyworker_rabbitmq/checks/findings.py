@@ -14,7 +14,7 @@ import pika
 
 from steadyworker.errors import BrokerUnavailable, Finding
 from steadyworker_rabbitmq.checks import limits, risks
-from steadyworker_rabbitmq.checks.management import Management
+from steadyworker_rabbitmq.checks.management import Management, Unanswered
 from steadyworker_rabbitmq.checks.probe import Broker
 from steadyworker_rabbitmq.checks.queue_state import QueueState, as_wanted, differences
 from steadyworker_rabbitmq.topology import Role, Topology, Wanted
@@ -26,7 +26,11 @@ _ROLES: dict[Role, str] = {"work": "work queue", "retry": "retry queue", "dead":
 
 
 def find(
-    connection: pika.BlockingConnection, topology: Topology, management: Management | None = None
+    connection: pika.BlockingConnection,
+    topology: Topology,
+    management: Management | None = None,
+    *,
+    consuming: bool = False,
 ) -> list[Finding]:
     """
     Return everything that is wrong, each with its remedy.
@@ -34,6 +38,8 @@ def find(
     The call blocks, uses channels of its own, and creates and changes nothing.
     It queries `management` for what AMQP cannot report, but not again after one failure.
     A finding then reports what stays unknown.
+    If the adapter is `consuming` already, it waits by itself for permissions and missing queues.
+    Then only findings about existing queues are returned, and nothing is published.
 
     Raises:
         BrokerUnavailable: The connection was lost meanwhile.
@@ -41,11 +47,16 @@ def find(
     broker = Broker(connection, management)
     if too_old := broker_finding(broker):
         return [too_old]
-    found = [*_heartbeat(broker), *_reading(broker, topology)]
-    for wanted in topology.queues(broker.version) if topology.mode != "trust" else ():
-        found += _queue(broker, topology, wanted)
+    found = [] if consuming else [*_heartbeat(broker), *_reading(broker, topology)]
+    for wanted in topology.queues(broker.version):
+        if topology.mode == "trust":
+            found += _trusted(broker, wanted)
+        elif (actual := broker.look(wanted, redeclare=topology.mode == "declare")) is not None:
+            found += _queue(broker, topology, wanted, actual)
+        elif not consuming:
+            found += _missing(broker, topology, wanted)
     # `_writing` comes last, because during an alarm the broker stops reading a connection that has published.
-    return [*found, *_writing(broker, topology)]
+    return found if consuming else [*found, *_writing(broker, topology)]
 
 
 def broker_finding(broker: Broker) -> Finding | None:
@@ -87,11 +98,13 @@ def permission_finding(broker: Broker, topology: Topology, what_for: str) -> Fin
     queues = rf"^({re.escape(topology.work)}(\.later\..*)?|{re.escape(topology.dead)})$"
     words = ["rabbitmqctl", "set_permissions", "-p", broker.vhost, broker.user, queues, r"^amq\.default$", queues]
     what = f"User {broker.user!r} may not {what_for}."
+    sender = ["rabbitmqctl", "set_permissions", "-p", broker.vhost, broker.user, "^$", r"^amq\.default$", "^$"]
     return Finding(
         "error",
         what,
         f"{shlex.join(words)} (this command replaces the user's permissions, "
-        "so first add to its patterns what rabbitmqctl list_user_permissions shows).",
+        "so first add to its patterns what rabbitmqctl list_user_permissions shows). "
+        f"A sender needs less, once a worker process has created the queues: {shlex.join(sender)}",
     )
 
 
@@ -121,15 +134,10 @@ def _writing(broker: Broker, topology: Topology) -> Iterator[Finding]:
         yield Finding("warning", what, "check again when the broker accepts messages; until then no job is retried.")
 
 
-def _queue(broker: Broker, topology: Topology, wanted: Wanted) -> Iterator[Finding]:
-    declares = topology.mode == "declare"
-    actual = broker.look(wanted, redeclare=declares)
-    if actual is None:
-        yield from _to_be_made(broker, topology, wanted) if declares else (missing_finding(broker, wanted),)
-        return
+def _queue(broker: Broker, topology: Topology, wanted: Wanted, actual: QueueState) -> Iterator[Finding]:
+    if unfit := _unfit(wanted, actual):
+        yield unfit
     if actual.type == "stream":
-        what = f"The {_ROLES[wanted.role]} {wanted.name!r} is a stream, from which an ack removes no message."
-        yield Finding("error", what, "use a quorum queue.")
         return
     if not actual.durable:
         what = f"The {_ROLES[wanted.role]} {wanted.name!r} is not durable: a restart of the broker deletes it with all its messages."
@@ -137,24 +145,60 @@ def _queue(broker: Broker, topology: Topology, wanted: Wanted) -> Iterator[Findi
     if wanted.role == "retry":
         if found := retry_finding(wanted, actual):
             yield found
-    else:
-        if not declares:
-            yield from _differs(wanted, actual)
-        yield from risks.delivery_limit(broker.version, broker.vhost, wanted, actual, topology.time_limit)
-        yield from risks.delayed_retry(broker.version, wanted, actual)
+    elif topology.mode != "declare":
+        yield from _differs(wanted, actual)
+    yield from _risks(broker, topology, wanted, actual, _why(broker))
     if wanted.role == "work":
-        timeout = risks.delivery_timeout(broker.version, broker.vhost, actual, topology.time_limit, _why(broker))
-        yield from timeout if broker.unasked is None else _unseen(broker, actual, timeout)
         yield from risks.oddities(broker.version, actual)
-    yield from risks.losses(wanted, actual)
 
 
-def _to_be_made(broker: Broker, topology: Topology, wanted: Wanted) -> Iterator[Finding]:
+def _missing(broker: Broker, topology: Topology, wanted: Wanted) -> Iterator[Finding]:
+    """Yield what is wrong with a queue that does not exist, and with what it will be: policies wait for it already."""
+    if topology.mode != "declare":
+        yield missing_finding(broker, wanted)
+        return
     if not broker.may_configure(wanted.name):
         yield permission_finding(broker, topology, f"create the {_ROLES[wanted.role]} {wanted.name!r}")
+    planned = broker.with_policies(as_wanted(wanted))
+    yield from _risks(broker, topology, wanted, planned, ": the queue does not exist yet")
+
+
+def _trusted(broker: Broker, wanted: Wanted) -> Iterator[Finding]:
+    """Yield a finding only for a work queue that cannot hold jobs at all: all else is the operator's."""
+    actual = broker.look(wanted, redeclare=False) if wanted.role == "work" else None
+    if actual is not None and (unfit := _unfit(wanted, actual)):
+        yield unfit
+
+
+def _unfit(wanted: Wanted, actual: QueueState) -> Finding | None:
+    """Return a finding for a queue that loses or keeps its messages whatever its consumers do; else None."""
+    queue = f"The {_ROLES[wanted.role]} {wanted.name!r}"
+    if actual.type == "stream":
+        what = f"{queue} is a stream, from which an ack removes no message."
+        return Finding("error", what, "use a quorum queue.")
+    if actual.auto_delete:
+        what = (
+            f"{queue} is auto-delete: when its last consumer leaves, the broker deletes it with all waiting messages."
+        )
+        return Finding(
+            "error", what, "delete it when it is empty, and create it again as a durable queue without auto-delete."
+        )
+    return None
+
+
+def _risks(
+    broker: Broker, topology: Topology, wanted: Wanted, actual: QueueState, why_unknown: str
+) -> Iterator[Finding]:
+    """Yield what arguments and policies would do to the messages of a queue, be it there already or only planned."""
+    version, vhost = broker.version, broker.vhost
+    if wanted.role != "retry":
+        yield from risks.delivery_limit(version, vhost, wanted, actual, topology.time_limit)
+        yield from risks.delayed_retry(version, wanted, actual)
     if wanted.role == "work":
-        why = ": the queue does not exist yet"
-        yield from risks.delivery_timeout(broker.version, broker.vhost, as_wanted(wanted), topology.time_limit, why)
+        timeout = risks.delivery_timeout(version, vhost, actual, topology.time_limit, why_unknown)
+        unseen = broker.unasked or (broker.unreadable if actual.policy is None else None)
+        yield from timeout if unseen is None else _unseen(unseen, actual, timeout)
+    yield from risks.losses(wanted, actual)
 
 
 def _differs(wanted: Wanted, actual: QueueState) -> Iterator[Finding]:
@@ -171,16 +215,15 @@ def _differs(wanted: Wanted, actual: QueueState) -> Iterator[Finding]:
         )
 
 
-def _unseen(broker: Broker, actual: QueueState, timeout: Iterator[Finding]) -> Iterator[Finding]:
+def _unseen(why: Unanswered, actual: QueueState, timeout: Iterator[Finding]) -> Iterator[Finding]:
     """
     Yield one finding for all that the management API should have reported but did not.
 
     There is no such finding if the operator switched the API off.
     """
-    assert broker.unasked is not None, "the management API failed"
     unseen = "policies" if actual.arguments is not None else "arguments and policies"
-    what = f"The {unseen} of queue {actual.name!r} could not be read: {broker.unasked}. One of them may drop messages."
-    remedy = broker.unasked.remedy
+    what = f"The {unseen} of queue {actual.name!r} could not be read: {why}. One of them may drop messages."
+    remedy = why.remedy
     for finding in timeout:
         what, remedy = f"{what} {finding.what}", f"{remedy} For the timeout: {finding.remedy}"
     yield Finding("warning", what, remedy)

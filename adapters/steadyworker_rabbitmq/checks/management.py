@@ -10,19 +10,25 @@ from __future__ import annotations
 
 import base64
 import ssl
-from collections.abc import Mapping
-from contextlib import closing
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass, field
 from http import HTTPStatus
-from http.client import HTTPConnection, HTTPException, HTTPSConnection
+from http.client import HTTPConnection, HTTPException, HTTPResponse, HTTPSConnection
+from socket import SHUT_RDWR
+from threading import Event, Timer
+from typing import Any, TypeVar
 from urllib.parse import quote, urlsplit
 
 import msgspec
 
-from steadyworker_rabbitmq.checks.queue_state import QueueState, Values, queue_type
+from steadyworker_rabbitmq.checks.policies import Policy
+from steadyworker_rabbitmq.checks.queue_state import QueueState, queue_type
+
+Answer = TypeVar("Answer")
 
 WITHIN = 2.0
-"""Seconds until a query fails; if a firewall drops packets to the port, every start waits this long."""
+"""Seconds until a query fails, however its answer arrives; behind a firewall that drops packets, every start waits this long."""
 
 _LARGEST = 4 << 20
 
@@ -44,14 +50,27 @@ class _Consumer(msgspec.Struct):
 
 
 class _Queue(msgspec.Struct):
-    """The fields that we read from the response; an empty policy is `{}`, `[]` or null."""
+    """
+    The fields that we read from the response; an empty policy is `{}`, `[]` or null.
 
-    arguments: Values
+    A policy that is not in the response is unknown: the API omits it until the queue has its first statistics.
+    """
+
+    arguments: dict[str, Any]
     durable: bool = True
+    auto_delete: bool = False
     type: str = "classic"
     policy: str | None = None
-    effective_policy_definition: Values | list[None] | None = None
+    effective_policy_definition: dict[str, Any] | list[None] | msgspec.UnsetType | None = msgspec.UNSET
     consumer_details: list[_Consumer] = []
+
+
+class _Policy(msgspec.Struct, rename={"apply_to": "apply-to"}):
+    name: str
+    pattern: str
+    definition: dict[str, Any]
+    apply_to: str = "all"
+    priority: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +84,7 @@ class Management:
         password: The user's password; no message or finding shows it.
         vhost: The virtual host of the queues.
         tls: The TLS context, for `https`.
-        within: Seconds for the connection, and for each part of a response.
+        within: Seconds for the connection, and for a whole response.
     """
 
     url: str
@@ -79,26 +98,51 @@ class Management:
         """
         Return a queue with the arguments and policies in force; None if there is no such queue.
 
+        Its policy is None if the API does not report one yet.
+
         Raises:
             Unanswered: The API did not respond with a queue, or refused the user.
         """
-        if (answer := self._get(f"queues/{quote(self.vhost, safe='')}/{quote(name, safe='')}")) is None:
+        path = f"queues/{quote(self.vhost, safe='')}/{quote(name, safe='')}"
+        if (told := self._ask(path, _Queue, "a queue")) is None:
             return None
-        try:
-            told = msgspec.json.decode(answer, type=_Queue)
-        except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
-            raise Unanswered(f"{self.url} responded with something other than a queue ({error})") from error
         policy = told.effective_policy_definition
         timeouts = [each.consumer_timeout for each in told.consumer_details]
         return QueueState(
             name,
             arguments=told.arguments,
-            policy=policy if isinstance(policy, Mapping) else {},
+            policy=None if policy is msgspec.UNSET else policy if isinstance(policy, Mapping) else {},
             policy_name=told.policy or None,
             durable=told.durable,
+            auto_delete=told.auto_delete,
             type=queue_type({"x-queue-type": told.type}),
             consumer_timeout=min((ms for ms in timeouts if isinstance(ms, int)), default=None),
         )
+
+    def policies(self) -> Sequence[Policy]:
+        """
+        Return all policies of the virtual host, the operators' too.
+
+        Raises:
+            Unanswered: The API did not respond with policies, or refused the user.
+        """
+        found: list[Policy] = []
+        for kind, operators in (("policies", False), ("operator-policies", True)):
+            told = self._ask(f"{kind}/{quote(self.vhost, safe='')}", list[_Policy], "a list of policies") or []
+            found += (
+                Policy(each.name, each.pattern, each.definition, each.apply_to, each.priority, operators)
+                for each in told
+            )
+        return found
+
+    def _ask(self, path: str, kind: type[Answer], what: str) -> Answer | None:
+        """Return the response as this type; None if there is no such thing."""
+        if (answer := self._get(path)) is None:
+            return None
+        try:
+            return msgspec.json.decode(answer, type=kind)
+        except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+            raise Unanswered(f"{self.url} responded with something other than {what} ({error})") from error
 
     def _get(self, path: str) -> bytes | None:
         parts = urlsplit(self.url)
@@ -111,12 +155,12 @@ class Management:
         credentials = base64.b64encode(f"{self.user}:{self.password}".encode()).decode()
         headers = {"Authorization": f"Basic {credentials}", "Accept": "application/json"}
         try:
-            with closing(connection):
+            with closing(connection), _ended_after(connection, self.within):
                 connection.request("GET", f"{parts.path}/api/{path}", headers=headers)
                 with connection.getresponse() as answer:
                     match answer.status:
                         case HTTPStatus.OK:
-                            return answer.read(_LARGEST)
+                            return _whole(answer)
                         case HTTPStatus.NOT_FOUND:
                             return None
                         case HTTPStatus.UNAUTHORIZED | HTTPStatus.FORBIDDEN as status:
@@ -135,3 +179,40 @@ class Management:
                 "run rabbitmq-plugins enable rabbitmq_management, or add the address of this API to --broker "
                 f"(?management={parts.scheme}://HOST:PORT), or switch it off (?management=off).",
             ) from error
+
+
+@contextmanager
+def _ended_after(connection: HTTPConnection, within: float) -> Iterator[None]:
+    """
+    End the connection after so many seconds, if it is still in use.
+
+    The connection's own timeout is for each read alone, so that a response that trickles would never be late.
+    """
+    late = Event()
+
+    def end() -> None:
+        late.set()
+        with suppress(OSError):  # it has just ended by itself
+            sock.shutdown(SHUT_RDWR)
+
+    connection.connect()
+    sock = connection.sock  # kept, because the connection forgets it when the response begins
+    timer = Timer(within, end)
+    timer.daemon = True
+    timer.start()
+    try:
+        yield
+    except (OSError, HTTPException) as error:
+        if late.is_set():
+            raise TimeoutError("timed out") from error
+        raise
+    finally:
+        timer.cancel()
+
+
+def _whole(answer: HTTPResponse) -> bytes:
+    """Return the body; raise HTTPException if the connection ended before the body did."""
+    body = answer.read(_LARGEST)
+    if answer.length:
+        raise HTTPException("the response was not complete in time")
+    return body

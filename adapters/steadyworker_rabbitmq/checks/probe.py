@@ -12,7 +12,8 @@ This was seen on RabbitMQ 3.10 and 4.3, and the patterns below match the texts o
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import pika
@@ -22,6 +23,7 @@ from pika.exceptions import ChannelClosedByBroker, UnroutableError
 from steadyworker.errors import BrokerUnavailable
 from steadyworker_rabbitmq.checks.limits import CONSUMER_TIMEOUTS
 from steadyworker_rabbitmq.checks.management import Management, Unanswered
+from steadyworker_rabbitmq.checks.policies import Policy, in_force
 from steadyworker_rabbitmq.checks.queue_state import QueueState, QueueType, queue_type
 from steadyworker_rabbitmq.errors import translated
 from steadyworker_rabbitmq.topology import Version, Wanted
@@ -49,6 +51,7 @@ class Broker:
         identity: Cluster name and virtual host: the same from every client, and after every restart.
         asks: True if there is a management API to query.
         unasked: The reason why the management API is not queried any more; None while it works.
+        unreadable: The reason why the policy of a queue without statistics stays unknown; None while there is none.
     """
 
     def __init__(self, connection: pika.BlockingConnection, management: Management | None) -> None:
@@ -68,8 +71,10 @@ class Broker:
         self.heartbeat = int(inner.params.heartbeat or 0)
         self.identity = f"{told.get('cluster_name', self._place)}:{self.vhost}"
         self.unasked: Unanswered | None = None
+        self.unreadable: Unanswered | None = None
         self.asks = management is not None
         self._management = management
+        self._policies: Sequence[Policy] | None = None
 
     def exists(self, name: str) -> bool:
         """Return whether the queue exists; needs no permission."""
@@ -94,10 +99,33 @@ class Broker:
         if self._management is not None and self.unasked is None:
             try:
                 if (told := self._management.queue(wanted.name)) is not None:
-                    return told
+                    return self.with_policies(told)
             except Unanswered as error:
                 self.unasked = error
-        return self._learned(wanted) if redeclare else QueueState(wanted.name, type=self.queue_type(wanted.name))
+        return self._learned(wanted) if redeclare else self._glimpsed(wanted.name)
+
+    def with_policies(self, queue: QueueState) -> QueueState:
+        """
+        Return the same queue with the policies that apply to it; unchanged if they are known, or stay unknown.
+
+        They are worked out from the list of all policies, for a queue that the API has no statistics of yet.
+        """
+        if queue.policy is not None or self._management is None or self.unasked is not None:
+            return queue
+        try:
+            if self._policies is None:
+                self._policies = self._management.policies()
+            name, policy = in_force(self._policies, queue.name, queue.type or "classic")
+        except Unanswered as error:
+            self.unasked = error
+            return queue
+        except ValueError as error:
+            self.unreadable = Unanswered(
+                f"the check cannot read a pattern: {error}",
+                "check again a minute after the queues were made; the worker process does so itself.",
+            )
+            return queue
+        return replace(queue, policy=policy, policy_name=name)
 
     def queue_type(self, name: str) -> QueueType | None:
         """Return the type of a queue; None if we may not read it, or if the broker's refusal does not show it (before 4.3)."""
@@ -141,13 +169,43 @@ class Broker:
     ) -> ChannelClosedByBroker | None:
         return self._ask(lambda channel: channel.queue_declare(name, arguments=dict(arguments), **flags))
 
+    def _glimpsed(self, name: str) -> QueueState:
+        """
+        Return what an impossible declaration shows of an existing queue, which needs no more than the right to try it.
+
+        A broker compares the flags first, then the type.
+        The TTL makes the declaration impossible, so that it creates nothing if the queue is gone by now.
+        """
+        flags = {"durable": True, "auto_delete": False}
+        type_ = None
+        for _ in _FLAGS:
+            refused = self._declare(name, {"x-queue-type": "classic", "x-message-ttl": -1}, flags)
+            differs = _INEQUIVALENT.search(refused.reply_text) if refused is not None else None
+            if differs is None:
+                break
+            if differs["name"] in flags:
+                flags[differs["name"]] = differs["current"] == "'true'"
+                continue
+            if differs["name"] == "x-queue-type":
+                type_ = queue_type({"x-queue-type": _value(differs["current"])})
+            break
+        return QueueState(
+            name, durable=flags["durable"], auto_delete=flags["auto_delete"], type=self.queue_type(name) or type_
+        )
+
     def _learned(self, wanted: Wanted) -> QueueState:
         arguments: dict[str, str | int | bool] = dict(wanted.arguments)
         flags = {"durable": True}
         for _ in range(_MOST_ARGUMENTS):
             refused = self._declare(wanted.name, arguments, flags)
             if refused is None:
-                return QueueState(wanted.name, arguments, durable=flags["durable"], type=queue_type(arguments))
+                return QueueState(
+                    wanted.name,
+                    arguments,
+                    durable=flags["durable"],
+                    auto_delete=flags.get("auto_delete", False),
+                    type=queue_type(arguments),
+                )
             differs = _INEQUIVALENT.search(refused.reply_text)
             if differs is None:
                 break
@@ -158,7 +216,7 @@ class Broker:
                 arguments.pop(name, None)
             else:
                 arguments[name] = current
-        return QueueState(wanted.name, type=self.queue_type(wanted.name))
+        return self._glimpsed(wanted.name)
 
     def _ask(self, question: Callable[[BlockingChannel], object]) -> ChannelClosedByBroker | None:
         """Send a request on a new channel; return the broker's refusal, or None."""

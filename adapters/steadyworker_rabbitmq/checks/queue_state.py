@@ -9,7 +9,7 @@ from typing import Literal
 from steadyworker_rabbitmq.topology import Wanted
 
 QueueType = Literal["quorum", "classic", "stream"]
-Values = Mapping[str, str | int | float | bool | None]
+Values = Mapping[str, object]
 
 _TYPES: Mapping[object, QueueType] = {"quorum": "quorum", "classic": "classic", "stream": "stream"}
 
@@ -25,6 +25,7 @@ class QueueState:
         policy: The settings that policies add, or None if unknown: only the management API reports them.
         policy_name: The user policy that applies to it, or None; at most one policy can apply.
         durable: True if it survives a restart of the broker.
+        auto_delete: True if the broker deletes it, with its messages, when its last consumer leaves.
         type: Its type, or None if unknown.
         consumer_timeout: The delivery timeout of its present consumers, in ms, if the management API reports one.
     """
@@ -34,6 +35,7 @@ class QueueState:
     policy: Values | None = None
     policy_name: str | None = None
     durable: bool = True
+    auto_delete: bool = False
     type: QueueType | None = None
     consumer_timeout: int | None = None
 
@@ -54,7 +56,7 @@ class QueueState:
         """Return whether the number in force comes from a policy."""
         return (self.policy or {}).get(key) == self.number(key) != (self.arguments or {}).get(f"x-{key}")
 
-    def _both(self, key: str) -> Iterator[str | float | bool | None]:
+    def _both(self, key: str) -> Iterator[object]:
         yield (self.arguments or {}).get(f"x-{key}")
         yield (self.policy or {}).get(key)
 
