@@ -18,7 +18,7 @@ from collections.abc import Iterator, Sequence
 
 from steadyworker.adapter import Adapter, Capabilities
 from steadyworker.config.resolve import Options
-from steadyworker.errors import BrokerUnavailable, Finding, LedgerUnavailable
+from steadyworker.errors import BrokerUnavailable, Finding, LedgerUnavailable, by_level
 from steadyworker.ledger.base import Ledger
 from steadyworker.names import NAMESPACE
 from steadyworker.spec import WorkerSpec, misspelt
@@ -35,7 +35,7 @@ def check(
     host: Host | None = None,
 ) -> list[Finding]:
     """
-    Return all findings, errors first, without duplicates.
+    Return all findings, errors first and notes last, without duplicates.
 
     `adapters` are those of `specs`, in the same order; without `host`, this machine is examined.
     A broker or ledger that does not respond is only a warning, because the worker process waits for it.
@@ -48,8 +48,9 @@ def check(
     ]
     for spec, adapter in zip(specs, adapters, strict=True):
         found += _reach(options, adapter.capabilities)
+        found += _keys(spec, adapter.capabilities)
         found += _broker(spec, adapter)
-    return sorted(dict.fromkeys(found), key=lambda finding: finding.level != "error")
+    return sorted(dict.fromkeys(found), key=by_level)
 
 
 def _settings(specs: Sequence[WorkerSpec], options: Options) -> Iterator[Finding]:
@@ -131,6 +132,18 @@ def _reach(options: Options, broker: Capabilities) -> Iterator[Finding]:
         what,
         "set --ledger postgresql://…, or confirm with --ledger-reach host that all consumers are on this host.",
     )
+
+
+def _keys(spec: WorkerSpec, broker: Capabilities) -> Iterator[Finding]:
+    """
+    Note that a sender may leave key and id out, so that no ledger can recognise the message when it comes again.
+
+    This is no warning, because it holds for every queue of such a broker; only `check` shows a note.
+    """
+    if spec.unkeyed == "generate" and broker.optional_ids:
+        what = f"A message to {spec.queue!r} without a key or an id may run twice if a connection or a process is lost while it arrives."
+        remedy = "let every sender set the message id or the header sw-job-key, or reject such messages with unkeyed='reject'."
+        yield Finding("note", what, remedy)
 
 
 def _ledger(ledger: Ledger) -> Sequence[Finding]:
