@@ -78,7 +78,8 @@ class Capabilities:
     Attributes:
         delays: The kind of delay that the broker has.
         levels: The delays in seconds of a broker with levels, ascending; other delays are rounded up to the next level.
-        stable_ids: Each message has an id that stays the same in every redelivery.
+        stable_ids: A message's id, if it has one, stays the same in every redelivery.
+        optional_ids: A sender may leave the id out, so that a message may come without any key.
         counts_consumers: `consumers()` returns a number.
         forgets_consumers_within: Seconds after which the broker no longer counts a dead or frozen consumer
             (three heartbeats).
@@ -91,6 +92,7 @@ class Capabilities:
     delays: Delays = Delays.EXACT
     levels: tuple[float, ...] = ()
     stable_ids: bool = True
+    optional_ids: bool = False
     counts_consumers: bool = False
     forgets_consumers_within: float = 0.0
     reads_dead_letters: bool = True
@@ -243,7 +245,8 @@ class Adapter(Protocol):
         Publish a message on a connection of its own; works before `start`; thread-safe.
 
         Returns when the broker has the message (confirm, receipt, commit).
-        Raises PublishFailed if that is unknown, and TargetMissing if the queue does not exist.
+        Raises PublishFailed if that is unknown.
+        Raises TargetMissing if the queue does not exist, and TargetFull if it refuses the message, because it is full.
         Raises ValueError for a new message (`OutgoingMessage.first`) over the limits.
         A copy of a message that the broker accepted before is never refused.
         """

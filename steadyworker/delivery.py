@@ -25,6 +25,7 @@ class Delivery:
     It is valid only in the epoch (the life of the connection, channel or consumer) that it came in.
     `id` identifies a delivery within its epoch; it is the broker's own (a tag, a receipt handle).
     `message_id` is the broker's stable id of the message, the same in each redelivery, or None if the broker gives none.
+    `brokers_own` are the names of the headers that the broker added, so that they may differ in a redelivery.
     `size` is the body's length in bytes, by default that of `body`.
     A body over the limit is delivered whole, because its dead letter is the only copy that remains.
     """
@@ -38,6 +39,7 @@ class Delivery:
     redelivered: Redelivered = Redelivered.UNKNOWN
     sent_at: float | None = None
     size: int = -1
+    brokers_own: frozenset[str] = frozenset()
 
     def __post_init__(self) -> None:
         if self.size < 0:

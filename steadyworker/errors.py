@@ -22,7 +22,8 @@ Every exception that SteadyWorker raises or handles.
             │   ├── BrokerUnavailable  the broker is not reachable: the adapter keeps trying
             │   ├── PublishFailed      not confirmed, may or may not have arrived: publish again
             │   │   └── NotPublished   certainly not published: nothing of it has left this process, or no queue took it
-            │   │       └── TargetMissing  the queue does not exist, or is full
+            │   │       ├── TargetMissing  the queue does not exist
+            │   │       └── TargetFull     the queue refused the message, because it is full
             │   ├── StaleDelivery      the delivery is of an earlier epoch and cannot be settled
             │   └── Unsettled          the settlement's result is unknown: its epoch ends
             └── Ledger errors
@@ -35,12 +36,15 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import Literal
+from typing import Literal, get_args
 
 from steadyworker.text.plain_text import plain_text
 
 LONGEST_DELAY = 3650 * 86400.0
 """The longest delay in seconds, ten years: a later time is more than some brokers and databases can express."""
+
+Level = Literal["error", "warning", "note"]
+"""The levels of a finding, the most serious one first."""
 
 InterruptReason = Literal["shutdown", "cancelled", "time-limit", "fenced"]
 
@@ -51,9 +55,13 @@ class SteadyWorkerError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One result of a check: the problem and its remedy."""
+    """
+    One result of a check: the problem and its remedy.
 
-    level: Literal["error", "warning"]
+    A note is no problem: it says what the operator should know, and only `check` shows it.
+    """
+
+    level: Level
     what: str
     remedy: str
 
@@ -179,7 +187,11 @@ class NotPublished(PublishFailed):
 
 
 class TargetMissing(NotPublished):
-    """A message that was not published, because its queue is missing or full; the original stays un-acknowledged."""
+    """A message that was not published, because its queue is missing; the original stays un-acknowledged."""
+
+
+class TargetFull(NotPublished):
+    """A message that was not published, because its queue is full; the original stays un-acknowledged."""
 
 
 class StaleDelivery(SteadyWorkerError):
@@ -192,6 +204,11 @@ class Unsettled(SteadyWorkerError):
 
 class LedgerUnavailable(SteadyWorkerError):
     """A ledger that did not respond; a write that was under way may or may not be done."""
+
+
+def by_level(finding: Finding) -> int:
+    """Return a finding's place in a list: errors first, notes last; a key for `sorted`."""
+    return get_args(Level).index(finding.level)
 
 
 def seconds(value: float | timedelta | None) -> float | None:

@@ -86,6 +86,15 @@ def only(findings: list[Finding], level: str, what: str, remedy: str) -> None:
     assert remedy in finding.remedy
 
 
+def test_a_broker_whose_messages_may_have_no_key_is_a_note_and_comes_last() -> None:
+    optional = replace(NETWORK, optional_ids=True)
+    wrong = [Finding("warning", "odd", "mend it."), Finding("error", "wrong", "mend it.")]
+    noted = found(adapter=Broker(optional, wrong))
+    assert [finding.level for finding in noted] == ["error", "warning", "note"]
+    only(noted[2:], "note", "'exports' without a key or an id may run twice", "unkeyed='reject'")
+    assert found(spec(unkeyed="reject"), broker=optional) == []
+
+
 def test_nothing_is_wrong() -> None:
     assert found() == []
 

@@ -78,6 +78,7 @@ class RabbitmqAdapter:
         return Capabilities(
             delays=Delays.LEVELS,
             levels=self._topology.levels,
+            optional_ids=True,
             counts_consumers=True,
             forgets_consumers_within=3.0 * self._first.heartbeat,
             max_body=self._settings.max_body,
@@ -97,7 +98,7 @@ class RabbitmqAdapter:
         self._consumer.prefetch(count)
 
     def publish(self, message: OutgoingMessage) -> None:
-        """Return when the broker has confirmed the message; raises PublishFailed, TargetMissing or ValueError."""
+        """Return when the broker has confirmed the message; raises PublishFailed or one of its subclasses, or ValueError."""
         self._publisher.publish(message)
 
     def settle(self, delivery: Delivery, how: Settle) -> Settled:

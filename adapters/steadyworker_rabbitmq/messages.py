@@ -6,7 +6,7 @@ Types and properties survive when a worker publishes the message again (retry, d
 
 - Each header appears as text: numbers, booleans and lists as JSON, bytes decoded as UTF-8.
 - A Delivery has one more header, `sw-amqp`, from which the next copy gets the values that text cannot express.
-  It holds the exact value of each header that is not text, and the properties in `_KEPT`.
+  It holds the exact value of each of the sender's headers that is not text, and the properties in `_KEPT`.
   It is never published.
   If the text of a header was changed since the delivery, the header is published as the new text.
 - If a name, an id or a property has bytes that are not UTF-8, these bytes appear in hexadecimal (`backslashreplace`).
@@ -79,6 +79,7 @@ def delivery_of(
         message_id=_plain(properties.message_id) or None,
         redelivered=Redelivered.YES if method.redelivered else Redelivered.NO,
         sent_at=None if properties.timestamp is None else float(properties.timestamp),
+        brokers_own=frozenset(name for name in shown if name.startswith(_BROKERS_OWN)),
     )
 
 
@@ -89,7 +90,11 @@ def _shown(properties: BasicProperties) -> dict[str, str]:
         if (name := _plain(given)) not in _NEVER and fits_id(name)
     }
     shown = {name: _text(value) for name, value in headers.items()}
-    exact = {name: _packed(value) for name, value in headers.items() if not isinstance(value, str)}
+    exact = {
+        name: _packed(value)
+        for name, value in headers.items()
+        if not isinstance(value, str) and not name.startswith(_BROKERS_OWN)
+    }
     given = {name: _plain(value) for name in _KEPT if (value := getattr(properties, name)) is not None}
     kept = {name: value for name, value in given.items() if not isinstance(value, str) or fits_id(value)}
     if exact or kept:

@@ -18,7 +18,7 @@ from pika.frame import Method
 from pika.spec import Basic, BasicProperties
 
 from steadyworker.adapter import Blocked, OutgoingMessage, Settings, Signal, Unblocked, check_size
-from steadyworker.errors import BrokerUnavailable, ConfigError, NotPublished, PublishFailed, TargetMissing
+from steadyworker.errors import BrokerUnavailable, ConfigError, NotPublished, PublishFailed, TargetFull, TargetMissing
 from steadyworker_rabbitmq.connection import ANSWER_WITHIN, ManagedConnection, Owed
 from steadyworker_rabbitmq.declare import Preparation
 from steadyworker_rabbitmq.errors import closed_channel
@@ -91,7 +91,8 @@ class Publisher:
         Return when the broker has confirmed the message.
 
         Raises:
-            TargetMissing: No queue took it, or the queue is full.
+            TargetMissing: No queue took it.
+            TargetFull: The queue is full.
             PublishFailed: The result is unknown, or the broker accepts no messages now.
             ValueError: A new message is over the limits, or AMQP cannot encode a header.
         """
@@ -233,7 +234,7 @@ class Publisher:
             queue = outgoing.routing_key
             if isinstance(answer, Basic.Nack):
                 outgoing.fail(
-                    TargetMissing(
+                    TargetFull(
                         f"Expected the queue {queue!r} to accept a message, got a refusal, because it is full: "
                         "consume its messages, or raise its length limit."
                     )

@@ -21,7 +21,7 @@ from steadyworker.text.redaction import REDACTED, is_secret_name, redact
 
 _CONFIG = 78
 _SETTING_COLUMNS = (Column("SETTING"), Column("VALUE"), Column("FROM"))
-_COLOURS = {"error": "red", "warning": "yellow"}
+_COLOURS = {"error": "red", "warning": "yellow", "note": "cyan"}
 _NOT_SHOWN = ("target", "cls")
 
 
@@ -42,7 +42,7 @@ def command(ctx: click.Context, options: Options, *, targets: tuple[str, ...], a
 
     The command also shows every setting, and where its value comes from.
     It consumes no message.
-    Each finding has a remedy.
+    Each finding has a remedy; a note is not a problem.
     Exit code 78 means that a finding is an error, so that `run` would not start.
     """
     with _planned(targets, options) as plan:
@@ -125,7 +125,7 @@ def _tell(
     for finding in findings:
         level = click.style(f"{finding.level}:", fg=_COLOURS[finding.level], bold=True)
         click.echo(f"{level} {printable(finding.what)}\n  remedy: {printable(finding.remedy)}")
-    if not findings:
+    if all(finding.level == "note" for finding in findings):
         click.echo("No problems found.")
 
 

@@ -61,6 +61,14 @@ If the ledger refuses this write, the runner reads the row again and decides aga
 A claim waits while an earlier run of the same job is still in a slot of this process.
 While the ledger is unreachable, the runner decides nothing: it holds its deliveries and sets the prefetch to 0.
 
+Messages without a key
+----------------------
+The table needs a key, so the runner replaces a message without one by a copy with a generated key (`runner/unkeyed.py`).
+The copy is confirmed before the original is acknowledged; so none is lost, but a kill between the two steps costs a second job.
+If the full work queue refuses the copy, the copy gets a delay of 30 s, and the runner claims its row at once.
+This run begins without a delivery, like one that is DETACHED; its copy meets the table when it arrives.
+The claim follows the copy's confirm: a row never waits for a message that does not exist.
+
 The holder of a row
 -------------------
 `steadyworker.ledger.rules.HeldBy` is the holder as one worker process sees it:
@@ -120,7 +128,7 @@ The first claim of a replay (round + 1) copies the checkpoint from the row of th
 
 Guarantees
 ----------
-Given: the broker keeps each message until it is acknowledged, and a key names one piece of work.
+Given: the broker keeps each message until it is acknowledged, each has a key, and a key names one piece of work.
 Given: all consumers of a queue share one ledger, and the ledger keeps what it committed.
 
 1. Every job ends in `done`, or in `dead` with a reason, and never in both.

@@ -5,15 +5,13 @@ The front half of the runner: what happens to a delivery.
 
     Delivery ── identify ──→ Envelope ── decision table ──→ claim │ adopt │ defer │ acknowledge │ finish │ dead letter
                    │                          │
-                   └── no key: generate one   └── ledger away, slot not warm, earlier run still in a slot: held
+                   └── no key: `unkeyed.py`   └── ledger away, slot not warm, earlier run still in a slot: held
 
 A delivery is *valid* until its epoch ends, the broker takes it back, or the runner settles it.
 The runner takes held deliveries through the decision table again whenever something changed that they may wait for.
 """
 
 from __future__ import annotations
-
-import uuid
 
 from steadyworker.adapter import Delays, Lost
 from steadyworker.delivery import KEY, REASON, WORKER, Delivery, OutgoingMessage, Redelivered, Settle, Target
@@ -37,7 +35,9 @@ from steadyworker.names import normal_key
 from steadyworker.runner import planning, report
 from steadyworker.runner.envelope import Envelope, Unkeyed, Unreadable, identify, key_of, too_large
 from steadyworker.runner.runs import Runs
-from steadyworker.runner.state import Deps, Phase, RunnerState, Timers
+from steadyworker.runner.state import Deps, Phase, PlanResult, RunnerState, Timers
+from steadyworker.runner.unkeyed import UnkeyedMessages
+from steadyworker.slots.base import Slot
 from steadyworker.telemetry.logs import get_logger
 from steadyworker.text.plain_text import as_unicode
 
@@ -49,7 +49,7 @@ class Deliveries:
     """
     The deliveries of one Worker in this process.
 
-    1. `connected`, `arrived`, `lost` and `settled` keep the set of valid deliveries.
+    1. `connected`, `arrived`, `lost` and `plan_returned` keep the set of valid deliveries.
     2. `consider` takes a delivery through the decision table, and acts.
     3. `reconsider` does the same with every held delivery.
     """
@@ -59,6 +59,7 @@ class Deliveries:
         self._state = state
         self._runs = runs
         self._timers = timers
+        self._unkeyed = UnkeyedMessages(deps, state, runs, self._may_begin, self._begin_detached, self._decline)
         self._epoch = -1
         self._asks_again = False
         self._log = get_logger("steadyworker.runner")
@@ -82,10 +83,19 @@ class Deliveries:
         self._state.valid[delivery.epoch, delivery.id] = delivery
         self.consider(delivery)
 
-    def settled(self, delivery: Delivery) -> None:
-        """Forget a delivery that is settled, or that can no longer be settled."""
-        if self._state.is_valid(delivery):
-            del self._state.valid[delivery.epoch, delivery.id]
+    def plan_returned(self, result: PlanResult) -> None:
+        """Receive a plan that has been carried out, or that an error has stopped; forget the delivery that it settled."""
+        unkeyed = result.plan in self._unkeyed.plans
+        if unkeyed and self._unkeyed.refused(result):
+            return
+        self._runs.plan_returned(result)
+        if result.error is not None:
+            return
+        settled = result.plan.settled_with
+        if settled is not None and self._state.is_valid(settled):  # it is settled, or can no longer be settled
+            del self._state.valid[settled.epoch, settled.id]
+        if unkeyed:
+            self._unkeyed.over(result.plan)
 
     def _lose(self, keys: list[tuple[int, str]], cause: str) -> None:
         for key in keys:
@@ -138,9 +148,16 @@ class Deliveries:
         return (
             envelope.delivery.redelivered is Redelivered.NO
             and envelope.hop == 0
-            and self._state.stage is Stage.RUNNING
-            and not self._deps.quota.spent
             and not self._state.unreaped(envelope.id)
+            and self._may_begin()
+        )
+
+    def _may_begin(self) -> bool:
+        """Return whether a new job could begin at once."""
+        return (
+            self._state.stage is Stage.RUNNING
+            and not self._state.ledger_away
+            and not self._deps.quota.spent
             and self._state.free_slot() is not None
         )
 
@@ -199,12 +216,15 @@ class Deliveries:
             if self._state.warming():
                 self._hold(delivery)
             else:
-                self._state.adopt_until = 0.0
-                self._give_back(delivery)
+                self._decline(delivery)
             return True
         if not self._deps.quota.take():
             self._give_back(delivery)
             return True
+        return self._begin(envelope, row, claim, slot)
+
+    def _begin(self, envelope: Envelope, row: Row | None, claim: Claim, slot: Slot) -> bool:
+        """Claim a job that the quota has counted, and begin its run; return False when the ledger refused the claim."""
         began = self._deps.clock.boottime()
         claimed = None
         try:
@@ -222,10 +242,33 @@ class Deliveries:
         self._runs.start(claimed, envelope, slot, began, lost=claim.lost, before=row)
         return True
 
-    def _give_back(self, delivery: Delivery) -> None:
-        """Release a delivery to another consumer; the prefetch is set to 0 first, or this process might get it back at once."""
+    def _begin_detached(self, envelope: Envelope) -> None:
+        """
+        Claim a job whose message comes later, for a run that begins without a delivery; do nothing if that is not possible.
+
+        The prefetch is set to 0 first, or the broker might deliver a message for the slot that this run takes.
+        """
+        slot = self._state.free_slot()
+        if slot is None or not self._deps.quota.take():
+            return
+        self._pause()
+        try:
+            self._begin(envelope, None, Claim(envelope.carried), slot)
+        except LedgerUnavailable as error:
+            self._runs.ledger_lost(str(error))
+
+    def _decline(self, delivery: Delivery) -> None:
+        """Give back a delivery that came in the room for detached runs, and end that room."""
+        self._state.adopt_until = 0.0
+        self._give_back(delivery)
+
+    def _pause(self) -> None:
         self._state.paused = True
         self._deps.adapter.prefetch(0)
+
+    def _give_back(self, delivery: Delivery) -> None:
+        """Release a delivery to another consumer; the prefetch is set to 0 first, or this process might get it back at once."""
+        self._pause()
         self._runs.carry_out(planning.settle_only(delivery, Settle.RELEASE))
 
     def _finish(self, envelope: Envelope, row: Row | None, began: float) -> bool:
@@ -258,8 +301,7 @@ class Deliveries:
         elif (reason := too_large(delivery, self._deps.max_body)) is not None:
             self._reject(delivery, reason)
         else:
-            keyed = OutgoingMessage(Target.WORK, delivery.body, {**delivery.headers, KEY: uuid.uuid4().hex})
-            self._runs.carry_out(planning.pass_on(delivery, keyed))
+            self._unkeyed.take(delivery)
 
     def _reject(self, delivery: Delivery, reason: str, row: Row | None = None) -> None:
         """Move a delivery that has no row of its own to the dead-letter queue, and report it; `row` has its key."""

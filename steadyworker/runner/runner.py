@@ -15,7 +15,8 @@ In production one thread calls both in a loop; the simulation calls them in any 
     settler ── PlanResult ────────────────────────────────────────────┤
     worker process ── Staged, ServiceSaid ────────────────────────────┘
 
-`deliveries.py` is its front half, `runs.py` its back half, `requests.py` serves running jobs; `state.py` is what they share.
+`deliveries.py` is its front half, `runs.py` its back half; `unkeyed.py` is for messages without a key.
+`requests.py` serves running jobs, and `state.py` is what all of them share.
 """
 
 from __future__ import annotations
@@ -180,9 +181,7 @@ class Runner:
             case LedgerLost(cause=cause):
                 self.runs.ledger_lost(cause)
             case PlanResult():
-                self.runs.plan_returned(event)
-                if event.error is None and (settled := event.plan.settled_with) is not None:
-                    self.deliveries.settled(settled)
+                self.deliveries.plan_returned(event)
                 self.state.reconsider()
             case Staged(stage=stage, kill=kill):
                 self._staged(stage, kill=kill)

@@ -67,9 +67,14 @@ class Runs:
     # --- from claim to outcome -------------------------------------------------------------------------------------
 
     def start(self, row: Row, envelope: Envelope, slot: Slot, began: float, *, lost: bool, before: Row | None) -> None:
-        """Begin the run that was claimed; a cancelled job, or one whose body is too large, ends before its handler starts."""
+        """
+        Begin the run that was claimed, detached if its delivery is not valid.
+
+        A cancelled job, or one whose body is too large, ends before its handler starts.
+        """
         trusted_until = began + self._deps.times.trust_for
-        run = Run(row.token, row, envelope, envelope.delivery, trusted_until, self._deps.clock.monotonic(), slot)
+        delivery = envelope.delivery if self._state.is_valid(envelope.delivery) else None
+        run = Run(row.token, row, envelope, delivery, trusted_until, self._deps.clock.monotonic(), slot)
         self._state.by_fence[row.fence] = run
         about = report.about(row.token, self._deps.clock)
         if lost:

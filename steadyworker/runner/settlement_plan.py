@@ -63,6 +63,7 @@ class SettlementPlan:
         failures: The number of failures to publish in a row.
         settled: The broker's reply, when the delivery is settled.
         settled_with: The delivery that was settled in the end.
+        stale: True if `settled_with` could no longer be settled, so that nothing was sent to the broker.
     """
 
     steps: tuple[Step, ...]
@@ -75,3 +76,9 @@ class SettlementPlan:
     failures: int = 0
     settled: Settled | None = None
     settled_with: Delivery | None = None
+    stale: bool = False
+
+    @property
+    def surely_unsettled(self) -> bool:
+        """True if no settlement was ever sent, so that the broker still has the message, and delivers it again."""
+        return self.settled_with is None or self.stale

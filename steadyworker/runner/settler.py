@@ -120,8 +120,8 @@ class Settler:
         plan.settled_with = delivery
         try:
             plan.settled = self._adapter.settle(delivery, plan.how)
-        except (StaleDelivery, Unsettled):
-            plan.settled = None
+        except (StaleDelivery, Unsettled) as error:
+            plan.settled, plan.stale = None, isinstance(error, StaleDelivery)
 
     @staticmethod
     def _settle_async(
@@ -131,6 +131,7 @@ class Settler:
 
         def settled(result: Settled | StaleDelivery | Unsettled) -> None:
             plan.settled = result if isinstance(result, Settled) else None
+            plan.stale = isinstance(result, StaleDelivery)
             plan.at += 1
             on_settled()
 

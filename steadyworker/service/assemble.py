@@ -17,7 +17,7 @@ from steadyworker.adapter import Adapter, Capabilities
 from steadyworker.backends.opening import namespace_of, open_adapter_for, open_ledger, owners_directory
 from steadyworker.clock import Clock, SystemClock, Times
 from steadyworker.config.resolve import Options
-from steadyworker.errors import ConfigError, Finding, LedgerUnavailable
+from steadyworker.errors import ConfigError, Finding, LedgerUnavailable, by_level
 from steadyworker.events import Listener
 from steadyworker.exports.base import STAGES_SERVICE
 from steadyworker.exports.folders import StageFolders
@@ -99,7 +99,7 @@ class Plan:
             *check(self.specs, self.options, self.adapters, self.ledger),
             *_spark(self.options).findings(),
         ]
-        return sorted(found, key=lambda finding: finding.level != "error")
+        return sorted(found, key=by_level)
 
 
 def specs_of(workers: Sequence[type[Worker[Any, Any]]], options: Options) -> list[WorkerSpec]:

@@ -21,7 +21,7 @@ from contextlib import suppress
 from steadyworker.adapter import Adapter, Capabilities
 from steadyworker.backends.opening import former_identity, renamed
 from steadyworker.config.resolve import Options
-from steadyworker.errors import BrokerUnavailable, Finding, LedgerUnavailable
+from steadyworker.errors import BrokerUnavailable, Finding, LedgerUnavailable, by_level
 from steadyworker.ledger.base import Ledger
 from steadyworker.names import NAMESPACE
 from steadyworker.spec import WorkerSpec, misspelt
@@ -38,7 +38,7 @@ def check(
     host: Host | None = None,
 ) -> list[Finding]:
     """
-    Return all findings, errors first, without duplicates.
+    Return all findings, errors first and notes last, without duplicates.
 
     `adapters` has the adapter of each spec, in the same order; without `host`, the checks examine this machine.
     A broker or ledger that does not respond is only a warning, because the worker process waits for it.
@@ -51,9 +51,10 @@ def check(
     ]
     for spec, adapter in zip(specs, adapters, strict=True):
         found += _reach(options, adapter.capabilities)
+        found += _keys(spec, adapter.capabilities)
         found += _broker(spec, adapter)
         found += _name(spec, options, adapter, ledger)
-    return sorted(dict.fromkeys(found), key=lambda finding: finding.level != "error")
+    return sorted(dict.fromkeys(found), key=by_level)
 
 
 def _settings(specs: Sequence[WorkerSpec], options: Options) -> Iterator[Finding]:
@@ -137,6 +138,18 @@ def _reach(options: Options, broker: Capabilities) -> Iterator[Finding]:
         what,
         "set --ledger postgresql://…, or confirm with --ledger-reach host that all consumers are on this host.",
     )
+
+
+def _keys(spec: WorkerSpec, broker: Capabilities) -> Iterator[Finding]:
+    """
+    Note that a sender may leave key and id out, so that no ledger can recognise the message when it comes again.
+
+    This is no warning, because it holds for every queue of such a broker; only `check` shows a note.
+    """
+    if spec.unkeyed == "generate" and broker.optional_ids:
+        what = f"A message to {spec.queue!r} without a key or an id may run twice if a connection or a process is lost while it arrives."
+        remedy = "let every sender set the message id or the header sw-job-key, or reject such messages with unkeyed='reject'."
+        yield Finding("note", what, remedy)
 
 
 def _ledger(ledger: Ledger) -> Sequence[Finding]:

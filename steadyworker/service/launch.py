@@ -130,7 +130,7 @@ def _checked(planned: Plan, listeners: Sequence[Listener], spare: Spare | None, 
     if errors:
         raise ConfigError("\n".join(map(str, errors)), errors)
     for finding in findings:
-        if finding not in told:
+        if finding.level == "warning" and finding not in told:
             log.warning("check_warning", what=finding.what, remedy=finding.remedy)
     told.update(findings)
     return assemble(planned, listeners, spare=spare, known=told)

@@ -17,6 +17,7 @@ With `pump(choose=random.Random(seed).randrange)`, a seed decides this order.
 | `lose_confirm(adapter, landed=…)` | a publish, or its confirm, is lost |
 | `go_down()`, `come_up()` | the broker restarts |
 | `block()`, `unblock()` | an alarm: the broker accepts no publishes |
+| `fill_queue(name)`, `make_room(name)` | a queue at its length limit refuses messages, but not those whose delay is over |
 | `delete_queue(name)`, `declare_queue(name)` | an operator removes a queue, and declares it again |
 """
 
@@ -172,6 +173,14 @@ class MemoryBroker:
         """Accept publishes again, and send Unblocked to every connected consumer."""
         self._queues.blocked = None
         self._tell(Unblocked())
+
+    def fill_queue(self, name: str) -> None:
+        """Fill a queue: publishing to it raises TargetFull until `make_room`; a delayed message still gets in when it is due."""
+        self._queues.full.add(name)
+
+    def make_room(self, name: str) -> None:
+        """Undo `fill_queue`."""
+        self._queues.full.discard(name)
 
     def delete_queue(self, name: str) -> None:
         """Delete a queue: publishing to it raises TargetMissing until it is declared again."""

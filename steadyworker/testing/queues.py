@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from steadyworker.adapter import Lost, Signal, Sink, Unreachable
 from steadyworker.clock import Clock
 from steadyworker.delivery import KEY, Delivery, Headers, OutgoingMessage, Redelivered, Settle, Target
-from steadyworker.errors import BrokerUnavailable, PublishFailed, StaleDelivery, TargetMissing, Unsettled
+from steadyworker.errors import BrokerUnavailable, PublishFailed, StaleDelivery, TargetFull, TargetMissing, Unsettled
 
 
 @dataclass(slots=True, eq=False)
@@ -68,6 +68,7 @@ class Queues:
         self.everyone: list[Consumer] = []
         self.by_name: dict[str, list[Message]] = {}
         self.deleted: set[str] = set()
+        self.full: set[str] = set()
         self.down: str | None = None
         self.blocked: str | None = None
         self.levels: tuple[float, ...] = ()
@@ -101,6 +102,10 @@ class Queues:
                 raise PublishFailed(f"Expected a broker that accepts messages, got: {refusal}.")
             if queue in self.deleted:
                 raise TargetMissing(f"Expected the queue {queue!r}, got none, as it was deleted: declare it again.")
+            if queue in self.full and message.to is not Target.LATER:
+                raise TargetFull(
+                    f"Expected the queue {queue!r} to accept a message, got a refusal, because it is full."
+                )
             lost, consumer.confirm_lost = consumer.confirm_lost, None
             if lost is not False:
                 delay = self._delay(message.delay) if message.to is Target.LATER else 0.0

@@ -20,7 +20,7 @@ from steadyworker.adapter import (
     Unreachable,
 )
 from steadyworker.delivery import KEY, OutgoingMessage, Redelivered, Settle, Target
-from steadyworker.errors import BrokerUnavailable, PublishFailed, StaleDelivery, TargetMissing, Unsettled
+from steadyworker.errors import BrokerUnavailable, PublishFailed, StaleDelivery, TargetFull, TargetMissing, Unsettled
 from steadyworker.testing.broker import MemoryBroker
 from steadyworker.testing.clock import FakeClock
 from steadyworker.testing.conformance import AdapterSuite
@@ -207,6 +207,17 @@ def test_a_queue_that_was_deleted_is_missing(broker: MemoryBroker) -> None:
     broker.declare_queue("exports.dead")
     worker.adapter.publish(work(to=Target.DEAD))
     assert len(broker.dead("exports")) == 1
+
+
+def test_a_full_queue_refuses_all_but_what_waits_for_its_time(broker: MemoryBroker) -> None:
+    worker = Worker(broker)
+    broker.fill_queue("exports")
+    with pytest.raises(TargetFull, match="exports"):
+        worker.adapter.publish(work())
+    worker.adapter.publish(work(to=Target.LATER))
+    broker.make_room("exports")
+    worker.adapter.publish(work())
+    assert broker.depth("exports") == 2
 
 
 def test_a_worker_that_releases_everything_cannot_keep_the_pump_busy(broker: MemoryBroker) -> None:

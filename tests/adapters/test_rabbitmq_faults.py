@@ -32,7 +32,15 @@ from steadyworker.adapter import (
     Unreachable,
 )
 from steadyworker.delivery import HOP, KEY, OutgoingMessage, Settle, Settled, Target
-from steadyworker.errors import BrokerUnavailable, NotPublished, PublishFailed, StaleDelivery, TargetMissing, Unsettled
+from steadyworker.errors import (
+    BrokerUnavailable,
+    NotPublished,
+    PublishFailed,
+    StaleDelivery,
+    TargetFull,
+    TargetMissing,
+    Unsettled,
+)
 from steadyworker_rabbitmq import RabbitmqAdapter, backoff, connection
 from steadyworker_rabbitmq import url as urls
 from steadyworker_rabbitmq.checks import limits
@@ -390,7 +398,7 @@ def test_a_full_target_is_said(rabbitmq: RabbitMQ, vhost: Vhost, open_worker: Op
         for number in range(20):
             worker.adapter.publish(work(f"k-{number}", Target.LATER, 2.0))
 
-    with pytest.raises(TargetMissing, match="full"):
+    with pytest.raises(TargetFull, match="full"):
         fill()
 
 

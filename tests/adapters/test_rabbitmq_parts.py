@@ -22,6 +22,7 @@ from pika.spec import Basic, BasicProperties
 
 from steadyworker.adapter import OutgoingMessage, Redelivered, SystemClock, Target
 from steadyworker.errors import BrokerUnavailable, PublishFailed
+from steadyworker.runner.unkeyed import fingerprint
 from steadyworker_rabbitmq.backoff import Backoff
 from steadyworker_rabbitmq.errors import Foreign, Refused, translated, unavailable
 from steadyworker_rabbitmq.iothread import IoThread
@@ -165,6 +166,17 @@ def test_what_the_broker_wrote_is_shown_and_not_published_again() -> None:
     again = properties_of(OutgoingMessage(Target.LATER, b"", delivery.headers), "m", 0)
     assert again.headers == {"mine": "1"}
     assert (again.expiration, again.user_id) == (None, None)
+
+
+def test_what_the_broker_wrote_is_named_and_all_else_is_the_same_in_a_redelivery() -> None:
+    mine = {"n": 5, "x-mine": "1"}
+    first, again = (
+        received(BasicProperties(headers={**mine, "x-delivery-count": count, "x-acquired-count": count}))
+        for count in (0, 1)
+    )
+    assert first.brokers_own == again.brokers_own == {"x-delivery-count", "x-acquired-count"}
+    assert first.headers != again.headers
+    assert fingerprint(first) == fingerprint(again)
 
 
 @pytest.mark.parametrize(

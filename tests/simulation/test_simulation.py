@@ -10,21 +10,25 @@ import dataclasses
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from steadyworker.clock import Times
-from steadyworker.delivery import HOP
+from steadyworker.delivery import HOP, Target
+from steadyworker.errors import TargetFull
 from steadyworker.ledger.memory import MemoryLedger
 from steadyworker.ledger.rules import HeldBy
 from steadyworker.ledger.sqlite.ledger import SqliteLedger
 from steadyworker.outcome import Interrupted
-from steadyworker.runner import planning
+from steadyworker.runner import planning, unkeyed
 from steadyworker.runner.deliveries import Deliveries
 from steadyworker.runner.runs import Runs
 from steadyworker.runner.settlement_plan import SettlementPlan, Step
-from steadyworker.runner.state import Phase, Run
+from steadyworker.runner.state import Phase, PlanResult, Run
+from steadyworker.runner.unkeyed import UnkeyedMessages
+from tests.simulation.unkeyed import SOME, WITHOUT_DOUBT, LonelyWorld, UnkeyedWorld
 from tests.simulation.world import CALM, CONNECTIONS_ONLY, Faults, Violation, World, history
 
 CHUNKS = 20
@@ -165,6 +169,103 @@ def test_the_simulation_catches_the_mutant(mutant: Callable[[], Any], caught_wit
         for seed in range(caught_within):
             try:
                 history(seed, adoption=seed % 2 == 0, faults=Faults(lost_answer=0.05))
+            except (Violation, AssertionError):
+                return
+    pytest.fail(f"{mutant.__name__} survived {caught_within} histories")
+
+
+# --- messages without a key -------------------------------------------------------------------------------------------
+
+
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("chunk", [0, *(pytest.param(chunk, marks=pytest.mark.slow) for chunk in range(1, 20))])
+def test_of_equal_messages_without_a_key_none_is_lost_though_their_queue_is_full(chunk: int) -> None:
+    """A third of the queues stay full to the end; loss outranks repetition."""
+    for seed in range(chunk * 200, (chunk + 1) * 200):
+        history(seed, UnkeyedWorld, faults=SOME, adoption=seed % 10 != 0)
+
+
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("chunk", [0, *(pytest.param(chunk, marks=pytest.mark.slow) for chunk in range(1, 20))])
+def test_a_message_without_a_key_that_was_surely_not_acknowledged_is_not_run_again(chunk: int) -> None:
+    """Cuts and lost confirms: one worker process gives each message one key."""
+    for seed in range(chunk * 200, (chunk + 1) * 200):
+        history(seed, LonelyWorld, faults=WITHOUT_DOUBT, adoption=seed % 10 != 0)
+
+
+def equal_messages_are_one_job() -> Any:
+    return replaced(unkeyed, "uuid", SimpleNamespace(uuid4=lambda: SimpleNamespace(hex="digest")))
+
+
+def acknowledged_before_the_copy_is_confirmed() -> Any:
+    def pass_on(delivery: Any, message: Any) -> SettlementPlan:
+        return SettlementPlan((Step.SETTLE, Step.PUBLISH), delivery, message=message)
+
+    return replaced(planning, "pass_on", pass_on)
+
+
+def an_acknowledgement_in_doubt_counts_as_never_sent() -> Any:
+    return replaced(SettlementPlan, "surely_unsettled", property(lambda plan: plan.settled is None))
+
+
+def a_plan_waits_for_two_messages() -> Any:
+    original = UnkeyedMessages.over
+
+    def over(self: UnkeyedMessages, plan: SettlementPlan) -> None:
+        kept = self.plans.get(plan)
+        original(self, plan)
+        if kept is not None and plan.settled_with is not None and plan not in self.plans:
+            self.plans[plan] = kept
+            plan.steps, plan.at, plan.delivery, plan.settled_with = (Step.SETTLE,), 0, None, None
+
+    return replaced(UnkeyedMessages, "over", over)
+
+
+def a_full_queue_is_waited_for() -> Any:
+    def refused(self: UnkeyedMessages, result: PlanResult) -> bool:
+        return False
+
+    return replaced(UnkeyedMessages, "refused", refused)
+
+
+def a_full_queue_needs_no_copy() -> Any:
+    def refused(self: UnkeyedMessages, result: PlanResult) -> bool:
+        plan = result.plan
+        if not isinstance(result.error, TargetFull) or plan not in self.plans or not self._may_begin():
+            return False
+        assert plan.message is not None
+        plan.message = dataclasses.replace(plan.message, to=Target.LATER)
+        self._begin_job(self.plans[plan].delivery, plan.message)
+        plan.steps = (Step.SETTLE,)
+        self._runs.retry(plan, None)
+        return True
+
+    return replaced(UnkeyedMessages, "refused", refused)
+
+
+def a_lost_delivery_is_forgotten() -> Any:
+    return replaced(UnkeyedMessages, "_bind", lambda *_: False)
+
+
+@pytest.mark.parametrize(
+    ("mutant", "kind", "faults", "caught_within"),
+    [
+        (equal_messages_are_one_job, UnkeyedWorld, SOME, 20),
+        (acknowledged_before_the_copy_is_confirmed, UnkeyedWorld, SOME, 400),
+        (an_acknowledgement_in_doubt_counts_as_never_sent, UnkeyedWorld, SOME, 2_000),
+        (a_plan_waits_for_two_messages, UnkeyedWorld, SOME, 400),
+        (a_full_queue_is_waited_for, UnkeyedWorld, SOME, 20),
+        (a_full_queue_needs_no_copy, UnkeyedWorld, SOME, 400),
+        (a_lost_delivery_is_forgotten, LonelyWorld, WITHOUT_DOUBT, 400),
+    ],
+)
+def test_the_simulation_catches_the_mutant_without_a_key(
+    mutant: Callable[[], Any], kind: type[World], faults: Faults, caught_within: int
+) -> None:
+    with mutant():
+        for seed in range(caught_within):
+            try:
+                history(seed, kind, faults=faults)
             except (Violation, AssertionError):
                 return
     pytest.fail(f"{mutant.__name__} survived {caught_within} histories")

@@ -305,6 +305,12 @@ class SimWorker:
 class World:
     """One history."""
 
+    fleet = 3
+    """How many worker processes there are."""
+
+    name = "job"
+    """What the broker's faults call the message: its key, or its id."""
+
     def __init__(
         self,
         seed: int,
@@ -333,7 +339,11 @@ class World:
         self.pauses = 0
         self.depth = 0
         self.id = JobId(NAMESPACE, QUEUE, "job", 0)
-        self.workers = [self._new_worker() for _ in range(3)]
+        self.workers = [self._new_worker() for _ in range(self.fleet)]
+        self.send()
+
+    def send(self) -> None:
+        """Send the one job."""
         sender = self.broker.adapter(QueueSpec(QUEUE, SPEC.dead_letter_queue))
         sender.publish(OutgoingMessage(Target.WORK, b"{}", {KEY: "job"}))
 
@@ -488,7 +498,7 @@ class World:
 
     def _redeliver(self) -> None:
         try:
-            self.broker.redeliver("job", silent=self.rng.random() < 0.3)
+            self.broker.redeliver(self.name, silent=self.rng.random() < 0.3)
         except LookupError:
             return
 
@@ -548,9 +558,9 @@ class World:
             raise Violation(f"{len(self.final)} final outcomes {self.final}: " + self.describe())
 
 
-def history(seed: int, **options: Any) -> World:
+def history(seed: int, kind: type[World] = World, **options: Any) -> World:
     """Play one history to its end, and judge it."""
-    world = World(seed, **options)
+    world = kind(seed, **options)
     try:
         world.play(world.rng.randrange(20, 160))
         world.heal()

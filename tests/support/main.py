@@ -4,6 +4,7 @@ A real worker process for a test, with what the test says in `STAGE` (JSON) done
 | word | what it does |
 |---|---|
 | `point` | `ledger.claim:after:1`: SIGKILL of this process before or after the n-th call of that name |
+| `pause` | `adapter.publish:after:1`: that call waits before or after its work, from a line in `paused` to the file `go` |
 | `hang` | `ledger.read`: calls of that name do not come back |
 | `scale` | the ledger's clocks run so many times faster |
 | `times` | single clocks of the ledger in seconds, by their names in `Times` |
@@ -23,6 +24,7 @@ import os
 import signal
 import sys
 import threading
+import time
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -55,11 +57,16 @@ class Wrapped:
         self._point, _, when = script.get("point", "").partition(":")
         self._when, _, count = when.partition(":")
         self._left = int(count or 0)
+        self._pause, _, when = script.get("pause", "").partition(":")
+        self._pauses, _, count = when.partition(":")
+        self._until_pause = int(count or 0)
 
     def __getattr__(self, name: str) -> Any:
         real = getattr(self._real, name)
         if f"{self._kind}.{name}" in self._hangs:
             return lambda *_arguments, **_options: threading.Event().wait()
+        if f"{self._kind}.{name}" == self._pause:
+            return self._pausing(real)
         if f"{self._kind}.{name}" != self._point:
             return real
 
@@ -73,6 +80,28 @@ class Wrapped:
             return answer
 
         return call
+
+    def _pausing(self, real: Any) -> Any:
+        def call(*arguments: Any, **options: Any) -> Any:
+            self._until_pause -= 1
+            due = self._until_pause == 0
+            if due and self._pauses == "before":
+                wait_for_the_test()
+            answer = real(*arguments, **options)
+            if due and self._pauses == "after":
+                wait_for_the_test()
+            return answer
+
+        return call
+
+
+def wait_for_the_test() -> None:
+    """Say that this thread waits, and wait for the file that lets it go on."""
+    folder = Path(os.environ["STAGE_FOLDER"])
+    with (folder / "paused").open("a") as out:
+        out.write("paused\n")
+    while not (folder / "go").exists():
+        time.sleep(0.01)
 
 
 def changed(planned: Plan, script: dict[str, Any]) -> Plan:

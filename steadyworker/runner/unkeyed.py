@@ -1,0 +1,176 @@
+"""
+The messages without a key: each is replaced by a copy with a generated key, and then acknowledged.
+
+::
+
+    Delivery without a key ──→ publish a copy with a key ──→ confirmed ──→ acknowledge the original
+                                   │                                            │
+                                   │ the work queue is full                     │ the delivery is lost before the
+                                   ↓                                            ↓ acknowledgement is sent
+                               publish the copy with a delay,               an equal message that the broker
+                               and begin its job at once                    delivers again is acknowledged instead
+
+**A full queue** accepts no copy, and senders may take each place that becomes free.
+The copy then waits in a retry queue, and its job begins at once, as a run without a delivery.
+So every message in a full queue can run, and each has a copy at the broker before its original is gone.
+When the delay is over, the copy is deferred, adopted or acknowledged by the decision table, as any redelivery is.
+A message that could not begin now stays in the full queue, because a retry queue has no limit.
+
+**A lost delivery** that was surely not acknowledged comes back, and it has a copy already, or may have one.
+So the plan waits for it, and settles the next equal message that is not new: same body, headers and time of sending.
+Equal messages are exchangeable: as many jobs end as there were messages, whichever of them had the copy.
+An acknowledgement that was sent, but that no reply confirmed, proves nothing.
+Its message may be gone, and an equal message in its place would be lost, so that one gets a key of its own.
+A message that comes back to another worker process, or after this one was killed, gets another key too.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import uuid
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+from steadyworker.adapter import Delays
+from steadyworker.delivery import KEY, Delivery, OutgoingMessage, Redelivered, Target
+from steadyworker.errors import TargetFull
+from steadyworker.lifecycle import Stage
+from steadyworker.runner import planning
+from steadyworker.runner.envelope import Envelope, identify
+from steadyworker.runner.runs import Runs
+from steadyworker.runner.settlement_plan import SettlementPlan, Step
+from steadyworker.runner.state import Deps, PlanResult, RunnerState
+
+_WAITS = 600.0
+"""Seconds for which a plan that lost its delivery waits for an equal message."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Original:
+    """The message that a plan replaces: its first delivery, what makes another message equal, and until when it is expected."""
+
+    delivery: Delivery
+    fingerprint: bytes
+    until: float
+
+
+class UnkeyedMessages:
+    """
+    The plans of one Worker that replace a message without a key, from the first publish to the acknowledgement.
+
+    1. `take` receives a delivery without a key.
+    2. `refused` finds another way for a copy that a full queue refused.
+    3. `over` receives a plan whose steps are done.
+
+    Attributes:
+        plans: The plans that `refused` and `over` are for, each with its original.
+
+    Args:
+        deps: What the runner is given.
+        state: What the runner's parts share.
+        runs: Carries plans out.
+        may_begin: Returns whether a new job could begin now.
+        begin: Claims a job, for a run that begins without a delivery.
+        decline: Gives a delivery back, because no slot is free.
+    """
+
+    def __init__(
+        self,
+        deps: Deps,
+        state: RunnerState,
+        runs: Runs,
+        may_begin: Callable[[], bool],
+        begin: Callable[[Envelope], None],
+        decline: Callable[[Delivery], None],
+    ) -> None:
+        self._deps = deps
+        self._state = state
+        self._runs = runs
+        self._may_begin = may_begin
+        self._begin = begin
+        self._decline = decline
+        self.plans: dict[SettlementPlan, _Original] = {}
+
+    def take(self, delivery: Delivery) -> None:
+        """Publish a copy with a generated key, then acknowledge the delivery; an equal message may have a copy already."""
+        self._forget_old()
+        digest = fingerprint(delivery)
+        if delivery.redelivered is not Redelivered.NO and self._bind(delivery, digest):
+            return
+        keyed = OutgoingMessage(Target.WORK, delivery.body, {**delivery.headers, KEY: uuid.uuid4().hex})
+        plan = planning.pass_on(delivery, keyed)
+        self.plans[plan] = _Original(delivery, digest, self._deps.clock.monotonic() + _WAITS)
+        self._runs.carry_out(plan)
+
+    def refused(self, result: PlanResult) -> bool:
+        """
+        Find another way for a copy that the full work queue refused; return False if the plan must try again later.
+
+        If its job could begin now, the copy goes to a retry queue; if not, the original goes back to the full queue.
+        """
+        plan, message, delivery = result.plan, result.plan.message, result.plan.delivery
+        if not isinstance(result.error, TargetFull) or delivery is None:
+            return False
+        if message is None or message.to is not Target.WORK or self._deps.adapter.capabilities.delays is Delays.NONE:
+            return False
+        if self._may_begin():
+            plan.message = replace(message, to=Target.LATER, delay=self._deps.times.defer_delay)
+            plan.steps = (Step.PUBLISH,)  # the acknowledgement follows when the job has begun
+        elif self._may_begin_soon():
+            return False
+        else:
+            plan.delivery = None
+            self._decline(delivery)
+        self._runs.retry(plan, None)
+        return True
+
+    def over(self, plan: SettlementPlan) -> None:
+        """Receive a plan whose steps are done: its original is acknowledged, or must still be."""
+        original = self.plans[plan]
+        late = plan.delivery if plan.delivery is not plan.settled_with else None
+        if not plan.surely_unsettled:
+            del self.plans[plan]
+            if late is not None:
+                self._state.reconsider(late)
+            return
+        if plan.message is not None and plan.message.to is Target.LATER and Step.PUBLISH in plan.steps:
+            self._begin_job(original.delivery, plan.message)
+        plan.steps, plan.at, plan.delivery = (Step.SETTLE,), 0, late
+        plan.settled_with, plan.stale = None, False
+        if late is not None:
+            self._runs.carry_out(plan)
+
+    def _bind(self, delivery: Delivery, digest: bytes) -> bool:
+        """Let a plan that has lost its delivery settle this one; return False if no plan waits for an equal message."""
+        for plan, original in self.plans.items():
+            if plan.delivery is None and original.fingerprint == digest:
+                plan.delivery = delivery
+                if plan not in self._state.passing:
+                    self._runs.carry_out(plan)
+                return True
+        return False
+
+    def _forget_old(self) -> None:
+        now = self._deps.clock.monotonic()
+        for plan in [plan for plan, original in self.plans.items() if original.until < now]:
+            if plan.delivery is None and plan not in self._state.passing:
+                del self.plans[plan]
+
+    def _may_begin_soon(self) -> bool:
+        """Return whether a new job only waits for the ledger, or for a slot whose child is being replaced."""
+        takes_jobs = self._state.stage is Stage.RUNNING and not self._deps.quota.spent
+        return takes_jobs and (self._state.ledger_away or self._state.warming())
+
+    def _begin_job(self, delivery: Delivery, message: OutgoingMessage) -> None:
+        """Begin the job of a copy that is delayed, if that is possible; if not, the copy begins it."""
+        keyed = replace(delivery, headers=message.headers)
+        envelope = identify(keyed, self._deps.namespace, self._deps.spec.key_header)
+        if isinstance(envelope, Envelope) and self._may_begin():
+            self._begin(envelope)
+
+
+def fingerprint(delivery: Delivery) -> bytes:
+    """Return a digest of what the sender gave: body, headers and time of sending; the same for each redelivery."""
+    theirs = sorted((name, text) for name, text in delivery.headers.items() if name not in delivery.brokers_own)
+    parts = [repr((delivery.sent_at, theirs)).encode("utf-8", "surrogatepass"), delivery.body]
+    return b"".join(hashlib.sha256(part).digest() for part in parts)
