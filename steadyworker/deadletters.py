@@ -5,6 +5,8 @@ A dead letter is the job's body and headers.
 Its headers also carry the cause: reason, error, counters, first failure, worker.
 Several copies of one job (made when a confirm was lost) are one `DeadLetter`, and each action applies to all of them.
 A broker adds letters of its own (expired, too often delivered); these have fewer facts.
+Queues may share a dead-letter queue: each letter says which work queue it is from, and those of other queues are left alone.
+A letter that does not say it is taken for one of the queue that the caller names.
 
 | way out | order | after a crash between the steps |
 |---|---|---|
@@ -18,7 +20,7 @@ import difflib
 import hashlib
 import uuid
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
 from typing import TypeVar
@@ -33,7 +35,7 @@ from steadyworker.delivery import (
     FIRST_FAILED_AT,
     KEY,
     LOSSES,
-    OWN_HEADERS,
+    QUEUE,
     REASON,
     ROUND,
     UID,
@@ -43,14 +45,13 @@ from steadyworker.delivery import (
 from steadyworker.errors import SteadyWorkerError
 from steadyworker.ledger.base import JobId, Ledger, State
 from steadyworker.names import normal_key
-from steadyworker.runner.envelope import BAD_HEADER, key_of, moment_of, number_of
+from steadyworker.runner.envelope import BAD_HEADER, key_of, moment_of, number_of, of_queue, without_facts
 from steadyworker.text.plain_text import as_unicode
 
 KEY_CONFLICT = "key-conflict"
 """The reason of a dead letter whose key belongs to a job with another body."""
 
 _ANY_NUMBER = 10**18 - 1
-_STRIPPED = frozenset((*OWN_HEADERS, *DEAD_HEADERS))
 
 Value = TypeVar("Value")
 
@@ -119,6 +120,9 @@ class DeadLetterQueue:
 
     `letters`, `replay` and `drop` may raise BrokerUnavailable.
     All methods but `letters` may raise LedgerUnavailable.
+
+    Attributes:
+        others: The number of letters of each other work queue that the last call found, and left alone.
     """
 
     def __init__(
@@ -135,6 +139,7 @@ class DeadLetterQueue:
         self._namespace = namespace
         self._queue = queue
         self._key_header = key_header
+        self.others: Counter[str] = Counter()
 
     def letters(self, keys: Sequence[str] | None = None, *, bodies: bool = True) -> list[DeadLetter]:
         """
@@ -224,8 +229,12 @@ class DeadLetterQueue:
         self, held: DeadLetters, keys: Sequence[str] | None, *, bodies: bool
     ) -> list[tuple[DeadLetter, list[Delivery]]]:
         wanted = {normal_key(key): key for key in keys or ()}
+        self.others = Counter()
         every = _folded(
-            held, self._queue, self._key_header, lambda letter: bodies and (keys is None or letter.key in wanted)
+            self._own(held),
+            self._queue,
+            self._key_header,
+            lambda letter: bodies and (keys is None or letter.key in wanted),
         )
         if keys is None:
             return every
@@ -236,6 +245,15 @@ class DeadLetterQueue:
                 hint = f"did you mean {near[0]}?" if near else "`steadyworker dead list` shows the keys."
                 raise SteadyWorkerError(f"Expected the key of a dead letter of {self._queue}, got {asked!r}: {hint}")
         return [(letter, deliveries) for letter, deliveries in every if letter.key in wanted]
+
+    def _own(self, held: Iterable[Delivery]) -> Iterator[Delivery]:
+        """Yield the letters of this work queue, and those that do not say which queue they are from; count the others."""
+        for delivery in held:
+            origin = delivery.origin or delivery.headers.get(QUEUE)
+            if origin is None or origin == self._queue:
+                yield delivery
+            else:
+                self.others[origin] += 1
 
     def _id(self, letter: DeadLetter) -> JobId:
         return JobId(self._namespace, self._queue, letter.key, letter.round)
@@ -265,12 +283,11 @@ class DeadLetterQueue:
         return self._fresh(letter, letter.key, letter.round + 1)
 
     def _fresh(self, letter: DeadLetter, key: str, round_: int) -> tuple[OutgoingMessage, Replayed]:
-        headers = {name: text for name, text in letter.headers.items() if name not in _STRIPPED}
-        headers[KEY] = key
+        headers = without_facts(letter.headers) | {KEY: key}
         if self._key_header is not None:
             headers[self._key_header] = key
         if round_:
-            headers[ROUND] = str(round_)
+            headers |= {QUEUE: self._queue, ROUND: str(round_)}
         return OutgoingMessage(Target.WORK, letter.body, headers, message_id=key), Replayed(letter, key, round_)
 
 
@@ -300,7 +317,8 @@ def _folded(
 
 
 def _letter(delivery: Delivery, queue: str, key_header: str | None) -> DeadLetter:
-    headers = {as_unicode(name): as_unicode(text) for name, text in delivery.headers.items()}
+    told = of_queue(delivery, queue).headers
+    headers = {as_unicode(name): as_unicode(text) for name, text in told.items()}
     key = key_of(replace(delivery, headers=headers), key_header)
     return DeadLetter(
         key=normal_key(key) if key else f"unkeyed-{_digest(delivery.body)}",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 
 from pika.adapters.blocking_connection import BlockingChannel
 from pika.exceptions import ChannelClosedByBroker
@@ -10,7 +11,7 @@ from pika.exceptions import ChannelClosedByBroker
 from steadyworker.adapter import Delivery, OutgoingMessage
 from steadyworker.errors import Unsettled
 from steadyworker_rabbitmq.errors import is_missing, translated
-from steadyworker_rabbitmq.messages import delivery_of
+from steadyworker_rabbitmq.messages import delivery_of, origin_of
 
 PATIENCE = 300
 """
@@ -57,7 +58,7 @@ class RabbitmqDeadLetters:
             if method is None or properties is None or body is None:
                 return
             self._held.add(method.delivery_tag)
-            yield delivery_of(0, self._queue, method, properties, body)
+            yield replace(delivery_of(0, self._queue, method, properties, body), origin=origin_of(properties))
 
     def publish(self, message: OutgoingMessage) -> None:
         """Publish as the adapter does."""

@@ -37,6 +37,7 @@ from pika.spec import Basic, BasicProperties
 
 from steadyworker.adapter import Delivery, OutgoingMessage, Redelivered
 from steadyworker_rabbitmq.pika_internals import UNREADABLE
+from steadyworker_rabbitmq.topology import work_queue_of
 
 EXACT = "sw-amqp"
 HEADER_BYTES = 64 << 10
@@ -108,6 +109,19 @@ def _plain(value: Any) -> Any:
             return {_plain(name): _plain(each) for name, each in value.items()}
         case _:
             return value
+
+
+def origin_of(properties: BasicProperties) -> str | None:
+    """
+    Return the work queue that the broker took this dead letter from, or None if the broker did not move it.
+
+    The first entry of `x-death` is the broker's last move; a copy whose delay is over was moved by its retry queue.
+    """
+    match _plain((properties.headers or {}).get("x-death")):
+        case [{"queue": str(queue)}, *_]:
+            return work_queue_of(queue)
+        case _:
+            return None
 
 
 def properties_of(message: OutgoingMessage, message_id: str, now: float) -> BasicProperties:

@@ -16,7 +16,7 @@ from __future__ import annotations
 import uuid
 
 from steadyworker.adapter import Delays, Lost
-from steadyworker.delivery import KEY, REASON, WORKER, Delivery, OutgoingMessage, Redelivered, Settle, Target
+from steadyworker.delivery import KEY, QUEUE, REASON, WORKER, Delivery, OutgoingMessage, Redelivered, Settle, Target
 from steadyworker.errors import LedgerUnavailable
 from steadyworker.events import Adopted, DeliveryDeferred, DeliveryRejected, DuplicateAcked
 from steadyworker.ledger.base import Claimed, Moving, Row, Verdict
@@ -35,7 +35,7 @@ from steadyworker.ledger.rules import (
 from steadyworker.lifecycle import Stage
 from steadyworker.names import normal_key
 from steadyworker.runner import planning, report
-from steadyworker.runner.envelope import Envelope, Unkeyed, Unreadable, identify, key_of, too_large
+from steadyworker.runner.envelope import Envelope, Unkeyed, Unreadable, identify, key_of, of_queue, too_large
 from steadyworker.runner.runs import Runs
 from steadyworker.runner.state import Deps, Phase, RunnerState, Timers
 from steadyworker.telemetry.logs import get_logger
@@ -79,6 +79,7 @@ class Deliveries:
         """Receive a delivery from the broker."""
         if delivery.epoch != self._epoch:
             return
+        delivery = of_queue(delivery, self._deps.spec.queue)
         self._state.valid[delivery.epoch, delivery.id] = delivery
         self.consider(delivery)
 
@@ -274,8 +275,8 @@ class Deliveries:
             )
         )
         theirs = {as_unicode(name): as_unicode(text) for name, text in delivery.headers.items()}
-        headers = {**theirs, REASON: planning.header_text(reason), WORKER: self._deps.worker}
-        self._runs.carry_out(planning.pass_on(delivery, OutgoingMessage(Target.DEAD, delivery.body, headers)))
+        ours = {QUEUE: delivery.queue, REASON: planning.header_text(reason), WORKER: self._deps.worker}
+        self._runs.carry_out(planning.pass_on(delivery, OutgoingMessage(Target.DEAD, delivery.body, theirs | ours)))
 
     def _hold(self, delivery: Delivery, ask_again_in: float | None = None) -> None:
         """Keep a delivery for later; once a stop has begun, give it back, because no run will begin here any more."""

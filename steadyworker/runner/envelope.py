@@ -8,11 +8,24 @@ A message with invalid headers is never lost: it goes to the dead-letter queue w
 from __future__ import annotations
 
 import hashlib
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from msgspec import Struct
 
-from steadyworker.delivery import ATTEMPTS, CRASHES, FIRST_FAILED_AT, HOP, KEY, LOSSES, ROUND, Delivery, Headers
+from steadyworker.delivery import (
+    ATTEMPTS,
+    CRASHES,
+    DEAD_HEADERS,
+    FIRST_FAILED_AT,
+    HOP,
+    KEY,
+    LOSSES,
+    OWN_HEADERS,
+    QUEUE,
+    ROUND,
+    Delivery,
+    Headers,
+)
 from steadyworker.ledger.base import JobId
 from steadyworker.names import PLAIN_KEY, normal_key
 from steadyworker.outcome import Counters
@@ -23,6 +36,8 @@ LARGEST_NUMBER = 10**15 - 1
 
 _LATEST = 1e11  # the year 5138: a larger number cannot be a time
 
+
+_ABOUT_A_JOB = frozenset((*OWN_HEADERS, *DEAD_HEADERS)) - {KEY}
 
 BAD_HEADER = "bad-header"
 """The beginning of the reason of a dead letter whose headers cannot be read."""
@@ -80,6 +95,22 @@ def identify(delivery: Delivery, namespace: str, key_header: str | None) -> Enve
     except ValueError as error:
         return Unreadable(delivery, f"{BAD_HEADER}: {error}")
     return Envelope(delivery, id_, hop, hashlib.sha256(delivery.body).digest(), carried)
+
+
+def of_queue(delivery: Delivery, queue: str) -> Delivery:
+    """
+    Return the delivery as a message of this queue: unchanged, unless `sw-queue` names another queue.
+
+    Round, hop, counters and cause of another queue's job say nothing about a job here, so they are removed; the key stays.
+    """
+    if delivery.headers.get(QUEUE, queue) == queue:
+        return delivery
+    return replace(delivery, headers=without_facts(delivery.headers))
+
+
+def without_facts(headers: Headers) -> dict[str, str]:
+    """Return the headers without what SteadyWorker wrote about a job, but with its key."""
+    return {name: text for name, text in headers.items() if name not in _ABOUT_A_JOB}
 
 
 def too_large(delivery: Delivery, limit: int) -> str | None:

@@ -48,6 +48,30 @@ def test_a_message_without_any_key_is_stamped(harness: MakeHarness) -> None:
     assert {row.state for row in rows} == {State.DONE}
 
 
+def test_what_another_queue_wrote_about_its_job_says_nothing_about_a_job_here(harness: MakeHarness) -> None:
+    """An operator moved a dead letter of another Worker here: a new job, in its first round, with all of its attempts."""
+    seen = Seen(lambda job: (job.name, job.attempt), raises(ValueError("once")))
+    h = harness(worker(seen))
+    cause = {"sw_uid": "u", "sw_error": "theirs", "sw_hop": "x", "sw_attempts": "4", "sw_reason": "exhausted"}
+    publish(h, b"{}", sw_job_key="k", sw_queue="other", sw_round="7", tenant="north", **cause)
+
+    (row,) = all_settled(h)
+
+    assert seen.values == [("k", attempt) for attempt in range(1, 6)]
+    assert (row.id.round, row.state) == (0, State.DEAD)
+    (letter,) = h.dead
+    assert (letter.headers["sw-queue"], letter.headers["tenant"]) == (QUEUE, "north")
+    assert letter.headers["sw-error"] == "once"
+
+
+def test_a_rejected_message_says_which_queue_rejected_it(harness: MakeHarness) -> None:
+    h = harness(worker(nothing))
+    publish(h, b"{}", sw_job_key="k", sw_round="x")
+    all_settled(h)
+    (letter,) = h.dead
+    assert (letter.headers["sw-queue"], letter.headers["sw-round"]) == (QUEUE, "x")
+
+
 def test_a_worker_may_reject_what_has_no_key(harness: MakeHarness) -> None:
     seen = Seen(lambda job: job.key)
     h = harness(worker(seen, unkeyed="reject"))

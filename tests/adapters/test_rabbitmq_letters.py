@@ -1,0 +1,117 @@
+"""Dead letters on RabbitMQ, as operators handle them: shared queues, letters that are moved by hand, two readers at once."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import pika
+import pytest
+
+from steadyworker.adapter import OutgoingMessage, QueueSpec, Settings, Target
+from steadyworker.clock import SystemClock, Times
+from steadyworker.deadletters import DeadLetterQueue
+from steadyworker.delivery import KEY
+from steadyworker.ledger.base import Ledger, State
+from steadyworker.ledger.memory import MemoryLedger
+from steadyworker.ledger.sqlite.ledger import SqliteLedger
+from steadyworker_rabbitmq import RabbitmqAdapter
+from tests.brokers.rabbitmq import Vhost
+from tests.support.stage import Processes, WorkerProcess
+
+FAILS, FAILS_TOO = "tests.support.jobs:Fails", "tests.support.jobs:FailsToo"
+DEAD = "shared.dead"
+SETTINGS = Settings(delays=(0.1,))
+Eventually = Callable[..., Any]
+OpenLetters = Callable[[str, Ledger], DeadLetterQueue]
+
+
+@pytest.fixture
+def place(tmp_path: Path, vhost: Vhost, monkeypatch: pytest.MonkeyPatch) -> Iterator[Processes]:
+    """Worker processes on RabbitMQ, with a ledger in a file."""
+    monkeypatch.setenv("STEADYWORKER_DELAYS", "1")
+    path = tmp_path / "ledger.db"
+    ledger = SqliteLedger(path, clock=SystemClock(), times=Times())
+    made = Processes(tmp_path, ledger, broker_url=f"{vhost.url}?management=off", ledger_url=f"sqlite:{path}")
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def channel(vhost: Vhost) -> Iterator[Any]:
+    """A channel of another program, such as an operator's."""
+    with closing(pika.BlockingConnection(pika.URLParameters(vhost.url))) as connection:
+        yield connection.channel()
+
+
+@pytest.fixture
+def open_letters(vhost: Vhost) -> Iterator[OpenLetters]:
+    """The letters of a work queue, as an operator opens them; their queue is shared."""
+    adapters: list[RabbitmqAdapter] = []
+
+    def letters(queue: str, ledger: Ledger) -> DeadLetterQueue:
+        adapters.append(RabbitmqAdapter(vhost.url, QueueSpec(queue, DEAD), SETTINGS))
+        return DeadLetterQueue(adapters[-1].dead_letters, ledger, adapters[-1].identity(), queue)
+
+    yield letters
+    for adapter in adapters:
+        adapter.stop(5)
+
+
+def depth(channel: Any, queue: str) -> int:
+    return int(channel.queue_declare(queue, passive=True).method.message_count)
+
+
+def work_on(place: Processes, target: str) -> WorkerProcess:
+    return place.worker(target, ledger_reach="host").started()
+
+
+def test_two_workers_with_one_dead_letter_queue_keep_their_letters_apart(
+    place: Processes, vhost: Vhost, channel: Any, open_letters: OpenLetters, eventually: Eventually
+) -> None:
+    """The same key in both queues: list, replay and drop of one Worker leave the other's letters where they are."""
+    for target, queue in ((FAILS, "fails"), (FAILS_TOO, "fails-too")):
+        work_on(place, target)
+        place.send(queue, {}, key="k")
+    for queue in ("fails", "fails-too"):
+        place.reaches(queue, State.DEAD, "k")
+    place.open()
+    mine, theirs = open_letters("fails", place.ledger), open_letters("fails-too", place.ledger)
+
+    assert [letter.headers["sw-queue"] for letter in mine.letters()] == ["fails"]
+    assert mine.others == {"fails-too": 1}
+    eventually(lambda: depth(channel, DEAD) == 2)
+    assert [replayed.key for replayed in mine.replay()] == ["k"]
+    place.reaches("fails", State.DONE, "k")
+    assert sorted(place.lines("starts")) == ["fails k 1 0", "fails k.r1 1 1", "fails-too k 1 0"]
+
+    eventually(lambda: depth(channel, DEAD) == 1)
+    assert mine.drop() == []
+    assert mine.others == {"fails-too": 1}
+    eventually(lambda: depth(channel, DEAD) == 1)
+    assert [replayed.key for replayed in theirs.replay(["k"])] == ["k"]
+    place.reaches("fails-too", State.DONE, "k")
+    assert place.lines("starts")[3:] == ["fails-too k.r1 1 1"]
+    assert depth(channel, DEAD) == 0
+
+
+def test_a_letter_that_the_broker_made_belongs_to_the_queue_that_the_broker_took_it_from(
+    vhost: Vhost, channel: Any, open_letters: OpenLetters, eventually: Eventually
+) -> None:
+    """A copy whose delay is over has been moved twice: by its retry queue, and from its work queue."""
+    ledger = MemoryLedger(SystemClock(), Times())
+    letters = {queue: open_letters(queue, ledger) for queue in ("a", "b")}
+    for queue, target in (("a", Target.WORK), ("b", Target.LATER)):
+        adapter = RabbitmqAdapter(vhost.url, QueueSpec(queue, DEAD), SETTINGS)
+        adapter.publish(OutgoingMessage(target, b"{}", {KEY: f"of {queue}"}, 0.1))
+        adapter.stop(5)
+        eventually(lambda queue=queue: depth(channel, queue) == 1)
+        method, _, _ = channel.basic_get(queue)
+        channel.basic_nack(method.delivery_tag, requeue=False)
+    for queue in ("a", "b"):
+        eventually(lambda: depth(channel, DEAD) == 2)
+        (letter,) = letters[queue].letters()
+        assert (letter.headers[KEY], letter.ours) == (f"of {queue}", False)
+        assert letters[queue].others == {"b" if queue == "a" else "a": 1}
