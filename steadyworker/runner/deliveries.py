@@ -14,6 +14,9 @@ The runner takes held deliveries through the decision table again whenever somet
 from __future__ import annotations
 
 import uuid
+from dataclasses import replace
+
+from msgspec import structs
 
 from steadyworker.adapter import Delays, Lost
 from steadyworker.delivery import KEY, QUEUE, REASON, WORKER, Delivery, OutgoingMessage, Redelivered, Settle, Target
@@ -30,12 +33,22 @@ from steadyworker.ledger.rules import (
     HeldBy,
     KeyConflict,
     LostTooOften,
+    Replay,
     answer,
 )
 from steadyworker.lifecycle import Stage
 from steadyworker.names import normal_key
 from steadyworker.runner import planning, report
-from steadyworker.runner.envelope import Envelope, Unkeyed, Unreadable, identify, key_of, of_queue, too_large
+from steadyworker.runner.envelope import (
+    Envelope,
+    Unkeyed,
+    Unreadable,
+    identify,
+    in_round,
+    key_of,
+    of_queue,
+    too_large,
+)
 from steadyworker.runner.runs import Runs
 from steadyworker.runner.state import Deps, Phase, RunnerState, Timers
 from steadyworker.telemetry.logs import get_logger
@@ -125,7 +138,8 @@ class Deliveries:
                 # Most messages are new, so the first claim expects no row; the ledger refuses this claim if there is one.
                 row = None if unseen and not attempt else self._deps.ledger.read(envelope.id)
                 held_by = self._held_by(row)
-                action = answer(row, envelope.hop, envelope.body_sha256, held_by, envelope.carried, retry.max_losses)
+                carried, max_losses, letter = envelope.carried, retry.max_losses, envelope.letter
+                action = answer(row, envelope.hop, envelope.body_sha256, held_by, carried, max_losses, letter=letter)
                 if self._act(envelope, row, action):
                     return
             except LedgerUnavailable as error:
@@ -139,6 +153,7 @@ class Deliveries:
         return (
             envelope.delivery.redelivered is Redelivered.NO
             and envelope.hop == 0
+            and not envelope.letter
             and self._state.stage is Stage.RUNNING
             and not self._deps.quota.spent
             and not self._state.unreaped(envelope.id)
@@ -175,6 +190,8 @@ class Deliveries:
                 assert row is not None, "a key without a row has no conflict"
                 self._deps.ledger.conflict(row.id)
                 self._reject(envelope.delivery, "key-conflict", row)
+            case Replay():
+                self._replay(envelope)
             case Finish():
                 assert row is not None, "an unfinished settlement has a row"
                 began = self._deps.clock.boottime()
@@ -252,6 +269,14 @@ class Deliveries:
         A broker with delay levels rounds up, so a delay of `left` seconds could become much longer.
         """
         return max((level for level in self._deps.adapter.capabilities.levels if level <= left), default=left)
+
+    def _replay(self, envelope: Envelope) -> None:
+        """Take a dead letter that was moved here for the first message of the next round, as `dead replay` publishes it."""
+        next_round = structs.replace(envelope.id, round=envelope.id.round + 1)
+        self._log.info("dead_letter_replayed", key=next_round.key, queue=next_round.queue, round=next_round.round)
+        delivery = replace(envelope.delivery, headers=in_round(envelope.delivery.headers, next_round))
+        self._state.valid[delivery.epoch, delivery.id] = delivery
+        self.consider(delivery)
 
     def _generate_key(self, delivery: Delivery) -> None:
         if self._deps.spec.unkeyed == "reject":

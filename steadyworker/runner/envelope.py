@@ -23,6 +23,7 @@ from steadyworker.delivery import (
     OWN_HEADERS,
     QUEUE,
     ROUND,
+    UID,
     Delivery,
     Headers,
 )
@@ -44,13 +45,14 @@ BAD_HEADER = "bad-header"
 
 
 class Envelope(Struct, frozen=True):
-    """A delivery whose job is known."""
+    """A delivery whose job is known; `letter` is true for the dead letter of this very job, moved here as it was."""
 
     delivery: Delivery
     id: JobId
     hop: int
     body_sha256: bytes
     carried: Counters
+    letter: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,7 +96,8 @@ def identify(delivery: Delivery, namespace: str, key_header: str | None) -> Enve
         )
     except ValueError as error:
         return Unreadable(delivery, f"{BAD_HEADER}: {error}")
-    return Envelope(delivery, id_, hop, hashlib.sha256(delivery.body).digest(), carried)
+    # Only a dead letter of a job has the job's uid; one that was rejected before it had a row is an ordinary message.
+    return Envelope(delivery, id_, hop, hashlib.sha256(delivery.body).digest(), carried, UID in headers)
 
 
 def of_queue(delivery: Delivery, queue: str) -> Delivery:
@@ -111,6 +114,11 @@ def of_queue(delivery: Delivery, queue: str) -> Delivery:
 def without_facts(headers: Headers) -> dict[str, str]:
     """Return the headers without what SteadyWorker wrote about a job, but with its key."""
     return {name: text for name, text in headers.items() if name not in _ABOUT_A_JOB}
+
+
+def in_round(headers: Headers, id: JobId) -> dict[str, str]:
+    """Return the headers of the first message of this job's round: the user's, and ours that name the job."""
+    return without_facts(headers) | {KEY: id.key, QUEUE: id.queue, ROUND: str(id.round)}
 
 
 def too_large(delivery: Delivery, limit: int) -> str | None:

@@ -17,6 +17,7 @@ from steadyworker.delivery import KEY
 from steadyworker.ledger.base import Ledger, State
 from steadyworker.ledger.memory import MemoryLedger
 from steadyworker.ledger.sqlite.ledger import SqliteLedger
+from steadyworker.names import normal_key
 from steadyworker_rabbitmq import RabbitmqAdapter
 from tests.brokers.rabbitmq import Vhost
 from tests.support.stage import Processes, WorkerProcess
@@ -115,3 +116,47 @@ def test_a_letter_that_the_broker_made_belongs_to_the_queue_that_the_broker_took
         (letter,) = letters[queue].letters()
         assert (letter.headers[KEY], letter.ours) == (f"of {queue}", False)
         assert letters[queue].others == {"b" if queue == "a" else "a": 1}
+
+
+def test_letters_that_are_moved_back_as_they_are_run_once_more(
+    place: Processes, channel: Any, eventually: Eventually
+) -> None:
+    """As the management page's Move messages does it, and a shovel that died before its acknowledgement: with a copy."""
+    work_on(place, FAILS)
+    for key in ("k", "copied"):
+        place.send("fails", {}, key=key)
+        place.reaches("fails", State.DEAD, key)
+    place.open()
+    eventually(lambda: depth(channel, DEAD) == 2)
+    for key in ("k", "copied"):
+        method, properties, body = channel.basic_get(DEAD)
+        assert properties.headers[KEY] == key
+        for _ in range(2 if key == "copied" else 1):
+            channel.basic_publish("", "fails", body, properties)
+        channel.basic_ack(method.delivery_tag)
+    place.send("fails", {}, key="the last")
+    for key in ("k", "copied", "the last"):
+        place.reaches("fails", State.DONE, normal_key(key))
+    eventually(lambda: depth(channel, "fails") == 0)
+
+    assert place.lines("starts")[2:4] == ["fails k.r1 1 1", "fails copied.r1 1 1"]
+    assert len(place.lines("starts")) == 5
+    assert depth(channel, DEAD) == 0
+
+
+def test_a_letter_that_is_moved_to_another_worker_is_a_new_job_there(
+    place: Processes, channel: Any, eventually: Eventually
+) -> None:
+    """Neither its round nor its attempts count there."""
+    work_on(place, FAILS)
+    place.send("fails", {}, key="k")
+    place.reaches("fails", State.DEAD, "k")
+    place.open()
+    work_on(place, FAILS_TOO)
+    eventually(lambda: depth(channel, DEAD) == 1)
+    method, properties, body = channel.basic_get(DEAD)
+    place.send("fails-too", {}, key="another")  # from here on the queue exists
+    channel.basic_publish("", "fails-too", body, properties)
+    channel.basic_ack(method.delivery_tag)
+    place.reaches("fails-too", State.DONE, "k")
+    assert "fails-too k 1 0" in place.lines("starts")
