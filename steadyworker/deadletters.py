@@ -18,14 +18,17 @@ from __future__ import annotations
 
 import difflib
 import hashlib
+import random
+import threading
 import uuid
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
 from typing import TypeVar
 
 from steadyworker.adapter import DeadLetters, Delivery, OutgoingMessage, Target
+from steadyworker.clock import Clock, SystemClock
 from steadyworker.delivery import (
     ATTEMPTS,
     CRASHES,
@@ -42,7 +45,7 @@ from steadyworker.delivery import (
     WORKER,
     Headers,
 )
-from steadyworker.errors import SteadyWorkerError
+from steadyworker.errors import LettersHeld, SteadyWorkerError
 from steadyworker.ledger.base import JobId, Ledger, State
 from steadyworker.names import normal_key
 from steadyworker.runner.envelope import BAD_HEADER, key_of, moment_of, number_of, of_queue, without_facts
@@ -107,6 +110,10 @@ class Replayed:
     round: int
 
 
+Copies = tuple[DeadLetter, list[Delivery]]
+"""A dead letter, and the deliveries that are its copies."""
+
+
 class DeadLetterQueue:
     """
     The dead letters of one queue.
@@ -117,8 +124,11 @@ class DeadLetterQueue:
         namespace: The ledger's namespace for this broker.
         queue: The work queue's name.
         key_header: The header that holds a job's key, if the Worker names such a header.
+        patience: Seconds to wait for another reader.
+        clock: Measures that wait.
 
-    `letters`, `replay` and `drop` may raise BrokerUnavailable.
+    A queue has one reader at a time: each call waits up to `patience` seconds for another reader to end.
+    `letters`, `replay` and `drop` may raise BrokerUnavailable, and LettersHeld after that time.
     All methods but `letters` may raise LedgerUnavailable.
 
     Attributes:
@@ -133,7 +143,11 @@ class DeadLetterQueue:
         queue: str,
         *,
         key_header: str | None = None,
+        patience: float = 10.0,
+        clock: Clock | None = None,
     ) -> None:
+        self._patience = patience
+        self._clock = clock or SystemClock()
         self._open_letters = open_letters
         self._ledger = ledger
         self._namespace = namespace
@@ -149,8 +163,8 @@ class DeadLetterQueue:
 
         Raises SteadyWorkerError for a key that has no dead letter.
         """
-        with self._open_letters() as held:
-            return [letter for letter, _ in self._chosen(held, keys, bodies=bodies)]
+        with self._opened(keys, bodies=bodies) as (_, chosen):
+            return [letter for letter, _ in chosen]
 
     def checkpoint(self, letter: DeadLetter) -> bytes | None:
         """Return the job's last checkpoint as JSON text, or None if the ledger has none, or has it no longer."""
@@ -186,8 +200,7 @@ class DeadLetterQueue:
             PublishFailed: The broker did not confirm the message; this letter and those after it stay.
         """
         replayed: list[Replayed] = []
-        with self._open_letters() as held:
-            chosen = self._chosen(held, keys, bodies=True)
+        with self._opened(keys, bodies=True) as (held, chosen):
             for letter, _ in chosen:
                 if not letter.whole:
                     got = f"{len(letter.body)} of {letter.size} bytes"
@@ -216,8 +229,7 @@ class DeadLetterQueue:
             SteadyWorkerError: A key has no dead letter; nothing was dropped.
             Unsettled: The result of a removal is unknown; this letter and those after it may still be here.
         """
-        with self._open_letters() as held:
-            chosen = self._chosen(held, keys, bodies=False)
+        with self._opened(keys, bodies=False) as (held, chosen):
             for letter, deliveries in chosen:
                 for delivery in deliveries:
                     held.drop(delivery)
@@ -225,9 +237,24 @@ class DeadLetterQueue:
                 each(letter)
         return [letter for letter, _ in chosen]
 
-    def _chosen(
-        self, held: DeadLetters, keys: Sequence[str] | None, *, bodies: bool
-    ) -> list[tuple[DeadLetter, list[Delivery]]]:
+    @contextmanager
+    def _opened(self, keys: Sequence[str] | None, *, bodies: bool) -> Iterator[tuple[DeadLetters, list[Copies]]]:
+        """Open the queue and read all of it, again and again while another reader holds some of its letters."""
+        deadline = self._clock.monotonic() + self._patience
+        while True:
+            with ExitStack() as stack:
+                try:
+                    held = stack.enter_context(self._open_letters())
+                    chosen = self._chosen(held, keys, bodies=bodies)
+                except LettersHeld:
+                    if self._clock.monotonic() >= deadline:
+                        raise
+                else:
+                    yield held, chosen
+                    return
+            threading.Event().wait(random.uniform(0.1, 0.5))  # noqa: S311 - two readers that met do not meet again
+
+    def _chosen(self, held: DeadLetters, keys: Sequence[str] | None, *, bodies: bool) -> list[Copies]:
         wanted = {normal_key(key): key for key in keys or ()}
         self.others = Counter()
         every = _folded(
@@ -293,7 +320,7 @@ class DeadLetterQueue:
 
 def _folded(
     held: Iterable[Delivery], queue: str, key_header: str | None, keep_body: Callable[[DeadLetter], bool]
-) -> list[tuple[DeadLetter, list[Delivery]]]:
+) -> list[Copies]:
     """
     Return one letter per job with the deliveries that are its copies, in the order of the first copies.
 

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import tracemalloc
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from pathlib import Path
+from threading import Barrier
 from typing import Any
 
 import pika
@@ -14,11 +17,13 @@ from steadyworker.adapter import OutgoingMessage, QueueSpec, Settings, Target
 from steadyworker.clock import SystemClock, Times
 from steadyworker.deadletters import DeadLetterQueue
 from steadyworker.delivery import KEY
+from steadyworker.errors import LettersHeld
 from steadyworker.ledger.base import Ledger, State
 from steadyworker.ledger.memory import MemoryLedger
 from steadyworker.ledger.sqlite.ledger import SqliteLedger
 from steadyworker.names import normal_key
 from steadyworker_rabbitmq import RabbitmqAdapter
+from steadyworker_rabbitmq import deadletters as reader
 from tests.brokers.rabbitmq import Vhost
 from tests.support.stage import Processes, WorkerProcess
 
@@ -160,3 +165,103 @@ def test_a_letter_that_is_moved_to_another_worker_is_a_new_job_there(
     channel.basic_ack(method.delivery_tag)
     place.reaches("fails-too", State.DONE, "k")
     assert "fails-too k 1 0" in place.lines("starts")
+
+
+def test_two_operators_at_once_each_see_every_letter(
+    vhost: Vhost, channel: Any, open_letters: OpenLetters, eventually: Eventually
+) -> None:
+    """Each saw what the other one had not taken yet, and was told nothing of it."""
+    ledger = MemoryLedger(SystemClock(), Times())
+    adapter = RabbitmqAdapter(vhost.url, QueueSpec("a", DEAD), SETTINGS)
+    keys = [f"k-{number}" for number in range(300)]
+    for key in keys:
+        adapter.publish(OutgoingMessage(Target.DEAD, b"{}", {KEY: key, "sw-uid": key}))
+    adapter.stop(5)
+    operators = [open_letters("a", ledger) for _ in range(3)]
+    begin = Barrier(3)
+
+    def listed(operator: DeadLetterQueue) -> list[str]:
+        begin.wait()
+        return [letter.key for letter in operator.letters(bodies=False)]
+
+    with ThreadPoolExecutor(3) as threads:
+        for seen in threads.map(listed, operators):
+            assert sorted(seen) == sorted(keys)
+    eventually(lambda: depth(channel, DEAD) == 300)
+
+
+def test_who_cannot_see_every_letter_is_told(vhost: Vhost, channel: Any, open_letters: OpenLetters) -> None:
+    """A program that consumes the dead letters may hold any of them; so may one that takes them without being a consumer."""
+    letters = open_letters("a", MemoryLedger(SystemClock(), Times()))
+    letters._patience = 0.0
+    adapter = RabbitmqAdapter(vhost.url, QueueSpec("a", DEAD), SETTINGS)
+    adapter.publish(OutgoingMessage(Target.DEAD, b"{}", {KEY: "k"}))
+    channel.basic_consume(DEAD, lambda *_: None)
+    with pytest.raises(LettersHeld, match=f"no other consumer of the dead-letter queue '{DEAD}', got 1: wait until"):
+        letters.letters()
+    channel.close()
+    letters._patience = 10.0
+    assert [letter.key for letter in letters.letters()] == ["k"]
+    letters._patience = 0.0
+    with adapter.dead_letters() as mine:
+        assert len(list(mine)) == 1
+        with pytest.raises(LettersHeld):
+            letters.replay()
+    letters._patience = 10.0
+    adapter.stop(5)
+    assert [letter.key for letter in letters.letters()] == ["k"], "nothing was replayed"
+
+
+def test_a_letter_that_vanishes_while_it_is_read_is_told(
+    vhost: Vhost, channel: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else the reader would take a part for the whole."""
+    monkeypatch.setattr(reader, "_NEXT_WITHIN", 0.2)
+    adapter = RabbitmqAdapter(vhost.url, QueueSpec("a", DEAD), SETTINGS)
+    for key in ("k-1", "k-2"):
+        adapter.publish(OutgoingMessage(Target.DEAD, b"{}", {KEY: key}))
+    look = reader.RabbitmqDeadLetters._look
+
+    def taken_after_the_look(self: Any, on: Any) -> tuple[int, int]:
+        found = look(self, on)
+        if found[1] == 0:
+            channel.basic_get(DEAD, auto_ack=True)
+        return found
+
+    monkeypatch.setattr(reader.RabbitmqDeadLetters, "_look", taken_after_the_look)
+    with (
+        adapter.dead_letters() as letters,
+        pytest.raises(LettersHeld, match=r"Expected 2 dead letters .* got 1: another"),
+    ):
+        list(letters)
+    adapter.stop(5)
+
+
+def test_more_letters_than_a_consumer_may_hold_are_read_in_order(vhost: Vhost, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(reader, "_MOST_AT_ONCE", 3)
+    adapter = RabbitmqAdapter(vhost.url, QueueSpec("a", DEAD), SETTINGS)
+    keys = [f"k-{number}" for number in range(8)]
+    for key in keys:
+        adapter.publish(OutgoingMessage(Target.DEAD, b"{}", {KEY: key}))
+    with adapter.dead_letters() as letters:
+        assert [letter.headers[KEY] for letter in letters] == keys
+    with adapter.dead_letters() as letters:
+        assert sorted(letter.headers[KEY] for letter in letters) == keys
+    adapter.stop(5)
+
+
+def test_a_list_of_large_letters_keeps_no_bodies(vhost: Vhost, open_letters: OpenLetters) -> None:
+    """80 MB of bodies pass by; also those that the broker has pushed wait at the broker until they are read."""
+    adapter = RabbitmqAdapter(vhost.url, QueueSpec("a", DEAD), SETTINGS)
+    body = bytes(1_000_000)
+    for number in range(80):
+        adapter.publish(OutgoingMessage(Target.DEAD, body, {KEY: f"k-{number}"}))
+    adapter.stop(5)
+    letters = open_letters("a", MemoryLedger(SystemClock(), Times()))
+    tracemalloc.start()
+    try:
+        assert [letter.size for letter in letters.letters(bodies=False)] == [len(body)] * 80
+        assert [len(letter.body) for letter in letters.letters(["k-70"])] == [len(body)]
+        assert tracemalloc.get_traced_memory()[1] < 20 * len(body)
+    finally:
+        tracemalloc.stop()
