@@ -19,7 +19,7 @@ Types and properties survive when a worker publishes the message again (retry, d
 - The properties `expiration` and `user_id` are not published again.
   `expiration` would drop a waiting copy, and `user_id` names the first publisher.
 
-Floats stay text, because pika cannot encode them.
+Floats stay text, because pika cannot encode them; `pika_internals` makes pika read them whole.
 """
 
 from __future__ import annotations

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import struct
 import tracemalloc
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -13,7 +14,8 @@ from typing import Any
 import pika
 import pytest
 
-from steadyworker.adapter import OutgoingMessage, QueueSpec, Settings, Target
+from steadyworker.adapter import Finding, OutgoingMessage, QueueSpec, Settings, Target
+from steadyworker.cli.dead import _record
 from steadyworker.clock import SystemClock, Times
 from steadyworker.deadletters import DeadLetterQueue
 from steadyworker.delivery import KEY
@@ -265,3 +267,73 @@ def test_a_list_of_large_letters_keeps_no_bodies(vhost: Vhost, open_letters: Ope
         assert tracemalloc.get_traced_memory()[1] < 20 * len(body)
     finally:
         tracemalloc.stop()
+
+
+@pytest.mark.parametrize("timestamp", [1_700_000_000, 1_700_000_000_000, 1_700_000_000_000_000_000, 2**64 - 1])
+def test_a_letter_with_a_timestamp_in_another_unit_is_listed(
+    vhost: Vhost, channel: Any, open_letters: OpenLetters, timestamp: int
+) -> None:
+    channel.queue_declare(DEAD, durable=True, arguments={"x-queue-type": "quorum"})
+    channel.basic_publish("", DEAD, b"{}", pika.BasicProperties(message_id="k", timestamp=timestamp))
+    (letter,) = open_letters("a", MemoryLedger(SystemClock(), Times())).letters()
+    assert _record(letter)["sent_at"] == ("2023-11-14T22:13:20Z" if timestamp == 1_700_000_000 else None)
+
+
+def test_floats_in_headers_keep_their_fractions(vhost: Vhost, channel: Any, eventually: Eventually) -> None:
+    """As a handler sees them, in a letter, and in a copy; pika itself reads 19.99 as 19."""
+    adapter = RabbitmqAdapter(vhost.url, QueueSpec("a", DEAD), SETTINGS)
+    adapter.publish(OutgoingMessage(Target.DEAD, b"{}", {KEY: "first"}))  # from here on the queues exist
+    channel.basic_publish(
+        "", DEAD, b"{}", Floats(content_type="text/plain", content_encoding="utf-8", headers={"n": 7})
+    )
+    expected = {"price": "19.99", "half": "0.5", "list": "[1.5, 2]", "table": '{"deep": -2.25}', "n": "7"}
+    eventually(lambda: depth(channel, DEAD) == 2)
+    with adapter.dead_letters() as letters:
+        _, letter = letters
+        assert {name: letter.headers[name] for name in expected} == expected
+        letters.publish(OutgoingMessage(Target.DEAD, letter.body, letter.headers))
+        letters.drop(letter)
+    eventually(lambda: depth(channel, DEAD) == 2)
+    with adapter.dead_letters() as letters:
+        (copy,) = (letter for letter in letters if "n" in letter.headers)
+        assert (copy.headers["price"], copy.headers["n"]) == ("19.99", "7")
+    adapter.stop(5)
+
+
+class Floats(pika.BasicProperties):  # type: ignore[misc]  # pika has no type hints
+    """Properties with floats among their headers, which pika cannot write."""
+
+    def encode(self) -> list[bytes]:
+        pieces: list[bytes] = super().encode()
+        place = next(at for at, piece in enumerate(pieces) if piece == b"n")
+        entries = b"".join(
+            (
+                b"\x05priced" + struct.pack(">d", 19.99),
+                b"\x04halff" + struct.pack(">f", 0.5),
+                b"\x04listA" + struct.pack(">I", 14) + b"d" + struct.pack(">d", 1.5) + b"I" + struct.pack(">i", 2),
+                b"\x05tableF" + struct.pack(">I", 14) + b"\x04deepd" + struct.pack(">d", -2.25),
+            )
+        )
+        table = next(at for at in range(place, -1, -1) if pieces[at] == struct.pack(">I", 7))
+        pieces[table] = struct.pack(">I", 7 + len(entries)) + entries
+        return pieces
+
+
+def test_check_names_a_queue_whose_letters_go_where_the_worker_does_not_look(vhost: Vhost) -> None:
+    """As `send QUEUE` makes it before a Worker names another dead-letter queue."""
+    sender = RabbitmqAdapter(vhost.url, QueueSpec("a", "a.dead"), SETTINGS)
+    sender.publish(OutgoingMessage(Target.WORK, b"{}", {KEY: "k"}))
+    spec = QueueSpec("a", DEAD)
+    worker = RabbitmqAdapter(f"{vhost.url}?management=off", spec, SETTINGS)
+
+    def found(adapter: RabbitmqAdapter, spec: QueueSpec) -> list[Finding]:
+        return [finding for finding in adapter.findings(spec) if "gives up" in finding.what]
+
+    (finding,) = found(worker, spec)
+    assert finding.what.startswith(
+        "Jobs of 'a' that the broker gives up go to queue 'a.dead', but `steadyworker dead` reads"
+    )
+    assert finding.remedy.startswith("set dead_letter_queue = 'a.dead' on the Worker")
+    assert found(sender, QueueSpec("a", "a.dead")) == []
+    for adapter in (sender, worker):
+        adapter.stop(5)

@@ -146,6 +146,7 @@ def _queue(broker: Broker, topology: Topology, wanted: Wanted) -> Iterator[Findi
         timeout = risks.delivery_timeout(broker.version, broker.vhost, actual, topology.time_limit, _why(broker))
         yield from timeout if broker.unasked is None else _unseen(broker, actual, timeout)
         yield from risks.oddities(broker.version, actual)
+        yield from risks.dead_letter_target(wanted, actual)
     yield from risks.losses(wanted, actual)
 
 
