@@ -190,11 +190,16 @@ class DeadLetters(Protocol):
     The dead-letter queue, open for the time of one command.
 
     Iteration yields *held* deliveries, oldest first, each once; the broker's own dead letters are among them.
+    A reader gets all of them or LettersHeld, which is raised when the context opens or during the iteration.
     When the context ends, deliveries that were not dropped return to the queue.
     """
 
     def __iter__(self) -> Iterator[Delivery]:
-        """Yield each dead letter once; it is held until it is dropped or the context ends."""
+        """
+        Yield each dead letter once; it is held until it is dropped or the context ends.
+
+        Raises LettersHeld if another reader has some of them, so that no reader takes a part for the whole.
+        """
         ...
 
     def publish(self, message: OutgoingMessage) -> None:
@@ -298,7 +303,11 @@ class Adapter(Protocol):
         ...
 
     def dead_letters(self) -> AbstractContextManager[DeadLetters]:
-        """Open the dead letters of this queue, on a connection of their own; works before `start`."""
+        """
+        Open the dead letters of this queue, on a connection of their own; works before `start`.
+
+        Raises LettersHeld, at once or when they are read, while another reader has them open.
+        """
         ...
 
     def stop(self, within: float) -> None:

@@ -21,7 +21,7 @@ from steadyworker import payload as payloads
 from steadyworker.adapter import OutgoingMessage, Target
 from steadyworker.backends.connections import Connections, Line, line_of
 from steadyworker.config.resolve import Options, load
-from steadyworker.delivery import KEY, ROUND
+from steadyworker.delivery import KEY, QUEUE, ROUND
 from steadyworker.errors import (
     BadPayload,
     BrokerUnavailable,
@@ -214,7 +214,7 @@ class Client:
         name = outgoing.headers[KEY]
         try:
             if again and links.knows(line) and (last := links.last_round(line, name)) is not None:
-                outgoing = replace(outgoing, headers={**outgoing.headers, ROUND: str(last + 1)})
+                outgoing = replace(outgoing, headers={**outgoing.headers, QUEUE: line.queue, ROUND: str(last + 1)})
             adapter.publish(outgoing)
         except (NotPublished, BrokerUnavailable) as error:
             raise SendError(f"{error} The job {name!r} was not sent.") from error

@@ -5,6 +5,8 @@ A dead letter is the job's body and headers.
 Its headers also carry the cause: reason, error, counters, first failure, worker.
 Several copies of one job (made when a confirm was lost) are one `DeadLetter`, and each action applies to all of them.
 A broker adds letters of its own (expired, too often delivered); these have fewer facts.
+Queues may share a dead-letter queue: each letter says which work queue it is from, and those of other queues are left alone.
+A letter that does not say it is taken for one of the queue that the caller names.
 
 | way out | order | after a crash between the steps |
 |---|---|---|
@@ -16,14 +18,17 @@ from __future__ import annotations
 
 import difflib
 import hashlib
+import random
+import threading
 import uuid
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
 from typing import TypeVar
 
 from steadyworker.adapter import DeadLetters, Delivery, OutgoingMessage, Target
+from steadyworker.clock import Clock, SystemClock
 from steadyworker.delivery import (
     ATTEMPTS,
     CRASHES,
@@ -33,24 +38,23 @@ from steadyworker.delivery import (
     FIRST_FAILED_AT,
     KEY,
     LOSSES,
-    OWN_HEADERS,
+    QUEUE,
     REASON,
     ROUND,
     UID,
     WORKER,
     Headers,
 )
-from steadyworker.errors import SteadyWorkerError
+from steadyworker.errors import LettersHeld, SteadyWorkerError
 from steadyworker.ledger.base import JobId, Ledger, State
 from steadyworker.names import normal_key
-from steadyworker.runner.envelope import BAD_HEADER, key_of, moment_of, number_of
+from steadyworker.runner.envelope import BAD_HEADER, key_of, moment_of, number_of, of_queue, without_facts
 from steadyworker.text.plain_text import as_unicode
 
 KEY_CONFLICT = "key-conflict"
 """The reason of a dead letter whose key belongs to a job with another body."""
 
 _ANY_NUMBER = 10**18 - 1
-_STRIPPED = frozenset((*OWN_HEADERS, *DEAD_HEADERS))
 
 Value = TypeVar("Value")
 
@@ -106,6 +110,10 @@ class Replayed:
     round: int
 
 
+Copies = tuple[DeadLetter, list[Delivery]]
+"""A dead letter, and the deliveries that are its copies."""
+
+
 class DeadLetterQueue:
     """
     The dead letters of one queue.
@@ -116,9 +124,15 @@ class DeadLetterQueue:
         namespace: The ledger's namespace for this broker.
         queue: The work queue's name.
         key_header: The header that holds a job's key, if the Worker names such a header.
+        patience: Seconds to wait for another reader.
+        clock: Measures that wait.
 
-    `letters`, `replay` and `drop` may raise BrokerUnavailable.
+    A queue has one reader at a time: each call waits up to `patience` seconds for another reader to end.
+    `letters`, `replay` and `drop` may raise BrokerUnavailable, and LettersHeld after that time.
     All methods but `letters` may raise LedgerUnavailable.
+
+    Attributes:
+        others: The number of letters of each other work queue that the last call found, and left alone.
     """
 
     def __init__(
@@ -129,12 +143,17 @@ class DeadLetterQueue:
         queue: str,
         *,
         key_header: str | None = None,
+        patience: float = 10.0,
+        clock: Clock | None = None,
     ) -> None:
+        self._patience = patience
+        self._clock = clock or SystemClock()
         self._open_letters = open_letters
         self._ledger = ledger
         self._namespace = namespace
         self._queue = queue
         self._key_header = key_header
+        self.others: Counter[str] = Counter()
 
     def letters(self, keys: Sequence[str] | None = None, *, bodies: bool = True) -> list[DeadLetter]:
         """
@@ -144,8 +163,8 @@ class DeadLetterQueue:
 
         Raises SteadyWorkerError for a key that has no dead letter.
         """
-        with self._open_letters() as held:
-            return [letter for letter, _ in self._chosen(held, keys, bodies=bodies)]
+        with self._opened(keys, bodies=bodies) as (_, chosen):
+            return [letter for letter, _ in chosen]
 
     def checkpoint(self, letter: DeadLetter) -> bytes | None:
         """Return the job's last checkpoint as JSON text, or None if the ledger has none, or has it no longer."""
@@ -181,8 +200,7 @@ class DeadLetterQueue:
             PublishFailed: The broker did not confirm the message; this letter and those after it stay.
         """
         replayed: list[Replayed] = []
-        with self._open_letters() as held:
-            chosen = self._chosen(held, keys, bodies=True)
+        with self._opened(keys, bodies=True) as (held, chosen):
             for letter, _ in chosen:
                 if not letter.whole:
                     got = f"{len(letter.body)} of {letter.size} bytes"
@@ -211,8 +229,7 @@ class DeadLetterQueue:
             SteadyWorkerError: A key has no dead letter; nothing was dropped.
             Unsettled: The result of a removal is unknown; this letter and those after it may still be here.
         """
-        with self._open_letters() as held:
-            chosen = self._chosen(held, keys, bodies=False)
+        with self._opened(keys, bodies=False) as (held, chosen):
             for letter, deliveries in chosen:
                 for delivery in deliveries:
                     held.drop(delivery)
@@ -220,12 +237,31 @@ class DeadLetterQueue:
                 each(letter)
         return [letter for letter, _ in chosen]
 
-    def _chosen(
-        self, held: DeadLetters, keys: Sequence[str] | None, *, bodies: bool
-    ) -> list[tuple[DeadLetter, list[Delivery]]]:
+    @contextmanager
+    def _opened(self, keys: Sequence[str] | None, *, bodies: bool) -> Iterator[tuple[DeadLetters, list[Copies]]]:
+        """Open the queue and read all of it, again and again while another reader holds some of its letters."""
+        deadline = self._clock.monotonic() + self._patience
+        while True:
+            with ExitStack() as stack:
+                try:
+                    held = stack.enter_context(self._open_letters())
+                    chosen = self._chosen(held, keys, bodies=bodies)
+                except LettersHeld:
+                    if self._clock.monotonic() >= deadline:
+                        raise
+                else:
+                    yield held, chosen
+                    return
+            threading.Event().wait(random.uniform(0.1, 0.5))  # noqa: S311 - two readers that met do not meet again
+
+    def _chosen(self, held: DeadLetters, keys: Sequence[str] | None, *, bodies: bool) -> list[Copies]:
         wanted = {normal_key(key): key for key in keys or ()}
+        self.others = Counter()
         every = _folded(
-            held, self._queue, self._key_header, lambda letter: bodies and (keys is None or letter.key in wanted)
+            self._own(held),
+            self._queue,
+            self._key_header,
+            lambda letter: bodies and (keys is None or letter.key in wanted),
         )
         if keys is None:
             return every
@@ -236,6 +272,15 @@ class DeadLetterQueue:
                 hint = f"did you mean {near[0]}?" if near else "`steadyworker dead list` shows the keys."
                 raise SteadyWorkerError(f"Expected the key of a dead letter of {self._queue}, got {asked!r}: {hint}")
         return [(letter, deliveries) for letter, deliveries in every if letter.key in wanted]
+
+    def _own(self, held: Iterable[Delivery]) -> Iterator[Delivery]:
+        """Yield the letters of this work queue, and those that do not say which queue they are from; count the others."""
+        for delivery in held:
+            origin = delivery.origin or delivery.headers.get(QUEUE)
+            if origin is None or origin == self._queue:
+                yield delivery
+            else:
+                self.others[origin] += 1
 
     def _id(self, letter: DeadLetter) -> JobId:
         return JobId(self._namespace, self._queue, letter.key, letter.round)
@@ -265,18 +310,17 @@ class DeadLetterQueue:
         return self._fresh(letter, letter.key, letter.round + 1)
 
     def _fresh(self, letter: DeadLetter, key: str, round_: int) -> tuple[OutgoingMessage, Replayed]:
-        headers = {name: text for name, text in letter.headers.items() if name not in _STRIPPED}
-        headers[KEY] = key
+        headers = without_facts(letter.headers) | {KEY: key}
         if self._key_header is not None:
             headers[self._key_header] = key
         if round_:
-            headers[ROUND] = str(round_)
+            headers |= {QUEUE: self._queue, ROUND: str(round_)}
         return OutgoingMessage(Target.WORK, letter.body, headers, message_id=key), Replayed(letter, key, round_)
 
 
 def _folded(
     held: Iterable[Delivery], queue: str, key_header: str | None, keep_body: Callable[[DeadLetter], bool]
-) -> list[tuple[DeadLetter, list[Delivery]]]:
+) -> list[Copies]:
     """
     Return one letter per job with the deliveries that are its copies, in the order of the first copies.
 
@@ -300,7 +344,8 @@ def _folded(
 
 
 def _letter(delivery: Delivery, queue: str, key_header: str | None) -> DeadLetter:
-    headers = {as_unicode(name): as_unicode(text) for name, text in delivery.headers.items()}
+    told = of_queue(delivery, queue).headers
+    headers = {as_unicode(name): as_unicode(text) for name, text in told.items()}
     key = key_of(replace(delivery, headers=headers), key_header)
     return DeadLetter(
         key=normal_key(key) if key else f"unkeyed-{_digest(delivery.body)}",

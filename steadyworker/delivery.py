@@ -28,6 +28,7 @@ class Delivery:
     `brokers_own` are the names of the headers that the broker added, so that they may differ in a redelivery.
     `size` is the body's length in bytes, by default that of `body`.
     A body over the limit is delivered whole, because its dead letter is the only copy that remains.
+    `origin` is the queue that the broker itself took a dead letter from; None if it did not, or does not say.
     """
 
     epoch: int
@@ -40,6 +41,7 @@ class Delivery:
     sent_at: float | None = None
     size: int = -1
     brokers_own: frozenset[str] = frozenset()
+    origin: str | None = None
 
     def __post_init__(self) -> None:
         if self.size < 0:
@@ -95,7 +97,10 @@ CRASHES = "sw-crashes"
 LOSSES = "sw-losses"
 FIRST_FAILED_AT = "sw-first-failed-at"
 REASON = "sw-reason"
-OWN_HEADERS = (KEY, ROUND, HOP, ATTEMPTS, CRASHES, LOSSES, FIRST_FAILED_AT, REASON)
+QUEUE = "sw-queue"
+"""The work queue whose job the other headers are about: queues may share a dead-letter queue, and operators move messages."""
+
+OWN_HEADERS = (KEY, QUEUE, ROUND, HOP, ATTEMPTS, CRASHES, LOSSES, FIRST_FAILED_AT, REASON)
 
 # The additional headers of a dead letter, for people; a replay leaves them out.
 ERROR_CLASS = "sw-error-class"

@@ -20,6 +20,7 @@ Every exception that SteadyWorker raises or handles.
             │   └── Snooze           counts nothing; the job comes again later
             ├── Adapter errors
             │   ├── BrokerUnavailable  the broker is not reachable: the adapter keeps trying
+            │   │   └── LettersHeld        another reader holds some of the dead letters: read them again later
             │   ├── PublishFailed      not confirmed, may or may not have arrived: publish again
             │   │   └── NotPublished   certainly not published: nothing of it has left this process, or no queue took it
             │   │       ├── TargetMissing  the queue does not exist
@@ -176,6 +177,10 @@ class Interrupt(BaseException):
 
 class BrokerUnavailable(SteadyWorkerError):
     """A broker that could not be reached, or whose connection was lost; the adapter tries again."""
+
+
+class LettersHeld(BrokerUnavailable):
+    """Dead letters that cannot all be read now, because another reader has some of them; nothing was changed."""
 
 
 class PublishFailed(SteadyWorkerError):

@@ -49,6 +49,7 @@ class Worker(Generic[P, C]):
         key_header: The header that holds the job's key, if the sender sets a header of its own.
         unkeyed: The action on a message without a key: "generate" gives it one, "reject" makes it a dead letter.
         dead_letter_queue: The queue for dead letters, `<queue>.dead` by default.
+            Worker processes may share one: each letter names its work queue, and `dead` shows only those of its Worker.
 
     Raises:
         TypeError: A subclass is defined with a `queue` but without a `time_limit`.

@@ -181,7 +181,7 @@ def test_replay_is_a_fresh_job_of_the_next_round(bench: Bench) -> None:
     assert bench.dead == []
     (message,) = bench.work
     assert message.body == BODY
-    assert message.headers == {"tenant": "north", "sw-job-key": "k-1", "sw-round": "1"}
+    assert message.headers == {"tenant": "north", "sw-job-key": "k-1", "sw-queue": "exports", "sw-round": "1"}
 
 
 def test_the_replayed_round_begins_at_the_checkpoint(bench: Bench) -> None:
@@ -326,6 +326,21 @@ class TestWhatTheBrokerPutThere:
         assert (letter.round, letter.attempts, letter.first_failed_at) == (0, 0, None)
 
 
+def test_letters_of_other_queues_are_counted_and_left_alone(bench: Bench) -> None:
+    """Two Workers may share a dead-letter queue, and their jobs may have equal keys."""
+    bench.die("k-1")
+    bench.adapter.publish(OutgoingMessage(Target.DEAD, BODY, {"sw-job-key": "k-1", "sw-queue": "other", "sw-uid": "u"}))
+    assert [letter.uid for letter in bench.queue.letters()] == [bench.row("k-1").uid]
+    assert bench.queue.others == {"other": 1}
+    with pytest.raises(SteadyWorkerError, match="of exports, got 'k-2'"):
+        bench.queue.replay(["k-2"])
+    for act in (bench.queue.replay, bench.queue.drop):
+        act()
+        assert bench.queue.others == {"other": 1}
+    assert [message.headers["sw-queue"] for message in bench.dead] == ["other"]
+    assert [message.headers["sw-round"] for message in bench.work] == ["1"]
+
+
 def test_the_workers_own_key_header_names_the_letter(bench: Bench) -> None:
     bench.adapter.publish(
         OutgoingMessage(Target.DEAD, BODY, {"order-id": "o-9", "sw-reason": "exhausted", "sw-uid": "u"})
@@ -333,7 +348,12 @@ def test_the_workers_own_key_header_names_the_letter(bench: Bench) -> None:
     queue = bench.over(bench.adapter.dead_letters, key_header="order-id")
     assert [letter.key for letter in queue.letters()] == ["o-9"]
     queue.replay(["o-9"])
-    assert bench.work[0].headers == {"order-id": "o-9", "sw-job-key": "o-9", "sw-round": "1"}
+    assert bench.work[0].headers == {
+        "order-id": "o-9",
+        "sw-job-key": "o-9",
+        "sw-queue": "exports",
+        "sw-round": "1",
+    }
 
 
 def test_an_odd_key_is_found_by_the_name_that_the_user_gave_it(bench: Bench) -> None:

@@ -20,6 +20,7 @@ from steadyworker.ledger.rules import (
     HeldBy,
     KeyConflict,
     LostTooOften,
+    Replay,
     answer,
 )
 from steadyworker.outcome import Counters
@@ -36,8 +37,8 @@ def row(state: State, **fields: Any) -> Row:
     return Row(JobId("n", "q", "k"), "uid", state, **{**given, **fields})
 
 
-def ask(seen: Row | None, ahead: int, who: HeldBy, body: bytes = BODY) -> Action:
-    return answer(seen, (seen.hop if seen else 0) + ahead, body, who, CARRIED, MAX_LOSSES)
+def ask(seen: Row | None, ahead: int, who: HeldBy, body: bytes = BODY, *, letter: bool = False) -> Action:
+    return answer(seen, (seen.hop if seen else 0) + ahead, body, who, CARRIED, MAX_LOSSES, letter=letter)
 
 
 RETRY = {"target": Moving.RETRY}
@@ -108,6 +109,20 @@ def test_a_job_that_was_cancelled_before_it_came_matches_any_body() -> None:
     cancelled = row(State.INTERRUPTED, body_sha256=None, hop=0)
 
     assert ask(cancelled, 0, HeldBy.GONE, OTHER) == Claim(COUNTED)
+
+
+@pytest.mark.parametrize(("seen", "ahead", "who", "action"), CASES)
+def test_a_letter_that_was_moved_replays_a_job_that_is_dead_and_is_a_message_like_any_other_else(
+    seen: Row, ahead: int, who: HeldBy, action: Action
+) -> None:
+    dead = seen.state is State.DEAD or seen.target is Moving.DEAD
+    assert ask(seen, ahead, who, letter=True) == (Replay() if dead else action)
+    assert ask(seen, ahead, who, OTHER, letter=True) == KeyConflict()
+
+
+def test_a_letter_whose_row_is_gone_is_a_replay() -> None:
+    """Its record is kept for 30 days; a copy of the letter that comes later must not be another round than the first."""
+    assert ask(None, 0, HeldBy.GONE, letter=True) == Replay()
 
 
 @given(

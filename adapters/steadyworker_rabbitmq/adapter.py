@@ -168,7 +168,8 @@ class RabbitmqAdapter:
         with visit(patient, f"{self._settings.consumer} reads {self._topology.dead}") as connection:
             with translated(str(patient)):
                 channel = connection.channel()
-            letters = RabbitmqDeadLetters(channel, self._topology.dead, str(patient), self.publish)
+            connect = partial(self._visit, f"looks who else reads {self._topology.dead}")
+            letters = RabbitmqDeadLetters(channel, connect, self._topology.dead, str(patient), self.publish)
             try:
                 yield letters
             finally:

@@ -1,16 +1,21 @@
-"""A reader of the dead-letter queue, on a connection of its own, for one thread."""
+"""A reader of the dead-letter queue, on connections of its own, for one thread."""
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
+from dataclasses import replace
 
+from pika import BlockingConnection
 from pika.adapters.blocking_connection import BlockingChannel
 from pika.exceptions import ChannelClosedByBroker
+from pika.spec import Basic, BasicProperties
 
 from steadyworker.adapter import Delivery, OutgoingMessage
-from steadyworker.errors import Unsettled
+from steadyworker.errors import BrokerUnavailable, LettersHeld, Unsettled
 from steadyworker_rabbitmq.errors import is_missing, translated
-from steadyworker_rabbitmq.messages import delivery_of
+from steadyworker_rabbitmq.messages import delivery_of, origin_of
 
 PATIENCE = 300
 """
@@ -19,45 +24,74 @@ The heartbeat of the connection that reads dead letters, in seconds.
 The reading thread sends no heartbeat while it works on a dead letter, and this may take minutes.
 """
 
+_MOST_AT_ONCE = 65_535
+"""The largest prefetch that AMQP can express."""
+
+_LOOKS, _LOOKS_AFTER = 100, 0.1
+"""How often, and after how many seconds, a reader looks; an earlier one has given its letters back by the first look."""
+
+_NEXT_WITHIN = 5.0
+
+_Message = tuple[Basic.Deliver | Basic.GetOk | None, BasicProperties | None, bytes | None]
+Connect = Callable[[], AbstractContextManager[BlockingConnection]]
+
 
 class RabbitmqDeadLetters:
     """
     The dead letters of one queue, for use by one thread.
 
-    Each dead letter is fetched when it is asked for, and held until it is dropped or given back.
+    AMQP cannot read a message without taking it, so a reader holds all letters until it drops them or gives them back.
+    A second reader would see only what the first one left, so each makes sure that it is alone.
+    It reads as a consumer, because the broker tells everybody how many consumers a queue has, and needs no other permission.
+    It first subscribes, and then looks: of two readers that begin at the same time, at least one sees the other.
+    A consumer also gets 10,000 letters in a second; one `basic.get` for each takes fifteen.
 
     Args:
         channel: A channel that is used for nothing else.
+        connect: Opens another connection: on that of `channel`, an answer would wait behind the bodies of all letters.
         queue: The dead-letter queue.
         place: The broker's name in errors.
         publish: The adapter's `publish`.
     """
 
     def __init__(
-        self, channel: BlockingChannel, queue: str, place: str, publish: Callable[[OutgoingMessage], None]
+        self,
+        channel: BlockingChannel,
+        connect: Connect,
+        queue: str,
+        place: str,
+        publish: Callable[[OutgoingMessage], None],
     ) -> None:
         self._publish = publish
         self._channel = channel
+        self._connect = connect
         self._queue = queue
         self._place = place
         self._held: set[int] = set()
+        self._consumer = ""
+        self._arrived: deque[_Message] = deque()
 
     def __iter__(self) -> Iterator[Delivery]:
         with translated(self._place):
             try:
-                # Dead letters that arrive meanwhile are left to the next reader.
-                there = self._channel.queue_declare(self._queue, passive=True).method.message_count
+                pushed, left = self._begun()
             except ChannelClosedByBroker as refused:
                 if is_missing(refused):
                     return  # the queue was never created, so nothing is in it
                 raise
-        for _ in range(there):
+        for number in range(pushed + left):  # dead letters that arrive meanwhile are left to the next reader
             with translated(self._place):
-                method, properties, body = self._channel.basic_get(self._queue)
-            if method is None or properties is None or body is None:
-                return
-            self._held.add(method.delivery_tag)
-            yield delivery_of(0, self._queue, method, properties, body)
+                # What is left when the consumer has as many as it may hold is fetched one by one.
+                message = self._next(_NEXT_WITHIN) if number < pushed else self._channel.basic_get(self._queue)
+            match message:
+                case (Basic.Deliver() | Basic.GetOk()) as method, BasicProperties() as properties, bytes(body):
+                    self._held.add(method.delivery_tag)
+                    yield replace(delivery_of(0, self._queue, method, properties, body), origin=origin_of(properties))
+                case _:
+                    raise LettersHeld(
+                        f"Expected {pushed + left} dead letters in queue {self._queue!r}, got {number}: "
+                        "another program takes messages from it, or they expire. Stop that program, or try again."
+                    )
 
     def publish(self, message: OutgoingMessage) -> None:
         """Publish as the adapter does."""
@@ -74,5 +108,57 @@ class RabbitmqDeadLetters:
 
     def give_back(self) -> None:
         """Release every dead letter that was not dropped, for the next reader."""
-        if self._held:
+        if self._consumer:
+            self._channel.basic_cancel(self._consumer)
             self._channel.basic_nack(multiple=True, requeue=True)
+
+    def _begun(self) -> tuple[int, int]:
+        """
+        Subscribe, and return how many letters the broker pushes, and how many are left.
+
+        Raises LettersHeld if the queue has another consumer.
+        """
+        count, readers = self._look(self._channel)
+        self._refuse(readers)
+        pushed = min(count, _MOST_AT_ONCE)
+        self._channel.basic_qos(prefetch_count=max(pushed, 1))
+        self._consumer = self._channel.basic_consume(self._queue, lambda *message: self._arrived.append(message[1:]))
+        with self._connect() as other:
+            left = self._alone(other)
+        if not pushed and self._next(_LOOKS_AFTER, keep=True) is not None:
+            pushed = 1
+        return pushed, left
+
+    def _alone(self, other: BlockingConnection) -> int:
+        """Return how many letters are left in the queue, once its only consumer is known to be this one."""
+        channel = other.channel()
+        for _ in range(_LOOKS):
+            other.sleep(_LOOKS_AFTER)
+            left, readers = self._look(channel)
+            if readers:  # a quorum queue that is busy answers 0 and 0
+                self._refuse(readers - 1)
+                return left
+        raise BrokerUnavailable(
+            f"Expected queue {self._queue!r} to count its consumers, got none for {_LOOKS * _LOOKS_AFTER:g} s: "
+            "check whether the broker is overloaded, or the queue has lost its majority."
+        )
+
+    def _look(self, channel: BlockingChannel) -> tuple[int, int]:
+        """Return how many messages are ready, and how many consumers the queue has."""
+        found = channel.queue_declare(self._queue, passive=True).method
+        return found.message_count, found.consumer_count
+
+    def _refuse(self, readers: int) -> None:
+        if readers:
+            raise LettersHeld(
+                f"Expected no other consumer of the dead-letter queue {self._queue!r}, got {readers}: wait until the other "
+                "`steadyworker dead` command has ended, or stop the program that consumes this queue."
+            )
+
+    def _next(self, within: float, *, keep: bool = False) -> _Message | None:
+        """Return the next message that the broker pushes, or None if there is none within these seconds."""
+        if not self._arrived:
+            self._channel.connection.process_data_events(time_limit=within)
+        if not self._arrived:
+            return None
+        return self._arrived[0] if keep else self._arrived.popleft()

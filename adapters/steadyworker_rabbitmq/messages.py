@@ -19,7 +19,7 @@ Types and properties survive when a worker publishes the message again (retry, d
 - The properties `expiration` and `user_id` are not published again.
   `expiration` would drop a waiting copy, and `user_id` names the first publisher.
 
-Floats stay text, because pika cannot encode them.
+Floats stay text, because pika cannot encode them; `pika_internals` makes pika read them whole.
 """
 
 from __future__ import annotations
@@ -37,6 +37,7 @@ from pika.spec import Basic, BasicProperties
 
 from steadyworker.adapter import Delivery, OutgoingMessage, Redelivered
 from steadyworker_rabbitmq.pika_internals import UNREADABLE
+from steadyworker_rabbitmq.topology import work_queue_of
 
 EXACT = "sw-amqp"
 HEADER_BYTES = 64 << 10
@@ -113,6 +114,19 @@ def _plain(value: Any) -> Any:
             return {_plain(name): _plain(each) for name, each in value.items()}
         case _:
             return value
+
+
+def origin_of(properties: BasicProperties) -> str | None:
+    """
+    Return the work queue that the broker took this dead letter from, or None if the broker did not move it.
+
+    The first entry of `x-death` is the broker's last move; a copy whose delay is over was moved by its retry queue.
+    """
+    match _plain((properties.headers or {}).get("x-death")):
+        case [{"queue": str(queue)}, *_]:
+            return work_queue_of(queue)
+        case _:
+            return None
 
 
 def properties_of(message: OutgoingMessage, message_id: str, now: float) -> BasicProperties:

@@ -15,7 +15,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
 
-from pika import SelectConnection, frame, spec
+from pika import SelectConnection, data, frame, spec
 from pika.channel import Channel
 
 UNREADABLE = "sw-hop"
@@ -29,6 +29,8 @@ _METHOD_FRAME = b"\x01"
 _HEADER_FRAME = 2
 _FRAME = struct.Struct(">BHL")
 _HEADER = struct.Struct(">HHQ")
+_FLAGS, _SIZE = struct.Struct(">H"), struct.Struct(">I")
+_FLOATS = {b"f": struct.Struct(">f"), b"d": struct.Struct(">d")}
 
 
 class Connection(SelectConnection):  # type: ignore[misc]  # pika has no type hints
@@ -38,6 +40,7 @@ class Connection(SelectConnection):  # type: ignore[misc]  # pika has no type hi
     Headers: pika ends the connection on headers that it cannot read (a time beyond the year 9999, tables nested too deep).
     The broker would deliver the message again, and it would end each later connection too.
     Here such a message gets a key and a reason, and none of its other headers.
+    pika also cuts each float to a whole number, 19.99 to 19; here floats are read again, and whole.
 
     TLS 1.3: a broker checks our certificate only after our half of the handshake.
     If it refuses the certificate, our first bytes meet a closed socket, and pika reports that failed write.
@@ -50,10 +53,13 @@ class Connection(SelectConnection):  # type: ignore[misc]  # pika has no type hi
 
     def _read_frame(self) -> Any:
         inner: Any = super()
+        buffer: bytes = inner.__self__._frame_buffer  # noqa: SLF001
         try:
-            return inner._read_frame()  # noqa: SLF001
+            end, found = inner._read_frame()  # noqa: SLF001
+            if isinstance(found, frame.Header) and found.properties.headers:
+                found.properties.headers = _headers(buffer)
+            return end, found  # noqa: TRY300 - an error of `_headers` is one of the headers, too
         except Exception as error:
-            buffer: bytes = inner.__self__._frame_buffer  # noqa: SLF001
             kind, channel, size = _FRAME.unpack_from(buffer)
             end = _FRAME.size + size + 1
             if kind != _HEADER_FRAME or buffer[end - 1] != spec.FRAME_END:
@@ -80,6 +86,52 @@ class Connection(SelectConnection):  # type: ignore[misc]  # pika has no type hi
         transport: Any = inner.__self__._transport  # noqa: SLF001
         heard = _last_alert(transport._sock) if isinstance(error, OSError) and transport is not None else None  # noqa: SLF001
         inner._proto_connection_lost(heard or error)  # noqa: SLF001
+
+
+def _headers(header_frame: bytes) -> dict[str, Any]:
+    """Return the headers in the bytes of a header frame, which pika has found valid."""
+    offset = _FRAME.size + _HEADER.size
+    (flags,) = _FLAGS.unpack_from(header_frame, offset)
+    offset += _FLAGS.size
+    for flag in (spec.BasicProperties.FLAG_CONTENT_TYPE, spec.BasicProperties.FLAG_CONTENT_ENCODING):
+        if flags & flag:  # a short text that stands before the headers
+            offset += 1 + header_frame[offset]
+    return _table(header_frame, offset)[0]
+
+
+def _table(encoded: bytes, offset: int) -> tuple[dict[str, Any], int]:
+    table: dict[str, Any] = {}
+    offset, end = _extent(encoded, offset)
+    while offset < end:
+        name, offset = data.decode_short_string(encoded, offset)
+        table[name], offset = _value(encoded, offset)
+    return table, offset
+
+
+def _value(encoded: bytes, offset: int) -> tuple[Any, int]:
+    """Return a value as pika does, but floats with their fractions."""
+    match encoded[offset : offset + 1]:
+        case b"f" | b"d" as kind:
+            number = _FLOATS[kind]
+            return number.unpack_from(encoded, offset + 1)[0], offset + 1 + number.size
+        case b"F":
+            return _table(encoded, offset + 1)
+        case b"A":
+            values = []
+            offset, end = _extent(encoded, offset + 1)
+            while offset < end:
+                value, offset = _value(encoded, offset)
+                values.append(value)
+            return values, offset
+        case _:
+            other: tuple[Any, int] = data.decode_value(encoded, offset)
+            return other
+
+
+def _extent(encoded: bytes, offset: int) -> tuple[int, int]:
+    """Return where the content of a table or a list begins, and where it ends."""
+    (size,) = _SIZE.unpack_from(encoded, offset)
+    return offset + _SIZE.size, offset + _SIZE.size + size
 
 
 def _last_alert(connected: object) -> ssl.SSLError | None:

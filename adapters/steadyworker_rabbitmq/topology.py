@@ -42,6 +42,7 @@ After a change of `--delays`, other retry queues are created; the old ones becom
 
 from __future__ import annotations
 
+import re
 from bisect import bisect_left
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -64,6 +65,8 @@ SHORTEST_LEVEL, LONGEST_LEVEL = 0.001, 4_294_967.0
 # The broker accepts more names than we do.
 # It strips a line end from a name: then its reply never matches the request, and a client waits without end.
 QUEUE = replace(QUEUE_NAME, max_bytes=NAME_BYTES, reserved_prefixes=("amq.",))
+
+_RETRY_QUEUE = re.compile(r"\.later\.\d+ms$")
 
 _NO_LIMIT = -1
 
@@ -150,6 +153,11 @@ class Topology:
                 for level in self.levels
             ),
         )
+
+
+def work_queue_of(name: str) -> str:
+    """Return the work queue of a retry queue; any other name is returned unchanged."""
+    return _RETRY_QUEUE.sub("", name)
 
 
 def _forwarding(target: str) -> Arguments:

@@ -21,7 +21,7 @@ from steadyworker.adapter import (
     Target,
     check_size,
 )
-from steadyworker.errors import BrokerUnavailable, Unsettled
+from steadyworker.errors import BrokerUnavailable, LettersHeld, Unsettled
 from steadyworker.system.mounts import mounted
 from steadyworker.system.private import access_findings
 from steadyworker_sqlite.connection import Connection, delivery_of, numbers_of
@@ -144,6 +144,11 @@ class SqliteAdapter:
             stack.callback(presence.close)
             evict_the_gone(store, presence, float("-inf"))
             with store.transaction(durable=False):
+                if any(peer.reads and peer.queue == queue for peer in store.peers()):
+                    raise LettersHeld(
+                        f"Expected no other reader of the dead-letter queue {queue!r}, got one: "
+                        "wait until the other `steadyworker dead` command has ended."
+                    )
                 reader = store.register(queue, presence.name, self._settings.consumer, reads=True)
             try:
                 yield SqliteDeadLetters(self, store, queue, reader)

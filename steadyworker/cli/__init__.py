@@ -42,7 +42,7 @@ EXIT_CODES: tuple[tuple[int, str], ...] = (
     (DATA, "An invalid payload, or an invalid file of jobs: nothing was sent."),
     (
         UNAVAILABLE,
-        "The broker or the ledger could not be reached, or did not confirm. For run: the broker was away for --give-up-after.",
+        "Broker or ledger could not be reached, or did not confirm; or others read the dead letters. For run: broker away for --give-up-after.",
     ),
     (INTERNAL, "An internal error. For run also: setup failed three times in a row."),
     (OUTPUT, "Standard output could not be written: a full disk, or a closed pipe."),

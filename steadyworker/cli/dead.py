@@ -65,6 +65,7 @@ def list_(options: Options, *, target: str, as_json: bool) -> None:
     """List dead letters, oldest first."""
     with _opened(target, options) as queue:
         letters = queue.letters(bodies=False)
+    _left_alone(queue)
     if as_json:
         for letter in letters:
             json_line(_record(letter))
@@ -90,6 +91,7 @@ def show(options: Options, *, target: str, keys: Sequence[str], as_json: bool, b
     """
     with _opened(target, options) as queue:
         letters = queue.letters(keys or None)
+        _left_alone(queue)
         if body:
             for letter in letters:
                 click.echo(letter.body)
@@ -126,6 +128,7 @@ def replay(options: Options, *, target: str, keys: Sequence[str], every: bool, f
 
     with _opened(target, options) as queue:
         _said(queue.replay(_chosen(keys, every=every), from_start=from_start, each=told), "replayed")
+        _left_alone(queue)
 
 
 @command.command("drop")
@@ -149,6 +152,7 @@ def drop(options: Options, *, target: str, keys: Sequence[str], every: bool, as_
 
     with _opened(target, options) as queue:
         _said(queue.drop(_chosen(keys, every=every), each=told), "dropped")
+        _left_alone(queue)
 
 
 @contextmanager
@@ -173,6 +177,14 @@ def _chosen(keys: Sequence[str], *, every: bool) -> Sequence[str] | None:
 
 def _said(done: Sequence[object], what: str) -> None:
     click.echo(f"{count_text(len(done), 'dead letter')} {what}.", err=True)
+
+
+def _left_alone(queue: DeadLetterQueue) -> None:
+    """Say how many letters of other work queues are in the same dead-letter queue."""
+    if queue.others:
+        each = ", ".join(f"{printable(name)} ({count})" for name, count in sorted(queue.others.items()))
+        told = f"{count_text(queue.others.total(), 'dead letter')} of other queues left alone: {each}."
+        click.echo(f"{told} Name the Worker of such a queue to see them.", err=True)
 
 
 def _cells(letter: DeadLetter) -> list[str]:

@@ -121,13 +121,13 @@ def instant(wall: float | None) -> str | None:
     """
     Return a wall-clock time as ISO 8601 in UTC.
 
-    It is None for a number that is no such time: another sender's timestamp may count milliseconds.
+    It is None for a number that is no such time: another sender's timestamp may count milliseconds or nanoseconds.
     """
     if wall is None:
         return None
     try:
         return datetime.fromtimestamp(wall, UTC).isoformat(timespec="seconds").replace("+00:00", "Z")
-    except (ValueError, OverflowError):
+    except (ValueError, OverflowError, OSError):  # the C library's reply depends on how large the number is
         return None
 
 

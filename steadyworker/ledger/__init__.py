@@ -34,11 +34,14 @@ Decision table
 For each delivery the runner reads the row and calls `steadyworker.ledger.rules.answer`.
 The first line that fits decides.
 The hop counts the messages of a job: 0 for the first, one more for each retry.
+A *letter* is the job's own dead letter, which an operator has moved from the dead-letter queue to the work queue as it was.
 
 | row | hop of the delivery | held by | action |
 |---|---|---|---|
+| none | any; a letter | - | `Replay`: decide again, as on the first message of the next round |
 | none | any | - | `Claim`: run the job, with the counters from the message's headers |
 | any state, another body | any | any | `KeyConflict`: dead-letter the delivery, and count it in the row, which otherwise stays as it is |
+| dead, or moving to a dead letter | any; a letter | any | `Replay` |
 | done, dead | any | any | `AckDuplicate`: acknowledge the delivery, run nothing |
 | any other state | lower than the row's | any | `AckDuplicate`: a retry has replaced this message |
 | interrupted | same or higher | - | `Claim` |
@@ -52,6 +55,9 @@ The hop counts the messages of a job: 0 for the first, one more for each retry.
 | running | same or higher | GONE, fewer losses than `max_losses` | `Claim`, and count a loss: the job is taken over |
 | running | same or higher | GONE, `max_losses` reached | `LostTooOften`: record a dead letter, then complete its settlement |
 
+The letter of round n always replays as round n + 1, never as the round after the last.
+So two copies of a letter are one replay, as are a letter that was moved by hand and the same letter from `dead replay`.
+A letter that arrives while its row is still `moving` proves that its publish succeeded.
 `Defer` publishes a delayed message with the same hop, waits for its confirm, and acknowledges the delivery.
 It writes nothing to the ledger.
 If the broker has no delays, the runner keeps the delivery and decides again after 30 s.

@@ -85,22 +85,41 @@ class KeyConflict:
     """Dead-letter this delivery, because its key belongs to a job with another body; the row only counts it."""
 
 
-Action = Claim | Adopt | Defer | AckDuplicate | Finish | LostTooOften | KeyConflict
+@dataclass(frozen=True, slots=True)
+class Replay:
+    """
+    Decide again on this delivery as the message of the next round: hop 0, no counters, and no cause of death.
+
+    It is always the round after the letter's own, never the one after the key's last: two copies of a letter are one replay.
+    """
+
+
+Action = Claim | Adopt | Defer | AckDuplicate | Finish | LostTooOften | KeyConflict | Replay
 
 
 def answer(  # noqa: PLR0911, C901 - one return per line of the table, in the table's order
-    row: Row | None, hop: int, body_sha256: bytes, who: HeldBy, carried: Counters, max_losses: int
+    row: Row | None,
+    hop: int,
+    body_sha256: bytes,
+    who: HeldBy,
+    carried: Counters,
+    max_losses: int,
+    *,
+    letter: bool = False,
 ) -> Action:
     """
     Return what to do with a delivery of this hop and body.
 
     `carried` are the counters in the message's headers; they are used if there is no row.
+    `letter` is true for the dead letter of this very job, which an operator moved to the work queue as it was.
     While the ledger is unreachable, this function is not called, and the runner holds the delivery.
     """
     if row is None:
-        return Claim(carried)
+        return Replay() if letter else Claim(carried)
     if row.body_sha256 is not None and row.body_sha256 != body_sha256:
         return KeyConflict()
+    if letter and (row.state is State.DEAD or (row.state is State.MOVING and row.target is Moving.DEAD)):
+        return Replay()
     if row.state in (State.DONE, State.DEAD):
         return AckDuplicate(row.state)
     ahead = hop - row.hop

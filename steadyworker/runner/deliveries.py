@@ -13,8 +13,12 @@ The runner takes held deliveries through the decision table again whenever somet
 
 from __future__ import annotations
 
+from dataclasses import replace
+
+from msgspec import structs
+
 from steadyworker.adapter import Delays, Lost
-from steadyworker.delivery import KEY, REASON, WORKER, Delivery, OutgoingMessage, Redelivered, Settle, Target
+from steadyworker.delivery import KEY, QUEUE, REASON, WORKER, Delivery, OutgoingMessage, Redelivered, Settle, Target
 from steadyworker.errors import LedgerUnavailable
 from steadyworker.events import Adopted, DeliveryDeferred, DeliveryRejected, DuplicateAcked
 from steadyworker.ledger.base import Claimed, Moving, Row, Verdict
@@ -28,12 +32,22 @@ from steadyworker.ledger.rules import (
     HeldBy,
     KeyConflict,
     LostTooOften,
+    Replay,
     answer,
 )
 from steadyworker.lifecycle import Stage
 from steadyworker.names import normal_key
 from steadyworker.runner import planning, report
-from steadyworker.runner.envelope import Envelope, Unkeyed, Unreadable, identify, key_of, too_large
+from steadyworker.runner.envelope import (
+    Envelope,
+    Unkeyed,
+    Unreadable,
+    identify,
+    in_round,
+    key_of,
+    of_queue,
+    too_large,
+)
 from steadyworker.runner.runs import Runs
 from steadyworker.runner.state import Deps, Phase, PlanResult, RunnerState, Timers
 from steadyworker.runner.unkeyed import UnkeyedMessages
@@ -80,6 +94,7 @@ class Deliveries:
         """Receive a delivery from the broker."""
         if delivery.epoch != self._epoch:
             return
+        delivery = of_queue(delivery, self._deps.spec.queue)
         self._state.valid[delivery.epoch, delivery.id] = delivery
         self.consider(delivery)
 
@@ -134,7 +149,8 @@ class Deliveries:
                 # Most messages are new, so the first claim expects no row; the ledger refuses this claim if there is one.
                 row = None if unseen and not attempt else self._deps.ledger.read(envelope.id)
                 held_by = self._held_by(row)
-                action = answer(row, envelope.hop, envelope.body_sha256, held_by, envelope.carried, retry.max_losses)
+                carried, max_losses, letter = envelope.carried, retry.max_losses, envelope.letter
+                action = answer(row, envelope.hop, envelope.body_sha256, held_by, carried, max_losses, letter=letter)
                 if self._act(envelope, row, action):
                     return
             except LedgerUnavailable as error:
@@ -148,6 +164,7 @@ class Deliveries:
         return (
             envelope.delivery.redelivered is Redelivered.NO
             and envelope.hop == 0
+            and not envelope.letter
             and not self._state.unreaped(envelope.id)
             and self._may_begin()
         )
@@ -191,6 +208,8 @@ class Deliveries:
                 assert row is not None, "a key without a row has no conflict"
                 self._deps.ledger.conflict(row.id)
                 self._reject(envelope.delivery, "key-conflict", row)
+            case Replay():
+                self._replay(envelope)
             case Finish():
                 assert row is not None, "an unfinished settlement has a row"
                 began = self._deps.clock.boottime()
@@ -295,6 +314,14 @@ class Deliveries:
         """
         return max((level for level in self._deps.adapter.capabilities.levels if level <= left), default=left)
 
+    def _replay(self, envelope: Envelope) -> None:
+        """Take a dead letter that was moved here for the first message of the next round, as `dead replay` publishes it."""
+        next_round = structs.replace(envelope.id, round=envelope.id.round + 1)
+        self._log.info("dead_letter_replayed", key=next_round.key, queue=next_round.queue, round=next_round.round)
+        delivery = replace(envelope.delivery, headers=in_round(envelope.delivery.headers, next_round))
+        self._state.valid[delivery.epoch, delivery.id] = delivery
+        self.consider(delivery)
+
     def _generate_key(self, delivery: Delivery) -> None:
         if self._deps.spec.unkeyed == "reject":
             self._reject(delivery, "no-key: expected a message id or the header sw-job-key, got neither")
@@ -316,8 +343,8 @@ class Deliveries:
             )
         )
         theirs = {as_unicode(name): as_unicode(text) for name, text in delivery.headers.items()}
-        headers = {**theirs, REASON: planning.header_text(reason), WORKER: self._deps.worker}
-        self._runs.carry_out(planning.pass_on(delivery, OutgoingMessage(Target.DEAD, delivery.body, headers)))
+        ours = {QUEUE: delivery.queue, REASON: planning.header_text(reason), WORKER: self._deps.worker}
+        self._runs.carry_out(planning.pass_on(delivery, OutgoingMessage(Target.DEAD, delivery.body, theirs | ours)))
 
     def _hold(self, delivery: Delivery, ask_again_in: float | None = None) -> None:
         """Keep a delivery for later; once a stop has begun, give it back, because no run will begin here any more."""

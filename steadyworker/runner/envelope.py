@@ -8,11 +8,25 @@ A message with invalid headers is never lost: it goes to the dead-letter queue w
 from __future__ import annotations
 
 import hashlib
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from msgspec import Struct
 
-from steadyworker.delivery import ATTEMPTS, CRASHES, FIRST_FAILED_AT, HOP, KEY, LOSSES, ROUND, Delivery, Headers
+from steadyworker.delivery import (
+    ATTEMPTS,
+    CRASHES,
+    DEAD_HEADERS,
+    FIRST_FAILED_AT,
+    HOP,
+    KEY,
+    LOSSES,
+    OWN_HEADERS,
+    QUEUE,
+    ROUND,
+    UID,
+    Delivery,
+    Headers,
+)
 from steadyworker.ledger.base import JobId
 from steadyworker.names import PLAIN_KEY, normal_key
 from steadyworker.outcome import Counters
@@ -24,18 +38,21 @@ LARGEST_NUMBER = 10**15 - 1
 _LATEST = 1e11  # the year 5138: a larger number cannot be a time
 
 
+_ABOUT_A_JOB = frozenset((*OWN_HEADERS, *DEAD_HEADERS)) - {KEY}
+
 BAD_HEADER = "bad-header"
 """The beginning of the reason of a dead letter whose headers cannot be read."""
 
 
 class Envelope(Struct, frozen=True):
-    """A delivery whose job is known."""
+    """A delivery whose job is known; `letter` is true for the dead letter of this very job, moved here as it was."""
 
     delivery: Delivery
     id: JobId
     hop: int
     body_sha256: bytes
     carried: Counters
+    letter: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +96,29 @@ def identify(delivery: Delivery, namespace: str, key_header: str | None) -> Enve
         )
     except ValueError as error:
         return Unreadable(delivery, f"{BAD_HEADER}: {error}")
-    return Envelope(delivery, id_, hop, hashlib.sha256(delivery.body).digest(), carried)
+    # Only a dead letter of a job has the job's uid; one that was rejected before it had a row is an ordinary message.
+    return Envelope(delivery, id_, hop, hashlib.sha256(delivery.body).digest(), carried, UID in headers)
+
+
+def of_queue(delivery: Delivery, queue: str) -> Delivery:
+    """
+    Return the delivery as a message of this queue: unchanged, unless `sw-queue` names another queue.
+
+    Round, hop, counters and cause of another queue's job say nothing about a job here, so they are removed; the key stays.
+    """
+    if delivery.headers.get(QUEUE, queue) == queue:
+        return delivery
+    return replace(delivery, headers=without_facts(delivery.headers))
+
+
+def without_facts(headers: Headers) -> dict[str, str]:
+    """Return the headers without what SteadyWorker wrote about a job, but with its key."""
+    return {name: text for name, text in headers.items() if name not in _ABOUT_A_JOB}
+
+
+def in_round(headers: Headers, id: JobId) -> dict[str, str]:
+    """Return the headers of the first message of this job's round: the user's, and ours that name the job."""
+    return without_facts(headers) | {KEY: id.key, QUEUE: id.queue, ROUND: str(id.round)}
 
 
 def too_large(delivery: Delivery, limit: int) -> str | None:

@@ -17,7 +17,7 @@ from steadyworker.delivery import (
     HOP,
     KEY,
     LOSSES,
-    OWN_HEADERS,
+    QUEUE,
     REASON,
     ROUND,
     UID,
@@ -33,7 +33,7 @@ from steadyworker.link import Task
 from steadyworker.outcome import Ack, Counters, Crashed, DeadLetter, Failed, Later, Outcome, Release
 from steadyworker.retry import RetryPolicy, count, decide, drawn_delay
 from steadyworker.runner import report
-from steadyworker.runner.envelope import Envelope
+from steadyworker.runner.envelope import Envelope, without_facts
 from steadyworker.runner.settlement_plan import RecordDone, RecordInterrupted, SettlementPlan, Step
 from steadyworker.runner.state import Deps, Run
 from steadyworker.spec import WorkerSpec
@@ -148,9 +148,9 @@ def message_for(envelope: Envelope, hop: int, verdict: Verdict, uid: str, worker
 def _headers(envelope: Envelope, hop: int, verdict: Verdict) -> dict[str, str]:
     """Return the user's headers, and ours as they are now."""
     counters = verdict.counters
-    theirs = {name: value for name, value in envelope.delivery.headers.items() if name not in OWN_HEADERS}
     ours = {
         KEY: envelope.id.key,
+        QUEUE: envelope.id.queue,
         ROUND: str(envelope.id.round),
         HOP: str(hop),
         ATTEMPTS: str(counters.attempts),
@@ -160,7 +160,7 @@ def _headers(envelope: Envelope, hop: int, verdict: Verdict) -> dict[str, str]:
     }
     if counters.first_failed_at is not None:
         ours[FIRST_FAILED_AT] = f"{counters.first_failed_at:.3f}"
-    return theirs | ours
+    return without_facts(envelope.delivery.headers) | ours
 
 
 def header_text(text: str) -> str:

@@ -106,7 +106,8 @@ def specs_of(workers: Sequence[type[Worker[Any, Any]]], options: Options) -> lis
     """
     Return the Workers' specs, with the overrides of the file and of the command line.
 
-    Raises ConfigError if there is no Worker, if two Workers have the same queue, or if --concurrency is for several Workers.
+    Raises ConfigError if there is no Worker, if --concurrency is given for several Workers, or if two Workers share a queue.
+    Two Workers must not have the same queue, and no dead-letter queue may be a queue or dead-letter queue of another Worker.
     """
     if not workers:
         raise ConfigError("Expected at least one Worker to run, got none: pass its class, as in run(PaymentExports).")
@@ -126,6 +127,14 @@ def specs_of(workers: Sequence[type[Worker[Any, Any]]], options: Options) -> lis
         if other is not spec:
             msg = f"Expected one Worker for each queue, got {other.target} and {spec.target} for {spec.queue!r}: run only one of them."
             raise ConfigError(msg)
+    for spec in specs:
+        for other in specs:
+            if other is not spec and spec.dead_letter_queue in (other.queue, other.dead_letter_queue):
+                msg = (
+                    f"Expected a dead-letter queue for {spec.target} that {other.target} does not use, "
+                    f"got {spec.dead_letter_queue!r}: give one of them another dead_letter_queue, or leave it out."
+                )
+                raise ConfigError(msg)
     return specs
 
 

@@ -91,8 +91,9 @@ class MemoryAdapter:
 
     @contextmanager
     def dead_letters(self) -> Iterator[MemoryDeadLetters]:
-        """Open the dead letters; each one that is read is held while the context is open."""
+        """Open the dead letters, each held from when it is read; raises LettersHeld for a second reader."""
         reader = Consumer(self._targets[Target.DEAD], epoch=1, connected=True)
+        self._queues.open_reader(reader)
         try:
             yield MemoryDeadLetters(self, self._queues, reader)
         finally:

@@ -11,7 +11,15 @@ from dataclasses import dataclass, field
 from steadyworker.adapter import Lost, Signal, Sink, Unreachable
 from steadyworker.clock import Clock
 from steadyworker.delivery import KEY, Delivery, Headers, OutgoingMessage, Redelivered, Settle, Target
-from steadyworker.errors import BrokerUnavailable, PublishFailed, StaleDelivery, TargetFull, TargetMissing, Unsettled
+from steadyworker.errors import (
+    BrokerUnavailable,
+    LettersHeld,
+    PublishFailed,
+    StaleDelivery,
+    TargetFull,
+    TargetMissing,
+    Unsettled,
+)
 
 
 @dataclass(slots=True, eq=False)
@@ -66,6 +74,7 @@ class Queues:
         self.clock = clock
         self.lock = threading.RLock()
         self.everyone: list[Consumer] = []
+        self.readers: list[Consumer] = []
         self.by_name: dict[str, list[Message]] = {}
         self.deleted: set[str] = set()
         self.full: set[str] = set()
@@ -91,8 +100,9 @@ class Queues:
         with self.lock:
             consumer.give_back()
             consumer.connected = False
-            if consumer in self.everyone:
-                self.everyone.remove(consumer)
+            for group in (self.everyone, self.readers):
+                if consumer in group:
+                    group.remove(consumer)
 
     def publish(self, consumer: Consumer, queue: str, message: OutgoingMessage) -> None:
         """Put a message into a queue."""
@@ -145,6 +155,13 @@ class Queues:
         """Raise BrokerUnavailable while the broker is down."""
         if self.down is not None:
             raise BrokerUnavailable(f"Expected a broker that responds, got: {self.down}.")
+
+    def open_reader(self, reader: Consumer) -> None:
+        """Record a reader of dead letters until `close`; raises LettersHeld if its queue has one."""
+        with self.lock:
+            if any(other.queue == reader.queue for other in self.readers):
+                raise LettersHeld(f"Expected no other reader of {reader.queue!r}, got one: wait until it has ended.")
+            self.readers.append(reader)
 
     def read(self, reader: Consumer) -> Iterator[Delivery]:
         """Yield each message that is due now, and hold it for a reader that is not a worker."""

@@ -88,7 +88,7 @@ def test_replay_sends_it_round_again(shell: Shell, queues: Queues) -> None:
     assert said.code == 0
     assert said.out == "k-1: replayed as k-1, round 1\n"
     (delivery,) = queues.received("exports", 1)
-    assert delivery.headers == {"sw-job-key": "k-1", "sw-round": "1"}
+    assert delivery.headers == {"sw-job-key": "k-1", "sw-queue": "exports", "sw-round": "1"}
     assert [record["key"] for record in shell("dead", "list", "app:Exports", "--json").records] == ["k-2"]
 
 
@@ -125,3 +125,12 @@ def test_what_the_broker_put_there_is_said_to_be_its_own(shell: Shell, queues: Q
     (record,) = shell("dead", "list", "app:Exports", "--json").records
     assert (record["key"], record["by_broker"], record["headers"]) == ("m-1", True, {"x-why": "expired"})
     assert "put here by the broker" in shell("dead", "list", "app:Exports").out
+
+
+def test_letters_of_another_worker_are_counted_and_left_alone(shell: Shell, queues: Queues) -> None:
+    queues.dead("k-1")
+    with Connections(queues.options) as links:
+        links.adapter(EXPORTS).publish(OutgoingMessage(Target.DEAD, b"{}", {"sw-job-key": "k-1", "sw-queue": "other"}))
+    said = shell("dead", "list", "app:Exports", "--json")
+    assert (said.code, [record["headers"]["sw-queue"] for record in said.records]) == (0, ["exports"])
+    assert "1 dead letter of other queues left alone: other (1). Name the Worker of such a queue" in said.err

@@ -8,14 +8,14 @@ import pytest
 
 from steadyworker.adapter import QueueSpec
 from steadyworker.deadletters import DeadLetterQueue
-from steadyworker.delivery import HOP, KEY, REASON, ROUND, OutgoingMessage, Target
+from steadyworker.delivery import DEAD_HEADERS, HOP, KEY, REASON, ROUND, OutgoingMessage, Target
 from steadyworker.errors import Reject, Snooze
 from steadyworker.events import DeliveryRejected, DuplicateAcked, JobSettled
 from steadyworker.ledger.base import JobId, Row, State
 from steadyworker.testing.harness import Harness
 from steadyworker.testing.plugin import MakeHarness
 from steadyworker.testing.worker_process import NAMESPACE
-from tests.runner.kit import QUEUE, Gate, Seen, counted, events, nothing, raises, saves, worker
+from tests.runner.kit import QUEUE, Gate, Seen, counted, events, nothing, quickly, raises, saves, worker
 
 
 def publish(h: Harness, body: bytes, message_id: str | None = None, **headers: str) -> None:
@@ -46,6 +46,101 @@ def test_a_message_without_any_key_is_stamped(harness: MakeHarness) -> None:
     assert len(set(seen.values)) == 2
     assert sorted(row.id.key for row in rows) == sorted(map(str, seen.values))
     assert {row.state for row in rows} == {State.DONE}
+
+
+def test_what_another_queue_wrote_about_its_job_says_nothing_about_a_job_here(harness: MakeHarness) -> None:
+    """An operator moved a dead letter of another Worker here: a new job, in its first round, with all of its attempts."""
+    seen = Seen(lambda job: (job.name, job.attempt), raises(ValueError("once")))
+    h = harness(worker(seen))
+    cause = {"sw_uid": "u", "sw_error": "theirs", "sw_hop": "x", "sw_attempts": "4", "sw_reason": "exhausted"}
+    publish(h, b"{}", sw_job_key="k", sw_queue="other", sw_round="7", tenant="north", **cause)
+
+    (row,) = all_settled(h)
+
+    assert seen.values == [("k", attempt) for attempt in range(1, 6)]
+    assert (row.id.round, row.state) == (0, State.DEAD)
+    (letter,) = h.dead
+    assert (letter.headers["sw-queue"], letter.headers["tenant"]) == (QUEUE, "north")
+    assert letter.headers["sw-error"] == "once"
+
+
+def test_a_rejected_message_says_which_queue_rejected_it(harness: MakeHarness) -> None:
+    h = harness(worker(nothing))
+    publish(h, b"{}", sw_job_key="k", sw_round="x")
+    all_settled(h)
+    (letter,) = h.dead
+    assert (letter.headers["sw-queue"], letter.headers["sw-round"]) == (QUEUE, "x")
+
+
+def moved_back(h: Harness, copies: int = 1) -> None:
+    """An operator moves every dead letter to the work queue as it is."""
+    operator = h.broker.adapter(QueueSpec(QUEUE, f"{QUEUE}.dead"))
+    with operator.dead_letters() as letters:
+        for letter in letters:
+            for _ in range(copies):
+                operator.publish(
+                    OutgoingMessage(Target.WORK, letter.body, letter.headers, message_id=letter.message_id)
+                )
+            letters.drop(letter)
+
+
+@pytest.mark.parametrize("copies", [1, 2])
+def test_a_letter_that_is_moved_back_is_a_replay_and_two_copies_are_one(harness: MakeHarness, copies: int) -> None:
+    """It was acknowledged as the message of a dead job, and so was lost."""
+    seen = Seen(
+        lambda job: (job.name, job.attempt, job.last_checkpoint, sorted(job.headers)), saves(3, raises(Reject("no")))
+    )
+    h = harness(worker(seen))
+    publish(h, b"{}", sw_job_key="k", tenant="north")
+    all_settled(h)
+    moved_back(h, copies)
+
+    rows = all_settled(h)
+
+    assert [(row.id.round, row.state) for row in rows] == [(1, State.DEAD), (0, State.DEAD)]
+    assert [(name, attempt, checkpoint) for name, attempt, checkpoint, _ in seen.values] == [
+        ("k", 1, None),
+        ("k.r1", 1, 3),
+    ]
+    assert not [name for *_, names in seen.values for name in names if name in DEAD_HEADERS]
+    (letter,) = h.dead
+    assert (letter.headers[ROUND], letter.headers["tenant"]) == ("1", "north")
+    assert len(events(h, "k", DuplicateAcked)) == copies - 1
+
+    moved_back(h)
+    assert (all_settled(h)[0].id.round, len(h.dead)) == (2, 1)
+
+
+def test_a_letter_that_is_moved_back_has_all_its_retries(harness: MakeHarness) -> None:
+    """The retries of the new round carry nothing of the old one's cause, and the first delivery may come again."""
+    gate = Gate()
+    fails, names = raises(ValueError("as asked")), lambda job: (job.name, job.attempt)
+    runs = [Seen(names, deed) for deed in (fails, fails, fails, gate)]
+    h = harness(worker(*runs, retry=quickly(max_attempts=2)))
+    publish(h, b"{}", sw_job_key="k")
+    all_settled(h)
+    moved_back(h)
+    h.wait("k", until=lambda: len(runs[3].values) == 1)
+    h.drop_connection()
+    gate.open()
+
+    rows = all_settled(h)
+
+    assert [(row.id.round, row.state) for row in rows] == [(1, State.DONE), (0, State.DEAD)]
+    assert [seen.values for seen in runs] == [[("k", 1)], [("k", 2)], [("k.r1", 1)], [("k.r1", 2)]]
+    assert h.dead == []
+
+
+def test_a_message_that_was_rejected_unread_is_no_replay(harness: MakeHarness) -> None:
+    """It never was a job: it is rejected again, with its own reason, and is not lost."""
+    h = harness(worker(nothing))
+    for body in (b"{}", b"[]"):
+        publish(h, body, sw_job_key="k")
+        all_settled(h)
+    moved_back(h)
+
+    assert [(row.id.round, row.state, row.conflicts) for row in all_settled(h)] == [(0, State.DONE, 2)]
+    assert [letter.headers[REASON] for letter in h.dead] == ["key-conflict"]
 
 
 def test_a_worker_may_reject_what_has_no_key(harness: MakeHarness) -> None:

@@ -46,12 +46,32 @@ class Second(First):
     queue = "second"
 
 
+class Third(First):
+    queue = "third"
+    dead_letter_queue = "first.dead"
+
+
+class Fourth(First):
+    queue = "fourth"
+    dead_letter_queue = "second"
+
+
 def test_one_number_of_slots_is_for_one_worker(tmp_path: Path) -> None:
     """Which of two it is for, the command line cannot say; the file can."""
     options = config.load({"state_dir": tmp_path, "concurrency": 2}, os.environ, tmp_path)
     assert [spec.concurrency for spec in specs_of([First], options)] == [2]
     with pytest.raises(ConfigError, match=r"one Worker .*--concurrency, got First, Second: .*\[workers\.NAME\]"):
         specs_of([First, Second], options)
+
+
+@pytest.mark.parametrize("workers", [[First, Third], [Third, First], [Second, Fourth], [Fourth, Second]])
+def test_two_workers_with_one_dead_letter_queue_are_refused(tmp_path: Path, workers: list[Any]) -> None:
+    """A dead letter on another Worker's work queue would be run by that one."""
+    options = config.load({"state_dir": tmp_path}, os.environ, tmp_path)
+    with pytest.raises(
+        ConfigError, match=r"a dead-letter queue for .* that .* does not use, got '(first.dead|second)'"
+    ):
+        specs_of(workers, options)
 
 
 def test_two_workers_on_one_queue_are_refused(tmp_path: Path) -> None:

@@ -14,9 +14,11 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, fields
 from typing import Any, cast
 
+from msgspec.structs import replace
+
 from steadyworker.adapter import QueueSpec
 from steadyworker.clock import Times
-from steadyworker.delivery import KEY, Delivery, OutgoingMessage, Settle, Settled, Target
+from steadyworker.delivery import KEY, ROUND, Delivery, OutgoingMessage, Settle, Settled, Target
 from steadyworker.errors import LedgerUnavailable, StaleDelivery, Unsettled
 from steadyworker.events import Event, Fenced
 from steadyworker.ledger.base import JobId, Ledger, Row, State, Token, Verdict
@@ -79,10 +81,11 @@ class Faults:
     early: float = 0.02
     cancel: float = 0.003
     stop: float = 0.005
+    move: float = 0.02
 
 
 CALM = Faults(*[0.0] * len(fields(Faults)))
-CONNECTIONS_ONLY = Faults(kill=0, freeze=0, lost_answer=0, ledger_away=0, duplicate=0, cancel=0, stop=0)
+CONNECTIONS_ONLY = Faults(kill=0, freeze=0, lost_answer=0, ledger_away=0, duplicate=0, cancel=0, stop=0, move=0)
 
 
 class SimSlot:
@@ -200,7 +203,11 @@ class SimAdapter:
 
     def publish(self, message: OutgoingMessage) -> None:
         self._world.perhaps_struck(self._worker)
-        self.real.publish(message)
+        try:
+            self.real.publish(message)
+        finally:
+            if message.to is Target.DEAD:
+                self._world.perhaps_moved()
         self._world.perhaps_struck(self._worker)
 
     def settle(self, delivery: Delivery, how: Settle) -> Settled:
@@ -331,21 +338,22 @@ class World:
         self.broker = MemoryBroker(self.clock)
         self._owners = 0
         self.starts = 0
-        self.granted = 0
+        self.granted: dict[JobId, int] = {}
         self.accepted: list[str] = []
-        self.final: list[str] = []
+        self.final: list[tuple[int, str]] = []
+        self.moved: set[int] = set()
         self.kills = 0
         self.fenced = 0
         self.pauses = 0
         self.depth = 0
         self.id = JobId(NAMESPACE, QUEUE, "job", 0)
         self.workers = [self._new_worker() for _ in range(self.fleet)]
+        self.operator = self.broker.adapter(QueueSpec(QUEUE, SPEC.dead_letter_queue))
         self.send()
 
     def send(self) -> None:
         """Send the one job."""
-        sender = self.broker.adapter(QueueSpec(QUEUE, SPEC.dead_letter_queue))
-        sender.publish(OutgoingMessage(Target.WORK, b"{}", {KEY: "job"}))
+        self.operator.publish(OutgoingMessage(Target.WORK, b"{}", {KEY: "job"}))
 
     def _new_worker(self) -> SimWorker:
         self._owners += 1
@@ -377,9 +385,10 @@ class World:
     def observed(self, name: str, arguments: tuple[Any, ...], answer: Any) -> None:
         """Every call that reached the ledger, for the guarantees about writes."""
         if name in ("claim", "take", "lose") and isinstance(answer, Row):
-            if answer.fence <= self.granted:
-                raise Violation(f"fence {answer.fence} was given although {self.granted} was given before")
-            self.granted = answer.fence
+            last = max(self.granted.values(), default=0)
+            if answer.fence <= last:
+                raise Violation(f"fence {answer.fence} was given although {last} was given before")
+            self.granted[answer.id] = answer.fence
         elif name == "may_commit" and answer.granted:
             self._permitted(arguments[0])
         elif name in ("checkpoint", "export_state", "done", "interrupted", "moving", "moved") and answer:
@@ -389,22 +398,23 @@ class World:
                 self.accepted.append(verdict.target.value)
             elif name in ("done", "interrupted"):
                 self.accepted.append(name)
+            token: Token = arguments[0]
             if name == "done":
-                self.final.append("done")
+                self.final.append((token.id.round, "done"))
             elif name == "moved":
-                row = self.ledger.read(self.id)
+                row = self.ledger.read(token.id)
                 if row is not None and row.state is State.DEAD:
-                    self.final.append("dead")
+                    self.final.append((token.id.round, "dead"))
 
     def _permitted(self, token: Token) -> None:
         self._current("may_commit", token)
-        row = self.ledger.read(self.id)
+        row = self.ledger.read(token.id)
         if row is None or row.cancel_reason is not None:
             raise Violation("a cancelled job was permitted to commit")
 
     def _current(self, name: str, token: Token) -> None:
-        if token.fence != self.granted:
-            raise Violation(f"{name} was accepted under fence {token.fence}; the latest is {self.granted}")
+        if token.fence != self.granted[token.id]:
+            raise Violation(f"{name} was accepted under fence {token.fence}; the latest is {self.granted[token.id]}")
 
     def perhaps_struck(self, worker: SimWorker) -> None:
         """This worker process may die here, or freeze while the world goes on."""
@@ -488,7 +498,11 @@ class World:
         if rng.random() < faults.ledger_away:
             worker.ledger_away = not worker.ledger_away
         if faults.cancel and rng.random() < faults.cancel:
-            self.ledger.cancel(self.id, "not needed")
+            self.ledger.cancel(
+                replace(self.id, round=self.ledger.last_round(NAMESPACE, QUEUE, "job") or 0), "not needed"
+            )
+        if faults.move and rng.random() < faults.move:
+            self._move_letters()
         if faults.stop and rng.random() < faults.stop:
             worker.stopping = True
             worker.runner.post(Staged(Stage.INTERRUPTING))
@@ -501,6 +515,22 @@ class World:
             self.broker.redeliver(self.name, silent=self.rng.random() < 0.3)
         except LookupError:
             return
+
+    def perhaps_moved(self) -> None:
+        """An operator may be so quick that the publisher of a letter does not yet know that the broker has it."""
+        if self.faults.move and self.rng.random() < 5 * self.faults.move:
+            self._move_letters()
+
+    def _move_letters(self) -> None:
+        """An operator moves every dead letter to the work queue as it is; the mover may die before it removes one."""
+        with self.operator.dead_letters() as letters:
+            for letter in letters:
+                self.operator.publish(
+                    OutgoingMessage(Target.WORK, letter.body, letter.headers, message_id=letter.message_id)
+                )
+                self.moved.add(int(letter.headers[ROUND]))
+                if self.rng.random() < 0.8:
+                    letters.drop(letter)
 
     # --- a history ---
 
@@ -537,25 +567,32 @@ class World:
 
     def describe(self) -> str:
         """Where everything stands, for the report of a violation."""
-        row = self.ledger.read(self.id)
-        return f"seed {self.seed}: row={row} work={self.broker.messages(QUEUE)} dead={len(self.broker.dead(QUEUE))} starts={self.starts}"
+        rows = [row for row, _ in self.ledger.jobs()]
+        return f"seed {self.seed}: rows={rows} moved={self.moved} work={self.broker.messages(QUEUE)} dead={len(self.broker.dead(QUEUE))} starts={self.starts}"
 
     def judge(self) -> None:
         """Every guarantee that can be judged at the end."""
-        row = self.ledger.read(self.id)
-        dead = len(self.broker.dead(QUEUE))
-        if row is None:
+        rows = {row.id.round: row for row, _ in self.ledger.jobs()}
+        letters = {int(message.headers[ROUND]) for message in self.broker.dead(QUEUE)}
+        if not rows:
             raise Violation("lost: the job has no row: " + self.describe())
-        if row.state not in (State.DONE, State.DEAD):
-            raise Violation(f"lost: no message is left and the job is {row.state}: " + self.describe())
-        if (row.state is State.DEAD) != (dead > 0):
-            raise Violation(f"lost: the job is {row.state} and there are {dead} dead letters: " + self.describe())
+        for round_, row in rows.items():
+            if row.state not in (State.DONE, State.DEAD):
+                raise Violation(f"lost: no message is left and the job is {row.state}: " + self.describe())
+            if row.state is State.DONE and round_ in letters:
+                raise Violation(f"the job is done in round {round_} and has a dead letter of it: " + self.describe())
+            if row.state is State.DEAD and round_ not in letters | self.moved:
+                raise Violation(f"lost: the job is dead in round {round_} without a dead letter: " + self.describe())
+        if {*rows} != {0, *(round_ + 1 for round_ in self.moved)}:
+            raise Violation(
+                f"letters of rounds {self.moved} were moved, and the rounds are {sorted(rows)}: {self.describe()}"
+            )
         if self.starts > len(self.accepted) + self.kills + self.fenced:
             raise Violation(
                 f"{self.starts} starts, {self.accepted}, {self.kills} kills, {self.fenced} fenced: {self.describe()}"
             )
-        if len(self.final) != 1:
-            raise Violation(f"{len(self.final)} final outcomes {self.final}: " + self.describe())
+        if sorted(round_ for round_, _ in self.final) != sorted(rows):
+            raise Violation(f"final outcomes {self.final} of rounds {sorted(rows)}: " + self.describe())
 
 
 def history(seed: int, kind: type[World] = World, **options: Any) -> World:

@@ -198,3 +198,24 @@ class Stuck(Worker[dict[str, Any]]):
         note("starts", f"{job.key} {job.attempt} 0")
         while True:
             time.sleep(0.05)
+
+
+class Fails(Worker[dict[str, Any], int]):
+    """Saves its attempt, and fails until the gate is open; two queues share its dead-letter queue."""
+
+    queue = "fails"
+    dead_letter_queue = "shared.dead"
+    time_limit = 60
+    retry = RetryPolicy(max_attempts=1)
+
+    def handle(self, job: Job[dict[str, Any], int]) -> None:
+        note("starts", f"{self.queue} {job.name} {job.attempt} {job.last_checkpoint or 0}")
+        job.checkpoint((job.last_checkpoint or 0) + 1)
+        if not is_open("gate"):
+            raise ValueError("as asked")
+
+
+class FailsToo(Fails):
+    """The other queue."""
+
+    queue = "fails-too"

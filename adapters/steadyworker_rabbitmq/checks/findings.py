@@ -150,6 +150,7 @@ def _queue(broker: Broker, topology: Topology, wanted: Wanted, actual: QueueStat
     yield from _risks(broker, topology, wanted, actual, _why(broker))
     if wanted.role == "work":
         yield from risks.oddities(broker.version, actual)
+        yield from risks.dead_letter_target(wanted, actual)
 
 
 def _missing(broker: Broker, topology: Topology, wanted: Wanted) -> Iterator[Finding]:

@@ -61,6 +61,27 @@ def losses(wanted: Wanted, actual: QueueState) -> Iterator[Finding]:
         yield Finding("error", what, _without(actual, "expires"))
 
 
+def dead_letter_target(wanted: Wanted, actual: QueueState) -> Iterator[Finding]:
+    """
+    Yield a warning if the broker forwards the work queue's messages to another dead-letter queue than the Worker's.
+
+    A queue behind an exchange of the operator's is unknown, so only the default exchange is judged.
+    """
+    target = actual.text("dead-letter-routing-key")
+    expected = wanted.arguments["x-dead-letter-routing-key"]
+    if actual.text("dead-letter-exchange") != "" or target in (None, expected):
+        return
+    what = (
+        f"Jobs of {actual.name!r} that the broker gives up go to queue {target!r}, "
+        f"but `steadyworker dead` reads {expected!r}, the Worker's dead_letter_queue."
+    )
+    if "dead-letter-routing-key" in (actual.policy or {}) and not actual.sets("dead-letter-routing-key"):
+        remedy = f"set dead-letter-routing-key in policy {actual.policy_name!r} to {expected!r}."
+    else:
+        remedy = f"set dead_letter_queue = {target!r} on the Worker, or delete the queue when it is empty and start the Worker first."
+    yield Finding("warning", what, remedy)
+
+
 def delivery_timeout(
     version: Version, vhost: str, actual: QueueState, time_limit: float | None, unknown: str
 ) -> Iterator[Finding]:
