@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -14,6 +14,7 @@ from steadyworker.clock import SystemClock, Times
 from steadyworker.ledger.base import State
 from steadyworker.ledger.postgres.ledger import PostgresLedger
 from steadyworker.outcome import Counters
+from tests.brokers.pgbouncer import Pooler
 from tests.brokers.postgres import Cluster
 from tests.support.stage import Stage
 
@@ -59,6 +60,25 @@ def test_run_and_check_and_the_password_is_in_no_line_of_theirs(fleet: Stage) ->
     assert "done" in jobs.said()
     assert password not in fleet.logs()
     fleet.empties("steps")
+
+
+def test_a_worker_behind_a_pooler_in_transaction_mode(fleet: Stage, pooler: Callable[..., Pooler]) -> None:
+    """Six jobs, two at a time, through one session of the server; every statement of the runner and of the keeper."""
+    secret(fleet).write_text(pooler(sessions=1).through(secret(fleet).read_text().strip()) + "\n")
+    keys = [f"job-{number}" for number in range(6)]
+    for number, key in enumerate(keys):
+        fleet.send("steps", {"fail": number % 2, "steps": 3}, key=key)
+    check = fleet.command("check", STEPS, **on(fleet))
+    check.ended(0)
+    process = fleet.worker(STEPS, script={"scale": 20}, **on(fleet), concurrency=2)
+    for key in keys:
+        fleet.reaches("steps", State.DONE, key)
+    fleet.empties("steps")
+    process.terminate()
+    process.ended(0)
+    assert sorted(fleet.lines("effects")) == sorted(f"{key} {n}" for key in keys for n in range(3))
+    assert len(fleet.lines("starts")) == 6 + 3, "three jobs failed once"
+    assert process.lines("not_ready") == []
 
 
 def test_a_refused_login_ends_with_78_before_the_first_message(fleet: Stage) -> None:

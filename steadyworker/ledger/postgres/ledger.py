@@ -3,7 +3,7 @@ The ledger in a PostgreSQL database, shared by a fleet.
 
 The server's clock judges leases and delays, in the statement that reads them.
 A worker process takes two connections: one for its renewals, so that they wait for no other call, and one for the rest.
-It connects to the server itself, or to a pooler that gives each client its own session and passes `options` on.
+It connects to the server itself or to a pooler, which may be in transaction mode: nothing is kept in a session.
 
 Nothing is lost if the server keeps what it committed.
 That needs `synchronous_commit`, and fail-over only to a synchronous replica.
@@ -145,7 +145,7 @@ class PostgresLedger(Ledger):
         lock = str(proof.lock_path(self._owners_dir, owner))
         values = {"owner": owner, "host": host, "lock_path": lock, "queues": list(queues), "boot": proof.boot_id()}
         with self._renewals.connection() as db:
-            db.execute(sql.REGISTER, values, prepare=True)
+            db.run(sql.REGISTER, values)
 
     @override
     def unregister(self, owner: str) -> None:
@@ -187,8 +187,7 @@ class PostgresLedger(Ledger):
     @override
     def renew(self, tokens: Sequence[Token]) -> Sequence[Renewal]:
         with self._renewals.connection() as db:
-            # Prepared at the first call, as REGISTER is: a fleet runs both all day, and planning costs more than running.
-            found = dict(db.execute(sql.RENEW, tokens_values(tokens) | self._lease, prepare=True).fetchall())
+            found = dict(db.run(sql.RENEW, tokens_values(tokens) | self._lease).fetchall())
         return [Renewal(place in found, found.get(place)) for place in range(1, len(tokens) + 1)]
 
     @override
@@ -238,7 +237,7 @@ class PostgresLedger(Ledger):
     @override
     def cancel_marks(self, uids: Sequence[str]) -> Mapping[str, str]:
         with self._renewals.connection() as db:  # the keeper reads them between its renewals
-            return dict(db.execute(sql.CANCEL_MARKS, {"uids": list(uids)}, prepare=True).fetchall())
+            return dict(db.run(sql.CANCEL_MARKS, {"uids": list(uids)}).fetchall())
 
     @override
     def clear_checkpoint(self, id: JobId) -> None:
@@ -294,12 +293,12 @@ class PostgresLedger(Ledger):
 
     def _ask(self, statement: LiteralString, values: Mapping[str, Any]) -> list[tuple[Any, ...]]:
         with self._record.connection() as db:
-            return db.execute(statement, values).fetchall()
+            return db.run(statement, values).fetchall()
 
     def _tell(self, statement: LiteralString, values: Mapping[str, Any]) -> int:
         """Run a statement, and return how many rows it changed."""
         with self._record.connection() as db:
-            return db.execute(statement, values).rowcount
+            return db.run(statement, values).rowcount
 
     def _write(self, statement: LiteralString, token: Token, values: Values) -> bool:
         """Run one statement on the row of this token; return whether the ledger granted it."""

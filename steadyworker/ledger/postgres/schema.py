@@ -17,10 +17,18 @@ from typing import LiteralString
 SCHEMA_VERSION = 4
 """The version of the tables, raised with every change; a ledger of any other version is refused."""
 
-CREATE_LOCK = 0x53574C47
-"""The advisory lock that a process holds while it creates the tables; its four bytes spell `SWLG`."""
+LIMITED = """
+    SET TRANSACTION ISOLATION LEVEL READ COMMITTED;
+    SET LOCAL lock_timeout = %(lock_timeout)s;
+    SET LOCAL statement_timeout = %(statement_timeout)s;
+"""
+"""
+The first part of every message to the server.
 
-CREATE = (
+Of two compare-and-sets the second must be refused, and at a stricter isolation the server would raise an error.
+"""
+
+_TABLES: tuple[LiteralString, ...] = (
     """
     CREATE TABLE steadyworker_meta (
         one boolean PRIMARY KEY DEFAULT true CHECK (one),
@@ -100,13 +108,21 @@ CREATE = (
     )
     """,
 )
-CREATE_META = "INSERT INTO steadyworker_meta (ledger_id, schema) VALUES (%(ledger_id)s, %(schema)s)"
-TAKE_CREATE_LOCK = "SELECT pg_advisory_xact_lock(%(lock)s)"
-# This reads the catalogue itself, because `to_regclass` may return an older state when it is asked again under the lock.
+# The advisory lock lets one process at a time create the tables; its four bytes spell `SWLG`.
+CREATE: LiteralString = ";".join(
+    [
+        f"SELECT pg_advisory_xact_lock({0x53574C47})",
+        *_TABLES,
+        "INSERT INTO steadyworker_meta (ledger_id, schema) VALUES (%(ledger_id)s, %(schema)s)",
+    ]
+)
+# A setting that the URL's `options` made has the source `client`, or `session` behind a pooler that passes it on.
 PLACE = """
-    SELECT current_setting('server_encoding'), current_schema(), EXISTS (
-        SELECT FROM pg_class WHERE relname = 'steadyworker_meta' AND pg_table_is_visible(oid)
-    )
+    SELECT
+        current_setting('server_encoding'),
+        current_schema(),
+        (SELECT source IN ('client', 'session') FROM pg_settings WHERE name = 'search_path'),
+        EXISTS (SELECT FROM pg_class WHERE relname = 'steadyworker_meta' AND pg_table_is_visible(oid))
 """
 META = "SELECT ledger_id, schema FROM steadyworker_meta"
 DURABILITY = "SELECT current_setting('synchronous_commit'), current_setting('fsync')"
