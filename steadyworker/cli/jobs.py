@@ -18,7 +18,7 @@ from steadyworker.cli.output import Column, ago, amount, framed, instant, json_l
 from steadyworker.cli.settings import open_ledger, settings
 from steadyworker.clock import SystemClock
 from steadyworker.config.resolve import Options
-from steadyworker.ledger.base import Ledger, Progress, Row, State
+from steadyworker.ledger.base import Ledger, Progress, Row, State, Wanted
 from steadyworker.outcome import JobState
 from steadyworker.units import count_text
 
@@ -42,6 +42,17 @@ _COLUMNS = (
     Column("LAST PROGRESS", right=True),
     Column("WHY"),
 )
+
+_STATES = {
+    JobState.RUNNING: (State.RUNNING,),
+    JobState.INTERRUPTED: (State.INTERRUPTED,),
+    JobState.RETRYING: (State.MOVING, State.MOVED),
+    JobState.SCHEDULED: (State.MOVING, State.MOVED),
+    JobState.DONE: (State.DONE,),
+    JobState.CANCELLED: (State.MOVING, State.DEAD),
+    JobState.DEAD: (State.MOVING, State.DEAD),
+}
+"""The states of rows in which users may see a job so (`Row.job_state`): the ledger leaves out all others at once."""
 
 Job = tuple[Row, Progress | None]
 
@@ -114,8 +125,9 @@ def command(
 def _chosen(
     ledger: Ledger, namespace: str | None, queue: str | None, state: str | None, *, overdue: bool
 ) -> Iterable[Job]:
-    for row, progress in ledger.jobs(namespace, queue):
-        if (state is None or row.job_state == state) and (not overdue or row.late_by > OVERDUE):
+    states = None if state is None else _STATES[JobState(state)]
+    for row, progress in ledger.jobs(Wanted(namespace, queue, states, OVERDUE if overdue else None)):
+        if state is None or row.job_state == state:
             yield row, progress
 
 

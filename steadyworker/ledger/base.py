@@ -155,10 +155,18 @@ class Verdict(Struct, frozen=True):
 
 
 class Renewal(Struct, frozen=True):
-    """The ledger's reply to a renewal or to `may_commit`: granted or refused, and the row's cancel mark, if it has one."""
+    """
+    The ledger's reply to a renewal or to `may_commit`.
+
+    Attributes:
+        granted: True, or False if the ledger refused it, or could not judge it.
+        cancel_reason: The row's cancel mark, if it has one.
+        locked: True if the ledger could not judge a renewal, because another session kept the row locked.
+    """
 
     granted: bool
     cancel_reason: str | None = None
+    locked: bool = False
 
 
 class Progress(Struct, frozen=True):
@@ -168,6 +176,25 @@ class Progress(Struct, frozen=True):
     total: float | None
     note: str
     at: float
+
+
+class Wanted(Struct, frozen=True):
+    """
+    The rows that a listing wants: those for which every value fits that is not None.
+
+    Attributes:
+        namespace, queue: Only this one.
+        states: Only these.
+        late_by: Only rows whose `late_by` is more than this many seconds.
+    """
+
+    namespace: str | None = None
+    queue: str | None = None
+    states: tuple[State, ...] | None = None
+    late_by: float | None = None
+
+
+EVERY_ROW = Wanted()
 
 
 class OwnerSeen(Struct, frozen=True):
@@ -225,7 +252,7 @@ class Ledger(Protocol):
         Begin a run: draw a fence, own the row, keep checkpoint and export_state; return None when refused.
 
         The first claim of a round above 0 copies the checkpoint from the row of the round before it.
-        The new fence is greater than every fence that this ledger ever gave, and the lease begins now.
+        The new fence is greater than every fence that this ledger gave before the call, and the lease begins now.
         """
         ...
 
@@ -242,7 +269,11 @@ class Ledger(Protocol):
         ...
 
     def renew(self, tokens: Sequence[Token]) -> Sequence[Renewal]:
-        """Renew these leases in one transaction; return one result for each, in order."""
+        """
+        Renew these leases; return one result for each, in order.
+
+        A row that another session keeps locked delays no other lease: only its own is neither granted nor refused.
+        """
         ...
 
     def checkpoint(self, token: Token, value: bytes | None) -> bool:
@@ -319,8 +350,8 @@ class Ledger(Protocol):
         """Return the highest round of this key, or None when the ledger has no row of it."""
         ...
 
-    def jobs(self, namespace: str | None = None, queue: str | None = None) -> Iterable[tuple[Row, Progress | None]]:
-        """Return the rows that are kept, newest first, each with its last progress; for people."""
+    def jobs(self, wanted: Wanted = EVERY_ROW) -> Iterable[tuple[Row, Progress | None]]:
+        """Return the rows that are kept and wanted, newest first, each with its last progress; for people."""
         ...
 
     def ended(self, uids: Sequence[str]) -> frozenset[str]:
@@ -372,6 +403,11 @@ def mine_values(token: Token) -> Values:
 def seen_values(row: Row) -> Values:
     """Return what identifies the row that was read; it matches no row after a later claim or change of state."""
     return pk_values(row.id) | {"uid": row.uid, "fence": row.fence, "state": row.state.value}
+
+
+def wanted_values(wanted: Wanted) -> Values:
+    """Return what a listing wants, but for the states, which each database takes in a form of its own."""
+    return {"namespace": wanted.namespace, "queue": wanted.queue, "late_by": wanted.late_by}
 
 
 def counters_values(counters: Counters) -> Values:

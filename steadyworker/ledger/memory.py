@@ -15,7 +15,20 @@ from typing_extensions import override
 from steadyworker.clock import Clock, Times
 from steadyworker.errors import Finding
 from steadyworker.ledger import retention
-from steadyworker.ledger.base import Claimed, JobId, Ledger, OwnerSeen, Progress, Renewal, Row, State, Token, Verdict
+from steadyworker.ledger.base import (
+    EVERY_ROW,
+    Claimed,
+    JobId,
+    Ledger,
+    OwnerSeen,
+    Progress,
+    Renewal,
+    Row,
+    State,
+    Token,
+    Verdict,
+    Wanted,
+)
 from steadyworker.ledger.memory_job import HELD, MemoryJob
 from steadyworker.outcome import Counters
 
@@ -269,13 +282,10 @@ class MemoryLedger(Ledger):
             return max((job.round for job in self._jobs if (job.namespace, job.queue, job.key) == wanted), default=None)
 
     @override
-    def jobs(self, namespace: str | None = None, queue: str | None = None) -> Iterable[tuple[Row, Progress | None]]:
+    def jobs(self, wanted: Wanted = EVERY_ROW) -> Iterable[tuple[Row, Progress | None]]:
         with self._lock:
-            return [
-                (self._row(job), job.progress)
-                for job in reversed(self._jobs.values())
-                if namespace in (None, job.id.namespace) and queue in (None, job.id.queue)
-            ]
+            listed = [(self._row(job), job.progress) for job in reversed(self._jobs.values())]
+        return [(row, progress) for row, progress in listed if _fits(row, wanted)]
 
     @override
     def ended(self, uids: Sequence[str]) -> frozenset[str]:
@@ -334,3 +344,12 @@ class MemoryLedger(Ledger):
             return Renewal(granted=False)
         job.lease_until = self._clock.boottime() + self._times.lease
         return Renewal(granted=True, cancel_reason=job.cancel_reason)
+
+
+def _fits(row: Row, wanted: Wanted) -> bool:
+    return (
+        wanted.namespace in (None, row.id.namespace)
+        and wanted.queue in (None, row.id.queue)
+        and (wanted.states is None or row.state in wanted.states)
+        and (wanted.late_by is None or row.late_by > wanted.late_by)
+    )

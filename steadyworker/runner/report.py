@@ -81,6 +81,13 @@ def settled(run: Run, plan: SettlementPlan, clock: Clock) -> JobSettled:
     )
 
 
+def row_locked(token: Token) -> None:
+    """Warn of a lease that could not be renewed, because another session keeps the job's row locked."""
+    remedy = "end the session that holds a lock on this row of the ledger; the run ends when its lease is over."
+    log = get_logger("steadyworker.runner")
+    log.warning("lease_not_renewed", key=token.id.key, queue=token.id.queue, fence=token.fence, remedy=remedy)
+
+
 def often_interrupted(token: Token, times: int) -> None:
     """Warn of a job that was interrupted many times and saved no checkpoint, because it may never reach its end."""
     if times >= _MANY_INTERRUPTIONS:

@@ -29,6 +29,7 @@ from steadyworker.adapter import Blocked, Connected, Delivered, Lost, Signal, Un
 from steadyworker.ledger.base import Renewal, Token
 from steadyworker.lifecycle import Stage
 from steadyworker.outcome import Interrupted
+from steadyworker.runner import report
 from steadyworker.runner.consumer_audit import AuditResult
 from steadyworker.runner.deliveries import Deliveries
 from steadyworker.runner.requests import Requests
@@ -264,7 +265,10 @@ class Runner:
             run = self.state.by_fence.get(token.fence)
             if run is None:
                 continue
-            if renewal.granted:
+            if renewal.locked:
+                report.row_locked(token)
+                self.runs.stop_without_lease([run])
+            elif renewal.granted:
                 run.trusted_until = max(run.trusted_until, event.began + self.deps.times.trust_for)
                 if renewal.cancel_reason is not None:
                     self.runs.cancel(run, renewal.cancel_reason)

@@ -268,14 +268,18 @@ class Runs:
             self._state.reconsider(delivery)
 
     def ledger_lost(self, cause: str) -> None:
-        """Note that the ledger did not respond; with `on_ledger_loss = "stop"`, end the runs whose lease is over."""
+        """Note that the ledger did not respond, and end the runs that may not go on without a lease."""
         if not self._state.ledger_away:
             self._deps.hurry()
         self._state.ledger_cause = cause
+        self.stop_without_lease(self._state.by_fence.values())
+
+    def stop_without_lease(self, runs: Iterable[Run]) -> None:
+        """With `on_ledger_loss = "stop"`, end those of these runs whose lease is over: another host may take their jobs over."""
         if not self._deps.stop_on_ledger_loss:
             return
         now, times = self._deps.clock.boottime(), self._deps.times
-        for run in self._state.by_fence.values():
+        for run in runs:
             lease_over = now > run.trusted_until - times.trust_for + times.lease
             if lease_over and run.phase is Phase.RUNNING and run.slot is not None:
                 run.slot.kill(run.token.fence, Interrupted())

@@ -24,6 +24,7 @@ A test asks for a fixture; nothing is installed or started before one does:
 | `postgres` | a server that runs; all tests of a run share it | the run |
 | `postgres_cluster` | a `Cluster` of our own, to be killed; healed afterwards | the xdist worker |
 | `database` | the URL of an empty database | the test |
+| `pooler` | starts PgBouncer in transaction mode before the server of `postgres` | the test |
 | `drivers` | nothing: the JDBC drivers are there | the machine |
 
 Versions: the newest RabbitMQ 4.x that can be had; with `--all-brokers`, 3.10, 4.0 and 4.3.

@@ -9,13 +9,22 @@ What a test asks for also marks it, `rabbitmq` or `postgres`, and groups those t
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, closing, contextmanager, suppress
 from typing import Any
 
 import pytest
 
-from tests.brokers.install import SUITES, MissingError, jdbc_drivers, newest_rabbitmq, postgres_programs, rabbitmq_root
+from tests.brokers.install import (
+    SUITES,
+    MissingError,
+    jdbc_drivers,
+    newest_rabbitmq,
+    pgbouncer_program,
+    postgres_programs,
+    rabbitmq_root,
+)
+from tests.brokers.pgbouncer import Pooler
 from tests.brokers.postgres import Cluster, Postgres
 from tests.brokers.rabbitmq import Node, RabbitMQ, Vhost
 from tests.brokers.shared import POSTGRES, Ask, Owner, ask_by
@@ -145,6 +154,9 @@ def pytest_collection_finish(session: pytest.Session) -> None:
     if any(item.get_closest_marker("postgres") for item in session.items) and not os.environ.get(POSTGRES_URL):
         with suppress(MissingError):
             postgres_programs()
+    if any("pooler" in getattr(item, "fixturenames", ()) for item in session.items):
+        with suppress(MissingError):
+            pgbouncer_program()
     if any(item.get_closest_marker("spark") for item in session.items):
         with suppress(MissingError):  # before the first Spark host, which looks for them when it starts
             jdbc_drivers()
@@ -250,3 +262,15 @@ def database(request: pytest.FixtureRequest) -> Iterator[str]:
     url = server.add_database()
     yield url
     server.remove_database(url)
+
+
+@pytest.fixture
+def pooler(postgres: Postgres) -> Iterator[Callable[..., Pooler]]:
+    """Starts a pooler in transaction mode before the server, for this test alone."""
+    with ExitStack() as stack:
+
+        def start(**options: Any) -> Pooler:
+            with _had():
+                return stack.enter_context(closing(Pooler(postgres.url, **options)))
+
+        yield start

@@ -68,6 +68,22 @@ def postgres_programs() -> Path:
     return found
 
 
+def pgbouncer_program() -> Path:
+    """PgBouncer's program."""
+    if not (found := _pgbouncer()) and may_install():
+        with lock("apt"):
+            apt_install("pgbouncer")
+        found = _pgbouncer()
+    if not found:
+        raise MissingError("PgBouncer was not found: sudo apt-get install pgbouncer, or put pgbouncer on PATH")
+    return found
+
+
+def _pgbouncer() -> Path | None:
+    found = shutil.which("pgbouncer", path=f"{os.environ.get('PATH', os.defpath)}:/usr/sbin")  # Debian keeps it there
+    return Path(found) if found else None
+
+
 def _postgres() -> Path | None:
     packaged = HOST.glob("usr/lib/postgresql/*/bin/initdb")  # Debian keeps it off the PATH
     initdb = max(packaged, key=lambda path: int(path.parts[-3]), default=None) or shutil.which("initdb")

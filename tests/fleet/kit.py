@@ -12,7 +12,7 @@ import pika
 
 from steadyworker import Client
 from steadyworker.clock import SystemClock, Times
-from steadyworker.ledger.base import State
+from steadyworker.ledger.base import State, Wanted
 from steadyworker.ledger.postgres.ledger import PostgresLedger
 from steadyworker.outcome import Counters
 from tests.brokers.rabbitmq import RabbitMQ, Vhost
@@ -122,7 +122,7 @@ class Fleet(Processes):
             process.ended(0)
         assert self.left() == {}
         assert Counter(self.lines("ends")) == Counter(jobs)
-        rows = {row.id.key: (row.state, _numbers(row.counters)) for row, _ in self.ledger.jobs(queue=QUEUE)}
+        rows = {row.id.key: (row.state, _numbers(row.counters)) for row, _ in self.ledger.jobs(Wanted(queue=QUEUE))}
         assert rows == dict.fromkeys(jobs, (State.DONE, _numbers(Counters(**counters))))
 
     def said(self, event: str, **values: object) -> list[dict[str, Any]]:

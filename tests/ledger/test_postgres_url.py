@@ -88,7 +88,8 @@ def test_everything_has_a_time_limit_and_a_primary_is_wanted() -> None:
         "10000",
         "read-write",
     )
-    assert known["options"].startswith("-csearch_path=ours -c lock_timeout=5000 -c statement_timeout=8000 ")
+    assert known["options"] == "-csearch_path=ours", "a pooler would refuse the worker for any options of our own"
+    assert "options" not in told("postgresql://a/jobs")
     assert known["application_name"].startswith("steadyworker/")
 
 

@@ -11,7 +11,7 @@ from steadyworker.deadletters import DeadLetterQueue
 from steadyworker.delivery import DEAD_HEADERS, HOP, KEY, REASON, ROUND, OutgoingMessage, Target
 from steadyworker.errors import Reject, Snooze
 from steadyworker.events import DeliveryRejected, DuplicateAcked, JobSettled
-from steadyworker.ledger.base import JobId, Row, State
+from steadyworker.ledger.base import JobId, Row, State, Wanted
 from steadyworker.testing.harness import Harness
 from steadyworker.testing.plugin import MakeHarness
 from steadyworker.testing.worker_process import NAMESPACE
@@ -31,7 +31,7 @@ def publish(h: Harness, body: bytes, message_id: str | None = None, **headers: s
 def all_settled(h: Harness) -> list[Row]:
     """Wait until no message is left, and answer every row."""
     h.wait("anything", until=lambda: h.broker.depth(QUEUE) == 0)
-    return [row for row, _ in h.ledger.jobs(NAMESPACE, QUEUE)]
+    return [row for row, _ in h.ledger.jobs(Wanted(NAMESPACE, QUEUE))]
 
 
 def test_a_message_without_any_key_is_stamped(harness: MakeHarness) -> None:

@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import closing
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
+import psycopg
 import pytest
 
 from steadyworker.clock import SystemClock, Times
 from steadyworker.ledger.base import State
 from steadyworker.ledger.postgres.ledger import PostgresLedger
 from steadyworker.outcome import Counters
+from tests.brokers.pgbouncer import Pooler
 from tests.brokers.postgres import Cluster
 from tests.support.stage import Stage
 
@@ -59,6 +61,25 @@ def test_run_and_check_and_the_password_is_in_no_line_of_theirs(fleet: Stage) ->
     assert "done" in jobs.said()
     assert password not in fleet.logs()
     fleet.empties("steps")
+
+
+def test_a_worker_behind_a_pooler_in_transaction_mode(fleet: Stage, pooler: Callable[..., Pooler]) -> None:
+    """Six jobs, two at a time, through one session of the server; every statement of the runner and of the keeper."""
+    secret(fleet).write_text(pooler(sessions=1).through(secret(fleet).read_text().strip()) + "\n")
+    keys = [f"job-{number}" for number in range(6)]
+    for number, key in enumerate(keys):
+        fleet.send("steps", {"fail": number % 2, "steps": 3}, key=key)
+    check = fleet.command("check", STEPS, **on(fleet))
+    check.ended(0)
+    process = fleet.worker(STEPS, script={"scale": 4}, **on(fleet), concurrency=2)
+    for key in keys:
+        fleet.reaches("steps", State.DONE, key)
+    fleet.empties("steps")
+    process.terminate()
+    process.ended(0)
+    assert sorted(fleet.lines("effects")) == sorted(f"{key} {n}" for key in keys for n in range(3))
+    assert len(fleet.lines("starts")) == 6 + 3, "three jobs failed once"
+    assert [line for line in process.lines("not_ready") if "ledger" in line["part"]] == []
 
 
 def test_a_refused_login_ends_with_78_before_the_first_message(fleet: Stage) -> None:
@@ -108,5 +129,28 @@ def test_a_run_whose_lease_ran_out_is_ended_and_goes_on_where_it_was(fleet: Stag
     assert fleet.lines("effects") == [f"job {n}" for n in range(10)]
     counters = fleet.reaches("steps", State.DONE).counters
     assert (counters.attempts, counters.crashes, counters.losses, counters.interruptions) == (0, 0, 0, 1)
+    process.terminate()
+    process.ended(0)
+
+
+def test_a_row_that_is_locked_longer_than_a_lease_ends_its_own_run_and_no_other(fleet: Stage) -> None:
+    """The run of the locked row may not go on without a lease; the other job of the process never notices."""
+    for key in ("free", "locked"):
+        fleet.send("steps", {"gate": key, "at": 3}, key=key)
+    process = fleet.worker(STEPS, script={"scale": 12}, log_level="debug", **on(fleet), concurrency=2)
+    fleet.notes("waiting", 2)
+    with psycopg.connect(secret(fleet).read_text().strip()) as admin:
+        admin.execute("SELECT 1 FROM steadyworker_jobs WHERE key = 'locked' FOR UPDATE")
+        process.says("lease_not_renewed", key="locked")
+        process.says("job_ended", key="locked", outcome="interrupted")
+        fleet.open("free")
+        fleet.reaches("steps", State.DONE, "free")
+    fleet.open("locked")
+    fleet.empties("steps")
+    assert sorted(fleet.lines("starts")) == ["free 1 0", "locked 1 0", "locked 1 3"]
+    assert sorted(fleet.lines("effects")) == sorted(f"{key} {n}" for key in ("free", "locked") for n in range(10))
+    counters = fleet.reaches("steps", State.DONE, "locked").counters
+    assert (counters.attempts, counters.crashes, counters.losses, counters.interruptions) == (0, 0, 0, 1)
+    assert {line["key"] for line in process.lines("lease_not_renewed")} == {"locked"}
     process.terminate()
     process.ended(0)

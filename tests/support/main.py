@@ -11,6 +11,7 @@ A real worker process for a test, with what the test says in `STAGE` (JSON) done
 | `silence` | seconds after which the broker gives a silent consumer's messages to another |
 | `proof` | false: no owner is ever provably dead, so that its lease has to run out |
 | `adoption` | false: a redelivery is never bound to the run that is under way |
+| `schema` | the number of the ledger's tables that this version knows |
 | `setup_limit` | seconds that `setup` may take |
 | `turn_limit` | seconds after which a loop that does not turn is stuck |
 
@@ -33,6 +34,8 @@ from unittest.mock import patch
 
 from steadyworker import config
 from steadyworker.clock import Times
+from steadyworker.ledger.postgres import schema as postgres_schema
+from steadyworker.ledger.sqlite import schema as sqlite_schema
 from steadyworker.ledger.sqlite.ledger import SqliteLedger
 from steadyworker.runner.state import Deps
 from steadyworker.service import assemble as assembling
@@ -123,6 +126,10 @@ def main() -> int:
     """Run the Workers that the command line names."""
     script = json.loads(os.environ.get("STAGE", "{}"))
     workers = [load_worker(target) for target in sys.argv[1:]]
+    if "schema" in script:
+        known = script.pop("schema")
+        patch.object(sqlite_schema, "SCHEMA_VERSION", known).start()
+        patch.object(postgres_schema, "SCHEMA_VERSION", known).start()
     if not script:
         return launch(workers, {})
     if "setup_limit" in script:

@@ -3,7 +3,7 @@ The ledger in a PostgreSQL database, shared by a fleet.
 
 The server's clock judges leases and delays, in the statement that reads them.
 A worker process takes two connections: one for its renewals, so that they wait for no other call, and one for the rest.
-It connects to the server itself, or to a pooler that gives each client its own session and passes `options` on.
+It connects to the server itself or to a pooler, which may be in transaction mode: nothing is kept in a session.
 
 Nothing is lost if the server keeps what it committed.
 That needs `synchronous_commit`, and fail-over only to a synchronous replica.
@@ -18,13 +18,15 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, LiteralString
 
+from psycopg.errors import LockNotAvailable
 from typing_extensions import override
 
 from steadyworker.clock import Clock, Times
-from steadyworker.errors import ConfigError, Finding
+from steadyworker.errors import ConfigError, Finding, LedgerUnavailable
 from steadyworker.ledger import owners as proof
 from steadyworker.ledger import retention
 from steadyworker.ledger.base import (
+    EVERY_ROW,
     Claimed,
     JobId,
     Ledger,
@@ -36,11 +38,13 @@ from steadyworker.ledger.base import (
     Token,
     Values,
     Verdict,
+    Wanted,
     counters_values,
     mine_values,
     permit,
     pk_values,
     seen_values,
+    wanted_values,
 )
 from steadyworker.ledger.postgres import schema as sql
 from steadyworker.ledger.postgres.rows import progress_of, row_of, storable, tokens_values, verdict_values
@@ -50,7 +54,8 @@ from steadyworker.outcome import Counters
 
 _PAGE_ROWS = 200
 _PURGE_ROWS = 500
-_BEAT_COLUMNS = 4
+_SHORT_WAIT = 0.1
+"""How long a renewal of all leases waits for a locked row, as a share of the call timeout: the rows that it has locked wait too."""
 
 
 class PostgresLedger(Ledger):
@@ -87,6 +92,7 @@ class PostgresLedger(Ledger):
         self._owners_dir = owners_dir
         self._worker = storable(worker)
         self._lease = {"lease": times.lease, "margin": times.margin}
+        self._call = times.call_timeout
         self._identity = Identity()
         self._record = Session(target, self._identity, times.call_timeout, clock)
         self._renewals = Session(target, self._identity, times.call_timeout, clock)
@@ -145,7 +151,7 @@ class PostgresLedger(Ledger):
         lock = str(proof.lock_path(self._owners_dir, owner))
         values = {"owner": owner, "host": host, "lock_path": lock, "queues": list(queues), "boot": proof.boot_id()}
         with self._renewals.connection() as db:
-            db.execute(sql.REGISTER, values, prepare=True)
+            db.run(sql.REGISTER, values)
 
     @override
     def unregister(self, owner: str) -> None:
@@ -162,7 +168,8 @@ class PostgresLedger(Ledger):
 
     @override
     def read(self, id: JobId) -> Row | None:
-        return self._one(sql.READ, pk_values(id), self._is_dead)
+        found = self._ask(sql.READ, pk_values(id) | self._lease)
+        return row_of(found[0], self._is_dead) if found else None
 
     @override
     def claim(self, claim: Claimed) -> Row | None:
@@ -173,22 +180,37 @@ class PostgresLedger(Ledger):
             "worker": self._worker,
         }
         if claim.seen is None:
-            return self._one(sql.CLAIM_NEW, pk_values(claim.id) | values | {"uid": secrets.token_hex(16)})
-        return self._one(sql.CLAIM_SEEN, seen_values(claim.seen) | values)
+            return self._own(sql.CLAIM_NEW, pk_values(claim.id) | values | {"uid": secrets.token_hex(16)})
+        return self._own(sql.CLAIM_SEEN, seen_values(claim.seen) | values)
 
     @override
     def take(self, seen: Row, owner: str) -> Row | None:
-        return self._one(sql.TAKE, seen_values(seen) | {"owner": owner})
+        return self._own(sql.TAKE, seen_values(seen) | {"owner": owner})
 
     @override
     def lose(self, seen: Row, owner: str, verdict: Verdict) -> Row | None:
-        return self._one(sql.LOSE, seen_values(seen) | verdict_values(verdict) | {"owner": owner})
+        return self._own(sql.LOSE, seen_values(seen) | verdict_values(verdict) | {"owner": owner})
 
     @override
     def renew(self, tokens: Sequence[Token]) -> Sequence[Renewal]:
+        try:
+            return self._renewed(tokens, self._call * _SHORT_WAIT)
+        except LedgerUnavailable as error:
+            if not _locked(error):
+                raise
+        one_by_one = []
+        for token in tokens:
+            try:
+                one_by_one += self._renewed([token], self._call / 2 / len(tokens))
+            except LedgerUnavailable as error:
+                if not _locked(error):
+                    raise
+                one_by_one.append(Renewal(granted=False, locked=True))
+        return one_by_one
+
+    def _renewed(self, tokens: Sequence[Token], lock_wait: float) -> list[Renewal]:
         with self._renewals.connection() as db:
-            # Prepared at the first call, as REGISTER is: a fleet runs both all day, and planning costs more than running.
-            found = dict(db.execute(sql.RENEW, tokens_values(tokens) | self._lease, prepare=True).fetchall())
+            found = dict(db.run(sql.RENEW, tokens_values(tokens) | self._lease, lock_wait=lock_wait).fetchall())
         return [Renewal(place in found, found.get(place)) for place in range(1, len(tokens) + 1)]
 
     @override
@@ -238,7 +260,8 @@ class PostgresLedger(Ledger):
     @override
     def cancel_marks(self, uids: Sequence[str]) -> Mapping[str, str]:
         with self._renewals.connection() as db:  # the keeper reads them between its renewals
-            return dict(db.execute(sql.CANCEL_MARKS, {"uids": list(uids)}, prepare=True).fetchall())
+            # Without limits, because a read waits for no row, and a fleet reads marks more often than all else.
+            return dict(db.execute(sql.CANCEL_MARKS, {"uids": list(uids)}).fetchall())
 
     @override
     def clear_checkpoint(self, id: JobId) -> None:
@@ -255,8 +278,10 @@ class PostgresLedger(Ledger):
         return None if found is None else int(found)
 
     @override
-    def jobs(self, namespace: str | None = None, queue: str | None = None) -> Iterable[tuple[Row, Progress | None]]:
-        return self._pages({"namespace": namespace, "queue": queue, "rows": _PAGE_ROWS} | self._lease)
+    def jobs(self, wanted: Wanted = EVERY_ROW) -> Iterable[tuple[Row, Progress | None]]:
+        values = wanted_values(wanted)
+        values["states"] = None if wanted.states is None else [state.value for state in wanted.states]
+        return self._pages(values | {"rows": _PAGE_ROWS} | self._lease)
 
     @override
     def ended(self, uids: Sequence[str]) -> frozenset[str]:
@@ -294,23 +319,23 @@ class PostgresLedger(Ledger):
 
     def _ask(self, statement: LiteralString, values: Mapping[str, Any]) -> list[tuple[Any, ...]]:
         with self._record.connection() as db:
-            return db.execute(statement, values).fetchall()
+            return db.run(statement, values).fetchall()
 
     def _tell(self, statement: LiteralString, values: Mapping[str, Any]) -> int:
         """Run a statement, and return how many rows it changed."""
         with self._record.connection() as db:
-            return db.execute(statement, values).rowcount
+            return db.run(statement, values).rowcount
 
     def _write(self, statement: LiteralString, token: Token, values: Values) -> bool:
         """Run one statement on the row of this token; return whether the ledger granted it."""
         return self._tell(statement, mine_values(token) | values) == 1
 
-    def _one(
-        self, statement: LiteralString, values: Values, is_dead: Callable[[str], bool] = lambda _owner: False
-    ) -> Row | None:
-        """Return the statement's row, or None; by default the row's owner counts as alive, because it has just claimed it."""
-        found = self._ask(statement, values | self._lease)
-        return row_of(found[0], is_dead) if found else None
+    def _own(self, statement: LiteralString, values: Values) -> Row | None:
+        """Run one statement that gives a row to an owner under a new fence; return the row, or None when refused."""
+        with self._record.connection() as db:
+            ((fence,),) = db.run(sql.DRAW).fetchall()
+            found = db.run(statement, values | self._lease | {"drawn": fence}).fetchall()
+        return row_of(found[0], _lives) if found else None
 
     def _lock_is_free(self, owner: str) -> bool:
         return proof.is_dead(self._owners_dir, owner)
@@ -325,3 +350,13 @@ class PostgresLedger(Ledger):
                 below = number
             if len(page) < _PAGE_ROWS:
                 return
+
+
+def _locked(error: LedgerUnavailable) -> bool:
+    """Return whether the call failed only because another session kept a lock for too long."""
+    return isinstance(error.__cause__, LockNotAvailable)
+
+
+def _lives(_owner: str) -> bool:
+    """Return False: the owner of a row that was just claimed lives."""
+    return False

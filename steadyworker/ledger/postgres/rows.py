@@ -28,10 +28,6 @@ def verdict_values(verdict: Verdict) -> Values:
 def tokens_values(tokens: Sequence[Token]) -> Values:
     """Return what identifies the rows of these tokens, as one array for each column."""
     return {
-        "namespaces": [token.id.namespace for token in tokens],
-        "queues": [token.id.queue for token in tokens],
-        "keys": [token.id.key for token in tokens],
-        "rounds": [token.id.round for token in tokens],
         "uids": [token.uid for token in tokens],
         "fences": [token.fence for token in tokens],
         "owners": [token.owner for token in tokens],

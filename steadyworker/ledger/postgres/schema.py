@@ -5,8 +5,9 @@ The server's clock gives and judges all times (`clock_timestamp()`), so that no 
 The tables are in the first schema of the connection's search path; their names do not clash with another program's.
 
 Each write is one statement, and so one transaction.
-A claim locks `steadyworker_meta` before its job's row, and no other statement locks both.
-So claims wait for each other, but never deadlock.
+A claim draws its fence in a statement before its own, so that no statement locks the row of `steadyworker_meta` and another.
+So claims never deadlock, and a claim that waits for its job's row, or for the disk, holds up no other claim.
+A claim that is refused after that has only skipped a fence.
 """
 # ruff: noqa: S608 - the statements are put together from this file's own constants, once, at import
 
@@ -17,10 +18,18 @@ from typing import LiteralString
 SCHEMA_VERSION = 4
 """The version of the tables, raised with every change; a ledger of any other version is refused."""
 
-CREATE_LOCK = 0x53574C47
-"""The advisory lock that a process holds while it creates the tables; its four bytes spell `SWLG`."""
+LIMITED = """
+    SET TRANSACTION ISOLATION LEVEL READ COMMITTED;
+    SET LOCAL lock_timeout = %(lock_timeout)s;
+    SET LOCAL statement_timeout = %(statement_timeout)s;
+"""
+"""
+The first part of every message to the server.
 
-CREATE = (
+Of two compare-and-sets the second must be refused, and at a stricter isolation the server would raise an error.
+"""
+
+_TABLES: tuple[LiteralString, ...] = (
     """
     CREATE TABLE steadyworker_meta (
         one boolean PRIMARY KEY DEFAULT true CHECK (one),
@@ -100,13 +109,21 @@ CREATE = (
     )
     """,
 )
-CREATE_META = "INSERT INTO steadyworker_meta (ledger_id, schema) VALUES (%(ledger_id)s, %(schema)s)"
-TAKE_CREATE_LOCK = "SELECT pg_advisory_xact_lock(%(lock)s)"
-# This reads the catalogue itself, because `to_regclass` may return an older state when it is asked again under the lock.
+# The advisory lock lets one process at a time create the tables; its four bytes spell `SWLG`.
+CREATE: LiteralString = ";".join(
+    [
+        f"SELECT pg_advisory_xact_lock({0x53574C47})",
+        *_TABLES,
+        "INSERT INTO steadyworker_meta (ledger_id, schema) VALUES (%(ledger_id)s, %(schema)s)",
+    ]
+)
+# A setting that the URL's `options` made has the source `client`, or `session` behind a pooler that passes it on.
 PLACE = """
-    SELECT current_setting('server_encoding'), current_schema(), EXISTS (
-        SELECT FROM pg_class WHERE relname = 'steadyworker_meta' AND pg_table_is_visible(oid)
-    )
+    SELECT
+        current_setting('server_encoding'),
+        current_schema(),
+        (SELECT source IN ('client', 'session') FROM pg_settings WHERE name = 'search_path'),
+        EXISTS (SELECT FROM pg_class WHERE relname = 'steadyworker_meta' AND pg_table_is_visible(oid))
 """
 META = "SELECT ledger_id, schema FROM steadyworker_meta"
 DURABILITY = "SELECT current_setting('synchronous_commit'), current_setting('fsync')"
@@ -123,34 +140,25 @@ def _after(seconds: LiteralString) -> LiteralString:
 
 
 _LEASE = f"lease_until = {_after('%(lease)s')}"
+# The time from which a row is late, or NULL.
+_DUE = "CASE WHEN owner IS NOT NULL THEN lease_until WHEN state = 'moved' THEN not_before END"
 # In the order in which `rows.row_of` unpacks them.
 _COLUMNS = f"""
     namespace, queue, key, round, uid, state, body_sha256, hop, fence, owner,
     owner IS NULL OR {_NOW} > lease_until + make_interval(secs => %(margin)s),
     attempts, crashes, losses, interruptions, first_failed_at, target,
     greatest(0, extract(epoch FROM not_before - {_NOW}))::float8,
-    greatest(0, extract(epoch FROM {_NOW} - CASE
-        WHEN owner IS NOT NULL THEN lease_until WHEN state = 'moved' THEN not_before
-    END))::float8,
+    greatest(0, extract(epoch FROM {_NOW} - {_DUE}))::float8,
     delay, reason, error_class, error_text, checkpoint, checkpoint_fence, export_state, cancel_reason, settled,
     conflicts, extract(epoch FROM created_at)::float8, extract(epoch FROM started_at)::float8,
     extract(epoch FROM ended_at)::float8, worker
 """
-# The last fence of this ledger + 1, or the wall clock in milliseconds when that is greater.
-_DRAWN = f"""
-    WITH drawn AS (
-        UPDATE steadyworker_meta
-        SET next_fence = greatest(next_fence, floor(extract(epoch FROM {_NOW}) * 1000)::bigint) + 1
-        RETURNING next_fence - 1 AS fence
-    )
-"""
-_FENCE = "(SELECT drawn.fence FROM drawn)"
 _CHECKPOINT_OF_ROUND_BEFORE = """(
     SELECT earlier.checkpoint FROM steadyworker_jobs AS earlier
     WHERE earlier.namespace = %(namespace)s AND earlier.queue = %(queue)s AND earlier.key = %(key)s
         AND earlier.round = %(round)s - 1
 )"""
-_OWN = f"fence = {_FENCE}, owner = %(owner)s, {_LEASE}"
+_OWN = f"fence = %(drawn)s, owner = %(owner)s, {_LEASE}"
 _NOBODY = "owner = NULL, lease_until = NULL"
 _COUNTERS = """
     attempts = %(attempts)s, crashes = %(crashes)s, losses = %(losses)s, interruptions = %(interruptions)s,
@@ -174,20 +182,26 @@ def _committing(level: LiteralString) -> LiteralString:
     return f"WITH committed AS MATERIALIZED (SELECT set_config('synchronous_commit', {level}, true))"
 
 
+# The last fence of this ledger + 1, or the wall clock in milliseconds when that is greater.
+# It waits for no disk: the commit of the claim that uses the fence comes after it in the server's log.
+DRAW = f"""
+    {_committing("'off'")}
+    UPDATE steadyworker_meta
+    SET next_fence = greatest(next_fence, floor(extract(epoch FROM {_NOW}) * 1000)::bigint) + 1
+    FROM committed RETURNING next_fence - 1
+"""
 READ = f"SELECT {_COLUMNS} FROM steadyworker_jobs WHERE {_JOB}"
 CLAIM_NEW = f"""
-    {_DRAWN}
     INSERT INTO steadyworker_jobs (
         namespace, queue, key, round, uid, body_sha256, state, hop, fence, owner, lease_until,
         attempts, crashes, losses, interruptions, first_failed_at, checkpoint, started_at, worker
     ) VALUES (
-        %(namespace)s, %(queue)s, %(key)s, %(round)s, %(uid)s, %(body_sha256)s, 'running', %(hop)s, {_FENCE}, %(owner)s,
+        %(namespace)s, %(queue)s, %(key)s, %(round)s, %(uid)s, %(body_sha256)s, 'running', %(hop)s, %(drawn)s, %(owner)s,
         {_after("%(lease)s")}, %(attempts)s, %(crashes)s, %(losses)s, %(interruptions)s, %(first_failed_at)s,
         {_CHECKPOINT_OF_ROUND_BEFORE}, {_NOW}, %(worker)s
     ) ON CONFLICT (namespace, queue, key, round) DO NOTHING RETURNING {_COLUMNS}
 """
 CLAIM_SEEN = f"""
-    {_DRAWN}
     UPDATE steadyworker_jobs SET
         state = 'running', hop = greatest(hop, %(hop)s), {_OWN}, {_COUNTERS},
         body_sha256 = coalesce(body_sha256, %(body_sha256)s),
@@ -196,18 +210,15 @@ CLAIM_SEEN = f"""
         settled = 'unknown', keep_until = NULL, started_at = {_NOW}, worker = %(worker)s
     WHERE {_SEEN} AND state NOT IN ('done', 'dead') RETURNING {_COLUMNS}
 """
-TAKE = f"{_DRAWN} UPDATE steadyworker_jobs SET {_OWN} WHERE {_SEEN} AND state = 'moving' RETURNING {_COLUMNS}"
+TAKE = f"UPDATE steadyworker_jobs SET {_OWN} WHERE {_SEEN} AND state = 'moving' RETURNING {_COLUMNS}"
 LOSE = f"""
-    {_DRAWN} UPDATE steadyworker_jobs SET {_OWN}, {_MOVING} WHERE {_SEEN} AND state = 'running' RETURNING {_COLUMNS}
+    UPDATE steadyworker_jobs SET {_OWN}, {_MOVING} WHERE {_SEEN} AND state = 'running' RETURNING {_COLUMNS}
 """
 RENEW = f"""
     UPDATE steadyworker_jobs AS job SET {_LEASE}
-    FROM unnest(
-        %(namespaces)s::text[], %(queues)s::text[], %(keys)s::text[], %(rounds)s::bigint[],
-        %(uids)s::text[], %(fences)s::bigint[], %(owners)s::text[]
-    ) WITH ORDINALITY AS mine (namespace, queue, key, round, uid, fence, owner, place)
-    WHERE job.namespace = mine.namespace AND job.queue = mine.queue AND job.key = mine.key AND job.round = mine.round
-        AND job.uid = mine.uid AND job.fence = mine.fence AND job.owner = mine.owner
+    FROM unnest(%(uids)s::text[], %(fences)s::bigint[], %(owners)s::text[])
+        WITH ORDINALITY AS mine (uid, fence, owner, place)
+    WHERE job.uid = mine.uid AND job.fence = mine.fence AND job.owner = mine.owner
         AND job.state IN ('running', 'moving')
     RETURNING mine.place, job.cancel_reason
 """
@@ -296,6 +307,8 @@ PAGE = f"""
     FROM steadyworker_jobs LEFT JOIN (SELECT uid, done, total, note, at FROM steadyworker_progress) AS progress USING (uid)
     WHERE number < %(below)s AND (%(namespace)s::text IS NULL OR namespace = %(namespace)s)
         AND (%(queue)s::text IS NULL OR queue = %(queue)s)
+        AND (%(states)s::text[] IS NULL OR state = ANY(%(states)s::text[]))
+        AND (%(late_by)s::float8 IS NULL OR {_DUE} < {_after("- %(late_by)s::float8")})
     ORDER BY number DESC LIMIT %(rows)s
 """
 FORGET = f"""

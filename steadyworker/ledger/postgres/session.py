@@ -1,6 +1,12 @@
 """
 One connection to a PostgreSQL ledger: it is opened, found to lead to the same ledger as before, and limited in its waits.
 
+A pooler in transaction mode lends a session of the server for one transaction only.
+So nothing is set or prepared for a session: each statement goes to the server in one message, together with its limits.
+The server runs such a message as one transaction, and begins when it has all of it.
+So a network that fails in the middle leaves no transaction open, and no row locked.
+The message has the values in its text: a server that logs the statements that fail logs checkpoints with them.
+
 ::
 
             ┌── connect, find the ledger ──→ open ──→ a call fails, or takes too long ──┐
@@ -17,11 +23,11 @@ from __future__ import annotations
 import re
 import secrets
 import select
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from threading import Lock
-from typing import Any, TypeVar, cast
+from typing import Any, LiteralString, TypeVar, cast
 
 import psycopg
 from psycopg import errors
@@ -47,12 +53,19 @@ The longest back-off, as a share of the call timeout.
 With a timeout of 10 s, the reconnects of a fleet spread over 5 s after a restart of the server.
 """
 _MOST_TRIES = 10
+_SERVER_SHARE = 0.8
+"""The longest run of a statement in the server, as a share of the call timeout."""
 # libpq reports only by its text why it has no connection. These texts mean faults that only a person can cure.
 _REFUSED = re.compile(
     r"authentication failed|no password supplied|no pg_hba\.conf entry|does not exist|not permitted|permission denied|"
-    r"certificate|does not support SSL|SSL error(?!: unexpected eof)|sslmode|invalid connection option"
+    r"certificate|does not support SSL|SSL error(?!: unexpected eof)|sslmode|invalid connection option|"
+    r"unsupported startup parameter"
 )
-_TOO_MANY = re.compile(r"too many (clients|connections)|connection slots")
+_TOO_MANY = re.compile(r"too many (clients|connections)|connection slots|no more connections allowed")
+_NO_OPTIONS = (
+    "take `options` out of the URL in --ledger, because a pooler does not pass it on; "
+    "set what it sets with ALTER ROLE … SET, for the ledger's user, and let the pooler reconnect to the server."
+)
 _READ_ONLY = "the server is read-only; point --ledger at the primary, or list every host in its URL."
 _REMEDIES: dict[type[psycopg.Error], str] = {
     errors.LockNotAvailable: "find the session that holds a lock on the ledger's tables too long, in pg_stat_activity.",
@@ -60,8 +73,7 @@ _REMEDIES: dict[type[psycopg.Error], str] = {
     errors.InsufficientPrivilege: "GRANT this user USAGE and CREATE on the schema, and let it own the ledger's tables.",
     errors.InvalidSchemaName: "CREATE the schema that the URL's search_path names.",
     errors.UndefinedTable: "restore the ledger's tables, which are gone.",
-    errors.InvalidSqlStatementName: "a pooler gave this session to another client; use session pooling.",
-    errors.FeatureNotSupported: "wait if the ledger's tables were just changed; correct --ledger if this is not PostgreSQL.",
+    errors.FeatureNotSupported: "correct --ledger, if this is not PostgreSQL.",
     errors.ReadOnlySqlTransaction: _READ_ONLY,
     errors.DiskFull: "free space on the server's disk, which is full.",
 }
@@ -71,11 +83,30 @@ _HARMLESS = (errors.LockNotAvailable, errors.QueryCanceled)
 _OUR_BUGS = (psycopg.ProgrammingError, psycopg.IntegrityError, psycopg.DataError, psycopg.NotSupportedError)
 
 
-class _Connection(psycopg.Connection[tuple[Any, ...]]):
+class Connection(psycopg.Connection[tuple[Any, ...]]):
     """A connection on which no call waits past its deadline, a reading of `clock.monotonic`."""
 
     clock: Clock
     deadline: float
+    call: float
+
+    def run(
+        self, statement: LiteralString, values: Mapping[str, Any] | None = None, *, lock_wait: float | None = None
+    ) -> psycopg.Cursor[tuple[Any, ...]]:
+        """
+        Run one statement as a transaction of its own, and return the cursor with its result.
+
+        The server gives up before this process does, so that no statement takes effect long after its call.
+        It waits for a lock for at most `lock_wait` seconds, by default half a call.
+        """
+        limits = {
+            "lock_timeout": max(1, round(1000 * (self.call / 2 if lock_wait is None else lock_wait))),  # 0 is no limit
+            "statement_timeout": round(1000 * self.call * _SERVER_SHARE),
+        }
+        cursor = self.execute(sql.LIMITED + statement, {**(values or {}), **limits})
+        while cursor.nextset():
+            pass
+        return cursor
 
     @override
     def wait(self, gen: PQGen[Result], *_limits: object, **_more: object) -> Result:
@@ -131,7 +162,7 @@ class Session:
         self._call = call
         self._clock = clock
         self._lock = Lock()
-        self._connection: _Connection | None = None
+        self._connection: Connection | None = None
         self._back_off = wait_random_exponential(multiplier=call / 32, max=call * _LONGEST_BACK_OFF)
         self._failures = 0
         self._again_at = clock.monotonic()
@@ -139,8 +170,8 @@ class Session:
         self._closed = False
 
     @contextmanager
-    def connection(self) -> Iterator[psycopg.Connection[tuple[Any, ...]]]:
-        """Lock the connection for this thread and yield it, in autocommit mode: each statement is one transaction."""
+    def connection(self) -> Iterator[Connection]:
+        """Lock the connection for this thread and yield it; run statements with its method `run`."""
         if not self._lock.acquire(timeout=self._call):
             raise LedgerUnavailable(
                 f"Expected the ledger {self._at.shown} to be free within {self._call:g} s, "
@@ -165,7 +196,7 @@ class Session:
             self._closed = True
             self._drop()
 
-    def _open(self) -> _Connection:
+    def _open(self) -> Connection:
         if self._closed:
             raise LedgerUnavailable(
                 f"Expected the ledger {self._at.shown} to be open, but it was closed: make a new one."
@@ -185,11 +216,13 @@ class Session:
         self._failures = 0
         return self._connection
 
-    def _connect(self) -> _Connection:
+    def _connect(self) -> Connection:
         self._at = self._target()
-        connection = _Connection.connect(self._at.conninfo, autocommit=True)
+        connection = Connection.connect(
+            self._at.conninfo, autocommit=True, prepare_threshold=None, cursor_factory=psycopg.ClientCursor
+        )
         try:
-            connection.clock = self._clock
+            connection.clock, connection.call = self._clock, self._call
             connection.deadline = self._clock.monotonic() + self._call / 2  # connecting had the other half
             self._find(connection)
         except BaseException:
@@ -197,23 +230,29 @@ class Session:
             raise
         return connection
 
-    def _find(self, connection: _Connection) -> None:
+    def _find(self, connection: Connection) -> None:
         """Find the ledger, or create it; raise for another ledger, another schema, or a database that cannot hold a ledger."""
-        place = connection.execute(sql.PLACE).fetchone()
+        place = connection.run(sql.PLACE).fetchone()
         assert place is not None, "a SELECT without FROM has one row"
-        encoding, schema, is_there = place
+        encoding, schema, chosen, is_there = place
         if encoding != "UTF8":
             raise self._unfit(
                 f"Expected the ledger {self._at.shown} in a database of encoding UTF8, got {encoding}: "
                 "CREATE DATABASE … ENCODING 'UTF8' TEMPLATE template0, and name this database in --ledger."
+            )
+        if self._at.chooses_schema and not chosen:
+            raise self._unfit(
+                f"Expected the ledger {self._at.shown} in the schema of the URL's search_path, "
+                f"got the server's own search_path: {_NO_OPTIONS}"
             )
         if not is_there:
             if self._identity.ledger_id is not None:
                 raise self._unfit(self._another("a database without a ledger"))
             if schema is None:
                 raise errors.InvalidSchemaName("no schema of the search_path exists")
-            self._create(connection)
-        found = connection.execute(sql.META).fetchone()
+            with suppress(errors.DuplicateTable):  # another process has created them
+                connection.run(sql.CREATE, {"ledger_id": secrets.token_hex(16), "schema": sql.SCHEMA_VERSION})
+        found = connection.run(sql.META).fetchone()
         ledger_id, version = found or ("", 0)
         if version != sql.SCHEMA_VERSION:
             raise self._unfit(
@@ -223,16 +262,6 @@ class Session:
         if self._identity.ledger_id not in {None, ledger_id}:
             raise self._unfit(self._another(f"the ledger {ledger_id}"))
         self._identity.ledger_id = ledger_id
-
-    def _create(self, connection: _Connection) -> None:
-        """Create the tables; if several processes try at once, one creates them, and the others wait."""
-        with connection.transaction():
-            connection.execute(sql.TAKE_CREATE_LOCK, {"lock": sql.CREATE_LOCK})
-            place = connection.execute(sql.PLACE).fetchone()
-            if place is not None and not place[2]:
-                for statement in sql.CREATE:
-                    connection.execute(statement)
-                connection.execute(sql.CREATE_META, {"ledger_id": secrets.token_hex(16), "schema": sql.SCHEMA_VERSION})
 
     def _another(self, got: str) -> str:
         return (
@@ -265,6 +294,8 @@ class Session:
 
 def _remedy(said: str, *, refused: bool) -> str:
     """Return what to do when there is no connection."""
+    if "startup parameter" in said:
+        return _NO_OPTIONS
     if refused:
         return "correct the URL in --ledger, or the server's settings."
     if _TOO_MANY.search(said):

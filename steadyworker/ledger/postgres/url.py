@@ -45,12 +45,14 @@ class Target:
         conninfo: The parameters for libpq; they contain the password.
         shown: The URL for people: user, hosts, ports and database, and nothing else.
         password: The password, to be removed from messages; empty when there is none.
+        chooses_schema: True if the URL's `options` set the search path, which names the schema of the tables.
         verified: True if no other server can pass for this one, because it is on this host, or TLS verifies it.
     """
 
     conninfo: str = field(repr=False)
     shown: str
     password: str = field(repr=False)
+    chooses_schema: bool
     verified: bool
 
 
@@ -64,10 +66,10 @@ def target_of(url: str, call: float) -> Target:
     known = _environment() | given
     tls = tls_defaults(known)
     told = _limits(call, len(known.get("host", "").split(","))) | tls | given
-    told["options"] = f"{given.get('options', '')} {_session(call)}".strip()
     told["client_encoding"] = "UTF8"
     verified = not is_remote(known) or (known | tls).get("sslmode") in {"verify-ca", "verify-full"}
-    return Target(make_conninfo(**told), _shown(known), known.get("password", ""), verified)
+    chooses_schema = "search_path" in known.get("options", "")
+    return Target(make_conninfo(**told), _shown(known), known.get("password", ""), chooses_schema, verified)
 
 
 def _read(url: str) -> dict[str, str]:
@@ -153,22 +155,6 @@ def _limits(call: float, hosts: int) -> dict[str, str]:
         "tcp_user_timeout": f"{call * 1000:.0f}",
         "target_session_attrs": "read-write",
     }
-
-
-def _session(call: float) -> str:
-    """
-    Return the server's own limits, in milliseconds.
-
-    The server gives up before this process does, so that no statement takes effect long after its call.
-    The isolation is always `read committed`, because the second of two compare-and-sets must be refused, not raise an error.
-    """
-    limits = {
-        "lock_timeout": f"{call * 500:.0f}",
-        "statement_timeout": f"{call * 800:.0f}",
-        "idle_in_transaction_session_timeout": f"{call * 1000:.0f}",
-        "default_transaction_isolation": r"read\ committed",
-    }
-    return " ".join(f"-c {name}={value}" for name, value in limits.items())
 
 
 def _shown(parameters: Parameters) -> str:

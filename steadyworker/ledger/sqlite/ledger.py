@@ -22,6 +22,7 @@ from steadyworker.errors import ConfigError, Finding
 from steadyworker.ledger import owners as proof
 from steadyworker.ledger import retention
 from steadyworker.ledger.base import (
+    EVERY_ROW,
     Claimed,
     JobId,
     Ledger,
@@ -33,11 +34,13 @@ from steadyworker.ledger.base import (
     Token,
     Values,
     Verdict,
+    Wanted,
     counters_values,
     mine_values,
     permit,
     pk_values,
     seen_values,
+    wanted_values,
 )
 from steadyworker.ledger.sqlite import schema as sql
 from steadyworker.ledger.sqlite.file import LedgerFile
@@ -271,8 +274,10 @@ class SqliteLedger(Ledger):
         return None if found is None else int(found)
 
     @override
-    def jobs(self, namespace: str | None = None, queue: str | None = None) -> Iterable[tuple[Row, Progress | None]]:
-        return self._pages({"namespace": namespace, "queue": queue, "rows": _PAGE_ROWS})
+    def jobs(self, wanted: Wanted = EVERY_ROW) -> Iterable[tuple[Row, Progress | None]]:
+        values = wanted_values(wanted) | {"boot": self._boot, "boottime": self._clock.boottime()}
+        values["states"] = None if wanted.states is None else json.dumps([state.value for state in wanted.states])
+        return self._pages(values | {"now": self._clock.wall(), "rows": _PAGE_ROWS})
 
     @override
     def ended(self, uids: Sequence[str]) -> frozenset[str]:

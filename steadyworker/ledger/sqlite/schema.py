@@ -159,6 +159,11 @@ _MOVING = f"""
     export_state = iif(:keep_checkpoint, export_state, NULL)
 """
 
+# As `rows.row_of` computes it.
+_LATE_BY = """CASE
+    WHEN owner IS NOT NULL THEN :boottime - iif(lease_boot = :boot, lease_until, 0.0) WHEN state = 'moved' THEN :now - not_before
+END"""
+
 READ = f"SELECT {_COLUMNS} FROM jobs WHERE {_JOB}"
 # A row's number (rowid) is the fence that it began with.
 # SQLite reports the rowid of an inserted row; for RETURNING it would make a table first.
@@ -253,6 +258,7 @@ LAST_ROUND = "SELECT max(round) FROM jobs WHERE namespace = :namespace AND queue
 PAGE = f"""
     SELECT {_COLUMNS}, jobs.rowid FROM jobs
     WHERE jobs.rowid < :below AND (:namespace IS NULL OR namespace = :namespace) AND (:queue IS NULL OR queue = :queue)
+        AND (:states IS NULL OR state IN (SELECT value FROM json_each(:states))) AND (:late_by IS NULL OR {_LATE_BY} > :late_by)
     ORDER BY jobs.rowid DESC LIMIT :rows
 """
 FORGET = f"""

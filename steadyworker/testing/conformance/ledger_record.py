@@ -8,10 +8,11 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
-from steadyworker.ledger.base import JobId, Ledger, Progress, State
+from steadyworker.ledger.base import JobId, Ledger, Progress, State, Wanted
 from steadyworker.ledger.retention import DAY
 from steadyworker.testing.clock import FakeClock
 from steadyworker.testing.conformance.ledger_fixtures import (
+    AGAIN,
     DEAD_END,
     JOB,
     ME,
@@ -165,9 +166,32 @@ class RecordPromises(LedgerBench):
         listed = list(ledger.jobs())
         assert [row for row, _ in listed] == [elsewhere, *reversed(rows)]
         assert [progress for _, progress in listed if progress] == [Progress(1, 2, "x", 3.5)]
-        assert [row for row, _ in ledger.jobs(namespace="other")] == [elsewhere]
-        assert [row for row, _ in ledger.jobs(queue="refunds")] == [elsewhere]
-        assert list(ledger.jobs("shop", "refunds")) == []
+        assert [row for row, _ in ledger.jobs(Wanted(namespace="other"))] == [elsewhere]
+        assert [row for row, _ in ledger.jobs(Wanted(queue="refunds"))] == [elsewhere]
+        assert list(ledger.jobs(Wanted("shop", "refunds"))) == []
+
+    def test_jobs_of_some_states_and_late_jobs_are_listed_alone(self, ledger: Ledger, clock: FakeClock) -> None:
+        """`jobs` lists the rows of some states, or those that are late by more than so many seconds."""
+        for state in State:
+            in_state(ledger, state, id=replace(JOB, key=state.value))
+        scheduled = claimed(ledger, replace(JOB, key="scheduled")).token
+        assert ledger.moving(scheduled, replace(AGAIN, delay=100 * self.times.lease))
+        assert ledger.moved(scheduled)
+
+        def keys(wanted: Wanted) -> list[str]:
+            return sorted(row.id.key for row, _ in ledger.jobs(wanted))
+
+        assert keys(Wanted(states=(State.DONE, State.DEAD))) == ["dead", "done"]
+        assert keys(Wanted(states=(State.MOVED,))) == ["moved", "scheduled"]
+        assert keys(Wanted(states=())) == []
+        self.let_pass(clock, self.times.lease + AGAIN.delay)
+        kept = claimed(ledger, replace(JOB, key="held now")).token
+        assert ledger.renew([kept])[0].granted
+        late = {row.id.key: row.late_by for row, _ in ledger.jobs() if row.late_by > 0}
+        assert sorted(late) == ["moved", "moving", "running"]
+        assert keys(Wanted(late_by=0.0)) == sorted(late)
+        assert keys(Wanted(late_by=max(late.values()) + 60)) == []
+        assert keys(Wanted(states=(State.RUNNING,), late_by=0.0)) == ["running"]
 
     @pytest.mark.parametrize("state", State)
     def test_only_a_dead_job_is_forgotten(self, ledger: Ledger, state: State) -> None:
