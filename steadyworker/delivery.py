@@ -108,13 +108,3 @@ ERROR_TEXT = "sw-error"
 WORKER = "sw-worker"
 UID = "sw-uid"
 DEAD_HEADERS = (ERROR_CLASS, ERROR_TEXT, WORKER, UID)
-
-
-def handlers_view(headers: Headers) -> dict[str, str]:
-    """
-    Return the headers that a handler sees: the user's, and those of SteadyWorker above.
-
-    Any other header that begins with `sw-` is a note of the adapter to itself, for the next copy of the message.
-    """
-    shown = (*OWN_HEADERS, *DEAD_HEADERS)
-    return {name: value for name, value in headers.items() if not name.startswith("sw-") or name in shown}

@@ -128,6 +128,19 @@ def too_large(delivery: Delivery, limit: int) -> str | None:
     return f"bad-payload: expected at most {limit} bytes, got {delivery.size}"
 
 
+def for_handler(headers: Headers) -> dict[str, str]:
+    """
+    Return the headers that a handler sees: the sender's, and those in which SteadyWorker describes the job.
+
+    Any other header that begins with `sw-` is a note of the adapter to itself, for the next copy of the message.
+    """
+    return {
+        name: value
+        for name, value in headers.items()
+        if not name.startswith("sw-") or name == KEY or name in _ABOUT_A_JOB
+    }
+
+
 def key_of(delivery: Delivery, key_header: str | None) -> str | None:
     """Return the key as its sender gave it: from `key_header`, else from `sw-job-key`, else the broker's stable message id."""
     headers = delivery.headers

@@ -26,14 +26,13 @@ from steadyworker.delivery import (
     OutgoingMessage,
     Settle,
     Target,
-    handlers_view,
 )
 from steadyworker.ledger.base import Moving, Row, Token, Verdict
 from steadyworker.link import Task
 from steadyworker.outcome import Ack, Counters, Crashed, DeadLetter, Failed, Later, Outcome, Release
 from steadyworker.retry import RetryPolicy, count, decide, drawn_delay
 from steadyworker.runner import report
-from steadyworker.runner.envelope import Envelope, without_facts
+from steadyworker.runner.envelope import Envelope, for_handler, without_facts
 from steadyworker.runner.settlement_plan import RecordDone, RecordInterrupted, SettlementPlan, Step
 from steadyworker.runner.state import Deps, Run
 from steadyworker.spec import WorkerSpec
@@ -54,7 +53,7 @@ def task_of(row: Row, envelope: Envelope, spec: WorkerSpec) -> Task:
         fence=row.fence,
         attempt=row.counters.attempts + 1,
         body=envelope.delivery.body,
-        headers=handlers_view(envelope.delivery.headers),
+        headers=for_handler(envelope.delivery.headers),
         last_checkpoint=row.checkpoint,
         export_state=row.export_state,
         sent_at=envelope.delivery.sent_at,

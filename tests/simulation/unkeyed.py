@@ -12,7 +12,7 @@ from typing import Any
 
 from steadyworker.adapter import QueueSpec
 from steadyworker.delivery import OutgoingMessage, Target
-from steadyworker.ledger.base import Row, State
+from steadyworker.ledger.base import Row, State, Wanted
 from tests.simulation.world import CONNECTIONS_ONLY, QUEUE, SPEC, Faults, Violation, World
 
 SOME = Faults(duplicate=0, early=0, cancel=0)
@@ -75,7 +75,7 @@ class UnkeyedWorld(World):
         return f"seed {self.seed}: {self.count} sent, rows={rows} work={left} dead={len(self.broker.dead(QUEUE))}"
 
     def rows(self) -> list[Row]:
-        return [row for row, _ in self.ledger.jobs(queue=QUEUE)]
+        return [row for row, _ in self.ledger.jobs(Wanted(queue=QUEUE))]
 
     def judge(self) -> None:
         """As many jobs ended as there were messages, at least, and no row waits for a message that never comes."""
