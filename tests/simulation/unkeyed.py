@@ -57,6 +57,9 @@ class UnkeyedWorld(World):
         self._fill(full=self.full_at_the_end)
         super().heal()
 
+    def _move_letters(self) -> None:
+        """Do nothing, so that a row is a message: the histories of a message with a key have this fault."""
+
     def observed(self, name: str, arguments: tuple[Any, ...], answer: Any) -> None:
         """Judge every write by its own job's latest fence."""
         if name in ("claim", "take", "lose") and isinstance(answer, Row):

@@ -328,6 +328,7 @@ class World:
     ) -> None:
         self.seed = seed
         self.rng = random.Random(seed)
+        random.seed(seed)  # the waits of retries are drawn from it
         self.faults = faults
         self.adoption = adoption
         self.soon = seed % 2 == 1
