@@ -24,6 +24,7 @@ import random
 import signal
 import threading
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from types import FrameType
 from typing import Any
 
@@ -224,10 +225,16 @@ class Service:
         A third signal ends the wait, and calls the closers once more with no time left.
         """
         within, hurried = (0.0 if self._killing else max(0.0, within)), self._killing
-        closing = [threading.Thread(target=close, args=(within,), daemon=True) for close in closers]
-        for thread in closing:
-            thread.start()
         end = self._clock.monotonic() + within + _FORCE_TAKES
+        closing: list[threading.Thread] = []
+        for close in closers:
+            thread = threading.Thread(target=close, args=(within,), daemon=True)
+            try:
+                thread.start()
+                closing.append(thread)
+            except RuntimeError:  # the system allows no further thread
+                with suppress(Exception):  # whatever it raises, the next part is closed
+                    close(max(0.0, end - _FORCE_TAKES - self._clock.monotonic()))
         while any(thread.is_alive() for thread in closing) and self._clock.monotonic() < end:
             self._hear(_LOOK_SOON)
             self._monitor.look(assembly, self.stage)
@@ -300,7 +307,8 @@ class Service:
             return
         if now >= self._purge_at:
             self._purge_at = now + _PURGE_EVERY
-            threading.Thread(target=assembly.purge, name="purge", daemon=True).start()
+            with suppress(RuntimeError):  # the system allows no further thread: the next purge will do
+                threading.Thread(target=assembly.purge, name="purge", daemon=True).start()
 
     # --- stages ----------------------------------------------------------------------------------------------------
 

@@ -14,6 +14,7 @@ Each slot has two threads: one runs the handler, and the keeper watches its limi
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable
 from dataclasses import dataclass
 from queue import SimpleQueue
 from typing import Any
@@ -94,16 +95,21 @@ class ThreadSlot:
                 return
             self._sink = sink
             self._bench = bench = _Bench(SimpleQueue(), self._clock.monotonic() + self._setup_limit)
-            bench.thread = threading.Thread(
-                target=self._work, args=(bench,), name=f"{self._spec.queue}-{self._id}", daemon=True
-            )
-            bench.thread.start()
-            if self._keeper is None:
-                self._keeper = threading.Thread(
-                    target=self._keep, name=f"{self._spec.queue}-{self._id}-keeper", daemon=True
-                )
-                self._keeper.start()
-            self._changed.notify_all()
+            try:
+                if self._keeper is None:
+                    self._keeper = self._started(self._keep, f"{self._spec.queue}-{self._id}-keeper")
+                bench.thread = self._started(lambda: self._work(bench), f"{self._spec.queue}-{self._id}")
+            except RuntimeError as error:  # the system allows no further thread
+                reason = f"a thread could not be started: {error}"
+            else:
+                self._changed.notify_all()
+                return
+        self._not_ready(bench, reason)
+
+    def _started(self, body: Callable[[], None], name: str) -> threading.Thread:
+        thread = threading.Thread(target=body, name=name, daemon=True)
+        thread.start()
+        return thread
 
     def run(self, task: Task) -> None:
         """Begin a run; it waits for `Ready`; if the slot has just ended, it ends as Interrupted."""
