@@ -72,11 +72,13 @@ class Assembly:
         Unregister from the ledger, close it, end the guard, and free the owner lock.
 
         Other workers may then take over at once any job that this process still holds.
+        While a handler's thread does not end, the guard stays: it ends with this process, and ends what that thread has started.
         """
         with suppress(LedgerUnavailable):
             self.ledger.unregister(self.owner)
         self.ledger.close()
-        self.guard.close()
+        if not any(slot.stuck for runner in self.runners for slot in runner.deps.slots):
+            self.guard.close()
         self.lock.release()
 
 
@@ -213,7 +215,7 @@ def _slot(
     spare: Spare | None,
 ) -> Slot:
     if spec.isolation == "thread":
-        return ThreadSlot(number, spec, clock=clock)
+        return ThreadSlot(number, spec, clock=clock, guard=guard)
     return ProcessSlot(
         number,
         spec,

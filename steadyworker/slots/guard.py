@@ -9,6 +9,7 @@ The guard: one small process that outlives the worker process by moments, and en
                                                      then ends, and with it the last hold on the owner's lock
 
 It knows the session of each child from before the child's first task until all its processes are dead.
+What handlers in threads start is in the worker process's own session, which the guard ends too if the worker process leads it.
 A process that has called setsid itself has left the session: only a cgroup (systemd, Kubernetes) ends it.
 """
 
@@ -65,6 +66,11 @@ class Guard:
             if not self._say(f"+{leader}\n"):
                 self._replace()
 
+    def watch_own_session(self) -> None:
+        """End the session of this process when it dies; ignored if it does not lead it, because others are in it too."""
+        if os.getsid(0) == os.getpid():
+            self.watch(os.getpid())
+
     def forget(self, leader: int) -> None:
         """Note that no process of this session lives; call it before the leader is reaped."""
         with self._lock:
@@ -79,9 +85,12 @@ class Guard:
                 self._replace()
 
     def close(self) -> None:
-        """End the guard process, and with it every session that is left; may be called twice."""
+        """End the guard process, and with it every session that is left, except this process's own; may be called twice."""
         with self._lock:
             self._closed = True
+            own = os.getpid()
+            if own in self._sessions and not self._say(f"-{own}\n") and self._process is not None:
+                self._process.kill()  # before its stream ends, because at that end it would kill this process
             process, self._process = self._process, None
         if process is not None and process.stdin is not None:
             process.stdin.close()

@@ -5,6 +5,8 @@ It protects less than a child process:
 
 - A handler that holds the GIL, crashes or leaks memory harms the whole worker process.
 - Memory is not limited.
+- If the worker process is killed, what the handler has started lives on, unless the worker process leads its session.
+  It does as a service of systemd and as the first process of a container; the guard (`guard.py`) then ends that session.
 - Nothing can end a handler that makes no Job call.
   Such a thread is abandoned when its run must end; `stuck` is then true, and the worker process has to exit.
 
@@ -25,6 +27,7 @@ from steadyworker.link import Answer, Link, Task
 from steadyworker.outcome import Crashed, Failed, Interrupted, Outcome
 from steadyworker.slots.base import Asked, Ended, Progressed, Ready, SlotEvent, SlotSink, Unready
 from steadyworker.slots.execute import Executor, error_text
+from steadyworker.slots.guard import Guard
 from steadyworker.slots.limits import Due, Limits
 from steadyworker.spec import WorkerSpec
 from steadyworker.telemetry.logs import get_logger
@@ -37,16 +40,25 @@ class ThreadSlot:
     """
     One thread that runs one handler at a time.
 
+    `guard` ends this process's session when this process dies.
     `setup_limit` is the number of seconds that `setup` may take.
     `grace` is the number of seconds that a killed run gets to end before its thread is abandoned.
     """
 
     def __init__(
-        self, id: int, spec: WorkerSpec, *, clock: Clock, setup_limit: float = 60.0, grace: float = 1.0
+        self,
+        id: int,
+        spec: WorkerSpec,
+        *,
+        clock: Clock,
+        guard: Guard | None = None,
+        setup_limit: float = 60.0,
+        grace: float = 1.0,
     ) -> None:
         self._id = id
         self._spec = spec
         self._clock = clock
+        self._guard = guard
         self._setup_limit = setup_limit
         self._grace = grace
         self._changed = threading.Condition()
@@ -93,6 +105,8 @@ class ThreadSlot:
         with self._changed:
             if self._bench is not None or self._closing:
                 return
+            if self._guard is not None:
+                self._guard.watch_own_session()
             self._sink = sink
             self._bench = bench = _Bench(SimpleQueue(), self._clock.monotonic() + self._setup_limit)
             try:

@@ -17,6 +17,7 @@ from steadyworker.system.procfs import reap_adopted
 from tests.support.stage import Stage, eventually
 
 WRITERS = "tests.service.guarded:Writers"
+IN_THREADS = "tests.service.guarded:InThreads"
 
 
 def left_of(worker: int, stage: Stage) -> list[psutil.Process]:
@@ -36,17 +37,25 @@ def writes(stage: Stage, run: int) -> None:
     eventually(lambda: str(run) in stage.lines("writes"), f"run {run} writes", report=stage.logs)
 
 
-@pytest.mark.parametrize("kills", [4, pytest.param(12, marks=pytest.mark.slow)])
+@pytest.mark.parametrize(
+    ("target", "kills"),
+    [
+        (WRITERS, 4),
+        (IN_THREADS, 2),
+        pytest.param(WRITERS, 12, marks=pytest.mark.slow),
+        pytest.param(IN_THREADS, 12, marks=pytest.mark.slow),
+    ],
+)
 @pytest.mark.timeout(180)
 def test_after_a_kill_no_subprocess_of_the_job_writes_beside_the_run_that_continues_it(
-    stage: Stage, kills: int
+    stage: Stage, target: str, kills: int
 ) -> None:
     """The next worker process is there already, and takes the job over as soon as it may."""
     stage.send("writers", {"runs": kills})
-    worker = stage.worker(WRITERS, env={"NUMBER": "0"})
+    worker = stage.worker(target, env={"NUMBER": "0"})
     for run in range(kills):
         writes(stage, run)
-        following = stage.worker(WRITERS, env={"NUMBER": str(run + 1)}).started()
+        following = stage.worker(target, env={"NUMBER": str(run + 1)}).started()
         worker.kill()
         worker.wait()
         eventually(lambda run=run: not left_of(run, stage), "no process is left", within=5)  # type: ignore[misc]
@@ -70,8 +79,9 @@ def test_a_guard_that_dies_is_replaced_and_its_successor_knows_every_session(sta
     assert stage.lines("looks") == ["0 0", "1 0"]
 
 
-def test_a_guard_hears_no_signal_and_is_gone_after_a_stop(stage: Stage) -> None:
-    worker = stage.worker(WRITERS, env={"NUMBER": "0"})
+@pytest.mark.parametrize("target", [WRITERS, IN_THREADS])
+def test_a_guard_hears_no_signal_and_is_gone_after_a_stop(stage: Stage, target: str) -> None:
+    worker = stage.worker(target, env={"NUMBER": "0"})
     stage.send("writers", {"runs": 0})
     stage.reaches("writers", State.DONE)
     guard = worker.program("slots.guard_process")

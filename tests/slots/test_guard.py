@@ -82,3 +82,47 @@ def test_a_fork_that_outlives_its_worker_process_holds_no_guard_back(
     assert process.wait() == -signal.SIGKILL
     assert eventually(sleeper.poll, within=10) == -signal.SIGKILL
     os.killpg(process.pid, signal.SIGKILL)
+
+
+LEADS = """
+import os, subprocess, sys
+from steadyworker.clock import SystemClock
+from steadyworker.slots.guard import Guard
+
+guard = Guard([], SystemClock())
+guard.watch_own_session()
+print(guard.pid, subprocess.Popen(["sleep", "60"], stdout=subprocess.DEVNULL).pid, flush=True)
+sys.stdin.readline()
+if sys.argv[1] == "stopped" and guard.pid:
+    os.kill(guard.pid, 19)
+if sys.argv[1] != "left":
+    guard.close()
+sys.exit(5)
+"""
+
+
+@pytest.mark.parametrize("end", ["closed", "stopped", "left"])
+@pytest.mark.parametrize("leads", [True, False], ids=["its own session", "a session of others"])
+def test_a_process_ends_by_itself_and_its_session_is_ended_only_if_it_led_it_and_did_not_close_the_guard(
+    eventually: Eventually, end: str, leads: bool
+) -> None:
+    with subprocess.Popen(
+        [sys.executable, "-c", LEADS, end], stdin=subprocess.PIPE, stdout=subprocess.PIPE, start_new_session=leads
+    ) as process:
+        assert process.stdin is not None
+        assert process.stdout is not None
+        guard, started = process.stdout.readline().split()
+        assert (guard != b"None") is leads
+        sleeper = psutil.Process(int(started))
+        process.stdin.write(b"\n")
+        process.stdin.flush()
+        assert process.wait(20) == 5
+    if leads:
+        if end == "stopped":
+            os.kill(int(guard), signal.SIGCONT)
+        eventually(lambda: not psutil.pid_exists(int(guard)), within=10)
+    if leads and end == "left":
+        eventually(lambda: not sleeper.is_running() or sleeper.status() == psutil.STATUS_ZOMBIE, within=10)
+    else:
+        assert sleeper.is_running()
+        sleeper.kill()
