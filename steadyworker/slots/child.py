@@ -327,11 +327,12 @@ def _let_copies_be_mortal() -> None:
 
 def _keep(held: Sequence[int]) -> None:
     """Hold these descriptors open to the end of this process, and of no other: a daemon would hold the owner's lock for months."""
+    left = list(held)
 
     def close() -> None:
-        for descriptor in held:
+        while left:  # in a fork of the fork, the numbers may be other files'
             with suppress(OSError):
-                os.close(descriptor)
+                os.close(left.pop())
 
     for descriptor in held:
         os.set_inheritable(descriptor, False)  # noqa: FBT003 - its name in the standard library

@@ -138,6 +138,13 @@ def test_a_handler_may_fork(rig: MakeRig, do: str) -> None:
     assert psutil.Process(pid_of(slot)).children() == []
 
 
+def test_a_fork_of_a_fork_has_every_file_that_the_fork_has_opened(rig: MakeRig) -> None:
+    """The number of the owner's lock, which every fork closes, is another file's by then."""
+    with (open(os.devnull, "rb") as first, open(os.devnull, "rb") as second):
+        slot = rig(held=(first.fileno(), second.fileno())).start()
+        assert slot.ended("fork_a_fork").outcome == Done()
+
+
 def test_a_hundred_megabytes_of_output_are_nobodys_problem(rig: MakeRig, capfd: pytest.CaptureFixture[str]) -> None:
     slot = rig().start()
     assert slot.ended("print_much").outcome == Done()

@@ -209,6 +209,17 @@ class Modes(Worker[Asked, int]):
                 os._exit(7)
         assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 7
 
+    def fork_a_fork(self, job: Job[Asked, int]) -> None:
+        """The fork opens files under the numbers that are free in it; its own fork has them, too."""
+        if (fork := os.fork()) == 0:
+            files = [os.open(os.devnull, os.O_RDONLY) for _ in range(8)]
+            if (second := os.fork()) == 0:
+                for file in files:
+                    os.fstat(file)
+                os._exit(0)
+            os._exit(os.waitstatus_to_exitcode(os.waitpid(second, 0)[1]))
+        assert os.waitstatus_to_exitcode(os.waitpid(fork, 0)[1]) == 0
+
     def fork_and_terminate(self, job: Job[Asked, int]) -> None:
         """Each copy gets its signal at its first moment."""
         for _ in range(20):
