@@ -52,7 +52,7 @@ from steadyworker.runner.state import Staged
 from steadyworker.service.assemble import Assembly
 from steadyworker.service.monitor import Monitor
 from steadyworker.service.stop_conditions import StopConditions
-from steadyworker.system.procfs import reap_adopted
+from steadyworker.system.orphans import Orphans
 from steadyworker.telemetry.logs import get_logger
 from steadyworker.text.redaction import redact
 
@@ -96,6 +96,8 @@ class Service:
         self._code = EX_OK
         self._reasons = StopConditions(options, clock.monotonic())
         self._purge_at = clock.monotonic() + random.uniform(0, _PURGE_FIRST)  # noqa: S311 - spreads load, keeps no secret
+        self._chores_at = clock.monotonic()
+        self._orphans = Orphans()
         self._quieted = False
         self._threads: list[threading.Thread] = []
 
@@ -284,8 +286,10 @@ class Service:
 
     def _look(self, assembly: Assembly) -> None:
         now = self._clock.monotonic()
-        assembly.guard.check()
-        reap_adopted()
+        if now >= self._chores_at:  # a stop looks fifty times a second
+            self._chores_at = now + _LOOK_EVERY
+            assembly.guard.check()
+            self._orphans.reap()
         dead = (
             any(not thread.is_alive() for thread in self._threads)
             or any(team.broken for team in assembly.pools)

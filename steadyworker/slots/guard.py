@@ -15,6 +15,7 @@ A process that has called setsid itself has left the session: only a cgroup (sys
 
 from __future__ import annotations
 
+import errno
 import os
 import signal
 import subprocess
@@ -30,6 +31,10 @@ _PAUSE = 10.0
 """Seconds between two starts of a guard, except that the first one that dies is replaced at once."""
 
 _LEAVES_WITHIN = 1.0
+_REMEDIES = {
+    errno.EMFILE: "raise this process's limit of open files (`ulimit -n`)",
+    errno.ENFILE: "raise this system's limit of open files (`fs.file-max`)",
+}
 
 
 class Guard:
@@ -123,7 +128,8 @@ class Guard:
             self._process = self._started()
         except OSError as error:
             self._start_after = now + _PAUSE
-            self._log.warning("guard_missing", error=str(error), remedy="allow this user one more process")
+            remedy = _REMEDIES.get(error.errno or 0, "allow this user one more process")
+            self._log.warning("guard_missing", error=str(error), remedy=remedy)
             return
         for leader in self._sessions:
             self._say(f"+{leader}\n")

@@ -17,6 +17,7 @@ from steadyworker.runner.consumer_audit import AuditResult, AuditThread
 from steadyworker.service.assemble import Assembly
 from steadyworker.service.monitor import Monitor
 from steadyworker.service.service import Service
+from steadyworker.slots.guard import Guard
 from steadyworker.testing.clock import FakeClock
 from tests.support.limits import no_further_thread
 
@@ -181,3 +182,14 @@ def test_a_stop_that_gets_no_thread_closes_every_part_all_the_same(tmp_path: Pat
     with no_further_thread():
         service._close(assembly, [slot.close for slot in slots], 5.0)
     assert closed == [0, 1, 2]
+
+
+def test_the_guard_is_checked_once_a_second_in_a_stop_too(tmp_path: Path) -> None:
+    clock, checked = FakeClock(), list[float]()
+    service, assembly = service_of(tmp_path, cast(HastyClock, clock), [])
+    assembly.guard = cast(Guard, SimpleNamespace(check=lambda: checked.append(clock.monotonic())))
+    service.drain("a test")
+    for _ in range(200):
+        service._look(assembly)
+        clock.advance(0.02)
+    assert len(checked) == 4

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import errno
 import os
+import resource
 import signal
 import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from unittest.mock import Mock
 
 import psutil  # type: ignore[import-untyped]
 import pytest
@@ -60,6 +63,37 @@ def test_one_that_is_stopped_is_replaced_and_never_waited_for(sleeper: subproces
     assert sleeper.poll() is None
     guard.close()
     assert sleeper.wait() == -signal.SIGKILL
+
+
+@pytest.mark.parametrize(
+    ("error", "remedy"),
+    [
+        (errno.EMFILE, "raise this process's limit of open files (`ulimit -n`)"),
+        (errno.EAGAIN, "allow this user one more process"),
+    ],
+    ids=["files", "processes"],
+)
+def test_one_that_cannot_be_started_is_reported_with_the_limit_that_was_reached(
+    sleeper: subprocess.Popen[bytes],
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    error: int,
+    remedy: str,
+) -> None:
+    guard = Guard([], SystemClock())
+    if error == errno.EMFILE:
+        before = resource.getrlimit(resource.RLIMIT_NOFILE)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (3, before[1]))
+        try:
+            guard.watch(sleeper.pid)
+        finally:
+            resource.setrlimit(resource.RLIMIT_NOFILE, before)
+    else:  # root has no such limit
+        monkeypatch.setattr(subprocess, "Popen", Mock(side_effect=BlockingIOError(error, os.strerror(error))))
+        guard.watch(sleeper.pid)
+    (record,) = caplog.records
+    assert isinstance(record.msg, dict)
+    assert (record.msg["event"], record.msg["remedy"]) == ("guard_missing", remedy)
 
 
 FORKED = """

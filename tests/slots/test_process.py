@@ -140,7 +140,7 @@ def test_a_handler_may_fork(rig: MakeRig, do: str) -> None:
 
 def test_a_fork_of_a_fork_has_every_file_that_the_fork_has_opened(rig: MakeRig) -> None:
     """The number of the owner's lock, which every fork closes, is another file's by then."""
-    with (open(os.devnull, "rb") as first, open(os.devnull, "rb") as second):
+    with Path(os.devnull).open("rb") as first, Path(os.devnull).open("rb") as second:
         slot = rig(held=(first.fileno(), second.fileno())).start()
         assert slot.ended("fork_a_fork").outcome == Done()
 
