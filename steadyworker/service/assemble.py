@@ -19,7 +19,6 @@ from steadyworker.clock import Clock, SystemClock, Times
 from steadyworker.config.resolve import Options
 from steadyworker.errors import ConfigError, Finding, LedgerUnavailable
 from steadyworker.events import Listener
-from steadyworker.exports.base import STAGES_SERVICE
 from steadyworker.exports.folders import StageFolders
 from steadyworker.exports.spark.service import SparkService
 from steadyworker.exports.spark.settings import SparkSettings
@@ -158,7 +157,7 @@ def assemble(
     lock = OwnerLock(owners_directory(options), owner)
     guard = Guard([lock.fd], clock)
     stages = StageFolders(options.state_dir / "stages", clock)
-    services = {**(services if services is not None else _services(options, clock)), STAGES_SERVICE: stages}
+    services = services if services is not None else _services(options, clock)
     emit = fan_out([log_events(), *listeners])
     quota = Quota(options.max_jobs)
     runners, pools, audits = [], [], {}
@@ -179,6 +178,7 @@ def assemble(
             hurry=lambda: keeper.hurry(),  # noqa: PLW0108 - the keeper is created below, because it serves every runner
             quota=quota,
             services=services,
+            remember_folder=stages.remember,
             stop_on_ledger_loss=options.stops_on_ledger_loss,
         )
         runners.append(Runner(deps))

@@ -228,13 +228,11 @@ class ThreadSlot:
                 if self._closing and self._bench is None:
                     return
                 self._last_turn = now = self._clock.monotonic()
-                self._keeper_wakes = min(self._next(), now + _TICK) if self._watching() else _NEVER
+                due = self._next()
+                self._keeper_wakes = _NEVER if due == _NEVER else min(due, now + _TICK)
                 if now < self._keeper_wakes:
                     self._changed.wait(None if self._keeper_wakes == _NEVER else self._keeper_wakes - now)
             self._enforce(self._clock.monotonic())
-
-    def _watching(self) -> bool:
-        return self._next() < _NEVER
 
     def _next(self) -> float:
         run, bench = self._run, self._bench

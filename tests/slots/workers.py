@@ -347,6 +347,7 @@ class ServiceExport:
         assert services.export_state() == b"after"
         assert services.ended(["a", "b"]) == {"b"}
         services.may_commit()
+        services.staged(Path(os.fsdecode(b"/out/\xe9")))
         events = list(services.call("echo", {"say": 1}))
         assert events == [{"said": 1}, {"end": True}]
         endless = services.call("echo", {"say": 2})
