@@ -95,7 +95,7 @@ class Guard:
             self._closed = True
             own = os.getpid()
             if own in self._sessions and not self._say(f"-{own}\n") and self._process is not None:
-                self._process.kill()  # before its stream ends, because at that end it would kill this process
+                self._process.kill()  # before its stream ends: it would end this session later
             process, self._process = self._process, None
         if process is not None and process.stdin is not None:
             process.stdin.close()
