@@ -17,7 +17,7 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Generic
@@ -26,8 +26,8 @@ from structlog.stdlib import BoundLogger
 from typing_extensions import TypeVar
 
 from steadyworker.clock import Clock
-from steadyworker.errors import BadPayload, ExportError, SteadyWorkerError, number
-from steadyworker.exports.base import STAGES_SERVICE, Export
+from steadyworker.errors import BadPayload, ExportError, number
+from steadyworker.exports.base import Export
 from steadyworker.link import Link, Task
 from steadyworker.names import file_name
 from steadyworker.payload import Decode, plain_encode
@@ -301,9 +301,7 @@ class _JobServices:
         self._link.ask("may_commit")
 
     def staged(self, folder: Path) -> None:
-        with suppress(SteadyWorkerError):  # a test's worker process has no such service
-            for _ in self._link.call(STAGES_SERVICE, {"folder": str(folder)}):
-                pass
+        self._link.ask("staged", os.fsencode(folder))  # bytes: a frame would change a name that is not UTF-8
 
     def ended(self, uids: Sequence[str]) -> frozenset[str]:
         return frozenset(self._link.ask("ended", [as_unicode(uid) for uid in uids]))

@@ -11,7 +11,8 @@ from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from typing import Any
 
-from tenacity import RetryCallState, Retrying, wait_exponential, wait_fixed
+from tenacity import RetryCallState, Retrying, wait_chain, wait_combine, wait_exception, wait_exponential, wait_fixed
+from tenacity.wait import wait_base
 
 from steadyworker.errors import LONGEST_DELAY, ConfigError, delay_in_seconds
 from steadyworker.outcome import (
@@ -42,7 +43,7 @@ class RetryPolicy:
     Args:
         max_attempts: Failed attempts after which the job becomes a dead letter ("exhausted").
         wait: Seconds (or a timedelta) between attempts, any of tenacity's wait strategies, or a callable like them.
-            It is called in the worker process, and has one second to return; else the default wait is used.
+            A callable of yours is called in the worker process, and has one second to return; else the default wait is used.
         dont_retry_on: An exception type, or several, that make the job a dead letter at once; matched where the handler runs.
         max_crashes: Crashes after which the job becomes a dead letter ("crash-loop").
         max_losses: Lost owners after which the job becomes a dead letter ("owner lost").
@@ -109,6 +110,19 @@ def draw(wait: Callable[[RetryCallState], Any], attempt: int) -> Any:
     state = RetryCallState(Retrying(), None, (), {})
     state.attempt_number = attempt
     return wait(state)
+
+
+def has_users_code(wait: object) -> bool:
+    """Return whether drawing from this strategy may run other code than tenacity's, which neither blocks nor starts anything."""
+    if type(wait).__module__ != wait_base.__module__ or isinstance(wait, wait_exception):
+        return True
+    match wait:
+        case wait_combine():
+            return any(map(has_users_code, wait.wait_funcs))
+        case wait_chain():
+            return any(map(has_users_code, wait.strategies))
+        case _:
+            return False
 
 
 def count(outcome: Outcome, counters: Counters, now: float) -> Counters:

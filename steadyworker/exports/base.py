@@ -15,9 +15,6 @@ from typing import TYPE_CHECKING, Any, Protocol
 if TYPE_CHECKING:
     from steadyworker.exports.manifest import Manifest  # only exports need it
 
-STAGES_SERVICE = "stages"
-"""The name of the service by which a worker process remembers the folders that contain stages (`folders.py`)."""
-
 
 class Services(Protocol):
     """The calls from an export to its job; each of them raises Interrupt if the run must end."""

@@ -11,10 +11,10 @@ So each worker process removes the stages of ended jobs from all recorded folder
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterable, Mapping, Sequence
+import os
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
 
 from steadyworker.clock import Clock, SystemClock
 from steadyworker.exports.stage import STAGES, reap
@@ -25,7 +25,7 @@ _FORGET_AFTER = 3600.0  # seconds; a fresh entry is kept, because a run records 
 
 class StageFolders:
     """
-    The recorded folders, as a service that jobs call (`slots.base.JobService`).
+    The recorded folders.
 
     Args:
         place: The folder with the record; all worker processes of a host share it.
@@ -36,31 +36,16 @@ class StageFolders:
         self._place, self._clock = place, clock or SystemClock()
         self._log = get_logger("steadyworker.exports")
 
-    def open(
-        self,
-        request: Mapping[str, Any],
-        uid: str,  # noqa: ARG002 - the runner passes it to every service
-        fence: int,  # noqa: ARG002
-        emit: Callable[[Mapping[str, Any]], None],
-    ) -> StageFolders:
-        """Record the request's `folder`; if that fails, log a warning and let the export continue."""
-        path = str(request["folder"])
-        entry = self._place / hashlib.sha256(path.encode()).hexdigest()[:32]
+    def remember(self, folder: bytes) -> None:
+        """Record this folder; if that fails, log a warning and let the export continue."""
+        entry = self._place / hashlib.sha256(folder).hexdigest()[:32]
         try:
             self._place.mkdir(mode=0o700, parents=True, exist_ok=True)
             written = entry.with_suffix(".new")
-            written.write_text(path, encoding="utf-8")
+            written.write_bytes(folder)
             written.replace(entry)
         except OSError as error:
-            self._log.warning("stage_folder_not_remembered", folder=path, cause=str(error))
-        emit({"end": True})
-        return self
-
-    def cancel(self) -> None:
-        """Do nothing: a call has ended when `open` returns."""
-
-    def stop(self, within: float) -> None:
-        """Do nothing: every call has ended when `open` returns."""
+            self._log.warning("stage_folder_not_remembered", folder=os.fsdecode(folder), cause=str(error))
 
     def reap(self, ended: Callable[[Sequence[str]], Iterable[str]]) -> None:
         """
@@ -72,7 +57,7 @@ class StageFolders:
         now = self._clock.wall()
         for entry in [] if not self._place.is_dir() else sorted(self._place.iterdir()):
             with suppress(OSError):  # the folder or its file system is gone, or another process removed the entry
-                folder = Path(entry.read_text(encoding="utf-8"))
+                folder = Path(os.fsdecode(entry.read_bytes()))
                 reap(folder, ended)
                 if now - entry.stat().st_mtime > _FORGET_AFTER and not (folder / STAGES).exists():
                     entry.unlink()

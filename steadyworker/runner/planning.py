@@ -6,8 +6,6 @@ It also makes the task that a slot receives, and the messages that a plan publis
 
 from __future__ import annotations
 
-import threading
-
 from steadyworker.delivery import (
     ATTEMPTS,
     CRASHES,
@@ -29,16 +27,15 @@ from steadyworker.delivery import (
 )
 from steadyworker.ledger.base import Moving, Row, Token, Verdict
 from steadyworker.link import Task
-from steadyworker.outcome import Ack, Counters, Crashed, DeadLetter, Failed, Later, Outcome, Release
-from steadyworker.retry import RetryPolicy, count, decide, drawn_delay
+from steadyworker.outcome import Ack, Counters, DeadLetter, Failed, Later, Outcome, Release
+from steadyworker.retry import count, decide
 from steadyworker.runner import report
 from steadyworker.runner.envelope import Envelope, for_handler, without_facts
 from steadyworker.runner.settlement_plan import RecordDone, RecordInterrupted, SettlementPlan, Step
 from steadyworker.runner.state import Deps, Run
+from steadyworker.runner.waits import Waits
 from steadyworker.spec import WorkerSpec
-from steadyworker.telemetry.logs import get_logger
 
-_DRAW_WITHIN = 1.0
 _ERROR_CHARACTERS = 2000
 _AFTER_RECORD = (Step.PUBLISH, Step.CONFIRM, Step.SETTLE)
 
@@ -65,10 +62,10 @@ def task_of(row: Row, envelope: Envelope, spec: WorkerSpec) -> Task:
 # --- Plans ---------------------------------------------------------------------------------------------------------------
 
 
-def plan_for(run: Run, outcome: Outcome, deps: Deps) -> SettlementPlan:
+def plan_for(run: Run, outcome: Outcome, deps: Deps, waits: Waits) -> SettlementPlan:
     """Return the plan that follows from a run's outcome by the Worker's policy (`retry.decide`)."""
     counters = count(outcome, run.row.counters, deps.clock.wall())
-    settlement = decide(outcome, counters, deps.spec.retry, _delay(outcome, counters, deps.spec))
+    settlement = decide(outcome, counters, deps.spec.retry, waits.draw(outcome, counters))
     error_class, error_text = report.error(outcome)
     match settlement:
         case Ack():
@@ -166,28 +163,3 @@ def header_text(text: str) -> str:
     """Return text that fits a header: one line of at most 2,000 characters."""
     line = " ".join(text.split())
     return line if len(line) <= _ERROR_CHARACTERS else line[: _ERROR_CHARACTERS - 1] + "…"
-
-
-def _delay(outcome: Outcome, counters: Counters, spec: WorkerSpec) -> float:
-    """
-    Return the wait that the Worker's policy draws, or that of the default policy when the Worker's raises or blocks.
-
-    The policy is a user's code, and this thread serves every job: a thread of its own gets one second to draw.
-    """
-    if not isinstance(outcome, Failed | Crashed):
-        return 0.0
-    drawn: list[float] = []
-
-    def draw() -> None:
-        try:
-            drawn.append(drawn_delay(outcome, counters, spec.retry))
-        except BaseException:  # whatever a user's `wait` raises for this attempt
-            log.exception("wait_failed", worker=spec.target)
-
-    log = get_logger("steadyworker.runner")
-    thread = threading.Thread(target=draw, name=f"wait-{spec.queue}", daemon=True)
-    thread.start()
-    thread.join(_DRAW_WITHIN)
-    if thread.is_alive():
-        log.error("wait_failed", worker=spec.target, reason=f"it took more than {_DRAW_WITHIN:g} s")
-    return drawn[0] if drawn else drawn_delay(outcome, counters, RetryPolicy())

@@ -1,5 +1,5 @@
 """
-The requests of running jobs: save a checkpoint or an export's state, permit a commit, call a service.
+The requests of running jobs: save a checkpoint or an export's state, permit a commit, remember a folder, call a service.
 
 The job receives the ledger's own reply to a request that writes.
 Such a request waits while the ledger is away or the run is not trusted; a refusal drops the run.
@@ -44,6 +44,9 @@ class Requests:
             self._call(run, asked)
         elif asked.what == CANCEL:
             self._cancel_call(run, asked)
+        elif asked.what == "staged" and isinstance(asked.data, bytes):
+            self._deps.remember_folder(asked.data)
+            run.slot.reply(asked.fence, asked.id, None)
         elif self._state.trusted(run) and not self._state.ledger_away:
             self._write(run, asked)
         else:

@@ -29,6 +29,7 @@ from steadyworker.runner.planning import finishing_plan, plan_for, task_of
 from steadyworker.runner.settlement_plan import RecordInterrupted, SettlementPlan, Step
 from steadyworker.runner.settler import Refused, Settler
 from steadyworker.runner.state import Deps, Phase, PlanResult, Run, RunnerState, Timers
+from steadyworker.runner.waits import Waits
 from steadyworker.slots.base import Slot
 
 _BACK_OFF = wait_random_exponential(multiplier=0.5, max=30)
@@ -57,6 +58,7 @@ class Runs:
         self._state = state
         self._timers = timers
         self._failing: dict[SettlementPlan, str] = {}
+        self._waits = Waits(deps.spec)
         self._settler = Settler(deps.ledger, deps.adapter, deps.submit, post)
 
     @property
@@ -161,7 +163,7 @@ class Runs:
         if run.outcome is None or not self._state.trusted(run):
             return
         run.phase = Phase.SETTLING
-        run.plan = plan_for(run, run.outcome, self._deps)
+        run.plan = plan_for(run, run.outcome, self._deps, self._waits)
         self._settler.carry_out(run.plan, run)
 
     def carry_out(self, plan: SettlementPlan) -> None:

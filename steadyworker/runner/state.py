@@ -62,6 +62,10 @@ def _nothing() -> None:
     """Ignore the request, because no keeper renews leases here."""
 
 
+def _forget(_folder: bytes) -> None:
+    """Ignore the folder, because nothing removes stages here."""
+
+
 @dataclass(frozen=True, slots=True)
 class Deps:
     """
@@ -70,6 +74,7 @@ class Deps:
     `worker` names this process in events and dead letters.
     `submit` runs a callable on another thread, because a settlement may wait for a broker; the simulation runs it at once.
     `hurry` asks the keeper to call the ledger now instead of at the next renewal.
+    `remember_folder` keeps a folder in which a job makes a stage, so that the stage is removed if the job cannot remove it.
     Without `adoption` the runner defers each redelivery of its own runs.
     Adoption saves time; correctness does not depend on it.
     `stop_on_ledger_loss` ends a run whose lease ended without a renewal.
@@ -89,6 +94,7 @@ class Deps:
     hurry: Callable[[], None] = _nothing
     quota: Quota = field(default_factory=Quota)
     services: Mapping[str, JobService] = field(default_factory=dict)
+    remember_folder: Callable[[bytes], None] = _forget
     max_body: int = 1 << 20
     adoption: bool = True
     stop_on_ledger_loss: bool = False

@@ -19,7 +19,6 @@ from steadyworker.clock import Clock, SystemClock, Times
 from steadyworker.config.resolve import Options
 from steadyworker.errors import ConfigError, Finding, LedgerUnavailable, by_level
 from steadyworker.events import Listener
-from steadyworker.exports.base import STAGES_SERVICE
 from steadyworker.exports.folders import StageFolders
 from steadyworker.exports.spark.service import SparkService
 from steadyworker.exports.spark.settings import SparkSettings
@@ -74,11 +73,13 @@ class Assembly:
         Unregister this process from the ledger, close the ledger, end the guard, and release the owner lock.
 
         After this call, another worker process can take over at once each job that this process still holds.
+        If a handler's thread has not ended, the guard stays until this process exits, and then ends this process's session.
         """
         with suppress(LedgerUnavailable):
             self.ledger.unregister(self.owner)
         self.ledger.close()
-        self.guard.close()
+        if not any(slot.stuck for runner in self.runners for slot in runner.deps.slots):
+            self.guard.close()
         self.lock.release()
 
 
@@ -170,7 +171,7 @@ def assemble(
     lock = OwnerLock(owners_directory(options), owner)
     guard = Guard([lock.fd], clock)
     stages = StageFolders(options.state_dir / "stages", clock)
-    services = {**(services if services is not None else _services(options, clock)), STAGES_SERVICE: stages}
+    services = services if services is not None else _services(options, clock)
     emit = fan_out([log_events(), *listeners])
     quota = Quota(options.max_jobs)
     runners, pools, audits = [], [], {}
@@ -191,6 +192,7 @@ def assemble(
             hurry=lambda: keeper.hurry(),  # noqa: PLW0108 - the keeper is created below, because it serves every runner
             quota=quota,
             services=services,
+            remember_folder=stages.remember,
             stop_on_ledger_loss=options.stops_on_ledger_loss,
         )
         runners.append(Runner(deps))
@@ -239,7 +241,7 @@ def _slot(
     spare: Spare | None,
 ) -> Slot:
     if spec.isolation == "thread":
-        return ThreadSlot(number, spec, clock=clock)
+        return ThreadSlot(number, spec, clock=clock, guard=guard)
     return ProcessSlot(
         number,
         spec,

@@ -24,6 +24,7 @@ import random
 import signal
 import threading
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from types import FrameType
 from typing import Any
 
@@ -51,7 +52,7 @@ from steadyworker.runner.state import Staged
 from steadyworker.service.assemble import Assembly
 from steadyworker.service.monitor import Monitor
 from steadyworker.service.stop_conditions import StopConditions
-from steadyworker.system.procfs import reap_adopted
+from steadyworker.system.orphans import Orphans
 from steadyworker.telemetry.logs import get_logger
 from steadyworker.text.redaction import redact
 
@@ -95,6 +96,8 @@ class Service:
         self._code = EX_OK
         self._reasons = StopConditions(options, clock.monotonic())
         self._purge_at = clock.monotonic() + random.uniform(0, _PURGE_FIRST)  # noqa: S311 - spreads load, keeps no secret
+        self._chores_at = clock.monotonic()
+        self._orphans = Orphans()
         self._quieted = False
         self._threads: list[threading.Thread] = []
 
@@ -226,10 +229,16 @@ class Service:
         A third signal ends the wait, and calls the closers again with 0 s.
         """
         within, hurried = (0.0 if self._killing else max(0.0, within)), self._killing
-        closing = [threading.Thread(target=close, args=(within,), daemon=True) for close in closers]
-        for thread in closing:
-            thread.start()
         end = self._clock.monotonic() + within + _FORCE_TAKES
+        closing: list[threading.Thread] = []
+        for close in closers:
+            thread = threading.Thread(target=close, args=(within,), daemon=True)
+            try:
+                thread.start()
+                closing.append(thread)
+            except RuntimeError:  # the system allows no further thread
+                with suppress(Exception):  # whatever it raises, the next part is closed
+                    close(max(0.0, end - _FORCE_TAKES - self._clock.monotonic()))
         while any(thread.is_alive() for thread in closing) and self._clock.monotonic() < end:
             self._hear(_LOOK_SOON)
             self._monitor.look(assembly, self.stage)
@@ -279,8 +288,10 @@ class Service:
 
     def _look(self, assembly: Assembly) -> None:
         now = self._clock.monotonic()
-        assembly.guard.check()
-        reap_adopted()
+        if now >= self._chores_at:  # a stop looks fifty times a second
+            self._chores_at = now + _LOOK_EVERY
+            assembly.guard.check()
+            self._orphans.reap()
         dead = (
             any(not thread.is_alive() for thread in self._threads)
             or any(team.broken for team in assembly.pools)
@@ -302,7 +313,8 @@ class Service:
             return
         if now >= self._purge_at:
             self._purge_at = now + _PURGE_EVERY
-            threading.Thread(target=assembly.purge, name="purge", daemon=True).start()
+            with suppress(RuntimeError):  # the system allows no further thread: the next purge will do
+                threading.Thread(target=assembly.purge, name="purge", daemon=True).start()
 
     # --- stages ----------------------------------------------------------------------------------------------------
 

@@ -42,11 +42,12 @@ from steadyworker.clock import Clock, SystemClock
 from steadyworker.errors import Interrupt
 from steadyworker.lifecycle import PAUSE_SIGNALS, STOP_SIGNALS
 from steadyworker.link import Answer, Link, Task
-from steadyworker.outcome import Interrupted
+from steadyworker.outcome import Done, Failed, Interrupted, Outcome
 from steadyworker.slots.dispositions import Dispositions, watch_for_stacks_signal
-from steadyworker.slots.execute import Executor, error_text
+from steadyworker.slots.execute import Executor, class_name, error_text
 from steadyworker.slots.frames import (
     ANY_FRAME,
+    STACKS_SIGNAL,
     Begin,
     Close,
     Cold,
@@ -111,11 +112,15 @@ class Child:
         self._executor = executor
         self.catch_signals()  # again, because a user's module can have set its own handlers
         dispositions = Dispositions()
+        executor.calm = dispositions.calm
         self.send(Warm())
         while (order := self._orders.get()) is not None:
             task, link = order
-            outcome = executor.run(task, link).outcome
-            dispositions.restore()
+            outcome = _outcome_of(executor, task, link)
+            try:
+                self._restore(dispositions)
+            except BaseException:  # noqa: BLE001 - a signal handler that the job has set; the second time it is gone
+                self._restore(dispositions)
             self.send(over(task.fence, outcome))
         try:
             executor.teardown()
@@ -142,6 +147,10 @@ class Child:
         for pause in PAUSE_SIGNALS:
             signal.signal(pause, _ignore)
             signal.siginterrupt(pause, False)  # noqa: FBT003 - its name in the standard library
+
+    def _restore(self, dispositions: Dispositions) -> None:
+        dispositions.restore(STOP_SIGNALS | PAUSE_SIGNALS)
+        self.catch_signals()
 
     def on_stop_signal(self, _signal: int, frame: FrameType | None) -> None:
         """Raise Interrupt in the handler after a hard Stop; before that, do nothing."""
@@ -174,7 +183,13 @@ class Child:
         return self._orphaned()
 
     def _listen(self, silence: float) -> None:
-        """Receive frames; the body of the reader thread."""
+        """
+        Receive frames; the body of the reader thread.
+
+        A signal that the handler's thread has blocked must not reach the process by this thread.
+        The signal for stacks does, because a stalled handler may have blocked every signal.
+        """
+        signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals() - {STACKS_SIGNAL})
         poll = select.poll()
         poll.register(self._wire, select.POLLIN)
         heard = self._clock.monotonic()
@@ -251,6 +266,16 @@ class _Upstream:
         self._child.send(Question(self._fence, id, what, data))
 
 
+def _outcome_of(executor: Executor, task: Task, link: Link) -> Outcome:
+    """Return the outcome of a run, even if a signal handler that the job has set raises after the job's own handler."""
+    try:
+        return executor.run(task, link).outcome
+    except BaseException as error:  # noqa: BLE001 - whatever that signal handler raises
+        if executor.returned and link.raised is None:
+            return Done()
+        return Failed(error_text(error), class_name(error))
+
+
 def main() -> None:
     """Run a child process; the entry point."""
     wire = socket.socket(fileno=int(sys.argv[1]))
@@ -307,11 +332,12 @@ def _keep(held: Sequence[int]) -> None:
 
     A daemon that the handler starts would otherwise hold the owner's lock for months.
     """
+    left = list(held)
 
     def close() -> None:
-        for descriptor in held:
+        while left:  # in a fork of the fork, the numbers may be other files'
             with suppress(OSError):
-                os.close(descriptor)
+                os.close(left.pop())
 
     for descriptor in held:
         os.set_inheritable(descriptor, False)  # noqa: FBT003 - its name in the standard library

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import faulthandler
 import signal
+from collections.abc import Callable, Collection
+from contextlib import suppress
+from functools import partial
 
 from steadyworker.slots.frames import STACKS_SIGNAL
 
@@ -12,9 +15,10 @@ _TIMERS = (signal.ITIMER_REAL, signal.ITIMER_VIRTUAL, signal.ITIMER_PROF)
 
 class Dispositions:
     """
-    The signal handlers, the mask of blocked signals, and the timers that send signals, as they are at construction.
+    The signal handlers, the mask of blocked signals, the wake-up descriptor and the timers, as they are at construction.
 
-    Call the constructor and `restore` in the main thread.
+    `calm` stops ITIMER_REAL, the timer behind `signal.alarm`, in one call that no signal can interrupt half-way.
+    Call the constructor and all methods in the main thread.
     """
 
     def __init__(self) -> None:
@@ -22,16 +26,35 @@ class Dispositions:
         self._handlers = {number: signal.getsignal(number) for number in numbers}
         self._mask = signal.pthread_sigmask(signal.SIG_BLOCK, ())
         self._timers = [timer for timer in _TIMERS if signal.getitimer(timer) == (0.0, 0.0)]
+        self._wakeup = signal.set_wakeup_fd(-1)
+        signal.set_wakeup_fd(self._wakeup)
+        self.calm: Callable[[], object] = (
+            partial(signal.setitimer, signal.ITIMER_REAL, 0.0) if signal.ITIMER_REAL in self._timers else lambda: None
+        )
 
-    def restore(self) -> None:
-        """Restore the handlers and the mask, and stop each timer that did not run at construction."""
+    def restore(self, ours: Collection[int]) -> None:
+        """
+        Restore the handlers and the mask, stop each timer that did not run at construction, and drop pending signals.
+
+        The caller sets the handlers of `ours` again after this call, because a job may have registered `faulthandler` for them.
+        """
         for timer in self._timers:
             signal.setitimer(timer, 0)
+        for number in ours:
+            faulthandler.unregister(number)
+        pending = signal.sigpending()
         for number, handler in self._handlers.items():
-            if handler is not None and signal.getsignal(number) is not handler:  # None: not set from Python
+            if handler is None:  # not set by Python
+                continue
+            if number in pending:
+                signal.signal(number, signal.SIG_IGN)  # this drops it
+            if signal.getsignal(number) is not handler:
                 signal.signal(number, handler)
                 if number == STACKS_SIGNAL:
                     watch_for_stacks_signal()
+        signal.set_wakeup_fd(-1)
+        with suppress(ValueError, OSError):  # it was closed
+            signal.set_wakeup_fd(self._wakeup)
         signal.pthread_sigmask(signal.SIG_SETMASK, self._mask)
 
 

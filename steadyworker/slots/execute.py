@@ -11,7 +11,7 @@ import contextvars
 import inspect
 import os
 import sys
-from collections.abc import Awaitable, Generator
+from collections.abc import Awaitable, Callable, Generator
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, cast
@@ -46,12 +46,17 @@ class Executor:
 
     `exposed` is the link of the run whose synchronous handler runs now: a signal can raise Interrupt in this handler.
     `exposed` is None while the event loop runs an `async` handler, because a stop cancels its task instead.
+    The executor calls `calm` directly after the handler; it stops a timer whose signal handler could raise in the slot's code.
+    `returned` is true once the handler of the last run has returned.
     """
 
     def __init__(self, worker: Worker[Any, Any], clock: Clock) -> None:
         cls = type(worker)
         self.exposed: Link | None = None
+        self.calm: Callable[[], object] = _nothing
+        self.returned = False
         self._worker = worker
+        self._asynchronous = inspect.iscoroutinefunction(worker.handle)
         self._clock = clock
         self._decode = decoder(payload_type(cls), sys.maxsize)  # the runner has checked the size
         self._decode_checkpoint = plain_decoder(checkpoint_type(cls))
@@ -85,7 +90,7 @@ class Executor:
             return ran
 
     def _run(self, task: Task, link: Link) -> Ran:
-        began = self._clock.monotonic()
+        began, self.returned = self._clock.monotonic(), False
         try:
             payload = self._decode(task.body)
         except BaseException as error:  # noqa: BLE001 - a user's type can run code, and raise anything
@@ -96,6 +101,10 @@ class Executor:
         try:
             result = self._call(job, link)
         except BaseException as error:  # noqa: BLE001 - SystemExit, KeyboardInterrupt and Interrupt end the run, never the slot
+            try:  # noqa: SIM105 - a signal could come within `suppress`
+                self.calm()
+            except BaseException:  # noqa: BLE001, S110 - of that timer
+                pass
             ran = Ran(self._outcome(error, link), error)
         else:
             ran = Ran(self._verdict(result, link))
@@ -106,14 +115,27 @@ class Executor:
         return ran
 
     def _call(self, job: Job[Any, Any], link: Link) -> Any:
-        """Call the handler so that a hard stop can end it, by an Interrupt in this thread or by a cancelled task."""
+        """
+        Call the handler so that a hard stop can end it, by an Interrupt in this thread or by a cancelled task.
+
+        Python runs signal handlers at calls and jumps; none is between the handler's return and the line that sets `returned`.
+        An exception that a signal handler raises after this line is not an error of the job's handler.
+        """
         self.exposed = link
+        result = None
         try:
             result = self._worker.handle(job)
+            self.returned = not self._asynchronous
+            if self.returned:
+                self.calm()
+        except BaseException:
+            if not self.returned:
+                raise
         finally:
             self.exposed = None
-        if inspect.iscoroutinefunction(self._worker.handle) and inspect.iscoroutine(result):
-            return self._await(result, link)
+        if self._asynchronous:
+            result = self._await(result, link) if inspect.iscoroutine(result) else result
+            self.returned = True
         return result
 
     def _verdict(self, result: Any, link: Link) -> Outcome:
@@ -195,6 +217,10 @@ class Executor:
             with suppress(Exception):
                 stream.flush()
         os._exit(0 if isinstance(ran.outcome, Done) else 1)
+
+
+def _nothing() -> None:
+    """Do nothing: signal handlers run in a process's main thread only."""
 
 
 def outcome_of_interrupt(reason: InterruptReason) -> Outcome:

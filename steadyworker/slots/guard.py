@@ -9,11 +9,14 @@ The guard: a small process that kills the sessions of all children after the wor
                                                      then ends, which releases the owner's lock
 
 The guard learns of a child's session before the child's first task, and forgets it when all its processes are dead.
+Handlers in threads start their processes in the worker process's own session.
+The guard ends that session too, if the worker process leads it.
 A process that calls setsid leaves the session; only a cgroup (systemd, Kubernetes) can end such a process.
 """
 
 from __future__ import annotations
 
+import errno
 import os
 import signal
 import subprocess
@@ -29,6 +32,10 @@ _PAUSE = 10.0
 """The shortest time between two replacements of a guard process, and after a failed start, in seconds."""
 
 _LEAVES_WITHIN = 1.0
+_REMEDIES = {
+    errno.EMFILE: "raise this process's limit of open files (`ulimit -n`)",
+    errno.ENFILE: "raise this system's limit of open files (`fs.file-max`)",
+}
 
 
 class Guard:
@@ -65,6 +72,11 @@ class Guard:
             if not self._say(f"+{leader}\n"):
                 self._replace()
 
+    def watch_own_session(self) -> None:
+        """End the session of this process when it dies; ignored if it does not lead it, because others are in it too."""
+        if os.getsid(0) == os.getpid():
+            self.watch(os.getpid())
+
     def forget(self, leader: int) -> None:
         """Remove the session of this leader when all its processes are dead; call it before the leader is reaped."""
         with self._lock:
@@ -79,9 +91,16 @@ class Guard:
                 self._replace()
 
     def close(self) -> None:
-        """End the guard process, which first kills the sessions that are left; a second call does nothing."""
+        """
+        End the guard process, which first kills the sessions that are left; a second call does nothing.
+
+        This process's own session is not killed.
+        """
         with self._lock:
             self._closed = True
+            own = os.getpid()
+            if own in self._sessions and not self._say(f"-{own}\n") and self._process is not None:
+                self._process.kill()  # before its stream ends: it would end this session later
             process, self._process = self._process, None
         if process is not None and process.stdin is not None:
             process.stdin.close()
@@ -114,7 +133,8 @@ class Guard:
             self._process = self._started()
         except OSError as error:
             self._start_after = now + _PAUSE
-            self._log.warning("guard_missing", error=str(error), remedy="allow this user one more process")
+            remedy = _REMEDIES.get(error.errno or 0, "allow this user one more process")
+            self._log.warning("guard_missing", error=str(error), remedy=remedy)
             return
         for leader in self._sessions:
             self._say(f"+{leader}\n")

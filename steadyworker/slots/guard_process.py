@@ -3,6 +3,7 @@ The program of the guard process, which `guard.py` starts.
 
 The guard reads lines from its standard input: `+PID` adds the session of this leader, and `-PID` removes it.
 At the end of its input, or at the death of its parent, the guard kills all processes of the sessions that are left.
+It kills the parent's own session, if that is among them, only when the parent is dead.
 A fork of the worker process can hold the input open; therefore the guard also watches its parent, on Linux.
 The guard holds the owner's lock, so that no other worker process can prove the owner's death before the last SIGKILL.
 The guard blocks all signals that can be blocked, from its start.
@@ -13,25 +14,37 @@ from __future__ import annotations
 import os
 import select
 import sys
-from collections.abc import Iterator
+import time
+from collections.abc import Iterator, Mapping
 
 from steadyworker.system.procfs import end_sessions, started_at
 
 _CHUNK = 1 << 16
+_LOOK_EVERY = 0.02
 
 
 def main() -> None:
     """Run the guard; `sys.argv[1]` is the process id of its parent."""
     known: dict[int, int | None] = {}
-    for line in _lines(int(sys.argv[1])):
+    parent = int(sys.argv[1])
+    for line in _lines(parent):
         pid = int(line[1:])
         if line[:1] == b"+":
             known[pid] = started_at(pid)
         else:
             known.pop(pid, None)
+    _end({pid: began for pid, began in known.items() if pid != parent})
+    if parent in known:
+        while os.getppid() == parent:  # Python closes the stream while it shuts down; the parent keeps its exit code
+            time.sleep(_LOOK_EVERY)
+        _end({parent: known[parent]})
+    os._exit(0)
+
+
+def _end(known: Mapping[int, int | None]) -> None:
+    """Kill the sessions of these leaders, unless another process has a leader's process id now."""
     # If another process has reaped a leader, the leader's process id can belong to a new process, which began later.
     end_sessions([pid for pid, began in known.items() if started_at(pid) in (None, began)])
-    os._exit(0)
 
 
 def _lines(parent: int) -> Iterator[bytes]:

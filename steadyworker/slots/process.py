@@ -157,7 +157,14 @@ class ProcessSlot:
             self._sink = sink
             self._last_turn = self._clock.monotonic()
             self._thread = threading.Thread(target=self._live, name=f"{self._spec.queue}-{self._id}", daemon=True)
-            self._thread.start()
+            try:
+                self._thread.start()
+            except RuntimeError as error:  # the system allows no further thread
+                reason = f"a thread could not be started: {error}"
+            else:
+                return
+        for event in self._give_up(reason):
+            self._say(event)
 
     def run(self, task: Task) -> None:
         """Begin a run, or let it wait while the child warms up; if the slot has ended, the run ends as Interrupted."""

@@ -5,6 +5,8 @@ A thread slot protects the worker process less than a child process does:
 
 - A handler that holds the GIL, crashes or leaks memory harms the whole worker process.
 - The slot does not limit memory.
+- If the worker process is killed, the processes that the handler has started run on, unless the worker process leads its session.
+  A systemd service and the first process of a container do lead it; the guard (`guard.py`) then ends that session.
 - The slot cannot end a synchronous handler that makes no Job call.
   When such a run must end, the slot abandons its thread; then `stuck` is true, and the worker process must exit.
 
@@ -14,6 +16,7 @@ Each slot has two threads: one runs the handler, and the keeper watches its limi
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable
 from dataclasses import dataclass
 from queue import SimpleQueue
 from typing import Any
@@ -24,6 +27,7 @@ from steadyworker.link import Answer, Link, Task
 from steadyworker.outcome import Crashed, Failed, Interrupted, Outcome
 from steadyworker.slots.base import Asked, Ended, Progressed, Ready, SlotEvent, SlotSink, Unready
 from steadyworker.slots.execute import Executor, error_text
+from steadyworker.slots.guard import Guard
 from steadyworker.slots.limits import Due, Limits
 from steadyworker.spec import WorkerSpec
 from steadyworker.telemetry.logs import get_logger
@@ -36,16 +40,25 @@ class ThreadSlot:
     """
     One thread that runs one handler at a time.
 
+    `guard` ends this process's session when this process dies.
     `setup_limit` is the longest time of `setup`, in seconds.
     `grace` is the number of seconds from `kill` until the slot abandons the run's thread.
     """
 
     def __init__(
-        self, id: int, spec: WorkerSpec, *, clock: Clock, setup_limit: float = 60.0, grace: float = 1.0
+        self,
+        id: int,
+        spec: WorkerSpec,
+        *,
+        clock: Clock,
+        guard: Guard | None = None,
+        setup_limit: float = 60.0,
+        grace: float = 1.0,
     ) -> None:
         self._id = id
         self._spec = spec
         self._clock = clock
+        self._guard = guard
         self._setup_limit = setup_limit
         self._grace = grace
         self._changed = threading.Condition()
@@ -92,18 +105,25 @@ class ThreadSlot:
         with self._changed:
             if self._bench is not None or self._closing:
                 return
+            if self._guard is not None:
+                self._guard.watch_own_session()
             self._sink = sink
             self._bench = bench = _Bench(SimpleQueue(), self._clock.monotonic() + self._setup_limit)
-            bench.thread = threading.Thread(
-                target=self._work, args=(bench,), name=f"{self._spec.queue}-{self._id}", daemon=True
-            )
-            bench.thread.start()
-            if self._keeper is None:
-                self._keeper = threading.Thread(
-                    target=self._keep, name=f"{self._spec.queue}-{self._id}-keeper", daemon=True
-                )
-                self._keeper.start()
-            self._changed.notify_all()
+            try:
+                if self._keeper is None:
+                    self._keeper = self._started(self._keep, f"{self._spec.queue}-{self._id}-keeper")
+                bench.thread = self._started(lambda: self._work(bench), f"{self._spec.queue}-{self._id}")
+            except RuntimeError as error:  # the system allows no further thread
+                reason = f"a thread could not be started: {error}"
+            else:
+                self._changed.notify_all()
+                return
+        self._not_ready(bench, reason)
+
+    def _started(self, body: Callable[[], None], name: str) -> threading.Thread:
+        thread = threading.Thread(target=body, name=name, daemon=True)
+        thread.start()
+        return thread
 
     def run(self, task: Task) -> None:
         """Begin a run, or let it wait until `setup` returns; if the slot has ended, the run ends as Interrupted."""
@@ -212,13 +232,11 @@ class ThreadSlot:
                 if self._closing and self._bench is None:
                     return
                 self._last_turn = now = self._clock.monotonic()
-                self._keeper_wakes = min(self._next(), now + _TICK) if self._watching() else _NEVER
+                due = self._next()
+                self._keeper_wakes = _NEVER if due == _NEVER else min(due, now + _TICK)
                 if now < self._keeper_wakes:
                     self._changed.wait(None if self._keeper_wakes == _NEVER else self._keeper_wakes - now)
             self._enforce(self._clock.monotonic())
-
-    def _watching(self) -> bool:
-        return self._next() < _NEVER
 
     def _next(self) -> float:
         run, bench = self._run, self._bench

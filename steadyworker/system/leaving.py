@@ -21,7 +21,8 @@ def leave(code: int) -> NoReturn:
 
     The log names the threads that still run then.
     """
-    threading.Thread(target=_leave_late, args=(code,), name="steadyworker-leaving", daemon=True).start()
+    with suppress(RuntimeError):  # the system allows no further thread
+        threading.Thread(target=_leave_late, args=(code,), name="steadyworker-leaving", daemon=True).start()
     sys.exit(code)
 
 

@@ -104,19 +104,10 @@ def end_own_session() -> NoReturn:
     os._exit(1)
 
 
-def reap_adopted() -> None:
-    """
-    Reap dead processes that the kernel has made children of this process, which is a container's PID 1 or a subreaper.
-
-    This function reaps a child only if the child is in another session and does not lead that session.
-    A child that this process has started is in this session or leads its own; the code that started it reads its status.
-    """
-    own = os.getpid(), os.getsid(0)
-    for pid in _children(own[0]):
-        found = _process(Path("/proc", str(pid)))
-        if found is not None and found.state == b"Z" and found.session not in (found.pid, own[1]):
-            with suppress(ChildProcessError):
-                os.waitpid(pid, os.WNOHANG)
+def dead_children() -> list[Process]:
+    """Return the children of this process that have ended, and whose status was not fetched."""
+    found = [_process(Path("/proc", str(pid))) for pid in _children(os.getpid())]
+    return [child for child in found if child is not None and child.state == b"Z"]
 
 
 def started_at(pid: int) -> int | None:
@@ -134,7 +125,7 @@ def _children(pid: int) -> list[int]:
     return found
 
 
-class _Process(NamedTuple):
+class Process(NamedTuple):
     """A process as its `stat` file shows it (proc_pid_stat(5))."""
 
     pid: int
@@ -148,7 +139,7 @@ class _Process(NamedTuple):
         return self.state != b"Z" or len(list(Path("/proc", str(self.pid), "task").iterdir())) > 1
 
 
-def _processes() -> Iterator[_Process]:
+def _processes() -> Iterator[Process]:
     try:
         entries = [entry for entry in Path("/proc").iterdir() if entry.name.isdecimal()]
     except OSError:  # macOS has no /proc: only the process group gets the signal
@@ -158,9 +149,9 @@ def _processes() -> Iterator[_Process]:
             yield found
 
 
-def _process(entry: Path) -> _Process | None:
+def _process(entry: Path) -> Process | None:
     with suppress(OSError, IndexError, ValueError):
         # The command's name, in parentheses, can contain any character: the fields begin after the last `)`.
         fields = (entry / "stat").read_bytes().rpartition(b")")[2].split()
-        return _Process(int(entry.name), fields[0], int(fields[1]), int(fields[3]), int(fields[19]))
+        return Process(int(entry.name), fields[0], int(fields[1]), int(fields[3]), int(fields[19]))
     return None

@@ -19,7 +19,6 @@ from typing_extensions import TypeVar
 
 from steadyworker.clock import SystemClock
 from steadyworker.errors import Interrupt, Reject, Retry, Snooze, seconds
-from steadyworker.exports.base import STAGES_SERVICE
 from steadyworker.link import CANCEL, Answer, Link, Task
 from steadyworker.outcome import Counters, Failed, Outcome, Settlement
 from steadyworker.payload import encode, plain_encode
@@ -139,10 +138,8 @@ class _Desk:
                     self.link.interrupt("shutdown", hard=True)
             case "ended":
                 answer = []
-            case "export_state" | "may_commit":
+            case "export_state" | "may_commit" | "staged":
                 pass
-            case _ if what == STAGES_SERVICE:
-                answer = {"end": True}
             case _ if what != CANCEL:
                 raise RuntimeError(
                     f"Expected a job that needs no service of a worker process, got a request for {what!r}: "

@@ -395,7 +395,7 @@ def test_stages_of_ended_jobs_are_reaped_in_every_folder_that_a_job_exported_to(
         with pytest.raises(RuntimeError, match="as asked"):
             Payments().export().write(services, folder / "payments.csv")
         assert services.folders == [folder]
-        StageFolders(place).open({"folder": str(folder)}, name, 1, lambda _: None)
+        StageFolders(place).remember(bytes(folder))
     shutil.rmtree(folders["gone"])
 
     def ended(uids: Sequence[str]) -> Iterable[str]:
@@ -408,11 +408,18 @@ def test_stages_of_ended_jobs_are_reaped_in_every_folder_that_a_job_exported_to(
     assert [entry.read_text() for entry in place.iterdir()] == [str(folders["april"])]
 
 
+def test_a_folder_of_any_name_is_remembered(tmp_path: Path) -> None:
+    """Its name need not be UTF-8."""
+    folder = bytes(tmp_path) + b"/\xe9"
+    stage = new_stage(Target.of(Path(os.fsdecode(folder)) / "payments.csv"), "uid-1", 1)
+    StageFolders(tmp_path / "stages").remember(folder)
+    StageFolders(tmp_path / "stages").reap(lambda uids: uids)
+    assert not stage.data.parent.exists()
+
+
 def test_a_memory_of_folders_that_cannot_be_written_fails_no_export(tmp_path: Path) -> None:
     (tmp_path / "stages").touch()
-    said: list[object] = []
-    StageFolders(tmp_path / "stages").open({"folder": "/out"}, "uid-1", 1, said.append)
-    assert said == [{"end": True}]
+    StageFolders(tmp_path / "stages").remember(b"/out")
     StageFolders(tmp_path / "stages").reap(lambda _: ())
 
 

@@ -292,26 +292,6 @@ def test_a_wait_that_raises_later_on_costs_the_job_its_own_wait_and_nothing_else
     assert bench.state("k") is State.MOVED
 
 
-def test_a_wait_that_blocks_costs_the_job_its_own_wait_and_the_runner_a_second(
-    caplog: pytest.LogCaptureFixture,
-) -> None:
-    never = threading.Event()
-
-    def wait(state: Any) -> float:
-        if state.attempt_number > 1:
-            never.wait()
-        return 1.0
-
-    bench = Bench(worker(retry=RetryPolicy(wait=wait)))
-    bench.deliver("k", sw_attempts="1")
-    bench.ended(0, Failed("odd"))
-    never.set()
-    (message,) = bench.adapter.published
-    assert message.delay == RetryPolicy().delay(2)
-    assert bench.state("k") is State.MOVED
-    assert "it took more than 1 s" in caplog.text
-
-
 @pytest.mark.parametrize("delay", [-1, float("nan"), float("inf"), "5", True])
 def test_a_delay_that_is_none_is_the_handlers_own_error(delay: Any) -> None:
     with pytest.raises((ValueError, TypeError), match="Expected"):

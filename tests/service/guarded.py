@@ -52,6 +52,12 @@ class Writers(Worker[dict[str, Any], int]):
         ctypes.PyDLL(None).sleep(60)
 
 
+class InThreads(Writers):
+    """The same in a thread of the worker process, whose session it shares."""
+
+    isolation = "thread"
+
+
 class Waiting(Worker[dict[str, Any]]):
     """Needs the exit code of a subprocess."""
 

@@ -9,8 +9,10 @@ import sys
 from contextlib import closing
 from pathlib import Path
 
+import psutil  # type: ignore[import-untyped]
+
 from steadyworker.ledger.base import State
-from tests.support.stage import Stage
+from tests.support.stage import Stage, eventually
 
 JOBS = "tests.support.jobs"
 STEPS = f"{JOBS}:Steps"
@@ -93,12 +95,14 @@ def test_78_for_a_namespace_of_another_broker(stage: Stage) -> None:
 
 
 def test_70_when_a_thread_does_not_end(stage: Stage) -> None:
-    """A handler in a thread cannot be killed; the worker process goes instead, and another one has the message."""
+    """A handler in a thread cannot be killed; the worker process goes instead, with all that it has started."""
     stage.send("stuck", {})
     process = stage.worker(f"{JOBS}:Stuck")
     process.ended(70)
     assert stage.row("stuck").counters.attempts == 1  # type: ignore[union-attr]
     assert stage.lines("starts") == ["job 1 0"]
+    (subprocess,) = stage.lines("subprocesses")
+    eventually(lambda: not psutil.pid_exists(int(subprocess)), "the guard ends its subprocess", within=10)
 
 
 def test_a_broker_that_stays_away_is_said_once(stage: Stage) -> None:

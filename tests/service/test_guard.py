@@ -7,16 +7,18 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
 from contextlib import suppress
 
 import psutil  # type: ignore[import-untyped]
 import pytest
 
 from steadyworker.ledger.base import State
-from steadyworker.system.procfs import reap_adopted
+from steadyworker.system.orphans import LOOKS, Orphans
 from tests.support.stage import Stage, eventually
 
 WRITERS = "tests.service.guarded:Writers"
+IN_THREADS = "tests.service.guarded:InThreads"
 
 
 def left_of(worker: int, stage: Stage) -> list[psutil.Process]:
@@ -36,17 +38,25 @@ def writes(stage: Stage, run: int) -> None:
     eventually(lambda: str(run) in stage.lines("writes"), f"run {run} writes", report=stage.logs)
 
 
-@pytest.mark.parametrize("kills", [4, pytest.param(12, marks=pytest.mark.slow)])
+@pytest.mark.parametrize(
+    ("target", "kills"),
+    [
+        (WRITERS, 4),
+        (IN_THREADS, 2),
+        pytest.param(WRITERS, 12, marks=pytest.mark.slow),
+        pytest.param(IN_THREADS, 12, marks=pytest.mark.slow),
+    ],
+)
 @pytest.mark.timeout(180)
 def test_after_a_kill_no_subprocess_of_the_job_writes_beside_the_run_that_continues_it(
-    stage: Stage, kills: int
+    stage: Stage, target: str, kills: int
 ) -> None:
     """The next worker process is there already, and takes the job over as soon as it may."""
     stage.send("writers", {"runs": kills})
-    worker = stage.worker(WRITERS, env={"NUMBER": "0"})
+    worker = stage.worker(target, env={"NUMBER": "0"})
     for run in range(kills):
         writes(stage, run)
-        following = stage.worker(WRITERS, env={"NUMBER": str(run + 1)}).started()
+        following = stage.worker(target, env={"NUMBER": str(run + 1)}).started()
         worker.kill()
         worker.wait()
         eventually(lambda run=run: not left_of(run, stage), "no process is left", within=5)  # type: ignore[misc]
@@ -70,8 +80,9 @@ def test_a_guard_that_dies_is_replaced_and_its_successor_knows_every_session(sta
     assert stage.lines("looks") == ["0 0", "1 0"]
 
 
-def test_a_guard_hears_no_signal_and_is_gone_after_a_stop(stage: Stage) -> None:
-    worker = stage.worker(WRITERS, env={"NUMBER": "0"})
+@pytest.mark.parametrize("target", [WRITERS, IN_THREADS])
+def test_a_guard_hears_no_signal_and_is_gone_after_a_stop(stage: Stage, target: str) -> None:
+    worker = stage.worker(target, env={"NUMBER": "0"})
     stage.send("writers", {"runs": 0})
     stage.reaches("writers", State.DONE)
     guard = worker.program("slots.guard_process")
@@ -109,9 +120,48 @@ def test_a_worker_process_that_adopts_orphans_as_pid_1_does_leaves_no_zombie(sta
     worker.ended(0)
 
 
-@pytest.mark.parametrize("leads", [False, True], ids=["in this session", "in its own"])
-def test_what_was_started_here_is_left_to_what_waits_for_it(leads: bool) -> None:
-    with subprocess.Popen(["sh", "-c", "exit 3"], start_new_session=leads) as process:
+@pytest.fixture(params=[False, True], ids=["in this session", "in its own"])
+def dead(request: pytest.FixtureRequest) -> Iterator[subprocess.Popen[bytes]]:
+    """A process that was started here, and has ended with code 3."""
+    with subprocess.Popen(["sh", "-c", "exit 3"], start_new_session=request.param) as process:
         eventually(lambda: psutil.Process(process.pid).status() == psutil.STATUS_ZOMBIE, "its end")
-        reap_adopted()
-        assert process.wait() == 3
+        yield process
+
+
+def test_what_was_started_here_is_left_to_what_waits_for_it(dead: subprocess.Popen[bytes]) -> None:
+    orphans = Orphans(adopts=True)
+    for _ in range(LOOKS - 1):
+        orphans.reap()
+    assert dead.wait() == 3
+
+
+def test_a_process_that_inherits_no_orphan_never_reaps_what_was_started_here(dead: subprocess.Popen[bytes]) -> None:
+    orphans = Orphans()
+    for _ in range(2 * LOOKS):
+        orphans.reap()
+    assert dead.wait() == 3
+
+
+INHERITS = """
+import ctypes, os, subprocess, time
+from steadyworker.system.orphans import LOOKS, Orphans
+
+ctypes.CDLL(None).prctl(36, 1, 0, 0, 0)
+orphans, bystander = Orphans(), subprocess.Popen(["true"])
+for leads in ("", "setsid"):
+    subprocess.run(["sh", "-c", f"{leads} sleep 0.1 & echo $!"], start_new_session=True, stdout=subprocess.DEVNULL)
+time.sleep(0.5)
+found = []
+for _ in range(LOOKS):
+    pids = [int(pid) for pid in open(f"/proc/self/task/{os.getpid()}/children").read().split()]
+    found.append(len(pids) - (bystander.pid in pids))
+    orphans.reap()
+pids = open(f"/proc/self/task/{os.getpid()}/children").read().split()
+print(found[0], found[1], found[-1], pids == [str(bystander.pid)], bystander.wait())
+"""
+
+
+def test_an_orphan_that_leads_its_session_is_reaped_when_nothing_has_waited_for_it() -> None:
+    """It looks like a process that was started here: only time tells them apart."""
+    ended = subprocess.run([sys.executable, "-c", INHERITS], capture_output=True, text=True, timeout=30, check=True)
+    assert ended.stdout.split() == ["2", "1", "1", "True", "0"]

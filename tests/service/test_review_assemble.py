@@ -12,7 +12,6 @@ from msgspec.structs import replace
 from steadyworker import Job, Worker, config
 from steadyworker.errors import ConfigError
 from steadyworker.events import Adopted, Event
-from steadyworker.exports.base import STAGES_SERVICE
 from steadyworker.exports.stage import STAGES, Target, new_stage
 from steadyworker.ledger.base import Claimed, JobId
 from steadyworker.outcome import Counters
@@ -93,7 +92,7 @@ def test_a_purge_removes_the_stages_of_ended_jobs_in_every_folder_that_jobs_expo
             assert row is not None
             uids[key] = row.uid
             new_stage(Target.of(tmp_path / key / "report.csv"), row.uid, row.fence)
-            assembly.services[STAGES_SERVICE].open({"folder": str(tmp_path / key)}, row.uid, row.fence, lambda _: None)
+            assembly.runners[0].deps.remember_folder(bytes(tmp_path / key))
             if key == "ended":
                 assembly.ledger.done(row.token)
         assembly.purge()

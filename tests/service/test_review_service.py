@@ -18,7 +18,9 @@ from steadyworker.service.assemble import Assembly
 from steadyworker.service.broker_recheck import BrokerRecheck
 from steadyworker.service.monitor import Monitor
 from steadyworker.service.service import Service
+from steadyworker.slots.guard import Guard
 from steadyworker.testing.clock import FakeClock
+from tests.support.limits import no_further_thread
 
 
 class HastyClock(SystemClock):
@@ -164,3 +166,32 @@ def test_a_slot_whose_thread_hangs_fails_livez(tmp_path: Path) -> None:
         clock.advance(1)
         monitor.look(cast(Assembly, assembly), Stage.RUNNING)
     assert monitor.snapshot().unlive == ("stuck: slot 3 of exports",)
+
+
+def test_a_purge_that_gets_no_thread_ends_no_job(tmp_path: Path) -> None:
+    clock = HastyClock()
+    service, assembly = service_of(tmp_path, clock, [])
+    clock.now += 60
+    with no_further_thread():
+        service._look(assembly)
+    assert service.reasons == []
+
+
+def test_a_stop_that_gets_no_thread_closes_every_part_all_the_same(tmp_path: Path) -> None:
+    closed = list[int]()
+    slots = [SimpleNamespace(close=lambda _within, n=number: closed.append(n)) for number in range(3)]
+    service, assembly = service_of(tmp_path, HastyClock(), [])
+    with no_further_thread():
+        service._close(assembly, [slot.close for slot in slots], 5.0)
+    assert closed == [0, 1, 2]
+
+
+def test_the_guard_is_checked_once_a_second_in_a_stop_too(tmp_path: Path) -> None:
+    clock, checked = FakeClock(), list[float]()
+    service, assembly = service_of(tmp_path, cast(HastyClock, clock), [])
+    assembly.guard = cast(Guard, SimpleNamespace(check=lambda: checked.append(clock.monotonic())))
+    service.drain("a test")
+    for _ in range(200):
+        service._look(assembly)
+        clock.advance(0.02)
+    assert len(checked) == 4

@@ -141,11 +141,11 @@ def test_an_export_asks_for_everything_over_the_link(slot: Rig) -> None:
                     slot.slot.reply(fence, event.id, {"end": True})
                 else:
                     endless = event.id
-            case "export_state" | "may_commit":
+            case "export_state" | "may_commit" | "staged":
                 slot.slot.reply(fence, event.id, True)
     assert event.outcome == Done()
-    assert seen[:4] == [("export_state", b"after"), ("ended", ["a", "b"]), ("may_commit", None), ("echo", {"say": 1})]
-    assert seen[4:] == [("echo", {"say": 2}), (CANCEL, endless)]
+    assert seen[:3] == [("export_state", b"after"), ("ended", ["a", "b"]), ("may_commit", None)]
+    assert seen[3:] == [("staged", b"/out/\xe9"), ("echo", {"say": 1}), ("echo", {"say": 2}), (CANCEL, endless)]
 
 
 def test_what_comes_for_another_run_is_ignored(slot: Rig) -> None:

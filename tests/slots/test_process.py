@@ -9,6 +9,7 @@ import subprocess
 import sys
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -137,6 +138,13 @@ def test_a_handler_may_fork(rig: MakeRig, do: str) -> None:
     assert psutil.Process(pid_of(slot)).children() == []
 
 
+def test_a_fork_of_a_fork_has_every_file_that_the_fork_has_opened(rig: MakeRig) -> None:
+    """The number of the owner's lock, which every fork closes, is another file's by then."""
+    with Path(os.devnull).open("rb") as first, Path(os.devnull).open("rb") as second:
+        slot = rig(held=(first.fileno(), second.fileno())).start()
+        assert slot.ended("fork_a_fork").outcome == Done()
+
+
 def test_a_hundred_megabytes_of_output_are_nobodys_problem(rig: MakeRig, capfd: pytest.CaptureFixture[str]) -> None:
     slot = rig().start()
     assert slot.ended("print_much").outcome == Done()
@@ -211,6 +219,35 @@ def test_what_a_job_does_to_signals_ends_with_it(rig: MakeRig, capfd: pytest.Cap
     fence = slot.begun("sleep")
     slot.slot.interrupt(fence, "shutdown", hard=True)
     assert slot.next(Ended).outcome == Interrupted()
+
+
+@pytest.mark.parametrize("every", [0, 200e-6])
+def test_a_timer_that_a_job_has_forgotten_changes_no_outcome(rig: MakeRig, every: float) -> None:
+    """Its handler raises wherever the child is by then."""
+    slot = rig().start()
+    child = pid_of(slot)
+    outcomes = [slot.ended("leave_alarm", after=number * 5e-6, every=every).outcome for number in range(1, 100)]
+    in_the_handler = [each for each in outcomes if each != Done()]
+    assert all(each == Failed("ValueError: in time", "ValueError") for each in in_the_handler), Counter(outcomes)
+    assert len(in_the_handler) < 50
+    assert slot.ended().outcome == Done()
+    assert pid_of(slot) == child
+
+
+def test_a_signal_that_a_job_has_blocked_neither_ends_its_child_nor_the_next_job(rig: MakeRig) -> None:
+    slot = rig().start()
+    child = pid_of(slot)
+    assert slot.ended("wait_for_ticks").outcome == Done()
+    assert slot.ended("find_signals").outcome == Done()
+    assert pid_of(slot) == child
+
+
+def test_what_a_job_does_to_signals_where_python_does_not_see_it_ends_with_it(rig: MakeRig) -> None:
+    slot = rig().start()
+    assert slot.ended("leave_deaf").outcome == Done()
+    fence = slot.begun("find_none_deaf")
+    slot.slot.interrupt(fence, "shutdown", hard=True)
+    assert slot.next(Ended, within=SOON).outcome == Interrupted()
 
 
 def test_after_stopping_a_death_by_signal_is_interrupted_and_an_exit_is_not(rig: MakeRig) -> None:

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from steadyworker.outcome import Interrupted
+from steadyworker.outcome import Done, Interrupted
 from steadyworker.slots.base import Ended, Unready
 from tests.slots.conftest import MakeRig
+from tests.support.limits import no_further_thread
 
 
 @pytest.mark.parametrize("kind", ["process", "thread"])
@@ -23,3 +24,15 @@ def test_a_run_for_a_slot_that_has_just_been_given_up_is_interrupted(
 
     ended = slot.next(Ended)
     assert (ended.fence, ended.outcome, ended.killed) == (fence, Interrupted(), False)
+
+
+@pytest.mark.parametrize("kind", ["process", "thread"])
+def test_a_slot_that_can_start_no_thread_is_unready_and_can_be_started_again(rig: MakeRig, kind: str) -> None:
+    """The runner's thread starts it again after each pause, and every job depends on that thread."""
+    slot = rig("Modes", kind)
+    with no_further_thread():
+        slot.slot.start(slot.said.put)
+    unready = slot.next(Unready)
+    assert (unready.reason, unready.stood) == ("a thread could not be started: can't start new thread", False)
+    assert not slot.slot.broken
+    assert slot.start().ended().outcome == Done()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import ctypes
+import faulthandler
 import multiprocessing
 import os
 import signal
@@ -13,6 +14,7 @@ import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from types import FrameType
 from typing import Any
 
 from steadyworker import Interrupt, Job, Reject, Retry, RetryPolicy, Snooze, Worker
@@ -207,6 +209,17 @@ class Modes(Worker[Asked, int]):
                 os._exit(7)
         assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 7
 
+    def fork_a_fork(self, job: Job[Asked, int]) -> None:
+        """The fork opens files under the numbers that are free in it; its own fork has them, too."""
+        if (fork := os.fork()) == 0:
+            files = [os.open(os.devnull, os.O_RDONLY) for _ in range(8)]
+            if (second := os.fork()) == 0:
+                for file in files:
+                    os.fstat(file)
+                os._exit(0)
+            os._exit(os.waitstatus_to_exitcode(os.waitpid(second, 0)[1]))
+        assert os.waitstatus_to_exitcode(os.waitpid(fork, 0)[1]) == 0
+
     def fork_and_terminate(self, job: Job[Asked, int]) -> None:
         """Each copy gets its signal at its first moment."""
         for _ in range(20):
@@ -266,6 +279,45 @@ class Modes(Worker[Asked, int]):
         assert not signal.pthread_sigmask(signal.SIG_BLOCK, ())
         os.kill(os.getpid(), signal.SIGQUIT)  # writes the stacks
 
+    def leave_alarm(self, job: Job[Asked, int]) -> None:
+        """Forgets a timer, whose handler raises; the error says whether it came within this method."""
+
+        def raises(_signal: int, frame: FrameType | None) -> None:
+            while frame is not None and frame.f_code is not Modes.leave_alarm.__code__:
+                frame = frame.f_back
+            raise ValueError("too late" if frame is None else "in time")
+
+        signal.signal(signal.SIGALRM, raises)
+        signal.setitimer(signal.ITIMER_REAL, job.payload["after"], job.payload.get("every", 0))
+
+    def wait_for_ticks(self, job: Job[Asked, int]) -> None:
+        """Blocks a signal, gets ticks outside `sigwait` too, and leaves one that is pending."""
+        signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGALRM})
+        signal.setitimer(signal.ITIMER_REAL, 0.005, 0.005)
+        for _ in range(5):
+            time.sleep(0.02)
+            assert signal.sigwait({signal.SIGALRM}) == signal.SIGALRM
+        time.sleep(0.02)
+        assert signal.SIGALRM in signal.sigpending()
+
+    def leave_deaf(self, job: Job[Asked, int]) -> None:
+        """Changes what Python's `signal` does not show."""
+        faulthandler.register(signal.SIGTERM, chain=False, file=sys.stdout)
+        signal.siginterrupt(signal.SIGUSR1, True)
+        reading, writing = os.pipe()
+        os.set_blocking(writing, False)
+        signal.set_wakeup_fd(writing)
+        job.progress(reading)
+
+    def find_none_deaf(self, job: Job[Asked, int]) -> None:
+        assert signal.set_wakeup_fd(-1) == -1
+        slow = ctypes.CDLL(None, use_errno=True)
+        reading, _writing = os.pipe()
+        threading.Timer(0.1, signal.pthread_kill, (threading.get_ident(), signal.SIGUSR1)).start()
+        threading.Timer(0.3, os.write, (_writing, b"x")).start()
+        assert slow.read(reading, ctypes.create_string_buffer(1), 1) == 1, "a pause signal cuts no call of a library"
+        self.sleep(job)
+
     def leave_daemons(self, job: Job[Asked, int]) -> None:
         """Two that have left the session: a copy of this process, and a program that was started in C."""
         if (copy := os.fork()) == 0:
@@ -295,6 +347,7 @@ class ServiceExport:
         assert services.export_state() == b"after"
         assert services.ended(["a", "b"]) == {"b"}
         services.may_commit()
+        services.staged(Path(os.fsdecode(b"/out/\xe9")))
         events = list(services.call("echo", {"say": 1}))
         assert events == [{"said": 1}, {"end": True}]
         endless = services.call("echo", {"say": 2})

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
+import subprocess
 import sys
 import time
 from dataclasses import dataclass
@@ -188,7 +189,7 @@ class Threaded(Worker[dict[str, Any]]):
 
 
 class Stuck(Worker[dict[str, Any]]):
-    """In a thread that nothing can end."""
+    """In a thread that nothing can end, beside a subprocess."""
 
     queue = "stuck"
     time_limit = 1
@@ -196,6 +197,7 @@ class Stuck(Worker[dict[str, Any]]):
 
     def handle(self, job: Job[dict[str, Any]]) -> None:
         note("starts", f"{job.key} {job.attempt} 0")
+        note("subprocesses", str(subprocess.Popen(["sleep", "60"]).pid))
         while True:
             time.sleep(0.05)
 

@@ -1,0 +1,54 @@
+"""Draws the wait before a job's next attempt; a user's own `wait` can neither stop nor end the runner."""
+
+from __future__ import annotations
+
+import threading
+
+from steadyworker.outcome import Counters, Outcome
+from steadyworker.retry import RetryPolicy, drawn_delay, has_users_code
+from steadyworker.spec import WorkerSpec
+from steadyworker.telemetry.logs import get_logger
+
+_WITHIN = 1.0
+
+
+class Waits:
+    """
+    The waits of one Worker, by its retry policy.
+
+    The runner's thread serves every job, so a user's own `wait` is called in a thread of its own, and has one second to return.
+    If it raises or takes longer, or no thread can be started, the wait is the default policy's.
+    A `wait` that took longer is not called again: each call could leave a thread behind.
+    """
+
+    def __init__(self, spec: WorkerSpec) -> None:
+        self._spec = spec
+        self._in_thread = has_users_code(spec.retry.wait)
+        self._blocks = False
+        self._log = get_logger("steadyworker.runner")
+
+    def draw(self, outcome: Outcome, counters: Counters) -> float:
+        """Return the wait in seconds for this outcome, which `counters` already count; raise nothing."""
+        drawn: list[float] = []
+
+        def draw() -> None:
+            try:
+                drawn.append(drawn_delay(outcome, counters, self._spec.retry))
+            except BaseException:  # noqa: BLE001 - whatever a user's `wait` raises for this attempt
+                self._log.exception("wait_failed", worker=self._spec.target)
+
+        if not self._in_thread:
+            draw()
+        elif not self._blocks:
+            thread = threading.Thread(target=draw, name=f"wait-{self._spec.queue}", daemon=True)
+            try:
+                thread.start()
+            except RuntimeError as error:  # the system allows no further thread
+                self._log.error("wait_failed", worker=self._spec.target, reason=str(error))
+            else:
+                thread.join(_WITHIN)
+                self._blocks = thread.is_alive()
+                if self._blocks:
+                    reason = f"it took more than {_WITHIN:g} s; the default wait is used until this process ends"
+                    self._log.error("wait_failed", worker=self._spec.target, reason=reason)
+        return drawn[0] if drawn else drawn_delay(outcome, counters, RetryPolicy())
