@@ -34,7 +34,6 @@ from steadyworker.ledger.base import Row
 from steadyworker.names import normal_key
 from steadyworker.outcome import JobState
 from steadyworker.text.plain_text import plain_text, surrogate_in
-from steadyworker.units import parse_seconds
 from steadyworker.worker import Worker
 
 P = TypeVar("P")
@@ -326,21 +325,12 @@ def message(
 
     Raises BadPayload, ConfigError, ValueError and TypeError as `Client.send` does.
     """
-    wait = _delay(delay)
+    wait = delay_in_seconds(delay)
     raw = isinstance(line.opened_as, str) and isinstance(payload, bytes)
     body = payloads.encode(payload, bytes if raw else line.payload_type)
     name = _key(key, headers, line.key_header)
     to = Target.LATER if wait else Target.WORK
     return OutgoingMessage(to, body, _headers(headers, line.key_header, name), delay=wait, message_id=name, first=True)
-
-
-def _delay(delay: float | timedelta | str) -> float:
-    try:
-        return delay_in_seconds(parse_seconds(delay))
-    except ValueError:
-        raise ValueError(
-            f"Expected a delay of 0 seconds to ten years, a timedelta, or a text such as '1h', got {delay!r}."
-        ) from None
 
 
 def _key(key: str | None, headers: Mapping[str, str], key_header: str | None) -> str:

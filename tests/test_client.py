@@ -404,9 +404,9 @@ def test_a_client_is_an_asynchronous_context_too(place: Place) -> None:
         (Exports(), {}, TypeError, "got an instance of Exports: pass Exports itself"),
         ("app:Exports", {}, ConfigError, r"got 'app:Exports': pass the class \(`from app import Exports`\)"),
         (Exports, {"key": 17}, TypeError, r"a key of text, got 17: write str\(17\)"),
-        (Exports, {"delay": "soon"}, ValueError, "a text such as '1h', got 'soon'"),
-        (Exports, {"delay": None}, ValueError, "a text such as '1h', got None"),
-        (Exports, {"delay": True}, ValueError, "a text such as '1h', got True"),
+        (Exports, {"delay": "soon"}, ValueError, "a text such as '1h 30m', got 'soon'"),
+        (Exports, {"delay": None}, ValueError, "a text such as '1h 30m', got None"),
+        (Exports, {"delay": True}, ValueError, "a text such as '1h 30m', got True"),
     ],
 )
 def test_a_wrong_argument_is_named_with_what_to_pass(
