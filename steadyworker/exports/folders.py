@@ -11,6 +11,7 @@ So each worker process removes the stages of jobs that have ended from all remem
 from __future__ import annotations
 
 import hashlib
+import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -18,6 +19,7 @@ from typing import Any
 
 from steadyworker.clock import Clock, SystemClock
 from steadyworker.exports.stage import STAGES, reap
+from steadyworker.system.private import make_private_file, make_private_folder
 from steadyworker.telemetry.logs import get_logger
 
 _FORGET_AFTER = 3600.0  # seconds; a folder is remembered a moment before its stage is made
@@ -45,11 +47,12 @@ class StageFolders:
     ) -> StageFolders:
         """Remember the request's `folder`; a place that cannot be written is logged, and the export goes on."""
         path = str(request["folder"])
-        entry = self._place / hashlib.sha256(path.encode()).hexdigest()[:32]
+        entry = self._place / hashlib.sha256(os.fsencode(path)).hexdigest()[:32]
         try:
-            self._place.mkdir(mode=0o700, parents=True, exist_ok=True)
+            make_private_folder(self._place)
             written = entry.with_suffix(".new")
-            written.write_text(path, encoding="utf-8")
+            make_private_file(written)
+            written.write_bytes(os.fsencode(path))
             written.replace(entry)
         except OSError as error:
             self._log.warning("stage_folder_not_remembered", folder=path, cause=str(error))
@@ -72,7 +75,8 @@ class StageFolders:
         now = self._clock.wall()
         for entry in [] if not self._place.is_dir() else sorted(self._place.iterdir()):
             with suppress(OSError):  # a folder or a file system that is gone; another process forgot the folder
-                folder = Path(entry.read_text(encoding="utf-8"))
+                path = entry.read_bytes().replace(b"\0", b"?")  # what another program wrote here may be no path
+                folder = Path(os.fsdecode(path))
                 reap(folder, ended)
                 if now - entry.stat().st_mtime > _FORGET_AFTER and not (folder / STAGES).exists():
                     entry.unlink()
