@@ -361,9 +361,7 @@ def _checked_key(key: object) -> str:
     if (place := surrogate_in(key)) is not None:
         raise ValueError(f"Expected a key of valid Unicode, got {key!r}, which {_lone(place)}")
     if not key:
-        raise ValueError(
-            "Expected a key that is not empty, got '': name the job, or leave the key out to send a new one."
-        )
+        raise ValueError("Expected a key that is not empty, got '': name the job; `send` alone can do without a key.")
     return normal_key(key)
 
 

@@ -78,7 +78,9 @@ def test_a_name_that_is_not_utf_8_is_printed_as_its_escape(command: Command) -> 
     assert said.exit_code == 1
     assert json.loads(said.stdout)["file"] == "\udcff"
     assert "\\udcff" in command("verify", "\udcff").stdout
-    assert command("cancel", "exports", "k\udcff\x1b[2J").exit_code in {0, 1}
+    said = command("cancel", "exports", "k\udcff\x1b[2J")
+    assert said.exit_code == 64
+    assert r"Expected a key of valid Unicode, got 'k\udcff\x1b[2J'" in said.stderr
 
 
 def test_what_a_module_prints_while_it_is_imported_is_no_output(command: Command, shell: Shell) -> None:
