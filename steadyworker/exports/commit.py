@@ -197,7 +197,7 @@ def _finish_own(target: Target, uid: str) -> Manifest | None:
     """Link the manifest of the file that one of this job's stages has linked to the target; None without such a file."""
     for stage in stages(target, uid):
         manifest = stage.read()
-        if manifest is not None and os.path.lexists(target.path) and stage.data.samefile(target.path):
+        if manifest is not None and target.path.exists() and stage.data.samefile(target.path):
             _link_manifest(stage, target, uid)
             sync_folder(target.folder)
             return manifest

@@ -71,8 +71,8 @@ def access_findings(what: str, path: Path) -> list[Finding]:
             found.append(
                 Finding(
                     "warning",
-                    f"Expected {owned} to belong to this user, {os.geteuid()}, or to root, got the user {owner}, "
-                    f"who can read and change {what}.",
+                    f"Expected {owned} to belong to this user, {os.geteuid()}, or to root, got the user {owner}: "
+                    f"that user can read and change {what}.",
                     f"chown {os.geteuid()} {owned}, or name a place of this user.",
                 )
             )
