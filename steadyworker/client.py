@@ -34,7 +34,6 @@ from steadyworker.ledger.base import Row
 from steadyworker.names import normal_key
 from steadyworker.outcome import JobState
 from steadyworker.text.plain_text import plain_text, surrogate_in
-from steadyworker.units import parse_seconds
 from steadyworker.worker import Worker
 
 P = TypeVar("P")
@@ -202,7 +201,7 @@ class Client:
         again: bool,  # noqa: FBT001 - positional, for to_thread
     ) -> str:
         line = line_of(to, self._options)
-        outgoing = message(line, payload, key=key, delay=delay, headers=headers or {})
+        outgoing = message(line, payload, key=key, delay=delay, headers={} if headers is None else headers)
         links = self._connected()
         adapter = links.adapter(line)
         largest = adapter.capabilities.max_body
@@ -233,11 +232,13 @@ class Client:
         Raises:
             BrokerUnavailable: The broker, whose identity is the ledger's namespace, did not respond.
             LedgerUnavailable: The ledger did not respond.
+            ValueError, TypeError: The key is not valid.
         """
-        links, line = self._connected(), line_of(worker, self._options)
+        name, line = _checked_key(key), line_of(worker, self._options)
+        links = self._connected()
         if not links.knows(line):
             return None
-        job = links.last_job(line, normal_key(key))
+        job = links.last_job(line, name)
         row = links.ledger().read(job)
         if row is None:
             return None
@@ -276,9 +277,11 @@ class Client:
             UnknownQueue: Neither the broker nor the ledger has a queue of this name; nothing was recorded.
             BrokerUnavailable: The broker, whose identity is the ledger's namespace, did not respond.
             LedgerUnavailable: The ledger did not respond.
+            ValueError, TypeError: The key is not valid.
         """
-        links, line = self._connected(), line_of(worker, self._options)
-        ledger, job = links.ledger(), links.last_job(line, normal_key(key))
+        name, line = _checked_key(key), line_of(worker, self._options)
+        links = self._connected()
+        ledger, job = links.ledger(), links.last_job(line, name)
         row = ledger.read(job)
         before = ledger.cancel(job, plain_text(reason))
         if before is None:
@@ -326,40 +329,49 @@ def message(
 
     Raises BadPayload, ConfigError, ValueError and TypeError as `Client.send` does.
     """
-    wait = _delay(delay)
+    wait = delay_in_seconds(delay)
+    _check_headers(headers)
     raw = isinstance(line.opened_as, str) and isinstance(payload, bytes)
     body = payloads.encode(payload, bytes if raw else line.payload_type)
     name = _key(key, headers, line.key_header)
+    own = {KEY: name} if line.key_header is None else {KEY: name, line.key_header: name}
     to = Target.LATER if wait else Target.WORK
-    return OutgoingMessage(to, body, _headers(headers, line.key_header, name), delay=wait, message_id=name, first=True)
-
-
-def _delay(delay: float | timedelta | str) -> float:
-    try:
-        return delay_in_seconds(parse_seconds(delay))
-    except ValueError:
-        raise ValueError(
-            f"Expected a delay of 0 seconds to ten years, a timedelta, or a text such as '1h', got {delay!r}."
-        ) from None
+    return OutgoingMessage(to, body, {**headers, **own}, delay=wait, message_id=name, first=True)
 
 
 def _key(key: str | None, headers: Mapping[str, str], key_header: str | None) -> str:
     named = headers.get(key_header) if key_header else None
-    if key is not None and not isinstance(key, str):
-        raise TypeError(f"Expected a key of text, got {key!r}: write str({key!r}).")
-    if key is not None and named is not None and normal_key(key) != normal_key(named):
-        raise ValueError(f"Expected one key, got {key!r} and header {key_header} = {named!r}: give one of them.")
-    chosen = key if key is not None else named
-    if chosen is None:
+    if key is None and named is None:
         return uuid.uuid4().hex
-    if (place := surrogate_in(chosen)) is not None:
-        raise ValueError(f"Expected a key of valid Unicode, got {chosen!r}, which {_lone(place)}")
-    if not chosen:
-        raise ValueError("Expected a key that is not empty: leave it out to have one generated.")
-    return normal_key(chosen)
+    chosen, other = (_checked_key(given) if given is not None else None for given in (key, named))
+    if chosen is not None and other is not None and chosen != other:
+        raise ValueError(f"Expected one key, got {key!r} and header {key_header} = {named!r}: give one of them.")
+    return chosen or other or ""
 
 
-def _headers(given: Mapping[str, str], key_header: str | None, key: str) -> dict[str, str]:
+def _checked_key(key: object) -> str:
+    """
+    Return the key that the ledger has for this one.
+
+    Raises ValueError for an empty text and one that is not valid Unicode, and TypeError for anything but text.
+    """
+    if not isinstance(key, str):
+        written = f"{key!r}.decode()" if isinstance(key, bytes) else f"str({key!r})"
+        raise TypeError(f"Expected a key of text, got {key!r}: write {written}.")
+    if (place := surrogate_in(key)) is not None:
+        raise ValueError(f"Expected a key of valid Unicode, got {key!r}, which {_lone(place)}")
+    if not key:
+        raise ValueError("Expected a key that is not empty, got '': name the job; `send` alone can do without a key.")
+    return normal_key(key)
+
+
+def _check_headers(given: object) -> None:
+    """Raise TypeError or ValueError for what are no headers of a sender."""
+    if not isinstance(given, Mapping):
+        kind = type(given).__name__
+        raise TypeError(
+            f"Expected headers as a mapping, for example {{'tenant': 'north'}}, got a {kind}: write dict(…)."
+        )
     for name, value in given.items():
         if not isinstance(name, str) or not isinstance(value, str):
             raise TypeError(f"Expected headers of text, got {name!r}: {value!r}.")
@@ -368,10 +380,6 @@ def _headers(given: Mapping[str, str], key_header: str | None, key: str) -> dict
                 raise ValueError(f"Expected headers of valid Unicode, got {name!r}, whose {part} {_lone(place)}")
         if name.lower().startswith(_OURS):
             raise ValueError(f"Expected headers that do not begin with {_OURS!r}, got {name!r}: rename it.")
-    headers = {**given, KEY: key}
-    if key_header is not None:
-        headers[key_header] = key
-    return headers
 
 
 def _lone(place: int) -> str:

@@ -40,6 +40,7 @@ from datetime import timedelta
 from typing import Literal, get_args
 
 from steadyworker.text.plain_text import plain_text
+from steadyworker.units import parse_seconds
 
 LONGEST_DELAY = 3650 * 86400.0
 """The longest delay in seconds, ten years: a later time is more than some brokers and databases can express."""
@@ -109,13 +110,12 @@ class Retry(SteadyWorkerError):
     Args:
         reason: The reason, for the log and the dead letter: a text, an exception, or anything else that has a text.
             Passwords in it are replaced by `***`, and it is cut to 2,000 characters.
-        delay: Seconds (or a timedelta) until the next attempt, instead of the policy's wait.
+        delay: Seconds (or a timedelta, or a text such as "1m") until the next attempt, instead of the policy's wait.
         fresh: Forget the checkpoint and the state of exports: the next attempt starts from the beginning.
             A file that was exported stays.
 
     Raises:
-        ValueError: The delay is below 0 seconds, over ten years, or not a number.
-        TypeError: The delay is neither a number nor a timedelta.
+        ValueError: The delay is below 0 seconds, over ten years, or no duration.
     """
 
     # A subclass that does not call `super().__init__` has these, and its arguments as its text.
@@ -123,7 +123,9 @@ class Retry(SteadyWorkerError):
     delay: float | None = None
     fresh: bool = False
 
-    def __init__(self, reason: object = "", *, delay: float | timedelta | None = None, fresh: bool = False) -> None:
+    def __init__(
+        self, reason: object = "", *, delay: float | timedelta | str | None = None, fresh: bool = False
+    ) -> None:
         self.reason = plain_text(reason)
         super().__init__(self.reason)
         self.delay = None if delay is None else delay_in_seconds(delay)
@@ -148,16 +150,18 @@ class Reject(SteadyWorkerError):
 
 class Snooze(SteadyWorkerError):
     """
-    A handler's request to put the job off: it comes again after `delay` seconds, and no counter changes.
+    A handler's request to put the job off: it comes again after `delay`, and no counter changes.
+
+    Args:
+        delay: Seconds, a timedelta, or a text such as "10m".
 
     Raises:
-        ValueError: The delay is below 0 seconds, over ten years, or not a number.
-        TypeError: The delay is neither a number nor a timedelta.
+        ValueError: The delay is below 0 seconds, over ten years, or no duration.
     """
 
     delay: float | None = None
 
-    def __init__(self, delay: float | timedelta) -> None:
+    def __init__(self, delay: float | timedelta | str) -> None:
         self.delay = delay_in_seconds(delay)
         super().__init__(f"snoozed for {self.delay:g} s")
 
@@ -216,11 +220,6 @@ def by_level(finding: Finding) -> int:
     return get_args(Level).index(finding.level)
 
 
-def seconds(value: float | timedelta | None) -> float | None:
-    """Convert seconds or a timedelta, as public calls accept them, to seconds."""
-    return value.total_seconds() if isinstance(value, timedelta) else value
-
-
 def number(what: str, value: object) -> float:
     """
     Return a number of any kind (int, Decimal, Fraction, a number of numpy) as a finite float.
@@ -238,12 +237,18 @@ def number(what: str, value: object) -> float:
     return converted
 
 
-def delay_in_seconds(delay: float | timedelta | None) -> float:
-    """Return a handler's delay in seconds; checked where it is raised, so that the error shows the handler's own line."""
-    given = seconds(delay)
-    if isinstance(given, bool):
-        raise TypeError(f"Expected the delay as seconds or a timedelta, got {delay!r}.")
-    converted = number("the delay (seconds, or a timedelta)", given)
+def delay_in_seconds(delay: object) -> float:
+    """
+    Return a delay in seconds, from seconds, a timedelta, or a text such as "1h".
+
+    Raises ValueError for anything else, and for a delay of over ten years.
+    """
+    try:
+        converted = parse_seconds(delay)
+    except ValueError:
+        converted = math.nan
     if not 0 <= converted <= LONGEST_DELAY:
-        raise ValueError(f"Expected a delay of 0 seconds to ten years, got {delay!r}.")
+        raise ValueError(
+            f"Expected a delay of 0 seconds to ten years, a timedelta, or a text such as '1h 30m', got {delay!r}."
+        )
     return converted

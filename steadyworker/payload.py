@@ -79,10 +79,21 @@ def plain_encode(value: Any) -> bytes:
         model = hasattr(value, "model_dump_json")
         body: bytes = value.model_dump_json(by_alias=True).encode() if model else msgspec.json.encode(value)
         if b"null" in body:  # what both make of NaN and Infinity
-            _refuse_infinite(value.model_dump(mode="json", by_alias=True) if model else msgspec.to_builtins(value), "$")
+            _refuse_infinite(value.model_dump(mode="json", by_alias=True) if model else _as_plain_data(value), "$")
     except (TypeError, ValueError, OverflowError, RecursionError) as error:
         raise BadPayload(f"$: cannot be written as JSON: {error}") from error
     return body
+
+
+def _as_plain_data(value: Any) -> Any:
+    """Return a value that msgspec can write as the plain JSON data that it writes."""
+
+    def plain(inner: object) -> object:
+        if isinstance(inner, msgspec.Raw):
+            return msgspec.json.decode(inner)
+        raise TypeError(f"Encoding objects of type {type(inner).__name__} is unsupported")
+
+    return msgspec.to_builtins(value, enc_hook=plain)
 
 
 def encode(value: Any, type_: Any, max_bytes: int = MAX_BYTES) -> bytes:

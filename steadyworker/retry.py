@@ -42,8 +42,8 @@ class RetryPolicy:
 
     Args:
         max_attempts: Failed attempts after which the job becomes a dead letter ("exhausted").
-        wait: Seconds (or a timedelta) between attempts, any of tenacity's wait strategies, or a callable like them.
-            A callable of yours is called in the worker process, and has one second to return; else the default wait is used.
+        wait: The time between attempts: seconds, a timedelta, a text such as "1m", a wait strategy of tenacity, or a callable.
+            The worker process calls a callable of yours, which has one second to return; else the default wait is used.
         dont_retry_on: An exception type, or several, that make the job a dead letter at once; matched where the handler runs.
         max_crashes: Crashes after which the job becomes a dead letter ("crash-loop").
         max_losses: Lost owners after which the job becomes a dead letter ("owner lost").
@@ -54,7 +54,7 @@ class RetryPolicy:
     """
 
     max_attempts: int = 5
-    wait: Wait | float | timedelta = field(default_factory=lambda: wait_exponential(multiplier=5, max=3600))
+    wait: Wait | float | timedelta | str = field(default_factory=lambda: wait_exponential(multiplier=5, max=3600))
     dont_retry_on: Errors = ()
     max_crashes: int = 3
     max_losses: int = 5
@@ -87,11 +87,11 @@ class RetryPolicy:
 
 
 def _fixed(wait: object) -> Wait:
-    """Return the wait strategy for a number of seconds or a timedelta; raise ConfigError for anything else."""
+    """Return the wait strategy for a fixed wait; raise ConfigError for what is no duration."""
     try:
-        return wait_fixed(delay_in_seconds(wait))  # type: ignore[arg-type] # pyright: ignore[reportArgumentType]
-    except (TypeError, ValueError) as error:
-        msg = f"Expected wait as seconds, a timedelta, or one of tenacity's wait strategies, got {wait!r}: {error}"
+        return wait_fixed(delay_in_seconds(wait))
+    except ValueError as error:
+        msg = f"Expected wait as a delay, or one of tenacity's wait strategies: {error}"
         raise ConfigError(msg) from None
 
 

@@ -150,7 +150,8 @@ def _check_methods(cls: type[Worker[Any, Any]]) -> None:
         )
     for method, arguments in (("handle", ("job",)), ("setup", ()), ("teardown", ())):
         function = inspect.getattr_static(cls, method)
-        plain = not isinstance(function, staticmethod | classmethod)
+        # An object that is no descriptor, such as `functools.partial(...)`, is called without `self` too.
+        plain = hasattr(type(function), "__get__") and not isinstance(function, staticmethod | classmethod)
         called = getattr(cls, method)
         if not _accepts(called, *("self",) * plain, *arguments):
             wanted = ", ".join(("self", *arguments))

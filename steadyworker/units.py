@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import re
+from contextlib import suppress
 from datetime import timedelta
 from typing import Any
-
-import msgspec
 
 _DECIMAL = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "t": 10**12}
 _BYTES = _DECIMAL | {"ki": 1 << 10, "mi": 1 << 20, "gi": 1 << 30, "ti": 1 << 40}
@@ -43,7 +42,7 @@ def size_text(size: int) -> str:
 
 def parse_seconds(value: Any) -> float:
     """
-    Return the seconds of a number, a timedelta, or a text like `28`, `90s`, `1h 30m`.
+    Return the seconds of a number of any kind (int, Decimal, a number of numpy), a timedelta, or a text like `28`, `90s`, `1h 30m`.
 
     Raises ValueError for anything else, including negative numbers and those over 1e9, which is 31 years.
     """
@@ -55,10 +54,10 @@ def parse_seconds(value: Any) -> float:
         text = value.strip()
         if text and not _DURATION.sub("", text):
             value = sum(float(number) * _SECONDS[unit.lower()] for number, unit in _DURATION.findall(text))
-    try:
-        number = msgspec.convert(value, float, strict=False)
-    except msgspec.ValidationError:
-        number = -1.0
+    number = -1.0
+    if hasattr(value, "__float__") or hasattr(value, "__index__") or (isinstance(value, str) and "_" not in value):
+        with suppress(TypeError, ValueError, OverflowError):
+            number = float(value)
     if not 0 <= number <= _LONGEST:
         raise ValueError(f"{EXPECTED}, got {value!r}.")
     return number

@@ -8,7 +8,7 @@ import os
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
@@ -407,9 +407,14 @@ def test_a_client_is_an_asynchronous_context_too(place: Place) -> None:
         ("app:Exports", {}, ConfigError, r"got 'app:Exports': pass the class \(`from app import Exports`\)"),
         ("orders\n", {}, ConfigError, r"Expected a queue name .*no control characters"),
         (Exports, {"key": 17}, TypeError, r"a key of text, got 17: write str\(17\)"),
-        (Exports, {"delay": "soon"}, ValueError, "a text such as '1h', got 'soon'"),
-        (Exports, {"delay": None}, ValueError, "a text such as '1h', got None"),
-        (Exports, {"delay": True}, ValueError, "a text such as '1h', got True"),
+        (Exports, {"key": b"x"}, TypeError, r"a key of text, got b'x': write b'x'\.decode\(\)"),
+        (Exports, {"headers": [("a", "b")]}, TypeError, "headers as a mapping.*, got a list"),
+        (Exports, {"headers": []}, TypeError, "headers as a mapping.*, got a list"),
+        (Orders, {"headers": {"order-id": 17}}, TypeError, "headers of text, got 'order-id': 17"),
+        (None, {}, TypeError, "Expected a Worker class or the name of a queue, got None"),
+        (Exports, {"delay": "soon"}, ValueError, "a text such as '1h 30m', got 'soon'"),
+        (Exports, {"delay": None}, ValueError, "a text such as '1h 30m', got None"),
+        (Exports, {"delay": True}, ValueError, "a text such as '1h 30m', got True"),
     ],
 )
 def test_a_wrong_argument_is_named_with_what_to_pass(
@@ -440,6 +445,30 @@ def test_a_status_that_waits_for_the_broker_holds_up_no_send(place: Place, monke
         finally:
             answer.set()
         assert status.result(20) is None
+
+
+@pytest.mark.parametrize(
+    ("key", "error", "said"),
+    [
+        (17, TypeError, r"a key of text, got 17: write str\(17\)"),
+        (b"x", TypeError, r"a key of text, got b'x': write b'x'\.decode\(\)"),
+        ("", ValueError, "a key that is not empty"),
+        ("a\udce9", ValueError, "a key of valid Unicode"),
+    ],
+)
+def test_a_key_is_checked_alike_when_a_job_is_sent_looked_up_or_cancelled(
+    place: Place, key: Any, error: type[Exception], said: str
+) -> None:
+    with place.client() as client:
+        for call in (
+            lambda: client.send(Exports, Request("a"), key=key),
+            lambda: client.status(Exports, key),
+            lambda: client.cancel(Exports, key),
+        ):
+            with pytest.raises(error, match=said):
+                call()
+    with closing(open_ledger(place.options)) as ledger:
+        assert list(ledger.jobs()) == []
 
 
 def test_a_delay_may_be_a_text(place: Place) -> None:

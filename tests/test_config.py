@@ -266,7 +266,13 @@ def test_what_was_given_as_an_argument_is_handed_on_to_the_clients_of_handlers(
     (tmp_path / "broker.url").write_text("amqp://shop:hunter2@mq/")
     (tmp_path / "env.url").write_text("sqlite:env-file.db")
     (tmp_path / "my.toml").write_text('namespace = "shop"\n[workers.Exports]\nconcurrency = 2\n')
-    given = {"broker_file": "broker.url", "state_dir": "here", "delays": "2,1h", "health": "8080", "max_jobs": 1}
+    given = {
+        "broker_file": "broker.url",
+        "state_dir": "here",
+        "delays": "2,1h,86400.5,90061.25,1209601",
+        "health": "8080",
+        "max_jobs": 1,
+    }
     options = load(given, client, tmp_path, Path("my.toml"))
 
     handed = handed_on(options, tmp_path, Path("my.toml"))

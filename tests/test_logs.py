@@ -128,6 +128,15 @@ def test_a_long_text_is_cut_where_it_leaves_no_half_of_a_password(out: io.String
     assert "hunter2" not in out.getvalue()
 
 
+def test_a_long_text_is_cut_where_it_leaves_no_half_of_a_quoted_password(out: io.StringIO) -> None:
+    pair = f'password="{"hunter2 " * 300}"'
+    for before in range(30_000, 33_000, 300):
+        get_logger("app").info(
+            "much", value=f"{'x ' * (before // 2)}{pair} {'y ' * 50_000}{pair}{' z' * (before // 2)}"
+        )
+    assert "hunter2" not in out.getvalue()
+
+
 def test_the_canonical_line_of_a_settled_message(out: io.StringIO) -> None:
     log_events()(settled("ack"))
     log_events()(settled("dead-letter"))

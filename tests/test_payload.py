@@ -243,3 +243,14 @@ def test_no_body_raises_anything_but_bad_payload(body: bytes) -> None:
     for type_ in (Any, Order, Model):
         with suppress(BadPayload):
             decoder(type_)(body)
+
+
+@pytest.mark.parametrize("around", [lambda raw: raw, lambda raw: {"of": [raw]}, Line])
+def test_json_that_is_written_already_may_hold_null(around: Any) -> None:
+    raw = msgspec.Raw(b'{"a":null}')
+    assert encode(around(raw), Any) == msgspec.json.encode(around(raw))
+
+
+def test_no_infinite_number_hides_beside_json_that_is_written_already() -> None:
+    with pytest.raises(BadPayload, match=r"\$\.x: expected a number that is finite, got nan"):
+        encode({"raw": msgspec.Raw(b"null"), "x": float("nan")}, Any)

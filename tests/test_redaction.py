@@ -34,6 +34,29 @@ from steadyworker.text.redaction import _SECRET_NAME, is_secret_name, may_hold_s
         ("Authorization: Basic dXNlcjpwYXNz", "Authorization: ***"),
         ("{'Authorization': 'Bearer abcdefghijk'}", "{'Authorization': '***'}"),
         ("sent Bearer abcdefgh.ijkl.mnop", "sent Bearer ***"),
+        (
+            "DRIVER={ODBC};SERVER=db;UID=sa;PWD=hunter2;Encrypt=yes",
+            "DRIVER={ODBC};SERVER=db;UID=sa;PWD=***;Encrypt=yes",
+        ),
+        ("UID=sa;Pwd={hun;ter2};X=1", "UID=sa;Pwd=***;X=1"),
+        ("DB_PWD=hunter2", "DB_PWD=***"),
+        ("password=b'hunter2'", "password=b'***'"),
+        ("Login(password=SecretStr('hunter2'), user='u')", "Login(password='***'), user='u')"),
+        ("password=Secret(value=b'hunter2')", "password='***')"),
+        ("password=r'hunter2'", "password=r'***'"),
+        ('password=("hunter2")', 'password=("***")'),
+        ("password='hun\\'ter2', b=1", "password='***', b=1"),
+        ('password="hunter2', 'password="***"'),
+        ('{"password": "hunter2 and more\n', '{"password": "***"\n'),
+        ("AccountName=a;AccountKey=Zm9vYmFy==;X=1", "AccountName=a;AccountKey=***;X=1"),
+        ("private_key=abc", "private_key=***"),
+        (
+            "key: -----BEGIN RSA PRIVATE KEY-----\nMIIE\nabc=\n-----END RSA PRIVATE KEY-----\nnext",
+            "key: -----BEGIN RSA PRIVATE KEY-----***\nnext",
+        ),
+        ("mysql --password hunter2 --host h", "mysql --password *** --host h"),
+        ("Command '['psql', '--db-password', 'hunter2', 'x']'", "Command '['psql', '--db-password', '***', 'x']'"),
+        ("sent Basic dXNlcjpwYXNz to h", "sent Basic *** to h"),
     ],
 )
 def test_secrets_are_taken_out(text: str, expected: str) -> None:
@@ -46,6 +69,8 @@ def test_secrets_are_taken_out(text: str, expected: str) -> None:
         *("amqp://host:5672/a", "postgresql://app@db/x", "tokens: 5", "key=abc", "unexpected token: }", "mail a@b"),
         *("10:30", "ValueError: no such merchant: m-17", "FATAL: password authentication failed for user shop"),
         *("$.password: expected str, got int", "bad-payload: $.users[3].api_key: missing", "KeyError: 'password'"),
+        *("Unexpected token: '}'", "http://api:8080/u?email=a@b.de failed", "secret: not found", "token: not set."),
+        *("basic settings of 12345678", "the following arguments are required: --password", "cannot cd: cwd=/srv"),
         *("https://example.com/a?page=2&q=a:b", "see https://example.com/: 3 tokens, write to joe@example.com"),
     ],
 )
@@ -65,7 +90,19 @@ def test_twice_is_once(text: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "text", ["a" * 200_000 + "://@", "a://b:" * 30_000 + "@", "token='" * 20_000, "\\" * 50_000 + "token"]
+    "text",
+    [
+        *("a" * 200_000 + "://@", "a://b:" * 30_000 + "@", "token='" * 20_000, "\\" * 50_000 + "token"),
+        *("token=" + "a.(" * 60_000, "token=a(a(a" * 20_000, "token=" * 30_000, "token={a" * 20_000, "-" * 200_000),
+        *("--token " * 20_000, "--token" * 30_000, "basic " * 30_000, "a://b:1/?" * 20_000 + "@"),
+        *(
+            "-----BEGIN PRIVATE KEY-----" * 8_000,
+            "-----BEGIN " * 20_000 + "PRIVATE KEY-----",
+            "token=" + "'\\" * 60_000,
+        ),
+        "".join("token=" + "\\" * (n % 9) + '"' + "x" * 3_900 + "\n" for n in range(50)),
+    ],
+    ids=lambda text: f"{text[:12]}…",
 )
 def test_a_huge_line_takes_no_long_time(text: str) -> None:
     clock = SystemClock()

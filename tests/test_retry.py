@@ -123,8 +123,11 @@ def test_a_random_wait_is_drawn_anew() -> None:
         ),
         ({"dont_retry_on": (ValueError, (KeyError,))}, "Expected exception types in dont_retry_on, got (<class"),
         ({"dont_retry_on": int}, "Expected exception types in dont_retry_on, got <class 'int'>"),
-        ({"wait": "soon"}, "Expected wait as seconds, a timedelta, or one of tenacity's wait strategies, got 'soon'"),
-        ({"wait": -1}, "Expected wait as seconds, a timedelta, or one of tenacity's wait strategies, got -1"),
+        (
+            {"wait": "soon"},
+            "Expected wait as a delay, or one of tenacity's wait strategies: Expected a delay of 0 seconds",
+        ),
+        ({"wait": -1}, "or a text such as '1h 30m', got -1"),
         ({"wait": lambda state: "soon"}, "Expected `wait` to return 0 seconds or more, got 'soon'"),
         ({"wait": lambda state: -1}, "Expected `wait` to return 0 seconds or more, got -1"),
         ({"wait": lambda state: float("nan")}, "Expected `wait` to return 0 seconds or more, got nan"),
@@ -139,8 +142,8 @@ def test_a_policy_that_makes_no_sense_is_refused_when_it_is_made(arguments: dict
     assert told in str(raised.value)
 
 
-@pytest.mark.parametrize("wait", [60, 60.0, timedelta(minutes=1), wait_fixed(60), lambda _state: 60])
-def test_a_wait_is_seconds_a_timedelta_or_a_strategy(wait: Any) -> None:
+@pytest.mark.parametrize("wait", [60, 60.0, "60s", timedelta(minutes=1), wait_fixed(60), lambda _state: 60])
+def test_a_wait_is_a_duration_or_a_strategy(wait: Any) -> None:
     assert RetryPolicy(wait=wait).delay(3) == 60.0
 
 

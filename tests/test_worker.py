@@ -185,6 +185,7 @@ def test_a_misspelt_queue_or_handle_is_named() -> None:
         ({"handle": lambda self, *, job: None}, r"got handle\(self, \*, job\)"),
         ({"setup": lambda self, db: None}, r"Odd.setup\(self\), got setup\(self, db\)"),
         ({"teardown": lambda: None}, r"Odd.teardown\(self\), got teardown\(\)"),
+        ({"handle": functools.partial(lambda self, job: None)}, r"Expected Odd\.handle\(self, job\)"),
         ({"handle": lambda self, job: (yield)}, "to be a function, got a generator, of which nothing would run"),
     ],
 )
@@ -196,6 +197,12 @@ def test_methods_that_no_slot_could_call_are_refused_when_the_class_is_checked(
         spec_of(type("Odd", (Worker,), fine | attributes), {"isolation": "thread"})
 
 
+class Called:
+    """An object with `__call__` is no method, so it gets no `self`."""
+
+    def __call__(self, job: object) -> None: ...
+
+
 @pytest.mark.parametrize(
     "handle",
     [
@@ -205,6 +212,8 @@ def test_methods_that_no_slot_could_call_are_refused_when_the_class_is_checked(
         staticmethod(lambda job: None),
         classmethod(lambda cls, job: None),
         functools.partialmethod(lambda self, more, job: None, 1),
+        functools.partial(lambda settings, job: None, "settings"),
+        Called(),
         print,
     ],
 )

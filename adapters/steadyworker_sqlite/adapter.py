@@ -115,8 +115,14 @@ class SqliteAdapter:
     def findings(self, spec: QueueSpec) -> Sequence[Finding]:
         """Return what is wrong with the file's location, the file, and its queues."""
         wrong = place_findings(self.path, mounted())
-        if wrong or (self._declares and not self.path.exists()):
+        if wrong:
             return wrong
+        if self._file.was_removed():
+            return [
+                Finding("error", f"Expected the broker file {self.path}, but it was removed.", self._file.remedy),
+            ]
+        if self._declares and not self.path.exists():
+            return []
         remedy = "Name another path, or run once with --topology declare, which creates the file and its queues."
         if not self.path.exists():
             return [Finding("error", f"Expected a broker file at {self.path}, got none.", remedy)]

@@ -86,12 +86,12 @@ class Publisher:
             for waiting in wanted:
                 waiting.confirmed.set_result(None)
         except BaseException as error:
-            # Whatever it is: every thread whose message is in the batch waits for this one.
-            self._drop()
+            # Whatever it is: every thread whose message is in the batch waits for this one, and so is answered first.
             failed = error if isinstance(error, PublishFailed) else _broken_off(error)
             for waiting in batch:
                 if not waiting.confirmed.done():
                     waiting.confirmed.set_exception(failed)
+            self._drop()
             if isinstance(error, PublishFailed):
                 return
             raise
@@ -118,9 +118,9 @@ class Publisher:
         return self._store
 
     def _drop(self) -> None:
-        if self._store is not None:
-            self._store.close()
-            self._store = None
+        store, self._store = self._store, None
+        if store is not None:
+            store.close()
 
 
 def _broken_off(error: BaseException) -> PublishFailed:

@@ -123,6 +123,7 @@ class BrokerFile:
     The broker file, as one adapter opens it: created by the first `open` at most, and the same broker ever after.
 
     A broker that is made again has another identity: no cancel would reach it, and every key would be new to it.
+    So the process that creates the file also creates the folder beside it: a folder without its file shows a removal.
 
     Args:
         path: The broker file.
@@ -142,24 +143,31 @@ class BrokerFile:
         Open a connection.
 
         Raises:
-            Unusable: The file is missing, but its folder shows that it was there before.
+            Unusable: The file was removed before this adapter opened it.
             Replaced: It was open before, and is missing now, or is another broker.
         """
-        if not self.path.exists() and (self._identity is not None or self.folder.exists()):
+        if self.was_removed():
             kind = Unusable if self._identity is None else Replaced
-            raise kind(f"Expected the broker file {self.path}, but it was removed: {self._remedy()}")
+            raise kind(f"Expected the broker file {self.path}, but it was removed: {self.remedy}")
         store = Store(self.path, self._clock, create=self._create and self._identity is None)
         with ExitStack() as undo:
             undo.callback(store.close)
             identity = store.identity()
             if self._identity not in (None, identity):
-                got = f"got the broker {identity}: {self._remedy()}"
+                got = f"got the broker {identity}: {self.remedy}"
                 raise Replaced(f"Expected the broker {self._identity} in {self.path}, {got}")
             undo.pop_all()
         self._identity = identity
         return store
 
-    def _remedy(self) -> str:
+    def was_removed(self) -> bool:
+        """Return whether the file is missing, but was there before: this adapter had it open, or its folder is there."""
+        before = self._identity is not None or self.folder.exists()  # first: the file is created before its folder
+        return before and not self.path.exists()
+
+    @property
+    def remedy(self) -> str:
+        """The remedy for a file that was removed or replaced."""
         return (
             "restore it; or, to begin with an empty broker, stop every process that uses it, "
             f"and remove {self.folder.name} beside it."
@@ -194,6 +202,9 @@ class Store:
         try:
             self._open()
             self._inode = _inode(path)
+            if create:
+                with translated(path):
+                    make_private_folder(self.folder)
         except BaseException:
             self._db.close()
             raise

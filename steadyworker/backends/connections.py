@@ -39,7 +39,7 @@ def line_of(to: type[Worker[Any, Any]] | str, options: Options) -> Line:
     """
     Return the line of a Worker or of a queue's name; the configuration file's settings for the Worker apply.
 
-    Raises ConfigError for a Worker or a name that is not valid, and TypeError for an instance of a Worker.
+    Raises ConfigError for a Worker or a name that is not valid, and TypeError for what is neither, such as an instance.
     """
     if isinstance(to, Worker):
         name = type(to).__qualname__
@@ -56,6 +56,8 @@ def line_of(to: type[Worker[Any, Any]] | str, options: Options) -> Line:
         if problem := QUEUE_NAME.problem(to):
             raise ConfigError(problem)
         return Line(to, to, None, Any)
+    if not isinstance(to, type):
+        raise TypeError(f"Expected a Worker class or the name of a queue, got {to!r}: pass one of them.")
     # The isolation "thread" also accepts a class that a child process cannot import, and a sender starts no child process.
     spec = spec_of(to, {**options.workers.get(to.__name__, {}), "isolation": "thread"})
     return Line(spec, spec.queue, spec.key_header, payload_type(to))

@@ -39,10 +39,12 @@ def command(ctx: click.Context, options: Options, *, target: str, key: str, reas
     Every cancelled job becomes a dead letter.
     Exit code 1 means that the job had already ended, or that there is no such queue.
     """
-    if not key:
-        raise click.UsageError("Expected a key that is not empty: `steadyworker jobs` shows the keys.")
+    to = worker_or_queue(target)
     with Client.configured(options) as client:
-        before = client.cancel(worker_or_queue(target), key, reason)
+        try:
+            before = client.cancel(to, key, reason)
+        except ValueError as error:
+            raise click.UsageError(f"{error} `steadyworker jobs` shows the keys.") from error
     key = printable(key)
     match before:
         case None:

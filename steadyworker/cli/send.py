@@ -19,11 +19,9 @@ from steadyworker.cli.settings import settings
 from steadyworker.cli.targets import worker_or_queue
 from steadyworker.client import Client, message
 from steadyworker.config.resolve import Options
-from steadyworker.errors import BadPayload, SendError, SteadyWorkerError
-from steadyworker.units import parse_seconds
+from steadyworker.errors import BadPayload, SendError, SteadyWorkerError, delay_in_seconds
 from steadyworker.worker import Worker
 
-_DELAY = "0 seconds or more, as a number or a text like 90s, 15m or 1h 30m"
 _FIELDS = "a JSON object with a payload, and if needed key, delay, headers and again"
 
 To = type[Worker[Any, Any]] | str
@@ -41,9 +39,9 @@ class _Line(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
 
 def _seconds(_ctx: click.Context, _option: click.Parameter, text: str) -> float:
     try:
-        return parse_seconds(text)
+        return delay_in_seconds(text)
     except ValueError as error:
-        raise click.BadParameter(f"Expected {_DELAY}, got {text!r}.") from error
+        raise click.BadParameter(str(error)) from error
 
 
 @click.command(
@@ -127,7 +125,7 @@ def command(
 
 def _send(client: Client, to: To, value: object, wish: _Line, where: str) -> str:
     try:
-        return client.send(to, value, key=wish.key, delay=_delay(wish), headers=wish.headers, again=wish.again)
+        return client.send(to, value, key=wish.key, delay=wish.delay, headers=wish.headers, again=wish.again)
     except (SendError, ValueError, TypeError) as error:
         rest = "The lines before it were sent; the lines after it were not." if where else ""
         kind = SendError if isinstance(error, SendError) else BadPayload
@@ -163,10 +161,9 @@ def _read(file: Path, line: Line) -> Iterator[tuple[int, object, _Line]]:
 
 def _checked(wish: _Line, body: bytes, line: Line) -> object:
     """Return the payload for the client, after checking everything about the job."""
-    wait = _delay(wish)
     try:
         value: object = body if line.payload_type is bytes else payloads.decoder(Any)(body)
-        message(line, value, key=wish.key, delay=wait, headers=wish.headers)
+        message(line, value, key=wish.key, delay=wish.delay, headers=wish.headers)
     except BadPayload as error:
         raise BadPayload(
             f"Expected a payload that matches queue {line.queue!r}, got one that does not: {error}."
@@ -182,10 +179,3 @@ def _headers(pairs: tuple[str, ...]) -> dict[str, str]:
         if not equals or pair.startswith("="):
             raise click.UsageError(f"Expected --header NAME=VALUE, got {pair!r}.")
     return {name: value for name, _, value in split}
-
-
-def _delay(wish: _Line) -> float:
-    try:
-        return parse_seconds(wish.delay)
-    except ValueError as error:
-        raise BadPayload(f"Expected a delay of {_DELAY}, got {wish.delay!r}.") from error

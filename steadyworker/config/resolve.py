@@ -151,7 +151,7 @@ def handed_on(options: Options, cwd: Path, config: Path | None = None) -> dict[s
             found |= {value: None, file: str(options.files[name].absolute())}
         else:
             shown = getattr(options, name)
-            text = ",".join(f"{step:g}" for step in shown) if isinstance(shown, tuple) else str(shown or "")
+            text = ",".join(map(repr, shown)) if isinstance(shown, tuple) else str(shown or "")
             found |= {value: text, file: None}
     return found
 

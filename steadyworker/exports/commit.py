@@ -28,6 +28,7 @@ from __future__ import annotations
 import errno
 import os
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 
 import msgspec
@@ -71,7 +72,8 @@ def publish(
     Raises:
         TargetExists: The target has a file that this job did not make.
         ExportError: `to` is invalid as a target, its file system has no hard links, or the disk is full.
-        Interrupt: Raised by `services`, because the run must end; if the job is cancelled, its stages are removed.
+        Interrupt: The run must end; nothing was published, unless the interrupt came after the link.
+            If the job is cancelled, its stages are removed.
     """
     target = Target.of(to)
     try:
@@ -87,6 +89,9 @@ def publish(
         return look(target, services) or _make(target, services, write)
     except Interrupt as interrupt:
         if interrupt.reason == "cancelled":
+            # It may come between the two links: a file without its manifest would belong to no job.
+            with suppress(TargetExists):
+                _finish_own(target, services.uid)
             remove_stages(target, services.uid)
         raise
 
@@ -176,12 +181,8 @@ def _finish(target: Target, services: Services) -> Manifest:
     """
     if target.path.is_symlink() or not target.path.is_file():
         raise TargetExists(f"target exists: {target.path} is not a regular file. Remove it, or export to another name.")
-    for stage in stages(target, services.uid):
-        manifest = stage.read()
-        if manifest is not None and stage.data.samefile(target.path):
-            _link_manifest(stage, target, services.uid)
-            sync_folder(target.folder)
-            return manifest
+    if (manifest := _finish_own(target, services.uid)) is not None:
+        return manifest
     manifest = _manifest_at(target.manifest)
     if manifest is None or manifest.uid != services.uid:
         made = "has no manifest of a SteadyWorker job" if manifest is None else f"was made by {_job(manifest)}"
@@ -196,6 +197,17 @@ def _finish(target: Target, services: Services) -> Manifest:
             f"manifest, got {size}. Move both away."
         )
     return manifest
+
+
+def _finish_own(target: Target, uid: str) -> Manifest | None:
+    """Link the manifest of the file that one of this job's stages has linked to the target; None without such a file."""
+    for stage in stages(target, uid):
+        manifest = stage.read()
+        if manifest is not None and target.path.exists() and stage.data.samefile(target.path):
+            _link_manifest(stage, target, uid)
+            sync_folder(target.folder)
+            return manifest
+    return None
 
 
 def _link_manifest(stage: StagingDir, target: Target, uid: str) -> None:

@@ -18,6 +18,7 @@ from pathlib import Path
 
 from steadyworker.clock import Clock, SystemClock
 from steadyworker.exports.stage import STAGES, reap
+from steadyworker.system.private import make_private_file, make_private_folder
 from steadyworker.telemetry.logs import get_logger
 
 _FORGET_AFTER = 3600.0  # seconds; a fresh entry is kept, because a run records a folder before it makes the stage
@@ -40,8 +41,9 @@ class StageFolders:
         """Record this folder; if that fails, log a warning and let the export continue."""
         entry = self._place / hashlib.sha256(folder).hexdigest()[:32]
         try:
-            self._place.mkdir(mode=0o700, parents=True, exist_ok=True)
+            make_private_folder(self._place)
             written = entry.with_suffix(".new")
+            make_private_file(written)
             written.write_bytes(folder)
             written.replace(entry)
         except OSError as error:
@@ -57,7 +59,8 @@ class StageFolders:
         now = self._clock.wall()
         for entry in [] if not self._place.is_dir() else sorted(self._place.iterdir()):
             with suppress(OSError):  # the folder or its file system is gone, or another process removed the entry
-                folder = Path(os.fsdecode(entry.read_bytes()))
+                path = entry.read_bytes().replace(b"\0", b"?")  # an entry of another program can be no path
+                folder = Path(os.fsdecode(path))
                 reap(folder, ended)
                 if now - entry.stat().st_mtime > _FORGET_AFTER and not (folder / STAGES).exists():
                     entry.unlink()

@@ -14,7 +14,14 @@ from pathlib import Path
 
 from steadyworker.errors import ExportRejected
 
-_SIGNS = (("Delta", "_delta_log"), ("Hudi", ".hoodie"), ("Iceberg", "metadata/*.metadata.json"))
+_SIGNS = (
+    ("Delta", "_delta_log"),
+    ("Hudi", ".hoodie"),
+    # Other programs have a folder `metadata` too: Iceberg numbers its files, `00001-<uuid>` or `v1`.
+    ("Iceberg", "metadata/[0-9][0-9][0-9][0-9][0-9]-*.metadata.json"),
+    ("Iceberg", "metadata/v[0-9]*.metadata.json"),
+)
+_BELOW = ("*/", "*/*/")  # such as the table of one region; a reader of the folder reads its files too
 
 
 def check_files(path: str | os.PathLike[str]) -> None:
@@ -22,14 +29,15 @@ def check_files(path: str | os.PathLike[str]) -> None:
     Check that a file or folder does not belong to a table of Delta, Iceberg or Hudi.
 
     Raises:
-        ExportRejected: It belongs to such a table; the message has the line of Python that reads the table.
+        ExportRejected: The path belongs to such a table, or a folder up to two levels below has one.
+            The message has the line of Python that reads the table.
     """
     refuse_lakes(str(Path(path).resolve()), lambda folder, sign: any(Path(folder).glob(sign)))
 
 
 def refuse_lakes(path: str, has: Callable[[str, str], bool]) -> None:
     """
-    Raise ExportRejected if a path or one of its parents is the folder of a table.
+    Raise ExportRejected if a path, one of its parents, or a folder up to two levels below it is the folder of a table.
 
     Args:
         path: An absolute path, or a URL.
@@ -41,8 +49,21 @@ def refuse_lakes(path: str, has: Callable[[str, str], bool]) -> None:
         folder = scheme + mark + inside
         for form, sign in _SIGNS:
             if inside and has(folder, sign):
-                line = f"spark.read.format({json.dumps(form.lower())}).load({json.dumps(folder, ensure_ascii=False)})"
                 raise ExportRejected(
-                    f"Expected plain files, got {path} of the {form} table {folder} (it has {sign}): "
-                    f"its files hold deleted rows too. Export the table with SparkExport(Build('module:function')), where the function returns {line}."
+                    f"Expected plain files, got {path} of the {form} table {folder} (it has {sign}): {_remedy(form, folder)}"
                 )
+    for form, sign in _SIGNS:
+        for below in _BELOW:
+            if has(path, below + sign):
+                table = f"{path.rstrip('/')}/{below.rstrip('/')}"
+                raise ExportRejected(
+                    f"Expected plain files, got {path}, in which {table} is a {form} table (it has {sign}): {_remedy(form, table)}"
+                )
+
+
+def _remedy(form: str, table: str) -> str:
+    line = f"spark.read.format({json.dumps(form.lower())}).load({json.dumps(table, ensure_ascii=False)})"
+    return (
+        "its files hold deleted rows too. "
+        f"Export the table with SparkExport(Build('module:function')), where the function returns {line}."
+    )

@@ -110,19 +110,6 @@ def is_dead(directory: Path, owner: str) -> bool:
         return False
 
 
-def any_held(directory: Path) -> bool:
-    """Return whether a process of this host holds an owner lock in this directory."""
-    try:
-        locks = list(directory.iterdir())
-    except OSError:
-        return False
-    for lock in locks:
-        with suppress(OSError):  # removed meanwhile, or another user's
-            if not _is_free(lock):
-                return True
-    return False
-
-
 def sweep(directory: Path, holding: Callable[[Sequence[str]], Collection[str]]) -> None:
     """
     Remove the locks of dead owners, except those still needed as proof and those that this process may not remove.

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import os
 import stat
+from contextlib import suppress
 from pathlib import Path
 
 from steadyworker.errors import Finding
 
 FOLDER, FILE = 0o700, 0o600
 """The permissions of a new folder and of a new file; the umask can only remove permissions."""
+
+_ROOT = 0
 
 
 def make_private_folder(path: Path) -> None:
@@ -28,18 +31,18 @@ def make_private_file(path: Path) -> None:
     """
     Create an empty file with the permissions 600; a file that exists keeps its content and its permissions.
 
+    A symbolic link to a missing file gets its file.
     SQLite gives its `-wal` and `-shm` files the permissions of the database.
     Raises OSError if the file cannot be created.
     """
-    try:
-        os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, FILE))
-    except FileExistsError:
-        return
+    with suppress(FileExistsError):
+        place = os.path.realpath(path)  # O_EXCL takes a link for a file
+        os.close(os.open(place, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, FILE))
 
 
 def access_findings(what: str, path: Path) -> list[Finding]:
     """
-    Return warnings if other users can access the file, or can write to its folder.
+    Return warnings if other users can access the file, or can write to its folder, or own one of them.
 
     This function changes no permissions, because an operator can have given them to a group on purpose.
     """
@@ -62,11 +65,32 @@ def access_findings(what: str, path: Path) -> list[Finding]:
                 f"chmod go-w {path.parent}",
             )
         )
+    for owned in (path, path.parent):
+        owner = _owner(owned)
+        if owner not in (None, os.geteuid(), _ROOT):
+            found.append(
+                Finding(
+                    "warning",
+                    f"Expected {owned} to belong to this user, {os.geteuid()}, or to root, got the user {owner}: "
+                    f"that user can read and change {what}.",
+                    f"chown {os.geteuid()} {owned}, or name a place of this user.",
+                )
+            )
     return found
 
 
 def _rights(path: Path) -> int:
+    status = _status(path)
+    return 0 if status is None else stat.S_IMODE(status.st_mode)
+
+
+def _owner(path: Path) -> int | None:
+    status = _status(path)
+    return None if status is None else status.st_uid
+
+
+def _status(path: Path) -> os.stat_result | None:
     try:
-        return stat.S_IMODE(path.stat().st_mode)
+        return path.stat()
     except OSError:
-        return 0  # another finding reports a path that cannot be read
+        return None  # another finding reports a path that cannot be read

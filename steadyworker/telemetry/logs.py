@@ -32,7 +32,7 @@ from structlog.contextvars import merge_contextvars
 from structlog.stdlib import BoundLogger, ProcessorFormatter
 
 from steadyworker.text.plain_text import as_unicode
-from steadyworker.text.redaction import REDACTED, is_secret_name, may_hold_secret, redact
+from steadyworker.text.redaction import LONGEST_VALUE, REDACTED, is_secret_name, may_hold_secret, redact
 
 __all__ = ["configure", "get_logger", "redact"]
 
@@ -195,7 +195,7 @@ def _plain(value: Any, name: str, depth: int) -> Any:
     if isinstance(value, bytes):
         value = value.decode("utf-8", "backslashreplace")
     if isinstance(value, str):
-        return REDACTED if is_secret_name(name) else redact(as_unicode(_shortened(value)))
+        return REDACTED if is_secret_name(name) else _redacted(value)
     if value is None or isinstance(value, int):
         return value if value is None or isinstance(value, bool) else int(value)
     if isinstance(value, float):
@@ -211,18 +211,20 @@ def _plain(value: Any, name: str, depth: int) -> Any:
     return _plain(text, name, depth)
 
 
-def _shortened(text: str) -> str:
+def _redacted(text: str) -> str:
     """
-    Return the text; leave out the middle of a text of more than 65,536 characters, because log collectors refuse longer texts.
+    Return the text without secrets; leave out the middle of a text of more than 65,536 characters.
 
-    The end is kept, because it often names the error.
-    The text is cut between words, so that no half of a password remains.
+    Log collectors refuse longer texts. The end is kept, because it often names the error.
     """
     if len(text) <= 2 * _HALF:
-        return text
-    head, tail = text[:_HALF].rsplit(None, 1), text[-_HALF:].split(None, 1)
+        return redact(as_unicode(text))
+    # Between words, or a cut could take the `@` by which a URL's password is recognised.
+    head = text[:_HALF].rsplit(None, 1)
+    # A secret may lie across the cut, and its second half is not recognised: so the end is searched from further up.
+    tail = redact(as_unicode(text[-_HALF - LONGEST_VALUE :]))[LONGEST_VALUE:].split(None, 1)
     left_out = f" … ({len(text)} characters) … "
-    return left_out.join((head[0] if len(head) > 1 else "", tail[-1] if len(tail) > 1 else ""))
+    return left_out.join((redact(as_unicode(head[0])) if len(head) > 1 else "", tail[-1] if len(tail) > 1 else ""))
 
 
 def _json(line: Mapping[str, Any], **_options: Any) -> str:

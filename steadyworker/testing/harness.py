@@ -28,7 +28,7 @@ from steadyworker import payload as payloads
 from steadyworker.adapter import QueueSpec
 from steadyworker.clock import Times
 from steadyworker.delivery import KEY, ROUND, OutgoingMessage, Target
-from steadyworker.errors import seconds
+from steadyworker.errors import delay_in_seconds
 from steadyworker.events import Checkpointed, Event, JobStarted, Listener
 from steadyworker.ledger.base import JobId, Row, State
 from steadyworker.ledger.memory import MemoryLedger
@@ -97,11 +97,11 @@ class Harness:
         payload: P,
         *,
         key: str | None = None,
-        delay: float | timedelta = 0,
+        delay: float | timedelta | str = 0,
         headers: Mapping[str, str] | None = None,
         again: bool = False,
     ) -> str:
-        """Send one job, as `Client.send` does, and return its key; raises BadPayload."""
+        """Send one job, as `Client.send` does, and return its key; raises BadPayload, and ValueError for a wrong delay."""
         spec = self._specs[worker]
         name = normal_key(key) if key is not None else f"job-{len(self._queues) + 1}"
         own = {**(headers or {}), KEY: name}
@@ -111,7 +111,7 @@ class Harness:
         if again and last is not None:
             own[ROUND] = str(last + 1)
         body = payloads.encode(payload, payload_type(worker))
-        wait = seconds(delay) or 0.0
+        wait = delay_in_seconds(delay)
         self._queues[name] = spec.queue
         sender = self.broker.adapter(QueueSpec(spec.queue, spec.dead_letter_queue))
         sender.publish(

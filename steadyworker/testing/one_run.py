@@ -18,13 +18,13 @@ import msgspec
 from typing_extensions import TypeVar
 
 from steadyworker.clock import SystemClock
-from steadyworker.errors import Interrupt, Reject, Retry, Snooze, seconds
+from steadyworker.errors import Interrupt, Reject, Retry, Snooze
 from steadyworker.link import CANCEL, Answer, Link, Task
 from steadyworker.outcome import Counters, Failed, Outcome, Settlement
 from steadyworker.payload import encode, plain_encode
 from steadyworker.retry import count, decide, drawn_delay
 from steadyworker.slots.execute import Executor
-from steadyworker.spec import payload_type
+from steadyworker.spec import Check, duration, payload_type
 from steadyworker.worker import Worker
 
 P = TypeVar("P")
@@ -82,6 +82,7 @@ def run_one(
 
     Raises:
         BadPayload: The payload is not of the Worker's payload type.
+        ConfigError: The Worker's `time_limit` is no duration.
     """
     instance = worker() if isinstance(worker, type) else worker
     cls = type(instance)
@@ -98,7 +99,7 @@ def run_one(
         body=payload if isinstance(payload, bytes) else encode(payload, payload_type(cls)),
         headers=dict(headers or {}),
         last_checkpoint=None if checkpoint is None else plain_encode(checkpoint),
-        time_limit=seconds(getattr(cls, "time_limit", None)),
+        time_limit=Check(cls.__qualname__)("time_limit", getattr(cls, "time_limit", None), duration),
     )
     with _captured() as logs:
         try:

@@ -1,5 +1,5 @@
 """
-The removal of secrets from text: URL passwords, `password=…`, STOMP frames, Authorization.
+The removal of secrets from text: URL passwords, `password=…`, `--password …`, private keys, STOMP frames, Authorization.
 
 `redact` uses patterns and no URL parser, because a password can contain `/` or `@`, and a list of URLs is not a URL.
 In doubt it removes too much: of the text between `://` and the last `@`, only the user's name remains.
@@ -7,20 +7,43 @@ In doubt it removes too much: of the text between `://` and the last `@`, only t
 
 from __future__ import annotations
 
+import base64
 import re
 
 REDACTED = "***"
+
+LONGEST_VALUE = 4000
+"""The most characters of a secret in quotes."""
 
 # Every repetition below is bounded, so that the search takes linear time, even in a long line that an attacker wrote.
 _WORD = re.compile(r"\S+")
 # The start of a list's next URL within a word; every other comma or quote can belong to a password.
 _NEXT_URL = re.compile(r"""(?=[,;"'()]{1,3}[a-z][a-z0-9+.-]{0,30}://)""", re.IGNORECASE)
-_NAMES = r"(?:passw(?:or)?d|passphrase|passcode|secret(?:[_-]?key)?|access[_-]?key|api[_-]?key|credentials?|token)"
+_NAMES = (
+    r"(?:passw(?:or)?d|passphrase|passcode|(?<![a-z])pwd|secret(?:[_-]?key)?|(?:access|account|api|private)[_-]?key"
+    r"|credentials?|token)"
+)
+# Up to its last quote; without one, as in a text that was cut, the rest of the line.
+_QUOTED = rf"""(?P<quote> \\{{0,9}}["'])
+    (?P<value> (?: (?!(?P=quote)) (?:\\.|.) ){{0,{LONGEST_VALUE}}} ) (?P=quote)?"""
+_UNQUOTED = r"""(?: (?!\\[nr]) [^\s,;&"')\]}] )+"""
 _PAIR = re.compile(
-    rf"""({_NAMES} \\{{0,9}}["']? \s{{0,9}} [=:] \s{{0,9}})                # name, and = or :
-         (?: (\\{{0,9}}["']) (?:(?!\2).){{0,2000}} \2 | (?:(?!\\[nr])[^\s,;&"')\]}}])+ )  # a quoted value, or a word
+    rf"""(?P<name> {_NAMES} \\{{0,9}}["']? \s{{0,9}} [=:] \s{{0,9}})  # name, and = or :
+         (?: (?P<before> (?: [\w.]{{0,30}} [(\[{{=] \s? ){{0,3}} [bru]{{0,2}}) {_QUOTED}  # 'x', b'x', SecretStr('x')
+           | \{{ [^{{}}"'\n]{{1,200}} \}}  # a value of ODBC that has a ;
+           | {_UNQUOTED} )
     """,
     re.IGNORECASE | re.VERBOSE,
+)
+# The arguments of a command, in one text or as a list: `--password x`, `['--password', 'x']`.
+_ARGUMENT = re.compile(
+    rf"""(?P<name> --[\w-]{{0,30}} {_NAMES} (?: \s{{1,9}} | ["'] \s?,\s{{0,9}} (?=["']) ))
+         (?: (?P<before>) {_QUOTED} | (?!-) {_UNQUOTED} )
+    """,
+    re.IGNORECASE | re.VERBOSE,
+)
+_PEM = re.compile(
+    r"(-----BEGIN [A-Z ]{0,40}PRIVATE KEY-----)(?:(?!-----END).){1,20000}(?:-----END[A-Z ]{0,50}-----)?", re.DOTALL
 )
 # The header lines of a STOMP frame, as they are sent or as a client's debug log shows them (`\n` escaped, quoted).
 _FRAME = re.compile(r"((?:^|\\n|[\"'])(?:login|passcode):)(?:(?!\\[nr])[^\n\"'])+", re.IGNORECASE | re.MULTILINE)
@@ -31,15 +54,22 @@ _AUTHORIZATION = re.compile(
     re.IGNORECASE | re.VERBOSE,
 )
 _BEARER = re.compile(r"\b(bearer\s{1,9})[\w.~+/-]{8,}=*", re.IGNORECASE)
+_BASIC = re.compile(r"\b(basic\s{1,9})([a-z0-9+/]{4,}={0,2})", re.IGNORECASE)
 # The path of a field in an error message such as `$.password: expected str, got int`, which contains no secret.
 _PLACE = re.compile(r"\$(?:\.[\w-]{1,60}|\[\d{1,9}\]){0,9}\.\w{0,60}$")
 _LONGEST_PLACE = 700
 _SAID_OF_PLACES = frozenset({"duplicate", "expected", "field", "input", "missing", "unknown"})
+_WORDS = re.compile(r" [a-z]{2,}")
+_PUNCTUATION = 3  # characters; no secret is as short and without a letter or digit
+_PREFIX = 2  # characters: b, rb
+_PORT_DIGITS = 5
+_MARKS = frozenset(":@")
 _SECRET_NAME = re.compile(rf"{_NAMES}$|authorization$|cookie$", re.IGNORECASE)
 # Each pattern matches only a text that contains one of these hints; most log texts contain none, and need no search.
 _HINTS = (
-    *("://", "passw", "passphrase", "passcode", "login:", "secret", "credential", "token", "authorization", "bearer"),
-    *("apikey", "api_key", "api-key", "accesskey", "access_key", "access-key", "cookie"),
+    *("://", "passw", "passphrase", "passcode", "pwd", "login:", "secret", "credential", "token", "cookie"),
+    *("authorization", "bearer", "basic", "private key-----"),
+    *(f"{whose}{mark}key" for whose in ("access", "account", "api", "private") for mark in ("", "_", "-")),
 )
 
 
@@ -51,8 +81,10 @@ def redact(text: str) -> str:
         text = _WORD.sub(_redacted_word, text)
     text = _AUTHORIZATION.sub(rf"\1{REDACTED}", text)
     text = _BEARER.sub(rf"\1{REDACTED}", text)
+    text = _BASIC.sub(_redacted_basic, text)
+    text = _PEM.sub(rf"\1{REDACTED}", text)
     text = _FRAME.sub(rf"\1{REDACTED}", text)
-    return _PAIR.sub(_redacted_pair, text)
+    return _PAIR.sub(_redacted_pair, _ARGUMENT.sub(_redacted_pair, text))
 
 
 def may_hold_secret(text: str) -> bool:
@@ -83,16 +115,36 @@ def _redacted_word(match: re.Match[str]) -> str:
     for index, item in enumerate(items):
         scheme, _, rest = item.partition("://")
         userinfo, at, host = rest.rpartition("@")
-        user, colon, _ = userinfo.partition(":")
-        if at and colon:
+        user, colon, password = userinfo.partition(":")
+        if at and colon and not _is_port_and_query(password):
             items[index] = f"{scheme}://{user}:{REDACTED}@{host}"
     return "".join(items)
 
 
+def _is_port_and_query(text: str) -> bool:
+    """Return whether this text is no password, but of a URL without one: `8080/users?email=joe` before `@example.com`."""
+    port, _, path = text.partition("/")
+    return port.isdecimal() and len(port) <= _PORT_DIGITS and "=" in path.partition("?")[2] and not _MARKS & set(path)
+
+
+def _redacted_basic(match: re.Match[str]) -> str:
+    """Return the scheme without its credentials, which are `user:password` in base64; other words stay."""
+    given = match[2].rstrip("=")
+    said = base64.b64decode(given[: len(given) // 4 * 4])
+    return f"{match[1]}{REDACTED}" if b":" in said else match[0]
+
+
 def _redacted_pair(match: re.Match[str]) -> str:
-    """Return the pair without its value, but keep the text of an error about a payload's field."""
-    quote = match[2] or ""
-    value = match[0].removeprefix(match[1])
-    if value in _SAID_OF_PLACES and _PLACE.search(match.string, max(0, match.start() - _LONGEST_PLACE), match.start()):
+    """Return the pair without its value, but keep the words of an error about a field or a secret."""
+    name, quote, before = match["name"], match["quote"] or "", match["before"] or ""
+    if quote:
+        if len(match["value"]) <= _PUNCTUATION and not any(map(str.isalnum, match["value"])):
+            return match[0]  # Unexpected token: '}'
+        return f"{name}{before if len(before) <= _PREFIX else ''}{quote}{REDACTED}{quote}"
+    value = match[0].removeprefix(name)
+    text, end = match.string, match.end()
+    if value in _SAID_OF_PLACES and _PLACE.search(text, max(0, match.start() - _LONGEST_PLACE), match.start()):
         return match[0]
-    return f"{match[1]}{quote}{REDACTED}{quote}"
+    if value == "not" and ":" in name and _WORDS.match(text, end):
+        return match[0]  # secret: not found
+    return f"{name}{REDACTED}"

@@ -262,6 +262,39 @@ def test_an_error_in_the_thread_that_commits_for_others_leaves_none_waiting(
     adapter.stop(5)
 
 
+def test_a_connection_that_cannot_be_closed_after_an_error_leaves_none_waiting(
+    path: Path, monkeypatch: pytest.MonkeyPatch, eventually: Eventually
+) -> None:
+    adapter = SqliteAdapter(path, SPEC, Settings())
+    adapter.publish(work("k-0"))
+    ends: list[BaseException] = []
+
+    def send(key: str) -> None:
+        try:
+            adapter.publish(work(key))
+        except BaseException as raised:  # noqa: BLE001 - whatever it is
+            ends.append(raised)
+
+    def fails(*_: Any) -> None:
+        raise MemoryError
+
+    publisher = adapter._publisher
+    threads = [threading.Thread(target=send, args=(f"k-{number}",), daemon=True) for number in (1, 2, 3)]
+    with monkeypatch.context() as broken:
+        broken.setattr(store.Store, "put", fails)
+        broken.setattr(store.Store, "close", fails)
+        with publisher._using:
+            for thread in threads:
+                thread.start()
+            eventually(lambda: len(publisher._waiting) == 3)
+        for thread in threads:
+            thread.join(10)
+        assert not any(thread.is_alive() for thread in threads)
+    assert sorted(type(raised).__name__ for raised in ends) == ["MemoryError", "PublishFailed", "PublishFailed"]
+    adapter.publish(work("k-4"))
+    adapter.stop(5)
+
+
 def test_the_file_shrinks_when_its_messages_are_gone(path: Path, worker: Worker, eventually: Eventually) -> None:
     eventually(lambda: worker.all(Connected))
     for number in range(400):

@@ -67,6 +67,32 @@ def test_opening_touches_nothing(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
+def test_a_file_that_was_removed_before_any_worker_ran_is_not_made_again_and_check_says_so(tmp_path: Path) -> None:
+    path = tmp_path / "broker.db"
+    sender = SqliteAdapter(path, SPEC, Settings())
+    sender.publish(OutgoingMessage(Target.WORK, b"", {}))
+    sender.stop(1)
+    for part in tmp_path.glob("broker.db*"):
+        if part.is_file():
+            part.unlink()
+
+    for topology in ("declare", "check"):
+        other = SqliteAdapter(path, SPEC, Settings(topology=topology))
+        with pytest.raises(PublishFailed, match="it was removed: restore it"):
+            other.publish(OutgoingMessage(Target.WORK, b"", {}))
+        (finding,) = other.findings(SPEC)
+        assert (finding.level, finding.what) == ("error", f"Expected the broker file {path}, but it was removed.")
+        assert "remove broker.db.consumers beside it" in finding.remedy
+        other.stop(1)
+    assert not path.exists()
+
+    path.with_name("broker.db.consumers").rmdir()
+    again = SqliteAdapter(path, SPEC, Settings())
+    again.publish(OutgoingMessage(Target.WORK, b"", {}))
+    assert again.findings(SPEC) == []
+    again.stop(1)
+
+
 def test_the_registry_finds_it_and_it_is_typed_as_an_adapter(tmp_path: Path) -> None:
     opener: OpenAdapter = open_adapter
     assert opener is open_adapter

@@ -36,6 +36,16 @@ def test_without_jobs_says_where_it_looked(shell: Shell) -> None:
     assert "ledger.db" in said.err
 
 
+def test_a_cancel_without_a_job_is_listed_with_its_reason_and_no_run(shell: Shell, queues: Queues) -> None:
+    queues.job("k-1", lambda ledger, row: ledger.done(row.token))
+    assert shell("cancel", "exports", "k-2", "--reason", "wrong month").code == 0
+    marked, _ = shell("jobs", "--json").records
+    assert (marked["key"], marked["state"], marked["cancelled"]) == ("k-2", "interrupted", "wrong month")
+    assert (marked["started_at"], marked["interruptions"]) == (None, 0)
+    states = shell("jobs", "--help").out
+    assert "it was cancelled in advance" in " ".join(states.split())
+
+
 def test_off_a_terminal_are_plain_columns_that_nothing_is_cut_from(shell: Shell, queues: Queues) -> None:
     key = "k" * 150
     queues.job(key, progress(3, 10))

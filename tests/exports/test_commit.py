@@ -150,6 +150,27 @@ def test_a_cancelled_job_leaves_no_stage_and_every_other_interrupted_one_does(
     assert visible(out.parent, STAGES) == left
 
 
+@pytest.mark.parametrize("links", [1, 2], ids=["after the file's link", "after the manifest's link"])
+def test_a_cancel_between_the_links_leaves_a_file_with_its_manifest(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, links: int
+) -> None:
+    """A signal raises it in the handler's thread, at any line of the commit."""
+    out = tmp_path / "out" / "payments.csv"
+    link, made = os.link, []
+
+    def slow(source: Path, target: Path) -> None:
+        link(source, target)
+        made.append(target)
+        if len(made) == links:
+            raise Interrupt("cancelled")
+
+    monkeypatch.setattr(os, "link", slow)
+    with pytest.raises(Interrupt, match="cancelled"):
+        Payments().export().write(FakeServices(tmp_path / "ledger"), out)
+    assert visible(out.parent, STAGES) == ["payments.csv", "payments.csv.manifest.json"]
+    assert verify(out).uid == "uid-1"
+
+
 def test_a_stale_run_is_refused_leave_and_touches_nothing(tmp_path: Path) -> None:
     """The first run is frozen past its lease before it asks for leave; the second has not finished."""
     out = tmp_path / "out" / "payments.csv"

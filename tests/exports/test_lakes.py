@@ -36,6 +36,24 @@ def test_a_lake_s_folder_is_refused_with_the_line_that_reads_it(tmp_path: Path, 
         check_files(table / read)
 
 
+@pytest.mark.parametrize("form", ["delta", "hudi", "iceberg"])
+@pytest.mark.parametrize("above", ["region=eu", "sales/region=eu"])
+def test_a_folder_that_holds_a_lake_s_folder_is_refused_too(tmp_path: Path, form: str, above: str) -> None:
+    lake(tmp_path / "lake" / above, LAKES[form])
+    stars = "/".join(r"\*" for _ in above.split("/"))
+    with pytest.raises(
+        ExportRejected, match=rf"(?i)got {tmp_path}/lake, in which {tmp_path}/lake/{stars} is a {form} table"
+    ):
+        check_files(tmp_path / "lake")
+    (tmp_path / "lake" / "plain").mkdir()
+    check_files(tmp_path / "lake" / "plain")
+
+
+@pytest.mark.parametrize("name", ["hf.metadata.json", "version.metadata.json", "2024-06.metadata.json"])
+def test_a_file_of_another_program_s_metadata_is_no_table(tmp_path: Path, name: str) -> None:
+    check_files(lake(tmp_path / "app", f"metadata/{name}") / "data")
+
+
 def test_a_folder_of_files_is_none_of_them(tmp_path: Path) -> None:
     """A partitioned folder, beside a folder named metadata that has other things in it."""
     folder = lake(tmp_path / "payments", "metadata/notes.json")

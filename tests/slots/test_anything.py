@@ -30,7 +30,8 @@ STATED: dict[str, tuple[str, Outcome]] = {
     "Retry(ten centuries)": (
         "raise Retry('x', delay=timedelta(days=365_000))",
         Failed(
-            "ValueError: Expected a delay of 0 seconds to ten years, got datetime.timedelta(days=365000).", "ValueError"
+            "ValueError: Expected a delay of 0 seconds to ten years, a timedelta, or a text such as '1h 30m', got datetime.timedelta(days=365000).",
+            "ValueError",
         ),
     ),
     "Snooze(Fraction)": ("raise Snooze(Fraction(3, 2))", Snoozed(1.5)),
@@ -44,8 +45,8 @@ STATED: dict[str, tuple[str, Outcome]] = {
     "a silent Snooze": (
         "raise SilentSnooze(5)",
         Failed(
-            "Expected an exception that can be read, got one that cannot (TypeError: Expected the delay (seconds, "
-            "or a timedelta) as a number, got None: convert it first, for example with float().): "
+            "Expected an exception that can be read, got one that cannot (ValueError: Expected a delay of 0 seconds "
+            "to ten years, a timedelta, or a text such as '1h 30m', got None.): "
             "correct its class; its `__init__` should call `super().__init__`."
         ),
     ),

@@ -335,3 +335,11 @@ def test_interrupt_reaches_a_handler_as_itself(harness: MakeHarness) -> None:
     h.stop()
 
     assert reasons == ["shutdown"]
+
+
+def test_a_delay_may_be_a_text_as_for_a_client(harness: MakeHarness) -> None:
+    h = harness(Mails)
+    began = h.clock.monotonic()
+    h.wait(h.send(Mails, b"later", delay="1h"), until="done")
+    assert h.clock.monotonic() - began >= 3600
+    assert h.starts("job-1") == 1

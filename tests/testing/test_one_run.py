@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from steadyworker import Interrupt, Job, Reject, Retry, RetryPolicy, Snooze, Worker
-from steadyworker.errors import BadPayload
+from steadyworker.errors import BadPayload, ConfigError
 from steadyworker.outcome import Ack, DeadLetter, Done, Failed, Interrupted, Later, Rejected, Release, Snoozed
 from steadyworker.testing import run_one
 
@@ -167,3 +167,20 @@ def test_exports_and_logs_are_recorded() -> None:
 def test_a_service_of_the_worker_process_is_missed_with_the_remedy() -> None:
     with pytest.raises(RuntimeError, match=r"got a request for 'spark': use steadyworker\.testing\.Harness"):
         run_one(Pages, Request(0, "spark"))
+
+
+def test_a_time_limit_may_be_a_text_and_a_wrong_one_is_named() -> None:
+    class Limited(Worker[dict[str, str]]):
+        queue = "limited"
+        time_limit = "3h"
+
+        def handle(self, job: Job[dict[str, str]]) -> None:
+            assert job.time_left is not None
+            job.checkpoint(round(job.time_left / 60))
+
+    class Wrong(Limited):
+        time_limit = "3 parsecs"
+
+    assert run_one(Limited, {}).checkpoints == [180]
+    with pytest.raises(ConfigError, match=r"Wrong\.time_limit: Expected seconds above 0.* Got '3 parsecs'"):
+        run_one(Wrong, {})

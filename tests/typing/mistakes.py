@@ -58,7 +58,7 @@ class OtherJob(Worker[ExportRequest]):
 
 def raised(number: int) -> None:
     if number:
-        raise Retry(delay="5")  # mistake
+        raise Retry(delay=b"5")  # mistake
     raise Snooze()  # mistake
 
 

@@ -12,7 +12,7 @@ import secrets
 import sqlite3
 import time
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, suppress
 from pathlib import Path
 from threading import Lock
@@ -72,20 +72,20 @@ class LedgerFile:
         synchronous: `normal` or `full`, SQLite's levels: what a commit survives.
         call: Seconds that one call may wait for another process or thread.
         clock: Limits the waits.
-        in_use: Returns whether another process still uses a ledger at this path; then a missing file was removed.
+        marker: A folder that is created right after the file: a folder without its file shows that the file was removed.
 
     Raises:
         ConfigError: At the first call, for a fault that no retry can cure: no ledger, another schema, not writable.
         LedgerUnavailable: For all other faults, and for all faults once the ledger was open.
     """
 
-    def __init__(self, path: Path, synchronous: str, call: float, clock: Clock, in_use: Callable[[], bool]) -> None:
+    def __init__(self, path: Path, synchronous: str, call: float, clock: Clock, marker: Path) -> None:
         self.path = path.absolute()
         self._name = str(self.path)
         self._synchronous = synchronous
         self._call = call
         self._clock = clock
-        self._in_use = in_use
+        self._marker = marker
         self._lock = Lock()
         self._connection: sqlite3.Connection | None = None
         self._level = ""
@@ -191,19 +191,18 @@ class LedgerFile:
             raise LedgerUnavailable(
                 f"Expected the ledger {self.path} to stay where it was, but it was removed or replaced: put it back."
             )
+        earlier = self._was_open or self._marker.exists()  # before the look at the file, which is created first
         before = self._inode_now()
-        if before is None and self._was_open:
-            raise LedgerUnavailable(
-                f"Expected the ledger {self.path}, but it is gone: put it back, or restart to begin with an empty one."
-            )
-        if before is None and self._in_use():
-            raise ConfigError(
-                f"Expected the ledger {self.path}, but it was removed, and a worker process still uses it: "
-                "put it back, or stop every worker process that uses it to begin with an empty one."
+        if before is None and earlier:
+            raise self._unfit(
+                f"Expected the ledger {self.path}, but it was removed: put it back; or, to begin with an empty ledger, "
+                f"stop every process that uses it, and remove {self._marker.name} beside it."
             )
         connection = self._connect()
         try:
             self._prepare(connection)
+            with suppress(OSError):  # a folder that cannot be written
+                make_private_folder(self._marker)
             self._inode = self._inode_now()
         except BaseException:
             connection.close()

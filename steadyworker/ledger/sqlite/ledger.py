@@ -83,8 +83,8 @@ class SqliteLedger(Ledger):
             raise ConfigError(
                 f"Expected synchronous=normal or synchronous=full, got {synchronous!r}: choose one of them."
             )
-        self._file = LedgerFile(path, synchronous, times.call_timeout, clock, lambda: proof.any_held(self.owners_dir))
-        self._path = self._file.path
+        self._path = path.absolute()
+        self._file = LedgerFile(self._path, synchronous, times.call_timeout, clock, self.owners_dir)
         self._clock = clock
         self._times = times
         self._worker = storable(worker)

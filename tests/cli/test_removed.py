@@ -1,0 +1,27 @@
+"""A broker file or a ledger that was removed between two commands: no command makes an empty one in silence."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.cli.kit import Shell
+
+SEND = ("send", "app:Exports", '{"merchant": "m"}', "--key")
+
+
+@pytest.mark.parametrize("name", ["broker", "ledger"])
+def test_a_file_that_was_removed_with_no_worker_alive_stops_the_next_worker_with_the_remedy(
+    shell: Shell, name: str
+) -> None:
+    assert shell(*SEND, "a").code == 0
+    assert shell("cancel", "app:Exports", "b").code == 0  # opens the ledger
+    for part in shell.state.glob(f"{name}.db*"):
+        if part.is_file():
+            part.unlink()
+
+    assert shell(*SEND, "b").code == (69 if name == "broker" else 0)
+    for command in (("check", "app:Exports"), ("run", "app:Exports", "--max-jobs", "1")):
+        said = shell(*command)
+        assert said.code == 78
+        assert f"{name}.db, but it was removed" in said.out + said.err
+    assert not (shell.state / f"{name}.db").exists()
