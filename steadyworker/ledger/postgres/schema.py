@@ -109,10 +109,10 @@ _TABLES: tuple[LiteralString, ...] = (
     )
     """,
 )
-# The advisory lock lets one process at a time create the tables; its four bytes spell `SWLG`.
+# The advisory lock lets one process at a time create the tables; the four bytes of its number spell `SWLG`.
 CREATE: LiteralString = ";".join(
     [
-        f"SELECT pg_advisory_xact_lock({0x53574C47})",
+        "SELECT pg_advisory_xact_lock(1398230087)",
         *_TABLES,
         "INSERT INTO steadyworker_meta (ledger_id, schema) VALUES (%(ledger_id)s, %(schema)s)",
     ]
