@@ -27,7 +27,7 @@ from steadyworker.delivery import (
 )
 from steadyworker.ledger.base import Moving, Row, Token, Verdict
 from steadyworker.link import Task
-from steadyworker.outcome import Ack, Counters, DeadLetter, Failed, Later, Outcome, Release
+from steadyworker.outcome import Ack, Counters, Crashed, DeadLetter, Failed, Later, Outcome, Release
 from steadyworker.retry import count, decide
 from steadyworker.runner import report
 from steadyworker.runner.envelope import Envelope, for_handler, without_facts
@@ -65,7 +65,8 @@ def task_of(row: Row, envelope: Envelope, spec: WorkerSpec) -> Task:
 def plan_for(run: Run, outcome: Outcome, deps: Deps, waits: Waits) -> SettlementPlan:
     """Return the plan that follows from a run's outcome by the Worker's policy (`retry.decide`)."""
     counters = count(outcome, run.row.counters, deps.clock.wall())
-    settlement = decide(outcome, counters, deps.spec.retry, waits.draw(outcome, counters))
+    delay = waits.draw(outcome, counters) if isinstance(outcome, Failed | Crashed) else 0.0
+    settlement = decide(outcome, counters, deps.spec.retry, delay)
     error_class, error_text = report.error(outcome)
     match settlement:
         case Ack():

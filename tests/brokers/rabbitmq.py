@@ -223,15 +223,15 @@ class Node(RabbitMQ):
         """
         As any broker does, even where a test has left the node dead or frozen.
 
-        A node that was killed and started many times may answer all but declarations of quorum queues
+        A node that was killed and started many times may answer all but declarations of queues
         (541 INTERNAL_ERROR, seen on 3.10.8): it is made anew, so that it fails no other test.
         """
         self.thaw()
         self.start()
         made = super().add_vhost()
-        if self._takes_quorum_queues(made):
+        if self._takes_queues(made):
             return made
-        print(self._server.error("took no quorum queue any more, and was made anew"), file=sys.stderr, flush=True)
+        print(self._server.error("took no queue any more, and was made anew"), file=sys.stderr, flush=True)
         self._server.kill()
         shutil.rmtree(self.folder / "data")
         self.start()
@@ -358,13 +358,14 @@ class Node(RabbitMQ):
             )
         )
 
-    def _takes_quorum_queues(self, vhost: Vhost) -> bool:
+    def _takes_queues(self, vhost: Vhost) -> bool:
         name = "canary"
         try:
             with closing(pika.BlockingConnection(pika.URLParameters(vhost.url))) as connection:
                 channel = connection.channel()
-                channel.queue_declare(name, durable=True, arguments={"x-queue-type": "quorum"})
-                channel.queue_delete(name)
+                for type_ in ("quorum", "classic"):
+                    channel.queue_declare(name, durable=True, arguments={"x-queue-type": type_})
+                    channel.queue_delete(name)
         except AMQPError:
             return False
         return True
