@@ -117,7 +117,7 @@ def without_facts(headers: Headers) -> dict[str, str]:
 
 
 def in_round(headers: Headers, id: JobId) -> dict[str, str]:
-    """Return the headers of the first message of this job's round: the user's headers, and those of ours that name the job."""
+    """Return the headers of the first message of this job's round: the user's headers, and our headers that name the job."""
     return without_facts(headers) | {KEY: id.key, QUEUE: id.queue, ROUND: str(id.round)}
 
 
