@@ -69,7 +69,7 @@ class DeadLetter:
         round: The number of times that this job was replayed or sent again.
         reason: The cause of the dead letter; empty if the broker put it here and gave no reason.
         ours: True if SteadyWorker made it a dead letter.
-            Otherwise the broker did, and only `body` and `headers` are certain.
+            Otherwise the broker made it one, and only `body` and `headers` are certain.
         size: The body's length in bytes, also when `body` itself was left out.
         copies: The number of letters of this job in the queue.
         first_failed_at, sent_at: Wall-clock times, for people.
@@ -157,7 +157,7 @@ class DeadLetterQueue:
 
     def letters(self, keys: Sequence[str] | None = None, *, bodies: bool = True) -> list[DeadLetter]:
         """
-        Return all dead letters, or those of these keys, oldest first.
+        Return all dead letters, or only the dead letters of these keys, oldest first.
 
         Without `bodies`, each letter's `body` is empty, so that a list of many letters takes little memory.
 
@@ -187,11 +187,11 @@ class DeadLetterQueue:
         Three kinds of letter are special:
 
         - A letter that the *broker* put here, while its job in the ledger is unfinished, done or absent.
-          It goes back unchanged, in the same round, so that a run that is still under way adopts it.
+          This letter goes back unchanged, in the same round, so that a run that is still under way adopts it.
         - A key conflict, which is another piece of work, and must not start from the other job's checkpoint.
-          It gets a new key, made from the old key and its own body.
+          This letter gets a new key, made from the old key and the letter's body.
         - A letter without a key.
-          It gets a new generated key at each replay.
+          This letter gets a new generated key at each replay.
           After a crash between publish and removal, the second replay makes a second job.
 
         Raises:

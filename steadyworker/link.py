@@ -179,7 +179,7 @@ class Link:
         """
         Record that the handler was interrupted, by Interrupt or by a cancelled task.
 
-        Its return value no longer makes the run Done.
+        After this, a return of the handler no longer makes the run Done.
         """
         self.raised = self.raised or reason
         self.heard = self._hard is not None

@@ -49,7 +49,7 @@ class Worker(Generic[P, C]):
         key_header: The header that holds the job's key, if the sender sets a header of its own.
         unkeyed: The action on a message without a key: "generate" gives it a new key, "reject" makes it a dead letter.
         dead_letter_queue: The queue for dead letters, `<queue>.dead` by default.
-            Workers can share it: each letter names its work queue, and `steadyworker dead` shows only one Worker's letters.
+            Workers can share a dead-letter queue: each letter names its work queue, and `steadyworker dead` shows only one Worker's letters.
 
     Raises:
         TypeError: A subclass is defined with a `queue` but without a `time_limit`.
@@ -79,7 +79,7 @@ class Worker(Generic[P, C]):
         """
         Prepare the objects that the slot's jobs share, such as pools and clients.
 
-        The slot calls it once, in the process or thread of the handler; it can be async.
+        The slot calls `setup` once, in the process or thread of the handler; `setup` can be async.
         """
         return None
 
@@ -87,7 +87,7 @@ class Worker(Generic[P, C]):
         """
         Do one job: return when it is done, or raise.
 
-        It can be async; the return value is ignored.
+        `handle` can be async; its return value is ignored.
         """
         raise NotImplementedError(f"{type(self).__qualname__}.handle")
 

@@ -73,7 +73,7 @@ class RabbitmqAdapter:
         """
         The abilities of this broker: delays by levels, and a consumer count.
 
-        They do not include delivery timeout and delivery limit, which depend on the queue; `findings` reports those two.
+        The abilities do not include delivery timeout and delivery limit, which depend on the queue; `findings` reports these two.
         """
         return Capabilities(
             delays=Delays.LEVELS,

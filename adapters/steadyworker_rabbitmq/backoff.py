@@ -14,7 +14,7 @@ In simulations, 200 workers lost the broker at the same moment, for 0.5 s to 10 
 On average, 11 % of the workers tried to connect in the busiest second after the broker's return.
 In 2 of 2600 simulated outages, 20 % or more of the workers did so.
 Full jitter over 5 s, doubled for each try, is worse: 29 % tried to connect in the busiest second.
-With it, a fifth of the workers makes its second try in each of these 5 seconds, while some already make their third.
+With full jitter, a fifth of the workers makes its second try in each of these 5 seconds, while some already make their third.
 Our waits have a price: after a broker restart of 7 s, a worker waits 8 s on average; with full jitter, it waits 6 s.
 """
 

@@ -44,12 +44,12 @@ def prepare(connection: pika.BlockingConnection, topology: Topology, management:
     The mode "declare" creates missing queues and changes no existing queue.
     "verify" checks that all queues exist, and "trust" checks nothing.
     The call blocks, and uses channels of its own.
-    It queries `management` for facts that AMQP cannot report; after one failure it continues without these facts.
+    The call queries `management` for facts that AMQP cannot report; after one failure it continues without these facts.
 
     Raises:
         TargetMissing: A queue does not exist, and the mode is "verify".
         ConfigError: A permission is missing, the broker is too old, or a retry queue would lose messages.
-        BrokerUnavailable: The connection was lost meanwhile.
+        BrokerUnavailable: The connection was lost during the call.
     """
     broker = Broker(connection, management)
     if (finding := broker_finding(broker)) is not None:

@@ -5,7 +5,7 @@ One epoch: one channel of the consuming connection, and the deliveries that arri
 AMQP fixes a consumer's prefetch when the consumer starts.
 So when the prefetch changes, the adapter cancels the consumer, and starts another with the new prefetch.
 Deliveries of the old consumer stay valid, on the same channel, and count towards the prefetch until they are settled.
-There is never more than one consumer, because other clients count consumers.
+The adapter never has more than one consumer, because other clients count consumers.
 
 **The barrier.**
 The broker does not reply to an ack, but it replies to a `basic.qos`, and reads the requests of a channel in order.
@@ -23,9 +23,9 @@ The adapter does not open a new channel shortly before a delivery timeout, becau
 Another worker could get the message first, and every other delivery of the channel would be lost too.
 Up to 3.11, no API reports the timeout.
 Up to 4.2, a delivery that is returned early counts towards a delivery limit, like a timeout.
-It counts even if a nack returns it (seen on 3.10.8 and 4.0.5).
+Such a delivery counts even if a nack returns it (seen on 3.10.8 and 4.0.5).
 From 4.3 on, the consumer itself sets its timeout.
-There, a closed channel counts towards the limit, and a timeout does not (seen on 4.3.6).
+On 4.3, a closed channel counts towards the delivery limit, and a timeout does not (seen on 4.3.6).
 A new channel would only save one log line, which names the setting to change.
 """
 

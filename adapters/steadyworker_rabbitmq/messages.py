@@ -65,7 +65,7 @@ def delivery_of(
     """
     Convert a message from the broker to a Delivery.
 
-    It never raises, because the broker would redeliver a message that cannot be converted without end.
+    This function never raises, because the broker would redeliver the message without end.
     """
     try:
         shown = _shown(properties)

@@ -2,7 +2,7 @@
 Every use of pika's private parts, each with its reason, to be checked against each new version of pika.
 
 The code is written for pika 1.4.1 to 1.4.4.
-It serves the I/O thread, and the short blocking connections of `connection.visit`.
+The code serves the I/O thread, and the short blocking connections of `connection.visit`.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class Connection(SelectConnection):  # type: ignore[misc]  # pika has no type hi
     The alert with the true reason arrived before, and is still unread; this class reads and reports the alert instead.
 
     Sending: pika writes only after the loop reports that the socket accepts bytes, which it nearly always does.
-    That costs one more turn of the loop, and two system calls, between each job and the next.
+    This wait costs one more turn of the loop, and two system calls, between each job and the next.
     This class writes bytes at once.
     """
 

@@ -9,11 +9,11 @@ The plan of a Worker's queues: their names and arguments, and the queue for each
 
 All are quorum queues, and all get their messages through the default exchange, so no bindings are needed.
 A retry queue has no consumer: each message waits until its `x-message-ttl` is over.
-Then the queue dead-letters the message to the work queue.
+After its TTL, the queue dead-letters the message to the work queue.
 A TTL for each message would not work: messages expire only at the head of a queue, so a long delay blocks later short delays.
 The way back to the work queue must not lose the copy either.
 The strategy `at-least-once` keeps the copy until the work queue has confirmed it.
-It needs `x-overflow=reject-publish`, without which the broker silently falls back to at-most-once.
+This strategy needs `x-overflow=reject-publish`, without which the broker silently falls back to at-most-once.
 
 **One set of retry queues for the whole virtual host** would need fewer queues, but was tried and rejected.
 The copies would return to their work queues by routing key.
@@ -23,7 +23,7 @@ On 3.10.8 and on 4.3.6, none of 5 such copies came back within 25 s.
 With 31 copies for the deleted queue, all 5 came back within 2.0 s.
 A full work queue has the same effect.
 Separate retry queues have a price: each work queue needs eleven more queues, of about 110 kB each.
-They add 0.35 s to the first start, and 0.03 s to each later start.
+These queues add 0.35 s to the first start, and 0.03 s to each later start.
 
 **The delayed retry of 4.3 quorum queues** (`x-delayed-retry-type`, `-min`, `-max`) is not used, even if a queue has it.
 No job could choose its delay: on 4.3.6, a `basic.nack` always delays by the queue's `-min`.
@@ -34,7 +34,7 @@ If the connection is lost before the broker has read the nack, type `returned` d
 Type `all` then delivers later than requested.
 A delayed message is also invisible: the queue's message count is 0 during the delay.
 If an operator sets the delayed retry on a queue, it does not delay the copies in retry queues, because no consumer returns them.
-It delays deliveries that a worker releases, for example at a shutdown, and deliveries that are lost with a connection.
+The delayed retry delays deliveries that a worker releases, for example at a shutdown, and deliveries that are lost with a connection.
 `check` reports the length of this delay.
 
 After a change of `--delays`, the adapter creates other retry queues; the old queues become empty with time, and can then be deleted.
@@ -96,7 +96,7 @@ class Topology:
         dead: The dead-letter queue.
         levels: The delays of the retry queues, in seconds, ascending.
         longest: The longest delay; a message with a longer delay gets this delay.
-        mode: "declare" creates what is missing, "verify" only checks, "trust" checks nothing.
+        mode: "declare" creates missing queues, "verify" only checks the queues, "trust" checks nothing.
         time_limit: The Worker's time limit in seconds; None for no limit.
 
     Raises:

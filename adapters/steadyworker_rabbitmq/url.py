@@ -39,8 +39,8 @@ HEARTBEAT = 60
 """
 The default heartbeat in seconds.
 
-It is long enough for a process to keep its connection during a short suspend or swap.
-It is short enough for the broker to notice a dead process within three minutes.
+This heartbeat is long enough for a process to keep its connection during a short suspend or swap.
+It is also short enough for the broker to notice a dead process within three minutes.
 """
 
 # The pattern of RFC 3986, appendix B. Since its releases of 2025, Python's `urlsplit` refuses [::1] behind another host.

@@ -1,7 +1,7 @@
 """
 The I/O thread, which consumes; no other thread touches the consuming connection.
 
-It has one `Session` after another; if it cannot open the next session, it tries again without limit.
+The thread has one `Session` after another; if it cannot open the next session, it tries again without limit.
 Settlements that wait at the same time are committed together, with the messages taken in the same turn.
 """
 

@@ -1,7 +1,7 @@
 """
 One epoch: a connection to the broker file, a presence next to it, and a row in its table of consumers.
 
-It ends when the file fails or is replaced, or when another process has evicted this consumer.
+An epoch ends when the file fails or is replaced, or when another process has evicted this consumer.
 """
 
 from __future__ import annotations

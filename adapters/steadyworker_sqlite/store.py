@@ -2,7 +2,7 @@
 The broker file: its tables, and all SQL statements for it.
 
 A message is written once and never changed.
-Its consumer is in a row of another table (`deliveries`), so that taking a message of 1 MB writes only one small page.
+The consumer of a message is in a row of another table (`deliveries`), so that taking a message of 1 MB writes only one small page.
 Times in `due` are from CLOCK_BOOTTIME, which cannot be set.
 Times in `due_wall` are from the wall clock; after a reboot, the first process that opens the file computes `due` from them.
 """

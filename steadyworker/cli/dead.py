@@ -83,7 +83,7 @@ def list_(options: Options, *, target: str, as_json: bool) -> None:
 @click.option("--body", is_flag=True, help="Print only the bodies, one per line, complete, and without hiding secrets.")
 def show(options: Options, *, target: str, keys: Sequence[str], as_json: bool, body: bool) -> None:
     """
-    Show dead letters: all of them, or those of these KEYs.
+    Show dead letters: all of them, or only the dead letters of these KEYs.
 
     For each, the command shows reason, error, counters, checkpoint and payload.
     The payload is cut after 2,000 characters, and secrets are hidden.
@@ -141,7 +141,7 @@ def drop(options: Options, *, target: str, keys: Sequence[str], every: bool, as_
     """
     Remove dead letters permanently, with all their copies.
 
-    Their keys can be used again.
+    After that, the keys of these dead letters can be used again.
     """
 
     def told(letter: DeadLetter) -> None:

@@ -62,7 +62,7 @@ It writes nothing to the ledger.
 If the broker has no delays, the runner keeps the delivery and decides again after 30 s.
 The count of losses starts again at 1 if the lost run had saved a checkpoint.
 `Claim`, `Finish` and `LostTooOften` are each one compare-and-set, which draws a new fence.
-If the ledger refuses it, the runner reads the row again and decides again.
+If the ledger refuses this write, the runner reads the row again and decides again.
 A claim waits while an earlier run of the same job is still in a slot of this process.
 While the ledger is unreachable, the runner decides nothing: it holds its deliveries and sets the prefetch to 0.
 
@@ -134,9 +134,8 @@ The first claim of a replay (round + 1) copies the checkpoint from the row of th
 
 Guarantees
 ----------
-The guarantees hold under two conditions.
-The broker keeps each message until it is acknowledged, each message has a key, and a key names one piece of work.
-All consumers of a queue share one ledger, and the ledger keeps its commits.
+The guarantees hold if the broker keeps each message until it is acknowledged, each message has a key, and a key names one piece of work.
+All consumers of a queue must share one ledger, and the ledger must keep its commits.
 
 1. Every job ends in `done`, or in `dead` with a reason, and never in both.
 2. At most one run of a job at a time can write a checkpoint, commit an export or record an outcome.

@@ -58,7 +58,7 @@ class Token(Struct, frozen=True):
 
 class Row(Struct, frozen=True):
     """
-    One job's row, as read at one instant; the ledger's own clock judged its times.
+    One job's row at one instant; the ledger's own clock judged the times in it.
 
     Attributes:
         lease_over: True if the lease ended more than the margin ago, the owner is proven dead, or the row has no owner.
@@ -220,7 +220,7 @@ class Ledger(Protocol):
         ...
 
     def findings(self) -> Sequence[Finding]:
-        """Return the faults of this ledger's place (a network file system, no room, read-only), each with its remedy."""
+        """Return the faults of this ledger's place (a network file system, no free space, read-only), each with its remedy."""
         ...
 
     def bind(self, namespace: str, queue: str, identity: str) -> str:
@@ -335,7 +335,7 @@ class Ledger(Protocol):
         ...
 
     def cancel_marks(self, uids: Sequence[str]) -> Mapping[str, str]:
-        """Return the cancel reasons of those of these jobs that have a mark, by uid; one query, without a write."""
+        """Return the cancel reasons of these jobs, by uid; jobs without a mark are left out; one query, without a write."""
         ...
 
     def clear_checkpoint(self, id: JobId) -> None:
@@ -355,7 +355,7 @@ class Ledger(Protocol):
         ...
 
     def ended(self, uids: Sequence[str]) -> frozenset[str]:
-        """Return those of `uids` whose jobs are `done` or `dead`; the caller may remove their staging folders."""
+        """Return the `uids` of jobs that are `done` or `dead`; the caller may remove the staging folders of these jobs."""
         ...
 
     def last_progress(self, id: JobId) -> Progress | None:

@@ -56,7 +56,7 @@ class Keeper:
     1. `turn` renews once and reports to each holder; if the ledger is unreachable, it reports this, and raises nothing.
     2. `look` reads the cancel marks and reports them; if the ledger is unreachable, it makes the next turn come soon.
     3. `run` renews every `times.renew` seconds, and more often while the ledger is unreachable.
-       It looks every `times.cancel_look` seconds.
+       `run` reads the cancel marks every `times.cancel_look` seconds.
     4. `hurry` makes the next turn come soon; `end` makes `run` return.
     5. While this owner has `left` a queue, or is `quiet` there, it registers the queue with a suffix that says so.
     """

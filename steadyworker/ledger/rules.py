@@ -2,7 +2,7 @@
 The decision table: the action on a delivery, as one pure function of the row, the hop and the holder.
 
 `answer` has the lines of the table in `steadyworker.ledger`, in the same order; the first line that fits decides.
-It reads no clock and calls nothing.
+`answer` reads no clock and calls no other part.
 The row already says whether its lease is over; the caller passes the holder of the job.
 """
 

@@ -141,7 +141,7 @@ class AuditThread:
     """
     The thread that audits every queue once a minute; brokers and ledgers can respond slowly, so no other thread waits for them.
 
-    It passes each result to the callable of the audit.
+    The thread passes each result to the callable of the audit.
     """
 
     def __init__(self, audits: Mapping[ConsumerAudit, Callable[[AuditResult], None]]) -> None:

@@ -189,7 +189,7 @@ class Deliveries:
         return HeldBy.DETACHED if run.delivery is None and self._deps.adoption else HeldBy.MINE
 
     def _act(self, envelope: Envelope, row: Row | None, action: Action) -> bool:
-        """Carry the action out; return False when the ledger refused, so that the runner must decide again."""
+        """Carry the action out; return False if the ledger refused a write, so that the runner must decide again."""
         match action:
             case Claim():
                 return self._claim(envelope, row, action)

@@ -1,7 +1,7 @@
 """
 The runner: receive → claim → run → decide → settle, for one Worker in one worker process.
 
-It is a step machine: every input is an event in its inbox.
+The runner is a step machine: every input is an event in its inbox.
 `handle` processes one event completely, and never waits for a job or a broker.
 `tick` makes the calls that are due.
 In production one thread calls both in a loop; the simulation calls them in any order.

@@ -24,7 +24,7 @@ from steadyworker.outcome import Counters
 
 
 class Step(Enum):
-    """One step of a settlement, in the order in which they are taken."""
+    """The steps of a settlement, in their order."""
 
     RECORD = "record"
     PUBLISH = "publish"

@@ -17,7 +17,7 @@ class Waits:
     The waits of one Worker, by its retry policy.
 
     The runner's thread serves every job, so a user's own `wait` runs in another thread, and must return within one second.
-    If it raises or takes longer, or no thread can start, the default policy draws the wait.
+    If the user's `wait` raises or takes longer, or no thread can start, the default policy draws the wait.
     A `wait` that took longer is not called again, because each call could leave a blocked thread.
     """
 

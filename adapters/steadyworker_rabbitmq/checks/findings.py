@@ -36,13 +36,13 @@ def find(
     Return all findings, each with its remedy.
 
     The call blocks, uses its own channels, and creates and changes nothing.
-    It queries `management` for facts that AMQP cannot report, but not again after one failure.
+    The call queries `management` for facts that AMQP cannot report, but not again after one failure.
     A finding then reports the facts that stay unknown.
     If the adapter is already `consuming`, it waits by itself for permissions and missing queues.
     In this case the call returns only findings about existing queues, and publishes nothing.
 
     Raises:
-        BrokerUnavailable: The connection was lost meanwhile.
+        BrokerUnavailable: The connection was lost during the call.
     """
     broker = Broker(connection, management)
     if too_old := broker_finding(broker):

@@ -3,7 +3,7 @@ The ledger in a PostgreSQL database, shared by a fleet.
 
 The server's clock judges leases and delays, in the statement that reads them.
 A worker process opens two connections: one for renewals, so that they wait for no other call, and one for all other calls.
-It connects to the server itself or to a pooler; the pooler can be in transaction mode, because no session has state.
+The worker process connects to the server itself or to a pooler; the pooler can be in transaction mode, because no session has state.
 
 The ledger loses nothing if the server keeps every commit.
 This requires `synchronous_commit`, and fail-over only to a synchronous replica.
@@ -58,7 +58,7 @@ _SHORT_WAIT = 0.1
 """
 The longest wait of a renewal of all leases for a locked row, as a share of the call timeout.
 
-It is short, because the rows that the renewal has already locked wait with it.
+This wait is short, because the rows that the renewal has already locked stay locked meanwhile.
 """
 
 
@@ -318,7 +318,7 @@ class PostgresLedger(Ledger):
         self._renewals.close()
 
     def _holding(self, owners: Sequence[str]) -> frozenset[str]:
-        """Return those of these owners that rows still name."""
+        """Return the owners among these that rows still name."""
         return frozenset(owner for (owner,) in self._ask(sql.HOLDING, {"owners": list(owners)}))
 
     def _ask(self, statement: LiteralString, values: Mapping[str, Any]) -> list[tuple[Any, ...]]:

@@ -317,7 +317,7 @@ class SqliteLedger(Ledger):
         self._file.close()
 
     def _holding(self, owners: Sequence[str]) -> frozenset[str]:
-        """Return those of these owners that rows still name."""
+        """Return the owners among these that rows still name."""
         with self._file.connection() as db:
             return frozenset(owner for (owner,) in db.execute(sql.HOLDING, {"owners": json.dumps(list(owners))}))
 

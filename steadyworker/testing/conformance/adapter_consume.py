@@ -34,7 +34,7 @@ class ConsumePromises(AdapterBench):
         self.started(adapter).stays(deliveries=0)
 
     def test_credits_are_a_window(self, adapter: Adapter) -> None:
-        """There are never more un-settled deliveries than the prefetch; settling one allows one more."""
+        """There are never more un-settled deliveries than the prefetch; each settlement allows one more delivery."""
         for each in messages(5):
             adapter.publish(each)
         tape = self.started(adapter, 2)

@@ -58,7 +58,7 @@ class ClaimPromises(LedgerBench):
         assert row.started_at is not None
 
     def test_jobs_are_told_apart_by_namespace_queue_key_and_round(self, ledger: Ledger) -> None:
-        """These four are the primary key."""
+        """Namespace, queue, key and round are the primary key."""
         ids = [
             JOB,
             replace(JOB, namespace="other"),

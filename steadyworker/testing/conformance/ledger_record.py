@@ -48,7 +48,7 @@ class RecordPromises(LedgerBench):
         assert len(list(ledger.jobs())) == 40
 
     def test_a_ledger_has_an_id_of_its_own(self, ledger: Ledger, tmp_path: Path, clock: FakeClock) -> None:
-        """The id never changes, and differs from that of another ledger."""
+        """The id never changes, and differs from the id of every other ledger."""
         (tmp_path / "elsewhere").mkdir()
         other = self.make_ledger(tmp_path / "elsewhere", clock, self.times)
         assert ledger.ledger_id() == ledger.ledger_id()
@@ -73,7 +73,7 @@ class RecordPromises(LedgerBench):
         assert ledger.bind("other", "exports", "broker-3") == "broker-3"
 
     def test_owners_are_known_while_they_are_seen(self, ledger: Ledger, clock: FakeClock) -> None:
-        """Registering again updates an owner; it is not listed after it unregisters, or after a day."""
+        """A second registration updates the owner; the ledger does not list an owner that has unregistered, or after a day."""
         ledger.register(ME, "host", ["exports", "refunds"])
         self.let_pass(clock, self.times.renew)
         ledger.register(OTHER, "other-host", [])
