@@ -2,9 +2,9 @@
 Jobs of seconds to many hours, one message each: a dropped connection neither loses nor repeats a job.
 
 Subclass `Worker`, write `handle(job)`, and start it with `run` or on the command line: `steadyworker run app:Worker`.
-Names are imported when they are first used, so that `import steadyworker` costs next to nothing.
+Each name is imported at its first use, so that `import steadyworker` is fast.
 
-The way of a message through the package:
+The steps of a message through the package:
 
 | step | place |
 |---|---|
@@ -14,29 +14,29 @@ The way of a message through the package:
 | a pure function decides on ack, retry or dead letter | `retry.py` |
 | the settler records, publishes and acknowledges | `runner/settler.py` |
 
-A new broker needs a package with an adapter, and no change here: `steadyworker_sqlite` is the one to copy.
+A new broker needs only a package with an adapter, and no change here; `steadyworker_sqlite` is the package to copy.
 
 The glossary:
 | term | meaning |
 |---|---|
-| ledger | The durable record of jobs: which worker process runs a job, until when, how far it got, how it ended. |
-| owner | The worker process that a run belongs to. |
-| lease | The time until which the owner holds a job: 60 s, renewed every 15 s. |
-| margin | The 30 s after the end of a lease in which no other worker process takes the job over, unless the owner is proven dead. |
-| fence | A run's fencing token (`job.fence`): greater than that of every earlier run, never reused. The ledger refuses a write under an older fence. |
-| epoch | The life of one connection to the broker. A delivery can be settled only in the epoch that it came in. |
-| hop | The number of a job's message: 0 for the first, one more for each copy that a retry or a snooze sends. |
-| round | The number of a job under its key: 0 for the first, one more for each replay of a dead letter and each `send(again=True)`. |
-| adopt | To bind a redelivery to its job's run that is already under way in this worker process. The run goes on, and settles this delivery. |
+| ledger | The durable record of jobs: each job's owner, lease, checkpoint and outcome. |
+| owner | The worker process that runs a job, or settles its message. |
+| lease | The time for which the owner holds a job: 60 s, renewed every 15 s. |
+| margin | The 30 s after the end of a lease. In it, another worker process takes the job over only if the owner is proven dead. |
+| fence | A run's fencing token (`job.fence`), greater than the token of every earlier run, and never reused. The ledger refuses a write under an older fence. |
+| epoch | The life of one connection to the broker. A delivery can be settled only in the epoch in which it arrived. |
+| hop | The number of a job's message: 0 for the first message, one more for each copy that a retry or a snooze sends. |
+| round | The number of a job under its key: 0 for the first job, one more for each replay of a dead letter and each `send(again=True)`. |
+| adopt | To bind a redelivery to its job's run, which is already under way in this worker process. The run goes on, and settles this delivery. |
 | turn | One pass of the loop of a thread, such as the runner's. The watchdog reports a thread that makes no turn. |
 | slot | The place where one run at a time happens: a child process, or a thread. |
-| guard | A small process beside the worker process: when that dies, the guard kills everything that its children have started. |
+| guard | A small process beside the worker process. When the worker process dies, the guard kills every process that its children have started. |
 | spare | A child process that is started before a slot needs it. |
 | checkpoint | A position that a job saves. The job's next run starts from it. |
 | snooze | To put a job off for a while. No counter changes. |
-| quiet | The stage in which a worker process takes no new message, but keeps its connection and its runs. It can be left. |
-| draining | The first stage of a stop: no new message, but the runs may finish. |
-| taken over | The state of a job that another worker process runs now, from its last checkpoint: the old owner is dead, or lease and margin are over. |
+| quiet | The stage in which a worker process takes no new message, but keeps its connection and its runs. It can return to the stage `running`. |
+| draining | The first stage of a stop. The worker process takes no new message, but the runs may finish. |
+| taken over | A job is taken over when another worker process runs it from its last checkpoint, because the old owner is dead, or lease and margin are over. |
 """
 
 from __future__ import annotations

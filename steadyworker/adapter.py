@@ -1,14 +1,17 @@
 """
-The interface of every broker adapter: with `steadyworker.errors` and `steadyworker.names`, all that an adapter imports.
+The interface of every broker adapter.
+
+An adapter imports this module, `steadyworker.errors` and `steadyworker.names`.
+An adapter for a file also imports `steadyworker.system.mounts` and `steadyworker.system.private`.
 
 An adapter is a package with a function `open_adapter(url, spec, settings) -> Adapter` in its `__init__.py`.
-The entry-point group `steadyworker.adapters` names it under its URL scheme.
-It decides nothing about retries, has no access to the ledger, logs nothing and hides no error.
-`steadyworker.testing.conformance.AdapterSuite` defines what "works" means.
+The entry-point group `steadyworker.adapters` maps each URL scheme to the adapter's package.
+An adapter decides nothing about retries, has no access to the ledger, logs nothing and hides no error.
+An adapter works if it passes `steadyworker.testing.conformance.AdapterSuite`.
 
-Each adapter owns one I/O thread, and only this thread touches the client that consumes.
-Signals come from that thread, in order.
-`SPI_VERSION` is the version of this interface, apart from the package's version.
+Each adapter owns one I/O thread; only this thread uses the client library's consuming connection.
+That thread sends all signals, in order.
+`SPI_VERSION` is the version of this interface; it is independent of the package's version.
 """
 
 from __future__ import annotations
@@ -63,7 +66,7 @@ DELAYS: tuple[float, ...] = (1, 2, 5, 10, 30, 60, 300, 900, 3600, 14400, 86400)
 
 
 class Delays(Enum):
-    """The ways in which a broker delays a message: by any time, by fixed levels, or not at all."""
+    """The kinds of delay that a broker offers: any time, fixed levels, or none."""
 
     EXACT = "exact"
     LEVELS = "levels"
@@ -73,13 +76,13 @@ class Delays(Enum):
 @dataclass(frozen=True, slots=True)
 class Capabilities:
     """
-    The abilities of this broker, as data: the runner and `check` read them and never ask which broker it is.
+    The abilities of this broker, as data: the runner and `check` read them, and depend on no broker's name.
 
     Attributes:
         delays: The kind of delay that the broker has.
-        levels: The delays in seconds of a broker with levels, ascending; other delays are rounded up to the next level.
+        levels: The broker's delay levels in seconds, ascending; the adapter rounds other delays up to the next level.
         stable_ids: A message's id, if it has one, stays the same in every redelivery.
-        optional_ids: A sender may leave the id out, so that a message may come without any key.
+        optional_ids: A sender can leave the id out, so a message can arrive without any key.
         counts_consumers: `consumers()` returns a number.
         forgets_consumers_within: Seconds after which the broker no longer counts a dead or frozen consumer
             (three heartbeats).
@@ -103,7 +106,7 @@ class Capabilities:
 
 @dataclass(frozen=True, slots=True)
 class QueueSpec:
-    """The queue that an adapter is opened for, and the Worker's attributes that concern it."""
+    """The queue that an adapter serves, and the Worker's attributes that concern this queue."""
 
     queue: str
     dead_letter_queue: str
@@ -119,7 +122,7 @@ class Settings:
     The operator's settings: topology policy, delay levels, size limit, and the consumer name that the broker sees.
 
     `fresh_url`, if it is set, returns the broker's current URL, or raises ConfigError if it cannot read it.
-    The adapter calls it before each connect, because passwords are rotated.
+    The adapter calls it before each connect, because an operator can change the password at any time.
     """
 
     topology: str = "declare"
@@ -147,9 +150,9 @@ class Delivered:
 @dataclass(frozen=True, slots=True)
 class Lost:
     """
-    The loss of one delivery (`id`), or of all deliveries of an epoch (`id` None): they are no longer valid.
+    The loss of one delivery (`id`), or of all deliveries of an epoch (`id` is None); a lost delivery cannot be settled.
 
-    `cause` is for people.
+    `cause` is a text for people.
     """
 
     epoch: int
@@ -174,7 +177,7 @@ class Unreachable:
     """
     A failed attempt to reach the broker; the adapter keeps trying.
 
-    `final` is True when no retry can help (credentials, virtual host, certificate or protocol refused).
+    `final` is True if no retry can help: the broker refused the credentials, virtual host, certificate or protocol.
     """
 
     cause: str
@@ -189,16 +192,17 @@ class DeadLetters(Protocol):
     """
     The dead-letter queue, open for the time of one command.
 
-    Iteration yields *held* deliveries, oldest first, each once; the broker's own dead letters are among them.
-    A reader gets all of them or LettersHeld, which is raised when the context opens or during the iteration.
+    Iteration yields each dead letter once, oldest first, including letters that the broker itself put there.
+    The reader holds these letters: no other reader gets them.
+    A reader gets all letters, or LettersHeld when the context opens or during the iteration.
     When the context ends, deliveries that were not dropped return to the queue.
     """
 
     def __iter__(self) -> Iterator[Delivery]:
         """
-        Yield each dead letter once; it is held until it is dropped or the context ends.
+        Yield each dead letter once, and hold it until it is dropped or the context ends.
 
-        Raises LettersHeld if another reader has some of them, so that no reader takes a part for the whole.
+        Raises LettersHeld if another reader holds some of the letters, so that no reader mistakes a part for all.
         """
         ...
 
@@ -222,7 +226,7 @@ class Adapter(Protocol):
     @property
     def last_turn(self) -> float | None:
         """
-        The time (monotonic) of the I/O thread's last turn of its own work, or None before `start`.
+        The time (monotonic clock) of the I/O thread's last turn, or None before `start`.
 
         While the thread lives, it makes a turn at least every 5 s.
         """
@@ -238,20 +242,20 @@ class Adapter(Protocol):
 
     def prefetch(self, count: int) -> None:
         """
-        Set the prefetch: at most `count` deliveries of this epoch may be un-settled at any time; thread-safe.
+        Set the prefetch: the largest number of un-settled deliveries of this epoch at any time; thread-safe.
 
-        0 stops new deliveries at once and closes nothing; un-settled deliveries stay valid.
+        A prefetch of 0 stops new deliveries at once and closes nothing; un-settled deliveries stay valid.
         The prefetch starts at 0, and keeps its value through a reconnect.
         """
         ...
 
     def publish(self, message: OutgoingMessage) -> None:
         """
-        Publish a message on a connection of its own; works before `start`; thread-safe.
+        Publish a message on a connection used only for publishing; works before `start`; thread-safe.
 
-        Returns when the broker has the message (confirm, receipt, commit).
-        Raises PublishFailed if that is unknown.
-        Raises TargetMissing if the queue does not exist, and TargetFull if it refuses the message, because it is full.
+        Returns when the broker has confirmed the message (confirm, receipt, commit).
+        Raises PublishFailed if it is unknown whether the broker has the message.
+        Raises TargetMissing if the queue does not exist, and TargetFull if the queue is full and refuses the message.
         Raises ValueError for a new message (`OutgoingMessage.first`) over the limits.
         A copy of a message that the broker accepted before is never refused.
         """
@@ -288,7 +292,7 @@ class Adapter(Protocol):
         """
         Return the number of the queue's consumers, or None if the broker cannot count them.
 
-        An adapter counts as one consumer at most, and as none while its prefetch is 0.
+        An adapter is at most one consumer, and no consumer while its prefetch is 0.
         Raises BrokerUnavailable.
         """
         ...
@@ -304,15 +308,15 @@ class Adapter(Protocol):
 
     def dead_letters(self) -> AbstractContextManager[DeadLetters]:
         """
-        Open the dead letters of this queue, on a connection of their own; works before `start`.
+        Open the dead letters of this queue on a connection used only for them; works before `start`.
 
-        Raises LettersHeld, at once or when they are read, while another reader has them open.
+        Raises LettersHeld, at once or during the iteration, while another reader holds them.
         """
         ...
 
     def stop(self, within: float) -> None:
         """
-        Close everything within that many seconds; the broker delivers un-settled messages again to the next consumer.
+        Close everything within `within` seconds; the broker delivers un-settled messages again to the next consumer.
 
         Safe in any order: before `start`, twice, from any thread.
         """
@@ -336,15 +340,15 @@ class SettlesAsync(Protocol):
 
 @runtime_checkable
 class Renamable(Protocol):
-    """An adapter for brokers whose identity contains a name that an operator may change."""
+    """An adapter for brokers whose identity contains a name that an operator can change."""
 
     def may_have_been(self, identity: str) -> bool:
-        """Return whether this broker may have had that identity under another name; asks no broker."""
+        """Return whether this broker could have had that identity under an earlier name; asks no broker."""
         ...
 
 
 def check_size(what: str, size: int, limit: int) -> None:
-    """Raise ValueError when something of this size in bytes is over the broker's limit."""
+    """Raise ValueError if `size`, in bytes, is over the broker's limit; `what` names the thing in the message."""
     if size > limit:
         raise ValueError(
             f"Expected {what} of at most {limit} bytes, got {size}: send a reference to the data, not the data."

@@ -1,5 +1,5 @@
 """
-The sender's side: send a job, read its state, cancel it.
+The sender's API: send a job, read its state, cancel it.
 
 A key names one piece of work.
 A worker process acknowledges a second message with the same key without a run, so sending twice is harmless.
@@ -47,8 +47,8 @@ class JobStatus:
     The state of a job as the ledger has it at this moment.
 
     Attributes:
-        attempts, crashes, losses, interruptions: The four counters.
-        done, total, note: The last progress of its last run, or None and "".
+        attempts, crashes, losses, interruptions: The job's four counters.
+        done, total, note: The last progress that the job's last run reported; None, None and "" without a report.
         reason: The reason for this state: the last failure, or the dead letter's reason.
         conflicts: The number of messages with this key and another payload; each became a dead letter, `key-conflict`.
         started_at, ended_at, last_progress: Seconds since 1970 in UTC.
@@ -75,9 +75,9 @@ class Client:
     A sender of jobs, thread-safe and safe to fork: each process opens its own connection on first use.
 
     Args:
-        broker: URL of the broker; by default the setting of the environment or of `steadyworker.toml`.
-            In a handler, the arguments of its worker process count before these.
-        ledger: URL of the ledger, with the same default; only `status`, `cancel` and `send(again=True)` use it.
+        broker: The broker's URL; by default the setting in the environment or in `steadyworker.toml`.
+            In a handler, the command-line arguments of its worker process come before both.
+        ledger: The ledger's URL, with the same default; only `status`, `cancel` and `send(again=True)` use it.
 
     Raises:
         ConfigError: A setting is not valid.
@@ -136,15 +136,15 @@ class Client:
         Args:
             to: A Worker class or the name of a queue; for a Worker class the payload's type is checked here.
             payload: The job's payload; for a queue's name, or a payload type of `bytes`, bytes are sent unchanged.
-            key: The name of this piece of work; generated if it is not given.
-                A key that is not a plain name is replaced by `h-` and its SHA-256, and that key is returned.
+            key: The name of this piece of work; `send` generates one if it is not given.
+                If the key is not a plain name, `send` uses and returns `h-` and the key's SHA-256 instead.
             delay: The least time until the job may start: seconds, a timedelta, or a text such as "1h".
             headers: Your own headers for the handler; names that begin with `sw-` are reserved for SteadyWorker.
-            again: Run the job even if the ledger has a record of this key: as the round after its last one.
+            again: Run the job even if the ledger has a record of this key; the new job is the key's next round.
 
         Raises:
-            SendError: The broker did not confirm the message; the text says whether it may have arrived.
-                Send it again with the same key.
+            SendError: The broker did not confirm the message; the text says whether the message could have arrived.
+                Send the job again with the same key.
             BadPayload: The payload is not of the Worker's payload type, or is too large.
             ConfigError: The Worker, the queue's name, or a setting is not valid.
             LedgerUnavailable: `again` was given, and the ledger did not respond; nothing was sent.
@@ -187,7 +187,7 @@ class Client:
         """
         Send one job as `send` does, in a thread, so that the event loop is never blocked.
 
-        If the task is cancelled while it waits, the message may or may not be sent: send it again with the same key.
+        If the task is cancelled while it waits, it is unknown whether the message is sent: send it again with the same key.
         """
         return await asyncio.to_thread(self._send, to, payload, key, delay, headers, again)
 
@@ -227,7 +227,7 @@ class Client:
         """
         Return the state of this key's job (its last round), or None if the ledger has no record of it.
 
-        There is no record before the job's first delivery, and none long after its end.
+        The record begins at the job's first delivery, and the ledger deletes it some time after the job's end.
 
         Raises:
             BrokerUnavailable: The broker, whose identity is the ledger's namespace, did not respond.
@@ -266,12 +266,13 @@ class Client:
         """
         Cancel the job of this key (its last round), and return its state, or None if the ledger had no record of it.
 
-        A run under way receives the cancel within 2 s; once this call has returned, it begins no commit of an export.
-        A job that waits, or that the broker has not delivered yet, is not run when it is delivered.
-        In both cases the message becomes a dead letter, "cancelled: …".
-        A cancel of a key that the ledger does not know is kept for 14 days.
+        A run under way receives the cancel within 2 s.
+        After this call has returned, that run begins no commit of an export.
+        A job that has no run now gets none: at its next delivery the runner cancels it.
+        In both cases the message becomes a dead letter with the reason "cancelled: …".
+        The ledger keeps the cancel of an unknown key for 14 days.
         A job that has ended does not change.
-        Passwords in the reason are replaced by `***`, and it is cut to 2,000 characters.
+        `***` replaces passwords in the reason, which is cut to 2,000 characters.
 
         Raises:
             UnknownQueue: Neither the broker nor the ledger has a queue of this name; nothing was recorded.
@@ -314,9 +315,9 @@ class Client:
     def _connected(self) -> Connections:
         if self._closed:
             raise RuntimeError("Expected an open Client, got one that is closed: make a new one.")
-        # A forked child has its parent's connections under the parent's pid.
-        # It never uses them and never collects them: that would close what the parent still uses.
-        # `setdefault` is atomic, so there is no lock that a fork could leave locked.
+        # A forked child still has its parent's connections, under the parent's pid.
+        # The child neither uses nor frees these objects: to free them would close the parent's connections.
+        # `setdefault` is atomic, so no lock is needed that a fork could leave locked.
         links = self._links.get(os.getpid())
         return links if links is not None else self._links.setdefault(os.getpid(), Connections(self._options))
 
@@ -351,9 +352,9 @@ def _key(key: str | None, headers: Mapping[str, str], key_header: str | None) ->
 
 def _checked_key(key: object) -> str:
     """
-    Return the key that the ledger has for this one.
+    Return the key in the form in which the ledger stores it.
 
-    Raises ValueError for an empty text and one that is not valid Unicode, and TypeError for anything but text.
+    Raises ValueError for an empty key or invalid Unicode, and TypeError for a key that is not text.
     """
     if not isinstance(key, str):
         written = f"{key!r}.decode()" if isinstance(key, bytes) else f"str({key!r})"
@@ -366,7 +367,7 @@ def _checked_key(key: object) -> str:
 
 
 def _check_headers(given: object) -> None:
-    """Raise TypeError or ValueError for what are no headers of a sender."""
+    """Raise TypeError or ValueError for headers that a sender must not set."""
     if not isinstance(given, Mapping):
         kind = type(given).__name__
         raise TypeError(

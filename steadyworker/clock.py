@@ -1,11 +1,11 @@
 """
-The only module that reads a clock, and the use of each clock.
+The three clocks and their uses; no other module reads a clock.
 
 | clock | use |
 |---|---|
-| `monotonic` | waits, `time_limit`, `stall_limit`: a suspended laptop is not the job's fault |
-| `boottime` | trust and leases: it goes on during a suspend, as other hosts do |
-| `wall` | times for people, and the age of old rows; never decides which process runs a job |
+| `monotonic` | waits, `time_limit`, `stall_limit`: this clock stops while the machine is suspended, so a suspend uses up no limit |
+| `boottime` | leases, and the trust in them: this clock also counts a suspend, during which other hosts go on |
+| `wall` | times for people, and the age of old rows; this clock never decides which process runs a job |
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ class Clock(Protocol):
     """Three clocks, each read in seconds."""
 
     def monotonic(self) -> float:
-        """Return seconds that stand still while the machine sleeps."""
+        """Return the seconds of a clock that stops while the machine is suspended."""
         ...
 
     def boottime(self) -> float:
-        """Return seconds since boot, sleep included."""
+        """Return the seconds since boot, including the time of a suspend."""
         ...
 
     def wall(self) -> float:
@@ -39,8 +39,8 @@ class SystemClock:
     """
     The clocks of this machine: CLOCK_MONOTONIC, CLOCK_BOOTTIME and CLOCK_REALTIME.
 
-    Without CLOCK_BOOTTIME (macOS, for development) `boottime` is the monotonic clock, which counts sleep there.
-    The readings are the C functions themselves: a worker process reads a clock dozens of times for each job.
+    Without CLOCK_BOOTTIME (macOS, for development) `boottime` is the monotonic clock, which a suspend stops there too.
+    The methods are the C functions themselves, because a worker process reads a clock dozens of times for each job.
     """
 
     monotonic = staticmethod(time.monotonic)
@@ -51,18 +51,18 @@ class SystemClock:
 @dataclass(frozen=True, slots=True)
 class Times:
     """
-    The durations of the ledger's rules, in seconds; fixed when the worker process is assembled, not an option of `run`.
+    The durations of the ledger's rules, in seconds; they are set when the worker process starts, and are no option of `run`.
 
     Attributes:
         lease: The duration of a claim.
         renew: The time between two renewals of a lease.
         call_timeout: The limit for one ledger call.
-        trust_for: The time for which a run may commit, from the *start* of the last renewal that succeeded.
+        trust_for: The time for which a run may commit, from the *start* of the last successful renewal.
         margin: The time after the end of a lease before another worker process may take the job over.
-        defer_delay: The delay of a deferred delivery, whose job another run has.
-        adopt_window: The time after a reconnect in which a run without a valid delivery still counts in the prefetch.
+        defer_delay: The delay of a deferred delivery: another run has its job.
+        adopt_window: The time after a reconnect in which the slot of a run without a valid delivery still counts in the prefetch.
             So the broker can deliver the message of that run again, even if the Worker has only one slot.
-        cancel_grace: The time in which a cancelled run may end by itself.
+        cancel_grace: The time that a cancelled run gets to end by itself.
         cancel_look: The time between two reads of the cancel marks of the jobs that run here.
     """
 

@@ -3,10 +3,10 @@ Dead letters: the content of a dead-letter queue, the reason for each letter, an
 
 A dead letter is the job's body and headers.
 Its headers also carry the cause: reason, error, counters, first failure, worker.
-Several copies of one job (made when a confirm was lost) are one `DeadLetter`, and each action applies to all of them.
-A broker adds letters of its own (expired, too often delivered); these have fewer facts.
-Queues may share a dead-letter queue: each letter says which work queue it is from, and those of other queues are left alone.
-A letter that does not say it is taken for one of the queue that the caller names.
+Several letters of one job (made when a confirm was lost) are one `DeadLetter`, and each action applies to all of them.
+The broker adds its own letters (expired, delivered too often); these carry fewer facts.
+Work queues can share a dead-letter queue: each letter names its work queue, and letters of other work queues stay untouched.
+A letter that names no work queue counts as a letter of the caller's queue.
 
 | way out | order | after a crash between the steps |
 |---|---|---|
@@ -65,12 +65,12 @@ class DeadLetter:
     One job in a dead-letter queue, with all the facts that its letters carry.
 
     Attributes:
-        key: The job's key; a letter without one gets `unkeyed-`, its body's digest and a number.
-        round: The number of times that this job had been replayed or sent again before.
-        reason: The reason why it is a dead letter; empty if the broker put it here and gave no reason.
+        key: The job's key; a letter without a key gets `unkeyed-`, its body's digest and a number.
+        round: The number of times that this job was replayed or sent again.
+        reason: The cause of the dead letter; empty if the broker put it here and gave no reason.
         ours: True if SteadyWorker made it a dead letter.
-            Otherwise the broker did, and only `body` and `headers` are certain.
-        size: The body's length in bytes; `body` is shorter if the adapter left it out.
+            Otherwise the broker made it one, and only `body` and `headers` are certain.
+        size: The body's length in bytes, also when `body` itself was left out.
         copies: The number of letters of this job in the queue.
         first_failed_at, sent_at: Wall-clock times, for people.
     """
@@ -119,20 +119,20 @@ class DeadLetterQueue:
     The dead letters of one queue.
 
     Args:
-        open_letters: `Adapter.dead_letters` of the work queue that the letters came from.
-        ledger: The ledger, which has the checkpoints and the state of jobs that the broker gave up.
+        open_letters: `Adapter.dead_letters` of the adapter for the work queue.
+        ledger: The ledger, with the checkpoints and the states of the jobs.
         namespace: The ledger's namespace for this broker.
         queue: The work queue's name.
         key_header: The header that holds a job's key, if the Worker names such a header.
-        patience: Seconds to wait for another reader.
-        clock: Measures that wait.
+        patience: The seconds to wait until another reader ends.
+        clock: The clock that measures this wait.
 
     A queue has one reader at a time: each call waits up to `patience` seconds for another reader to end.
-    `letters`, `replay` and `drop` may raise BrokerUnavailable, and LettersHeld after that time.
-    All methods but `letters` may raise LedgerUnavailable.
+    `letters`, `replay` and `drop` can raise BrokerUnavailable, and LettersHeld after that time.
+    All methods except `letters` can raise LedgerUnavailable.
 
     Attributes:
-        others: The number of letters of each other work queue that the last call found, and left alone.
+        others: The number of letters that the last call found for each other work queue, and did not touch.
     """
 
     def __init__(
@@ -157,9 +157,9 @@ class DeadLetterQueue:
 
     def letters(self, keys: Sequence[str] | None = None, *, bodies: bool = True) -> list[DeadLetter]:
         """
-        Return all dead letters, or those of these keys, oldest first.
+        Return all dead letters, or only the dead letters of these keys, oldest first.
 
-        Without `bodies` their `body` is empty, so that a list of many letters takes little memory.
+        Without `bodies`, each letter's `body` is empty, so that a list of many letters takes little memory.
 
         Raises SteadyWorkerError for a key that has no dead letter.
         """
@@ -167,7 +167,7 @@ class DeadLetterQueue:
             return [letter for letter, _ in chosen]
 
     def checkpoint(self, letter: DeadLetter) -> bytes | None:
-        """Return the job's last checkpoint as JSON text, or None if the ledger has none, or has it no longer."""
+        """Return the job's last checkpoint as JSON text, or None if the ledger has none."""
         return row.checkpoint if (row := self._ledger.read(self._id(letter))) else None
 
     def replay(
@@ -178,22 +178,21 @@ class DeadLetterQueue:
         each: Callable[[Replayed], None] = lambda _: None,
     ) -> list[Replayed]:
         """
-        Put dead letters (all, or those of these keys) back into the work queue, in the next round, counters at zero.
+        Put dead letters (all, or only these keys) back into the work queue, in the next round, with counters at zero.
 
-        The new round starts from the checkpoint of the old one, unless `from_start` deletes it first.
-        `each` is called with every letter once it is published, confirmed and removed.
+        The new round starts from the old round's checkpoint; `from_start` deletes this checkpoint first.
+        `replay` calls `each` with every letter after the letter is published, confirmed and removed.
         A crash between publish and removal leaves the letter here.
         Replay it again: the second message has the same key and round, so the job still runs once.
         Three kinds of letter are special:
 
         - A letter that the *broker* put here, while its job in the ledger is unfinished, done or absent.
-          It goes back unchanged, in the same round, so that a run that is still under way adopts it.
-        - A key conflict.
-          It gets a key of its own, made of the old key and its body.
-          It is another piece of work, and must not start from another job's checkpoint.
+          This letter goes back unchanged, in the same round, so that a run that is still under way adopts it.
+        - A key conflict, which is another piece of work, and must not start from the other job's checkpoint.
+          This letter gets a new key, made from the old key and the letter's body.
         - A letter without a key.
-          It gets a new generated key at each replay.
-          If a crash came between publish and removal, the second replay makes a second job.
+          This letter gets a new generated key at each replay.
+          After a crash between publish and removal, the second replay makes a second job.
 
         Raises:
             SteadyWorkerError: A key has no dead letter, or a body is not complete; nothing was replayed.
@@ -208,7 +207,7 @@ class DeadLetterQueue:
                     raise SteadyWorkerError(f"Expected the whole body of {letter.key}, got {got}: {remedy}")
             for letter, deliveries in chosen:
                 message, result = self._again(letter)
-                if from_start and result.round > letter.round:  # else its run may go on, or the row is another job's
+                if from_start and result.round > letter.round:  # else a run may still use it
                     self._ledger.clear_checkpoint(self._id(letter))
                 held.publish(message)
                 for delivery in deliveries:
@@ -221,13 +220,13 @@ class DeadLetterQueue:
         self, keys: Sequence[str] | None = None, *, each: Callable[[DeadLetter], None] = lambda _: None
     ) -> list[DeadLetter]:
         """
-        Remove dead letters (all, or those of these keys) for good, with the ledger's record of them.
+        Remove dead letters (all, or only these keys) for good, and delete the ledger's records of their jobs.
 
-        `each` is called with every letter, without its body, once it is removed; afterwards its key is free again.
+        `drop` calls `each` with every letter, without its body, after its removal; afterwards the key is free again.
 
         Raises:
             SteadyWorkerError: A key has no dead letter; nothing was dropped.
-            Unsettled: The result of a removal is unknown; this letter and those after it may still be here.
+            Unsettled: The result of a removal is unknown; this letter can still be here, and the letters after it are.
         """
         with self._opened(keys, bodies=False) as (held, chosen):
             for letter, deliveries in chosen:
@@ -239,7 +238,7 @@ class DeadLetterQueue:
 
     @contextmanager
     def _opened(self, keys: Sequence[str] | None, *, bodies: bool) -> Iterator[tuple[DeadLetters, list[Copies]]]:
-        """Open the queue and read all of it, again and again while another reader holds some of its letters."""
+        """Open the queue and read all of it; try again while another reader holds some of its letters."""
         deadline = self._clock.monotonic() + self._patience
         while True:
             with ExitStack() as stack:
@@ -252,7 +251,7 @@ class DeadLetterQueue:
                 else:
                     yield held, chosen
                     return
-            threading.Event().wait(random.uniform(0.1, 0.5))  # noqa: S311 - two readers that met do not meet again
+            threading.Event().wait(random.uniform(0.1, 0.5))  # noqa: S311 - so that two waiting readers do not collide again
 
     def _chosen(self, held: DeadLetters, keys: Sequence[str] | None, *, bodies: bool) -> list[Copies]:
         wanted = {normal_key(key): key for key in keys or ()}
@@ -274,7 +273,7 @@ class DeadLetterQueue:
         return [(letter, deliveries) for letter, deliveries in every if letter.key in wanted]
 
     def _own(self, held: Iterable[Delivery]) -> Iterator[Delivery]:
-        """Yield the letters of this work queue, and those that do not say which queue they are from; count the others."""
+        """Yield the letters that name this work queue or none; count the letters of other work queues."""
         for delivery in held:
             origin = delivery.origin or delivery.headers.get(QUEUE)
             if origin is None or origin == self._queue:
@@ -290,7 +289,7 @@ class DeadLetterQueue:
             return
         row = self._ledger.read(self._id(letter))
         if row is not None and row.state is State.DEAD:
-            # `forget` keeps a row with a checkpoint for the next round, and a dropped job has none.
+            # `forget` keeps a row with a checkpoint for the next round; a dropped job has no next round.
             self._ledger.clear_checkpoint(row.id)
             self._ledger.forget(row.id)
 
@@ -322,9 +321,9 @@ def _folded(
     held: Iterable[Delivery], queue: str, key_header: str | None, keep_body: Callable[[DeadLetter], bool]
 ) -> list[Copies]:
     """
-    Return one letter per job with the deliveries that are its copies, in the order of the first copies.
+    Return one letter per job, with the deliveries that are its copies, in the order of the first copies.
 
-    Only the letters that `keep_body` chooses have their bodies, and no delivery has one: a queue may be larger than the memory.
+    Only letters that `keep_body` chooses keep their bodies, and no delivery does: the queue can be larger than the memory.
     """
     folded: dict[tuple[str, int, str], tuple[DeadLetter, list[Delivery]]] = {}
     unkeyed: Counter[str] = Counter()
@@ -338,7 +337,7 @@ def _folded(
             letter = replace(letter, body=b"")
         first, deliveries = folded.get(identity, (letter, []))
         deliveries.append(replace(delivery, body=b"", headers={}, size=delivery.size))
-        told = letter if letter.ours and not first.ours else first  # it has more facts than the broker's
+        told = letter if letter.ours and not first.ours else first  # our letter has more facts than the broker's letter
         folded[identity] = (told, deliveries)
     return [(replace(letter, copies=len(deliveries)), deliveries) for letter, deliveries in folded.values()]
 
@@ -373,7 +372,7 @@ def _is_ours(headers: Mapping[str, str]) -> bool:
     """
     Return whether SteadyWorker, not the broker, made the message with these headers a dead letter.
 
-    A retry copy that the broker gave up has a reason too, but none of the headers of a dead letter.
+    A retry copy that the broker made a dead letter has a reason too, but none of the headers in `DEAD_HEADERS`.
     """
     decided = headers.get(REASON, "").startswith((KEY_CONFLICT, BAD_HEADER))
     return decided or not headers.keys().isdisjoint(DEAD_HEADERS)
@@ -384,12 +383,12 @@ def _digest(body: bytes) -> str:
 
 
 def _any_number(headers: Headers, name: str) -> int:
-    """Return a counter that a worker may have refused: the round of a bad header must not become another job's."""
+    """Return a number of any size, even one that the runner refuses as a bad header: the letter keeps its true round."""
     return number_of(headers, name, _ANY_NUMBER)
 
 
 def _readable(read: Callable[[Headers, str], Value], headers: Headers, name: str, otherwise: Value) -> Value:
-    """Return a header's value, or `otherwise` if it is invalid: any sender may have written it."""
+    """Return a header's value, or `otherwise` if it is invalid, because any sender can write any header."""
     try:
         return read(headers, name)
     except ValueError:

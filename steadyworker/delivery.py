@@ -1,4 +1,4 @@
-"""The messages that a broker delivers and receives, free of any client library's types."""
+"""The messages between a broker and a worker process, without any client library's types."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ class Delivery:
     """
     One delivery of a message by a broker.
 
-    It is valid only in the epoch (the life of the connection, channel or consumer) that it came in.
-    `id` identifies a delivery within its epoch; it is the broker's own (a tag, a receipt handle).
+    A delivery is valid only in its own epoch (the life of one connection, channel or consumer).
+    `id` is the broker's id of the delivery within its epoch (a tag, a receipt handle).
     `message_id` is the broker's stable id of the message, the same in each redelivery, or None if the broker gives none.
-    `brokers_own` are the names of the headers that the broker added, so that they may differ in a redelivery.
-    `size` is the body's length in bytes, by default that of `body`.
-    A body over the limit is delivered whole, because its dead letter is the only copy that remains.
-    `origin` is the queue that the broker itself took a dead letter from; None if it did not, or does not say.
+    `brokers_own` are the names of the headers that the broker added; their values can differ in a redelivery.
+    `size` is the body's length in bytes; the default is the length of `body`.
+    An adapter delivers even a body over the limit whole, because its dead letter is the only copy that remains.
+    `origin` is the queue from which the broker itself moved a dead letter; None if it did not, or gives no queue.
     """
 
     epoch: int
@@ -62,7 +62,7 @@ class OutgoingMessage:
     A message to publish: to the work queue, to the work queue after `delay` seconds, or to the dead-letter queue.
 
     `message_id` becomes the broker's stable id of the message, if the broker lets a sender set one.
-    `first` marks a sender's new message, for which the size limits hold.
+    `first` marks a sender's new message; the size limits apply only to new messages.
     A copy of a message that the broker accepted before is never refused.
     """
 
@@ -98,7 +98,7 @@ LOSSES = "sw-losses"
 FIRST_FAILED_AT = "sw-first-failed-at"
 REASON = "sw-reason"
 QUEUE = "sw-queue"
-"""The work queue whose job the other headers are about: queues may share a dead-letter queue, and operators move messages."""
+"""The work queue of the job that the other headers describe: work queues can share a dead-letter queue, and operators move messages."""
 
 OWN_HEADERS = (KEY, QUEUE, ROUND, HOP, ATTEMPTS, CRASHES, LOSSES, FIRST_FAILED_AT, REASON)
 

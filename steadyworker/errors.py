@@ -9,10 +9,10 @@ Every exception that SteadyWorker raises or handles.
         └── SteadyWorkerError
             ├── ConfigError          a wrong setting, a failed check or a refused login: exit code 78, with findings
             ├── UnknownQueue         neither the broker nor the ledger has a queue of this name
-            ├── SendError            the message was not sent, or may or may not have arrived: send again with the same key
+            ├── SendError            the broker did not confirm the message: send it again with the same key
             ├── BadPayload           the payload does not decode: becomes the dead letter's reason
             ├── ExportError          the export is not possible
-            │   └── ExportRejected   no retry can make it: the job becomes a dead letter at once
+            │   └── ExportRejected   no retry can make the export possible: the job becomes a dead letter at once
             │       └── TargetExists another job's file has this path
             ├── Outcomes that a handler raises
             │   ├── Retry            counts an attempt; the job comes again
@@ -21,14 +21,14 @@ Every exception that SteadyWorker raises or handles.
             ├── Adapter errors
             │   ├── BrokerUnavailable  the broker is not reachable: the adapter keeps trying
             │   │   └── LettersHeld        another reader holds some of the dead letters: read them again later
-            │   ├── PublishFailed      not confirmed, may or may not have arrived: publish again
-            │   │   └── NotPublished   certainly not published: nothing of it has left this process, or no queue took it
+            │   ├── PublishFailed      the broker did not confirm the message, which may have arrived: publish it again
+            │   │   └── NotPublished   certainly not published: the message was not sent, or no queue accepted it
             │   │       ├── TargetMissing  the queue does not exist
             │   │       └── TargetFull     the queue refused the message, because it is full
             │   ├── StaleDelivery      the delivery is of an earlier epoch and cannot be settled
-            │   └── Unsettled          the settlement's result is unknown: its epoch ends
+            │   └── Unsettled          the settlement's result is unknown: the epoch of the delivery ends
             └── Ledger errors
-                └── LedgerUnavailable  no response: until there is one, no job is claimed and nothing is committed
+                └── LedgerUnavailable  the ledger does not respond: until it does, no job is claimed and nothing is committed
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ from steadyworker.text.plain_text import plain_text
 from steadyworker.units import parse_seconds
 
 LONGEST_DELAY = 3650 * 86400.0
-"""The longest delay in seconds, ten years: a later time is more than some brokers and databases can express."""
+"""The longest delay in seconds: ten years, because some brokers and databases cannot express a later time."""
 
 Level = Literal["error", "warning", "note"]
 """The levels of a finding, the most serious one first."""
@@ -60,7 +60,7 @@ class Finding:
     """
     One result of a check: the problem and its remedy.
 
-    A note is no problem: it says what the operator should know, and only `check` shows it.
+    A note is information for the operator, not a problem, and only `check` shows it.
     """
 
     level: Level
@@ -80,11 +80,11 @@ class ConfigError(SteadyWorkerError):
 
 
 class UnknownQueue(SteadyWorkerError):
-    """The name of a queue that neither the broker nor the ledger has; the text names similar ones."""
+    """The name of a queue that neither the broker nor the ledger has; the text gives similar names."""
 
 
 class SendError(SteadyWorkerError):
-    """A message that was not confirmed: it was not sent, or may or may not have arrived; send it again with the same key."""
+    """A message that the broker did not confirm; send it again with the same key."""
 
 
 class BadPayload(SteadyWorkerError):
@@ -96,11 +96,11 @@ class ExportError(SteadyWorkerError):
 
 
 class ExportRejected(ExportError):
-    """An export that no retry can make: unless the handler catches it, the job becomes a dead letter at once."""
+    """An export that no retry can make possible: the job becomes a dead letter at once, if the handler does not catch this."""
 
 
 class TargetExists(ExportRejected):
-    """A target file that exists already and was made by another job."""
+    """A target file that another job has already made."""
 
 
 class Retry(SteadyWorkerError):
@@ -108,17 +108,17 @@ class Retry(SteadyWorkerError):
     A handler's request to count this attempt as failed and to try the job again.
 
     Args:
-        reason: The reason, for the log and the dead letter: a text, an exception, or anything else that has a text.
-            Passwords in it are replaced by `***`, and it is cut to 2,000 characters.
+        reason: The reason, for the log and the dead letter: a text, an exception, or any object with a `str()`.
+            `***` replaces passwords in it, and it is cut to 2,000 characters.
         delay: Seconds (or a timedelta, or a text such as "1m") until the next attempt, instead of the policy's wait.
-        fresh: Forget the checkpoint and the state of exports: the next attempt starts from the beginning.
-            A file that was exported stays.
+        fresh: Delete the checkpoint and the state of exports: the next attempt starts from the beginning.
+            An exported file stays.
 
     Raises:
         ValueError: The delay is below 0 seconds, over ten years, or no duration.
     """
 
-    # A subclass that does not call `super().__init__` has these, and its arguments as its text.
+    # Defaults for a subclass that does not call `super().__init__`.
     reason: str = ""
     delay: float | None = None
     fresh: bool = False
@@ -137,8 +137,8 @@ class Reject(SteadyWorkerError):
     A handler's verdict that the job can never succeed: it becomes a dead letter with this reason at once.
 
     Args:
-        reason: A text, an exception, or anything else that has a text.
-            Passwords in it are replaced by `***`, and it is cut to 2,000 characters.
+        reason: A text, an exception, or any object; its `str()` is the reason.
+            `***` replaces passwords in it, and it is cut to 2,000 characters.
     """
 
     reason: str = ""
@@ -184,15 +184,15 @@ class BrokerUnavailable(SteadyWorkerError):
 
 
 class LettersHeld(BrokerUnavailable):
-    """Dead letters that cannot all be read now, because another reader has some of them; nothing was changed."""
+    """Dead letters that cannot all be read now, because another reader holds some of them; nothing has changed."""
 
 
 class PublishFailed(SteadyWorkerError):
-    """A message that the broker did not confirm: it may or may not be in the queue; publish it again."""
+    """A message that the broker did not confirm: it is unknown whether the queue has it; publish it again."""
 
 
 class NotPublished(PublishFailed):
-    """A message that is certainly not in the queue: there was no connection to send it on, or no queue took it."""
+    """A message that is certainly not in the queue: it was not sent, or no queue accepted it."""
 
 
 class TargetMissing(NotPublished):
@@ -204,19 +204,19 @@ class TargetFull(NotPublished):
 
 
 class StaleDelivery(SteadyWorkerError):
-    """An attempt to settle a delivery of an earlier epoch, whose message the broker delivers again."""
+    """An attempt to settle a delivery of an earlier epoch; the broker delivers its message again."""
 
 
 class Unsettled(SteadyWorkerError):
-    """A settlement with an unknown result: its epoch ends, and the message either is gone or is delivered again."""
+    """A settlement with an unknown result: the epoch ends, and either the message is gone or the broker delivers it again."""
 
 
 class LedgerUnavailable(SteadyWorkerError):
-    """A ledger that did not respond; a write that was under way may or may not be done."""
+    """A ledger that did not respond; whether a write under way was done is unknown."""
 
 
 def by_level(finding: Finding) -> int:
-    """Return a finding's place in a list: errors first, notes last; a key for `sorted`."""
+    """Return a sort key for findings: errors first, notes last."""
     return get_args(Level).index(finding.level)
 
 
@@ -224,7 +224,7 @@ def number(what: str, value: object) -> float:
     """
     Return a number of any kind (int, Decimal, Fraction, a number of numpy) as a finite float.
 
-    Raises TypeError for anything that is not a number, such as a text, and ValueError for one that is not finite.
+    Raises TypeError for a value that is not a number, such as a text, and ValueError for a number that is not finite.
     """
     if not (hasattr(value, "__float__") or hasattr(value, "__index__")):
         raise TypeError(f"Expected {what} as a number, got {value!r}: convert it first, for example with float().")

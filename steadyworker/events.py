@@ -1,8 +1,8 @@
 """
 The events that a worker process sends to listeners, as frozen records; a listener observes and can change nothing.
 
-A listener that raises is logged once and otherwise ignored: it never fails a job.
-The names below are as stable as an API: the log's `event` field has them in snake case.
+If a listener raises, the worker process logs this once and goes on: a listener never fails a job.
+The class names below are a stable API: the log's `event` field has the same names in snake case.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ class JobSettled(Event, frozen=True, kw_only=True):
 
 
 class DeliveryLost(Event, frozen=True, kw_only=True):
-    """The loss of a run's delivery, which is no longer valid; the run goes on."""
+    """The loss of a run's delivery, for example by a lost connection; the run goes on."""
 
     cause: str
 
@@ -63,13 +63,13 @@ class Adopted(Event, frozen=True, kw_only=True):
 
 
 class DeliveryDeferred(Event, frozen=True, kw_only=True):
-    """A delivery that was published again with a delay and not run, because another run has its job."""
+    """A delivery whose message the runner published again with a delay, because another run has its job."""
 
     delay: float
 
 
 class DuplicateAcked(Event, frozen=True, kw_only=True):
-    """A delivery that was acknowledged and not run, because the ledger shows that its job needs no run."""
+    """A delivery that the runner acknowledged without a run, because the ledger shows that its job needs none."""
 
     state: str
 
@@ -79,7 +79,7 @@ class DeliveryRejected(Event, frozen=True, kw_only=True):
     A delivery that the runner made a dead letter without a run, and without a change of its job's state.
 
     The reason is `key-conflict` (the key belongs to a job with another payload), `no-key: …` or `bad-header: …`.
-    `fence` is that of the job with the key, or 0; `key` is empty if the message has none.
+    `fence` is the fence of the job with this key, or 0; `key` is empty if the message has no key.
     """
 
     reason: str
@@ -92,7 +92,7 @@ class TakenOver(Event, frozen=True, kw_only=True):
 
 
 class Fenced(Event, frozen=True, kw_only=True):
-    """A write that the ledger refused; the run was dropped."""
+    """A write that the ledger refused, because a later run has the job; the worker process ended the refused run."""
 
     write: str
 

@@ -1,15 +1,15 @@
 """
-The job that a handler receives, with the calls that it may make to its worker process.
+The job that a handler receives; its methods are the handler's calls to the worker process.
 
 Every method is thread-safe.
-Every call of the table may raise Interrupt: so even the simplest handler ends when its run must end.
+Every call in the table can raise Interrupt, so even the simplest handler ends when its run must end.
 
 | call | raises Interrupt |
 |---|---|
 | `check()` | from the draining stage on |
 | `progress()`, `checkpoint()` (after the save), `export()` | from the interrupting stage on |
-| any call that the ledger refuses | at once: another run has the job (`fenced`) |
-| `export()`, before it puts the file in place | at once, if the job is cancelled |
+| any call that the ledger refuses, because another run has the job | at once (`fenced`) |
+| `export()` of a cancelled job | at the latest before it puts the file in place |
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ _CHECKPOINT_BYTES = 64 << 10  # a checkpoint is a position, not a result
 
 class Job(Generic[P, C]):
     """
-    One job, as its handler sees it.
+    One job, as its handler receives it.
 
     Attributes:
         payload: The message's body, decoded to the Worker's payload type.
@@ -68,12 +68,12 @@ class Job(Generic[P, C]):
 
     @property
     def body(self) -> bytes:
-        """The message's body, as it was delivered."""
+        """The message's body, unchanged."""
         return self._task.body
 
     @property
     def headers(self) -> Mapping[str, str]:
-        """The message's headers, with those of SteadyWorker (`sw-…`)."""
+        """The message's headers: the sender's headers, and SteadyWorker's own headers (`sw-…`)."""
         return self._task.headers
 
     @property
@@ -88,20 +88,20 @@ class Job(Generic[P, C]):
 
     @property
     def name(self) -> str:
-        """The key made safe for a file name; `.r1` after a replay."""
+        """The key in a form that is safe as a file name; after a first replay it ends with `.r1`."""
         return file_name(self._task.key, self._task.round)
 
     @property
     def attempt(self) -> int:
-        """The number of this attempt, from 1; runs that a deploy or a lost host ended are not counted."""
+        """The number of this attempt, from 1; a run that a deploy or a lost host ended is not an attempt."""
         return self._task.attempt
 
     @property
     def fence(self) -> int:
         """
-        This run's fencing token, a guard for your own writes.
+        This run's fencing token, with which your own storage can refuse writes of older runs.
 
-        It is greater than that of every run before it, and never reused.
+        It is greater than the token of every earlier run, and never reused.
         """
         return self._task.fence
 
@@ -110,7 +110,7 @@ class Job(Generic[P, C]):
         """
         The time when the message was sent, or None if the message does not carry a time.
 
-        In seconds since 1970, by the sender's or the broker's clock.
+        The unit is seconds since 1970, by the sender's or the broker's clock.
         """
         return self._task.sent_at
 
@@ -125,7 +125,7 @@ class Job(Generic[P, C]):
         The last position that this run or an earlier one saved, or None if there is no checkpoint yet.
 
         Raises:
-            ValueError: It does not decode to the Worker's checkpoint type, which has changed since the save.
+            ValueError: The checkpoint does not decode to the Worker's checkpoint type, because that type has changed.
         """
         if self._checkpoint is None:
             return None
@@ -145,15 +145,15 @@ class Job(Generic[P, C]):
 
     def progress(self, done: float | None = None, total: float | None = None, note: str = "") -> None:
         """
-        Report how far the job is, or, without arguments, only that it moves.
+        Report the job's progress; without arguments, report only that the job goes on.
 
-        `steadyworker jobs` shows it, and the stall limit counts from it.
-        It is cheap enough for every row: at most five calls a second are passed on.
+        `steadyworker jobs` shows the progress, and the stall limit counts from the last call.
+        A call is cheap enough for every row, because the slot sends at most five reports a second.
 
         Args:
-            done: How much is done: a number of any kind.
-            total: How much there is to do.
-            note: A text for people, of at most 500 characters; passwords in it are replaced by `***`.
+            done: The amount of work that is done: a number of any kind.
+            total: The amount of work in all.
+            note: A text for people, cut to 500 characters; `***` replaces passwords in it.
 
         Raises:
             TypeError: `done` or `total` is not a number.
@@ -170,7 +170,7 @@ class Job(Generic[P, C]):
         The position is durable when the call returns.
 
         Raises:
-            ValueError: It is not JSON, not of the checkpoint type, or over 64 KiB: save a position, not a result.
+            ValueError: The value is not JSON, not of the checkpoint type, or over 64 KiB: save a position, not a result.
             Interrupt: The run must end now (raised after the save), or another run has the job (raised at once).
         """
         try:
@@ -194,7 +194,7 @@ class Job(Generic[P, C]):
         Raise Interrupt when the worker process is stopping or this run must end; otherwise do nothing.
 
         In a stop it raises at once, while `progress` and `checkpoint` raise only 13 s before the end of the stop.
-        Call it where a run can end well; it does not count as progress for the stall limit.
+        Call it at places where the run can end without lost work; a call is not progress for the stall limit.
         """
         self._link.check(hard=False)
 
@@ -208,19 +208,19 @@ class Job(Generic[P, C]):
         by: Sequence[str] = (),
     ) -> Manifest:
         """
-        Make one file, whole or not at all, and return its Manifest when the file is committed.
+        Export to one file, which appears complete or not at all, and return the Manifest of the committed file.
 
         Args:
             export: `RowExport`, `SparkExport`, or any object with the same `write` method.
             to: A local path; a relative path starts at the working directory.
-            format: `Csv()`, `JsonLines()` or `Parquet()`; by default chosen by the file's name.
-            totals: The columns to sum while the file is written, as a mapping of column to "sum".
-            by: The columns that totals are grouped by; at most 10,000 groups.
+            format: `Csv()`, `JsonLines()` or `Parquet()`; the file's name decides the default.
+            totals: The columns to sum during the export, as a mapping of column to "sum".
+            by: The columns by which the totals are grouped; at most 10,000 groups.
 
         Raises:
-            ExportError: The export is not possible as requested, or another thread of this run is making it.
-            ExportRejected: No retry can make the export; unless you catch this, the job becomes a dead letter.
-            TargetExists: Another job's file has this path; an ExportRejected.
+            ExportError: The export is not possible as requested, or another thread of this run exports to the same path.
+            ExportRejected: No retry can make the export possible; if you do not catch this, the job becomes a dead letter.
+            TargetExists: Another job's file has this path; this is an ExportRejected.
         """
         target = os.fspath(to)
         if "://" in target:
@@ -240,7 +240,7 @@ class Job(Generic[P, C]):
         """
         Raise ExportError if this run is already exporting to the target.
 
-        A second thread would remove what the first one writes, and publish half of the file.
+        A second thread would remove the first thread's files, and commit an incomplete file.
         """
         with self._changes:
             if target in self._exporting:
@@ -257,7 +257,7 @@ class Job(Generic[P, C]):
 
 
 class _JobServices:
-    """The calls that an export may make to its job: `exports.base.Services` over the link."""
+    """The calls of an export to its job: `exports.base.Services` over the link."""
 
     def __init__(self, task: Task, link: Link) -> None:
         self._task = task
@@ -277,7 +277,7 @@ class _JobServices:
         return self._task.key
 
     def progress(self, done: float | None, total: float | None, note: str = "") -> None:
-        # Checked here, in the handler's own line: nothing after this line may refuse it.
+        # Checked here, so that the handler's own line raises the error: no later step may refuse these values.
         done = None if done is None else number("the progress (done)", done)
         total = None if total is None else number("the progress (total)", total)
         self._link.progressed(done, total, plain_text(note, _NOTE) if note else "")

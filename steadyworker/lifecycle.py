@@ -1,15 +1,15 @@
 """
-The stages of a worker process and the legal ways between them, the stop signals, the stop budget, and the exit codes.
+The stages of a worker process and their legal changes, the stop signals, the stop budget, and the exit codes.
 
 ::
 
     running ⇄ quiet ──→ draining ──→ interrupting ──→ stopped
        └──────────────────↑
 
-Stages only go forward; the one exception is `quiet`, which can be left for `running`.
-A stage may be skipped: a second stop signal leads to `interrupting` at once.
+A worker process only enters later stages, with one exception: from `quiet` it can return to `running`.
+It can skip a stage: a second stop signal leads to `interrupting` at once.
 `advance` ignores a request for an earlier stage.
-So signals, budgets and failures may ask in any order and any number of times.
+So signals, budgets and failures can request stages in any order and any number of times.
 
 The stop budget::
 
@@ -36,7 +36,11 @@ EX_TERMINATED = 143
 INTERRUPT_BEFORE_END = 13.0
 KILL_BEFORE_END = 3.0
 CLOSE_BEFORE_END = 1.5
-"""Seconds before the budget's end: from then on nothing waits, and connections and the ledger are closed."""
+"""
+The times of interrupt, kill and close, in seconds before the budget's end.
+
+At the last of them the worker process stops waiting, and closes its connections and the ledger.
+"""
 
 
 class Stage(IntEnum):
@@ -59,16 +63,16 @@ _LEGAL: dict[Stage, frozenset[Stage]] = {
 
 
 def advance(now: Stage, to: Stage) -> Stage:
-    """Return the stage after a request for `to`: `to` if the way is legal, else `now`."""
+    """Return the stage after a request for `to`: `to` if the change is legal, else `now`."""
     return to if to in _LEGAL[now] else now
 
 
 @dataclass(frozen=True, slots=True)
 class Budget:
     """
-    The time for a whole stop, by the monotonic clock, and the start of each stage in it.
+    The time for a whole stop, by the monotonic clock, and the stages within this time.
 
-    It begins with the first stop signal.
+    The budget begins with the first stop signal.
     """
 
     began: float
@@ -84,7 +88,7 @@ class Budget:
         return max(0.0, self.end - now)
 
     def stage(self, now: float) -> tuple[Stage, bool]:
-        """Return the stage that the budget has reached, and whether runs that still go on must be killed."""
+        """Return the stage at this time, and whether runs that still go on must be killed."""
         left = self.left(now)
         if left <= KILL_BEFORE_END:
             return Stage.INTERRUPTING, True

@@ -1,9 +1,9 @@
 """
 The link between one run and its worker process, on the handler's side.
 
-Requests go up and wait for their replies; the order to end the run comes down.
-In a process slot both go as frames over a socket, in a thread slot as plain calls.
-`Job` and exports work the same with either.
+The handler sends requests and waits for the replies; the worker process sends the order to end the run.
+In a process slot, requests and orders are frames on a socket; in a thread slot, they are plain calls.
+`Job` and exports work the same in both kinds of slot.
 """
 
 from __future__ import annotations
@@ -21,19 +21,20 @@ from steadyworker.clock import Clock
 from steadyworker.errors import Interrupt, InterruptReason, SteadyWorkerError
 
 CANCEL = "cancel"
-"""The request that ends a call to a service early: its data is the id of that call, and it has no reply."""
+"""The name of the request that ends a call to a service early; its data is the call's id, and it gets no reply."""
 
 SERVICE_ERROR = "service-error"
-"""If no service accepted a call, this is the only event of that call; the event's text is the reason."""
+"""The name of the only event of a call that no service accepted; the event's text is the reason."""
 
 
 class Task(Struct, frozen=True, kw_only=True):
     """
-    The input of one run: all that its job receives at the start.
+    The input of one run: everything that its job receives at the start.
 
     `last_checkpoint` is the JSON text of the user's checkpoint.
     `time_limit` and `stall_limit` are seconds, or None; the slot enforces both.
-    At the time limit it kills the run; 10 s before, but not before 80 % of the limit, it raises Interrupt in the handler.
+    At the time limit, the slot kills the run.
+    The job's calls raise Interrupt from 10 s before the limit, but not before 80 % of it.
     """
 
     key: str
@@ -63,20 +64,20 @@ class Task(Struct, frozen=True, kw_only=True):
 
 
 class Upstream(Protocol):
-    """The way up to the worker process; both calls are thread-safe and return at once."""
+    """The link's connection to the worker process; both calls are thread-safe and return at once."""
 
     def progressed(self, done: float | None, total: float | None, note: str) -> None:
         """Send progress."""
         ...
 
     def asked(self, id: int, what: str, data: Any) -> None:
-        """Send a request; `Link.answer` is called later with the same id."""
+        """Send a request; the slot later calls `Link.answer` with the same id."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """One reply to a request; a call to a service gets several, the last with `end`."""
+    """One reply to a request; a call to a service gets several replies, and the last has `end`."""
 
     data: Any
     refused: InterruptReason | None = None
@@ -91,7 +92,7 @@ class Link:
         raised: The reason of the first Interrupt that was raised in this run, or None.
             A run with a reason is not Done, even if its handler returns.
         heard: True once the handler was interrupted after the order to end at once.
-            It is then in its clean-up.
+            The handler is then in its clean-up.
         exports: The manifests of the files that the run has exported.
     """
 
@@ -114,7 +115,7 @@ class Link:
     # --- Called by the handler, in any of its threads ---
 
     def progressed(self, done: float | None, total: float | None, note: str) -> None:
-        """Send progress, at most once in `progress_every` seconds; the first and the last are always sent."""
+        """Send progress, at most once in `progress_every` seconds; the first and the last report are always sent."""
         now = self._clock.monotonic()
         if now - self._sent_at < self._progress_every:
             self._unsent = (done, total, note)
@@ -123,7 +124,7 @@ class Link:
         self._upstream.progressed(done, total, note)
 
     def flush(self) -> None:
-        """Send the progress that was held back."""
+        """Send the last report of progress, if it was held back."""
         unsent, self._unsent = self._unsent, None
         if unsent is not None:
             self._upstream.progressed(*unsent)
@@ -134,7 +135,7 @@ class Link:
         id, answers = self._open(what, data)
         try:
             answer = answers.get()
-            while answer is None:  # the run must end, but this request is finished first
+            while answer is None:  # the order to end the run; this request still waits for its reply
                 answer = answers.get()
         finally:
             self._waiting.pop(id, None)
@@ -164,7 +165,7 @@ class Link:
                 self._upstream.asked(next(self._ids), CANCEL, id)
 
     def check(self, *, hard: bool) -> None:
-        """Raise Interrupt if the run must end: from the draining stage on, or with `hard` from interrupting on."""
+        """Raise Interrupt if the run must end; with `hard`, only from the interrupting stage on, not while draining."""
         reason = self._hard if hard else self._hard or self._soft
         if reason is not None:
             self.interrupt_now(reason)
@@ -178,7 +179,7 @@ class Link:
         """
         Record that the handler was interrupted, by Interrupt or by a cancelled task.
 
-        Its return value no longer makes the run Done.
+        After this, a return of the handler no longer makes the run Done.
         """
         self.raised = self.raised or reason
         self.heard = self._hard is not None
@@ -187,7 +188,7 @@ class Link:
 
     @property
     def hard(self) -> InterruptReason | None:
-        """The reason for which every Job call raises Interrupt, or None while none does."""
+        """The reason for the order to end at once, which makes every Job call raise Interrupt; None without this order."""
         return self._hard
 
     def answer(self, id: int, answer: Answer) -> None:
@@ -197,7 +198,7 @@ class Link:
             waiting.put(answer)
 
     def interrupt(self, reason: InterruptReason, *, hard: bool) -> None:
-        """Order the run to end; of each kind (soft, hard) the first reason stays."""
+        """Order the run to end; the first reason of each kind of order (soft, hard) stays."""
         with self._lock:
             self._soft = self._soft or reason
             if not hard or self._hard is not None:
@@ -211,9 +212,9 @@ class Link:
 
     def when_hard(self, action: Callable[[], None] | None) -> None:
         """
-        Set the action that is called, from any thread, at the order to end at once.
+        Set the action to call, from any thread, at the order to end at once.
 
-        If that order came before, the action is called now.
+        If this order has already come, call the action now.
         """
         with self._lock:
             self._on_hard = action

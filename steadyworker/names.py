@@ -1,7 +1,7 @@
 """
 The rules for names, checked before a name reaches a broker or a file system.
 
-`NameRule` is a value; each adapter's `topology.py` has the rules of its broker.
+Each adapter's `topology.py` has the rules of its broker, as `NameRule` values.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class NameRule:
 
     def problem(self, name: str) -> str | None:
         """Return the problem with the name as a sentence, or None for a valid name."""
-        size = len(name.encode("utf-8", "surrogatepass"))  # a lone surrogate is for the pattern to refuse
+        size = len(name.encode("utf-8", "surrogatepass"))  # the pattern refuses lone surrogates
         if size > self.max_bytes:
             return f"Expected a {self.kind} of at most {self.max_bytes} bytes, got {size}: shorten it."
         if not re.fullmatch(self.pattern, name):
@@ -41,8 +41,8 @@ class NameRule:
         return None
 
 
-# Queues that exist already are used as they are: each adapter has the narrower rules of its broker.
-# Control characters and outer blanks come from files and environments by mistake.
+# This rule is wide, because a Worker can use any existing queue; each adapter has the narrower rules of its broker.
+# It refuses control characters and outer blanks, which get into files and environments by mistake.
 QUEUE_NAME = NameRule(
     "queue name (no control characters, no blanks at its ends)",
     pattern=r"(?!\s)[^\x00-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]+(?<!\s)",
@@ -55,7 +55,7 @@ def normal_key(key: str) -> str:
     """
     Return the key as the ledger stores it: unchanged if it is plain, else `h-` and its SHA-256.
 
-    A plain key has at most 200 characters, begins with an ASCII letter or digit, and has only these and `._:-`.
+    A plain key has at most 200 characters: ASCII letters, digits and `._:-`, of which the first is a letter or digit.
     """
     if PLAIN_KEY.fullmatch(key):
         return key
@@ -66,10 +66,10 @@ def file_name(key: str, round_: int = 0) -> str:
     """
     Return the key in a form that is safe as a file name.
 
-    A key of at most 100 bytes stays unchanged if it begins with an ASCII letter or digit, and has only these and `._-`.
-    Any other key becomes its first 60 characters, with `_` for unsafe ones, then `-` and 12 hex digits of its SHA-256.
-    The same holds for a key that ends like a round, such as `x.r1`: no two jobs have one name.
-    A round above 0 is appended: `.r1` after the first replay.
+    A key stays unchanged if it has at most 100 characters: ASCII letters, digits and `._-`, of which the first is a letter or digit.
+    For any other key, the name is its first 60 characters, with `_` for unsafe characters, then `-` and 12 digits of its SHA-256.
+    A key that ends like a round, such as `x.r1`, also gets such a name, so that no two jobs have the same name.
+    For a round above 0, the name ends with it: `.r1` after the first replay.
     """
     safe = key
     if _ROUND.search(key) or _UNSAFE.search(key) or len(key.encode()) > _NAME_BYTES or not key[:1].isalnum():
@@ -82,7 +82,7 @@ def renamed(module: str, names: Mapping[str, str]) -> Callable[[str], NoReturn]:
     """
     Return a `__getattr__` for a module, which reports the new name of a renamed object.
 
-    It raises ImportError for an old name, because `from … import` replaces the text of an AttributeError.
+    For an old name, the function raises ImportError, because `from … import` replaces the text of an AttributeError.
     """
 
     def __getattr__(name: str) -> NoReturn:  # noqa: N807 - the module's

@@ -18,7 +18,7 @@ class Done:
 
 @dataclass(frozen=True, slots=True)
 class Failed:
-    """A failure of the job itself: an exception, the time limit, a stall; counts an attempt."""
+    """A failure of the job itself (an exception, the time limit, a stall), which counts as an attempt."""
 
     reason: str
     error_class: str = ""
@@ -36,14 +36,14 @@ class Rejected:
 
 @dataclass(frozen=True, slots=True)
 class Snoozed:
-    """A job that the handler put off for `delay` seconds; counts nothing."""
+    """A job that the handler put off for `delay` seconds; no counter changes."""
 
     delay: float
 
 
 @dataclass(frozen=True, slots=True)
 class Interrupted:
-    """A run that the worker process ended (a deploy, a shutdown, a ledger outage); costs no attempt."""
+    """A run that the worker process ended (a deploy, a shutdown, a ledger outage), which does not count as an attempt."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,7 +101,7 @@ class JobState(StrEnum):
     | state | meaning |
     |---|---|
     | `running` | a worker process runs the job |
-    | `interrupted` | the worker process ended the run, or the job was cancelled before its first delivery; it waits for its next delivery |
+    | `interrupted` | the worker process ended the run, or the job was cancelled before its first delivery; the job waits for its next delivery |
     | `retrying` | a run failed or crashed; the job comes again after a delay |
     | `scheduled` | the handler raised `Snooze`; the job comes again after that delay |
     | `done` | the handler returned |
@@ -121,13 +121,13 @@ class JobState(StrEnum):
 @dataclass(frozen=True, slots=True)
 class Counters:
     """
-    The four counters of a job, which are never mixed, and the time of its first failure (wall clock, for people).
+    The four counters of a job, which are independent, and the time of its first failure (wall clock, for people).
 
     | counter | counts |
     |---|---|
     | `attempts` | failures of the job itself |
     | `crashes` | deaths of the job's process while its worker process lived |
-    | `losses` | runs whose process and worker process vanished together |
+    | `losses` | runs that ended without an outcome, because their worker process died or froze |
     | `interruptions` | runs that the worker process ended |
     """
 

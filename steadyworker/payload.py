@@ -3,17 +3,17 @@ The conversion between a message's body and the declared type: limits first, the
 
 | limit | reason |
 |---|---|
-| bytes, before the body is parsed | a parser's memory is a multiple of its input |
-| depth, before the body is parsed | parsers recurse |
-| UTF-8, no byte-order mark, no lone surrogate | text that cannot be written again cannot be trusted |
-| no NaN, no Infinity, no number that becomes one | JSON has none, and parsers treat them differently |
-| no duplicate key | two parsers may take two different values |
+| bytes, before the body is parsed | a parser needs several times the memory of its input |
+| depth, before the body is parsed | parsers are recursive, and deep input exhausts their stack |
+| UTF-8, no byte-order mark, no lone surrogate | JSON is UTF-8 without this mark, and UTF-8 cannot express a lone surrogate |
+| no NaN, no Infinity, no number too large for a float | JSON has no such numbers, and parsers treat them differently |
+| no duplicate key | two parsers could take two different values |
 | integers of at most 64 digits | converting text to a huge integer takes quadratic time |
 
-A type is one that msgspec decodes (dataclass, Struct, TypedDict, tagged unions …), or `bytes` for the raw body.
+The type is any type that msgspec decodes (dataclass, Struct, TypedDict, tagged unions …), or `bytes` for the raw body.
 A pydantic model is decoded by its own `model_validate_json`.
-Every failure is a BadPayload; its text begins with the field: `$.merchant: expected str, got int`.
-Decoding runs in the slot, because a user's types may run code.
+Every failure raises BadPayload, whose text begins with the field: `$.merchant: expected str, got int`.
+The slot decodes the payload, because a user's types can run code.
 """
 
 from __future__ import annotations
@@ -47,8 +47,8 @@ def decoder(type_: Any, max_bytes: int = MAX_BYTES) -> Decode:
     """
     Return a function that decodes a body to a value of this type; make it once, and use it for each message.
 
-    It raises BadPayload for a body that breaks a limit or is not such a value.
-    Its time and memory are bounded by `max_bytes`.
+    The function raises BadPayload for a body that breaks a limit or does not fit the type.
+    `max_bytes` limits its time and memory.
 
     Raises:
         ConfigError: JSON cannot be decoded to this type.
@@ -68,7 +68,7 @@ def plain_decoder(type_: Any) -> Decode:
     """
     Return a decoder for JSON that SteadyWorker itself wrote.
 
-    It has no limits, and `bytes` are base64 text, as msgspec writes them.
+    The decoder has no limits, and reads `bytes` from base64 text, the form in which msgspec writes them.
     """
     return _model_decoder(type_) if hasattr(type_, "model_validate_json") else _typed_decoder(type_)
 
@@ -78,7 +78,7 @@ def plain_encode(value: Any) -> bytes:
     try:
         model = hasattr(value, "model_dump_json")
         body: bytes = value.model_dump_json(by_alias=True).encode() if model else msgspec.json.encode(value)
-        if b"null" in body:  # what both make of NaN and Infinity
+        if b"null" in body:  # pydantic and msgspec write NaN and Infinity as null
             _refuse_infinite(value.model_dump(mode="json", by_alias=True) if model else _as_plain_data(value), "$")
     except (TypeError, ValueError, OverflowError, RecursionError) as error:
         raise BadPayload(f"$: cannot be written as JSON: {error}") from error
@@ -86,7 +86,7 @@ def plain_encode(value: Any) -> bytes:
 
 
 def _as_plain_data(value: Any) -> Any:
-    """Return a value that msgspec can write as the plain JSON data that it writes."""
+    """Return the plain JSON data (dict, list, str, numbers) that msgspec writes for this value."""
 
     def plain(inner: object) -> object:
         if isinstance(inner, msgspec.Raw):
@@ -100,8 +100,8 @@ def encode(value: Any, type_: Any, max_bytes: int = MAX_BYTES) -> bytes:
     """
     Return the body of a message that sends this value to a Worker with this payload type.
 
-    `value` may be of that type, or plain JSON data (a mapping for a dataclass).
-    Fields that the type does not have are refused.
+    `value` is of that type, or plain JSON data (a mapping for a dataclass).
+    A field that the type does not have raises BadPayload.
 
     Raises:
         BadPayload: The value does not decode to the type, has unknown fields, or is too large.
@@ -138,7 +138,7 @@ class _Flaw:
 
 
 def _parse(body: bytes) -> None:  # noqa: C901 - a hook for each kind of flaw
-    """Raise BadPayload for what common parsers accept but strict JSON forbids."""
+    """Raise BadPayload for everything that common parsers accept but strict JSON forbids."""
     _check_depth(body)
     flaws: list[_Flaw] = []
 
@@ -190,7 +190,7 @@ def _check_depth(body: bytes) -> None:
 
 
 def _tell_flaw(value: Any, path: str) -> None:
-    """Raise BadPayload for the first flaw or lone surrogate in `value`; its depth is already checked."""
+    """Raise BadPayload for the first flaw or lone surrogate in `value`, whose depth is already checked."""
     if isinstance(value, _Flaw):
         raise BadPayload(f"{path}: {value.what}")
     if isinstance(value, str):
@@ -208,7 +208,7 @@ def _tell_flaw(value: Any, path: str) -> None:
 
 
 def _refuse_infinite(value: Any, path: str) -> None:
-    """Raise BadPayload for the first number in plain data that JSON does not have."""
+    """Raise BadPayload for the first NaN or Infinity in plain data."""
     if isinstance(value, float) and not math.isfinite(value):
         raise BadPayload(f"{path}: expected a number that is finite, got {value}")
     if isinstance(value, dict):
@@ -268,7 +268,7 @@ def _model_decoder(model: Any) -> Decode:
 
 
 def _model_reason(error: Any) -> str:
-    """Return the first of a pydantic ValidationError's errors without the input, which may contain secrets."""
+    """Return the first error of a pydantic ValidationError, without the input, because it can contain secrets."""
     if not hasattr(error, "errors"):
         return f"$: {error}"[:_REASON]
     first = error.errors(include_url=False, include_input=False, include_context=False)[0]
@@ -280,7 +280,7 @@ def _unknown_model_field(body: bytes, model: Any) -> str | None:
     """
     Return the path of the first member for which the pydantic model has no field or alias, or None.
 
-    Deeper members are left to the model's own `extra` policy.
+    For deeper members, the model's own `extra` policy decides.
     """
     names = set(model.model_fields)
     names |= {field.alias for field in model.model_fields.values() if field.alias}
@@ -289,7 +289,7 @@ def _unknown_model_field(body: bytes, model: Any) -> str | None:
 
 
 def _unknown(value: Any, kind: msgspec.inspect.Type, path: str) -> str | None:  # noqa: PLR0911 - one per kind
-    """Return the path of the first field that the type does not have, or None; the value fits the type otherwise."""
+    """Return the path of the first field that the type does not have, or None; apart from such fields, the value fits the type."""
     info = msgspec.inspect
     if isinstance(kind, info.Metadata):
         return _unknown(value, kind.type, path)
@@ -317,7 +317,7 @@ def _unknown(value: Any, kind: msgspec.inspect.Type, path: str) -> str | None:  
 
 
 def _may_be(value: Any, kind: msgspec.inspect.Type) -> bool:
-    """Return whether this value can be of that member of a union, judged by its tag."""
+    """Return whether this value can belong to that member of a union, judged by its tag or its kind."""
     info = msgspec.inspect
     if isinstance(kind, info.StructType) and kind.tag_field is not None and isinstance(value, dict):
         return bool(value.get(kind.tag_field) == kind.tag)

@@ -1,7 +1,7 @@
 """
 The retry policy, and the one pure function that turns an Outcome into a Settlement.
 
-The waits are tenacity's strategies, unchanged: `wait_exponential(...)`, `wait_fixed(2) + wait_random(0, 1)`, or your own.
+A wait is one of tenacity's strategies, such as `wait_exponential(...)` or `wait_fixed(2) + wait_random(0, 1)`, or your own function.
 """
 
 from __future__ import annotations
@@ -38,19 +38,19 @@ Errors = type[BaseException] | Sequence[type[BaseException]]
 @dataclass(frozen=True, slots=True)
 class RetryPolicy:
     """
-    The rule for how often, and after how long, a job is tried again.
+    The rule for retries: how many, and after which waits.
 
     Args:
         max_attempts: Failed attempts after which the job becomes a dead letter ("exhausted").
         wait: The time between attempts: seconds, a timedelta, a text such as "1m", a wait strategy of tenacity, or a callable.
-            The worker process calls a callable of yours, which has one second to return; else the default wait is used.
-        dont_retry_on: An exception type, or several, that make the job a dead letter at once; matched where the handler runs.
+            Your own callable runs in the worker process, and must return within one second; otherwise the default wait applies.
+        dont_retry_on: An exception type, or several, that make the job a dead letter at once; the slot checks the exception's type.
         max_crashes: Crashes after which the job becomes a dead letter ("crash-loop").
         max_losses: Lost owners after which the job becomes a dead letter ("owner lost").
-            The count starts at 1 again when the lost run had saved a checkpoint.
+            If the lost run had saved a checkpoint, the count starts at 1 again.
 
     Raises:
-        ConfigError: A number is below 1, `wait` does not return seconds, or `dont_retry_on` has something else than exception types.
+        ConfigError: A number is below 1, `wait` does not return seconds, or `dont_retry_on` has more than exception types.
     """
 
     max_attempts: int = 5
@@ -87,7 +87,7 @@ class RetryPolicy:
 
 
 def _fixed(wait: object) -> Wait:
-    """Return the wait strategy for a fixed wait; raise ConfigError for what is no duration."""
+    """Return the wait strategy for a fixed wait; raise ConfigError if `wait` is not a duration."""
     try:
         return wait_fixed(delay_in_seconds(wait))
     except ValueError as error:
@@ -106,14 +106,14 @@ def _types(given: Any) -> tuple[type[BaseException], ...]:
 
 
 def draw(wait: Callable[[RetryCallState], Any], attempt: int) -> Any:
-    """Return what one of tenacity's wait strategies draws for this attempt (from 1): seconds, unless it is a user's."""
+    """Return the wait that a strategy draws for this attempt (from 1): seconds, but a user's own callable can return anything."""
     state = RetryCallState(Retrying(), None, (), {})
     state.attempt_number = attempt
     return wait(state)
 
 
 def has_users_code(wait: object) -> bool:
-    """Return whether drawing from this strategy may run other code than tenacity's, which neither blocks nor starts anything."""
+    """Return whether this strategy can run code that is not tenacity's own, and that could block or fail."""
     if type(wait).__module__ != wait_base.__module__ or isinstance(wait, wait_exception):
         return True
     match wait:
@@ -144,7 +144,7 @@ def drawn_delay(outcome: Outcome, counters: Counters, policy: RetryPolicy) -> fl
     Return the wait in seconds that the policy draws for this outcome.
 
     `counters` already count the outcome.
-    A crash waits as long as attempt number `crashes`.
+    The wait after crash number n is the wait after attempt number n.
     """
     match outcome:
         case Failed():

@@ -1,7 +1,7 @@
 """
-A Worker's attributes, checked: only `spec_of` reads them, and returns them as one value, the `WorkerSpec`.
+The check of a Worker's attributes: only `spec_of` reads them, and it returns them as one value, the `WorkerSpec`.
 
-A rule converts a written value to the one that is used, or raises ValueError.
+A rule converts the value in the class or file to the value in the `WorkerSpec`, or raises ValueError.
 `Check` adds the attribute's name to that error.
 """
 
@@ -29,7 +29,7 @@ from steadyworker.worker import C, P, Worker, is_worker
 
 _AUTO_SHARE = 0.8
 _METHODS = ("setup", "handle", "teardown")
-_MISSPELT = 0.81  # `handel` is at 0.83 to `handle`; `rate_limit`, a name of the user's own, is at 0.8 to `time_limit`
+_MISSPELT = 0.81  # `handel` is 0.83 similar to `handle`; a user's own `rate_limit` is 0.8 similar to `time_limit`
 _SHORTEST_STALL = 1.0
 _OPEN = (typing.TypeVar, TypeVar)
 _NOTHING: Mapping[str, object] = MappingProxyType({})
@@ -123,7 +123,7 @@ def misspelt(cls: type[Worker[Any, Any]]) -> Iterator[tuple[str, str]]:
     """
     Yield each name in a Worker class that looks like a misspelt attribute or method of `Worker`, with the name it resembles.
 
-    Names with a leading underscore are the user's own, and so is a name in a class that also sets the one it resembles.
+    It ignores names with a leading underscore, and every name in a class that also sets the name it resembles.
     """
     known = _settable() | set(_METHODS)
     for base in cls.__mro__:
@@ -141,7 +141,7 @@ def _settable() -> set[str]:
 
 
 def _check_methods(cls: type[Worker[Any, Any]]) -> None:
-    """Raise ConfigError for methods that no slot could call: it would be found only when the first job fails."""
+    """Raise ConfigError for methods that a slot cannot call; without this check, only the first job would show the fault."""
     name = cls.__qualname__
     if not _accepts(cls):
         raise ConfigError(
@@ -150,7 +150,7 @@ def _check_methods(cls: type[Worker[Any, Any]]) -> None:
         )
     for method, arguments in (("handle", ("job",)), ("setup", ()), ("teardown", ())):
         function = inspect.getattr_static(cls, method)
-        # An object that is no descriptor, such as `functools.partial(...)`, is called without `self` too.
+        # Like a static method, an object that is not a descriptor, such as `functools.partial(...)`, gets no `self`.
         plain = hasattr(type(function), "__get__") and not isinstance(function, staticmethod | classmethod)
         called = getattr(cls, method)
         if not _accepts(called, *("self",) * plain, *arguments):
@@ -167,7 +167,7 @@ def _check_methods(cls: type[Worker[Any, Any]]) -> None:
 def _accepts(function: Callable[..., object], *arguments: object) -> bool:
     try:
         signature = inspect.signature(function)
-    except (ValueError, TypeError):  # written in C, or made by a decorator: the first call shows it
+    except (ValueError, TypeError):  # written in C, or made by a decorator: only a call shows whether it accepts them
         return True
     try:
         signature.bind(*arguments)
@@ -188,9 +188,9 @@ def checkpoint_type(cls: type[Worker[Any, Any]]) -> Any:
 
 def _arguments(cls: type[Any]) -> tuple[Any, Any]:
     """
-    Return the types that P and C have in this class, or Any for one that is not declared.
+    Return the types that P and C have in this class, or Any for a type that is not declared.
 
-    Bases that are generic themselves are resolved.
+    Generic bases are resolved.
     """
     bound: Mapping[Any, Any] = {}
     for ancestor in _lineage(cls):
@@ -207,7 +207,7 @@ def _arguments(cls: type[Any]) -> tuple[Any, Any]:
 
 
 def _lineage(cls: type[Any]) -> list[Any]:
-    """Return the bases from `cls` to Worker, nearest first, as they are written: `Worker[Request, int]`."""
+    """Return the bases from `cls` to Worker, nearest first, with their type arguments: `Worker[Request, int]`."""
     found: list[Any] = []
     while cls is not Worker:
         written = cls.__dict__.get("__orig_bases__", cls.__bases__)
@@ -251,7 +251,7 @@ class Check:
     """
     The check of one Worker's attributes by rules; its errors name the Worker and the attribute.
 
-    A rule's error says what was expected; what was got is added, unless the rule has said that too.
+    A rule's error names the expectation; the check adds the value, unless the rule's error already names it.
     """
 
     def __init__(self, owner: str) -> None:
@@ -281,7 +281,7 @@ def duration(value: Any) -> float | None:
 
 
 def stall(value: Any) -> float | None:
-    """Return seconds of at least 1: of a job's progress only five reports a second are passed on, so less is no stall."""
+    """Return seconds of at least 1, because a slot passes on only five reports of progress a second."""
     number = duration(value)
     if number is not None and number < _SHORTEST_STALL:
         raise ValueError("Expected at least 1 second, because progress is passed on only five times a second.")
@@ -303,7 +303,7 @@ def text(value: Any) -> str:
 
 
 def queue_name(value: Any) -> str:
-    """Return a name that a queue may have; the adapter checks it against the rules of its broker."""
+    """Return a valid queue name; the adapter also checks it against the rules of its broker."""
     if problem := QUEUE_NAME.problem(text(value)):
         raise ValueError(problem)
     return str(value)
@@ -341,9 +341,9 @@ def policy(ours: RetryPolicy, value: Any) -> RetryPolicy:
 
 def memory(value: Any, concurrency: int) -> int | None:
     """
-    Return bytes from a number or a size.
+    Return the bytes of a number or of a text such as "2 GiB".
 
-    `auto` is one slot's share of 80 % of the cgroup's limit, or None without a limit.
+    For `auto`, return one slot's share of 80 % of the cgroup's memory limit, or None without such a limit.
     """
     if value is None:
         return None

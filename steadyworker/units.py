@@ -10,7 +10,7 @@ from typing import Any
 _DECIMAL = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "t": 10**12}
 _BYTES = _DECIMAL | {"ki": 1 << 10, "mi": 1 << 20, "gi": 1 << 30, "ti": 1 << 40}
 _SIZE = re.compile(r"\s*(\d+(?:\.\d+)?)\s*([kmgt]i?)?b?\s*", re.IGNORECASE)
-_LONGEST = 1e9  # the system's calls for waiting take not many more
+_LONGEST = 1e9  # the system's calls for waiting accept little more
 _SECONDS = {"ms": 0.001, "s": 1.0, "sec": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0, "d": 86400.0}
 _DURATION = re.compile(r"(\d+(?:\.\d+)?)\s*(ms|sec|s|min|m|h|d)\s*", re.IGNORECASE)
 
@@ -18,7 +18,7 @@ EXPECTED = "Expected seconds, a timedelta, or a text such as '90s' or '1h 30m'"
 
 
 def parse_size(text: str) -> int:
-    """Return the bytes of `2 GiB`, `512MB`, `1.5g` or plain digits; raise ValueError for anything else."""
+    """Return the number of bytes in a text such as `2 GiB`, `512MB`, `1.5g` or `1024`; raise ValueError for other texts."""
     match = _SIZE.fullmatch(text)
     if match is None:
         raise ValueError(f"Expected a size such as '2 GiB' or '512 MB', got {text!r}.")
@@ -26,7 +26,7 @@ def parse_size(text: str) -> int:
 
 
 def count_text(number: int, noun: str, plural: str = "") -> str:
-    """Return a number with its noun, for people: `1 job`, `1,200 jobs`; `plural` is for a noun that takes more than an s."""
+    """Return a number with its noun, for people: `1 job`, `1,200 jobs`; `plural` is for an irregular noun."""
     return f"{number:,} {noun if number == 1 else plural or noun + 's'}"
 
 
@@ -42,9 +42,9 @@ def size_text(size: int) -> str:
 
 def parse_seconds(value: Any) -> float:
     """
-    Return the seconds of a number of any kind (int, Decimal, a number of numpy), a timedelta, or a text like `28`, `90s`, `1h 30m`.
+    Return the seconds in a number of any kind (int, Decimal, a number of numpy), a timedelta, or a text like `28`, `90s`, `1h 30m`.
 
-    Raises ValueError for anything else, including negative numbers and those over 1e9, which is 31 years.
+    Raises ValueError for anything else, for negative numbers, and for numbers over 1e9, which is 31 years.
     """
     if isinstance(value, bool):
         raise ValueError(f"{EXPECTED}, got {value!r}.")  # noqa: TRY004 - one error for every wrong value

@@ -1,7 +1,7 @@
 """
 The class that users subclass, and the function that imports it by its name.
 
-`Worker` is thin: attributes that describe the job, and three methods.
+`Worker` has attributes that describe the job, and three methods.
 `spec.py` reads and checks the attributes.
 """
 
@@ -31,25 +31,25 @@ class Worker(Generic[P, C]):
     One kind of job: subclass it, name its queue, write `handle`.
 
     The type arguments are the payload's type and, optionally, the checkpoint's.
-    Each slot makes one instance, without arguments, where the handler runs, and reuses it for all its jobs.
-    A subclass without a `queue` is abstract: a common base for your own Workers.
+    Each slot makes one instance without arguments, in the process or thread of the handler, and uses it for all its jobs.
+    A subclass without a `queue` is abstract: it can be a common base of your own Workers.
 
     Attributes:
         queue: The queue whose messages are this Worker's jobs.
-        time_limit: Seconds (or a timedelta, or a text such as "3h") that one run may take.
+        time_limit: The longest time of one run: seconds, a timedelta, or a text such as "3h".
             Required; None means no limit.
-            The handler gets `Interrupt` 10 s before the limit, but not before 80 % of it, and is killed at the limit.
-        concurrency: The number of slots, and so of jobs that one worker process runs at a time.
+            From 10 s before the limit, but not before 80 % of it, `Job` calls raise `Interrupt`; at the limit, the run is killed.
+        concurrency: The number of slots, which is the number of jobs that one worker process runs at a time.
         retry: The policy for retries.
-        stall_limit: Seconds without progress or checkpoint after which the slot ends the run, at least 1; off by default.
-        memory_limit: Memory of one slot's processes: bytes, a size like "2 GiB", or None for no limit.
+        stall_limit: The time without progress or checkpoint after which the slot ends the run: at least 1 s; by default no limit.
+        memory_limit: The memory for one slot's processes: bytes, a size like "2 GiB", or None for no limit.
             "auto" divides 80 % of the cgroup's limit among the slots.
         isolation: "process" (a child process per slot), or "thread" for light jobs: a thread cannot be killed.
         jobs_per_child: The number of jobs after which a slot replaces its child process.
         key_header: The header that holds the job's key, if the sender sets a header of its own.
-        unkeyed: The action on a message without a key: "generate" gives it one, "reject" makes it a dead letter.
+        unkeyed: The action on a message without a key: "generate" gives it a new key, "reject" makes it a dead letter.
         dead_letter_queue: The queue for dead letters, `<queue>.dead` by default.
-            Worker processes may share one: each letter names its work queue, and `dead` shows only those of its Worker.
+            Workers can share a dead-letter queue: each letter names its work queue, and `steadyworker dead` shows only one Worker's letters.
 
     Raises:
         TypeError: A subclass is defined with a `queue` but without a `time_limit`.
@@ -77,9 +77,9 @@ class Worker(Generic[P, C]):
 
     def setup(self) -> object:
         """
-        Prepare what the slot's jobs share, such as pools and clients.
+        Prepare the objects that the slot's jobs share, such as pools and clients.
 
-        Called once per slot, where the handler runs; may be async.
+        The slot calls `setup` once, in the process or thread of the handler; `setup` can be async.
         """
         return None
 
@@ -87,12 +87,12 @@ class Worker(Generic[P, C]):
         """
         Do one job: return when it is done, or raise.
 
-        May be async; the return value is ignored.
+        `handle` can be async; its return value is ignored.
         """
         raise NotImplementedError(f"{type(self).__qualname__}.handle")
 
     def teardown(self) -> object:
-        """Undo `setup` when the slot ends without a failure; may be async."""
+        """Undo `setup` when the slot ends without a failure; it can be async."""
         return None
 
 
@@ -107,8 +107,8 @@ def load_worker(target: str) -> type[Worker[Any, Any]]:
     The working directory is searched too, as with `python -m`.
 
     Raises:
-        ConfigError: The target is wrong; the text lists what the module has instead.
-        Exception: The module itself raised it while it was imported.
+        ConfigError: The target is wrong; the text gives a similar name, or lists the module's Workers.
+        Exception: The module raised it during the import.
     """
     module_name, colon, name = target.partition(":")
     written = _as_module(target)
@@ -122,7 +122,7 @@ def load_worker(target: str) -> type[Worker[Any, Any]]:
         module = importlib.import_module(module_name)
     except ModuleNotFoundError as error:
         if error.name is None or not (module_name == error.name or module_name.startswith(f"{error.name}.")):
-            raise  # the module is there; something that it imports is not
+            raise  # the module exists, but a module that it imports does not
         near = difflib.get_close_matches(module_name, [path.stem for path in Path(here).glob("*.py")], n=1)
         hint = f"did you mean {near[0]}:{name}?" if near else "run from the folder that contains it, or install it."
         raise ConfigError(
@@ -146,7 +146,7 @@ def load_worker(target: str) -> type[Worker[Any, Any]]:
 
 
 def _as_module(target: str) -> str:
-    """Return a target that was written as a path or with a dot as module:Class, and any other one unchanged."""
+    """Return a target such as `app/main.py:Class` or `app.Class` as module:Class, and any other target unchanged."""
     module_name, colon, name = target.partition(":")
     if not colon and "/" not in target and not target.endswith(".py"):
         module_name, dot, name = target.rpartition(".")

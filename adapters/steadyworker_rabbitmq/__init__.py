@@ -11,9 +11,9 @@ The adapter for RabbitMQ 3.10 and newer. It speaks AMQP 0-9-1 through pika; `url
 | redelivery | at once if the broker noticed the end of the connection, otherwise after two to three heartbeats |
 | publish | a mandatory, persistent message with a publisher confirm, on a connection of its own (`publisher.py`) |
 | settle `CONFIRMED` | the broker replied to a `basic.qos` that followed the ack on the same channel |
-| release | `basic.nack` with requeue, because unlike `basic.reject` it does not count towards a delivery limit (RabbitMQ 4.3) |
+| release | `basic.nack` with requeue, which does not count towards a delivery limit, unlike `basic.reject` (RabbitMQ 4.3) |
 | prefetch | the prefetch count of one consumer; a prefetch of 0 cancels the consumer, but the connection stays open |
-| headers | text only, but values of other types and the message's properties survive a retry (`messages.py`) |
+| headers | text only; values of other types, and the message's properties, survive a retry (`messages.py`) |
 
 One I/O thread (`iothread.py`) runs pika's loop, and no other thread touches pika's asynchronous connections.
 Blocking work (creating and checking queues, reading dead letters) uses connections of its own, outside that thread.
@@ -39,7 +39,7 @@ __all__ = ["RabbitmqAdapter", "open_adapter"]
 
 def open_adapter(url: str, spec: QueueSpec, settings: Settings) -> RabbitmqAdapter:
     """
-    Return an adapter for one queue of the broker at `url`; the adapter connects when it is first used.
+    Return an adapter for one queue of the broker at `url`; the adapter connects at its first use.
 
     Raises:
         ConfigError: The URL or a name is invalid for RabbitMQ.

@@ -41,7 +41,7 @@ from steadyworker_rabbitmq.url import BrokerUrl, parse_url
 
 class RabbitmqAdapter:
     """
-    The adapter for one queue of one virtual host and one worker process; it connects when it is first used.
+    The adapter for one queue of one virtual host and one worker process; it connects at its first use.
 
     Args:
         url: The broker's URL (`url.py`).
@@ -65,7 +65,7 @@ class RabbitmqAdapter:
         )
 
     def _url(self) -> BrokerUrl:
-        """Return the URL as it is now, because passwords are rotated."""
+        """Return the current URL, because an operator can change the password at any time."""
         return self._first if self._settings.fresh_url is None else parse_url(self._settings.fresh_url())
 
     @property
@@ -73,7 +73,7 @@ class RabbitmqAdapter:
         """
         The abilities of this broker: delays by levels, and a consumer count.
 
-        Delivery timeout and delivery limit are not among them, because they depend on the queue; `findings` reports them.
+        The abilities do not include delivery timeout and delivery limit, which depend on the queue; `findings` reports these two.
         """
         return Capabilities(
             delays=Delays.LEVELS,
@@ -86,7 +86,7 @@ class RabbitmqAdapter:
 
     @property
     def last_turn(self) -> float | None:
-        """The time (monotonic) of the I/O thread's last turn; None before `start`."""
+        """The time (monotonic clock) of the I/O thread's last turn; None before `start`."""
         return self._io.last_turn if self._consumer.started else None
 
     def start(self, sink: Sink) -> None:
@@ -115,7 +115,7 @@ class RabbitmqAdapter:
             return Broker(connection, None).identity
 
     def may_have_been(self, identity: str) -> bool:
-        """Return whether that identity names the same virtual host: `rabbitmqctl set_cluster_name` changes only the rest."""
+        """Return whether that identity has the same virtual host; `rabbitmqctl set_cluster_name` changes only the other part."""
         return identity.endswith(f":{self._first.vhost}")
 
     def exists(self) -> bool:
@@ -125,7 +125,7 @@ class RabbitmqAdapter:
 
     def consumers(self) -> int:
         """
-        Return how many consumers the queue has; 0 if the queue does not exist.
+        Return the number of the queue's consumers; 0 if the queue does not exist.
 
         An adapter with a prefetch of 0 is not a consumer.
         """
@@ -145,9 +145,9 @@ class RabbitmqAdapter:
 
     def findings(self, spec: QueueSpec) -> Sequence[Finding]:
         """
-        Return what is wrong between this broker and the queues.
+        Return the problems of this broker and these queues.
 
-        A started adapter reports only what is wrong with existing queues, and waits for all else by itself.
+        A started adapter reports only problems of existing queues; for missing queues and permissions it waits by itself.
         Raises BrokerUnavailable.
         """
         topology = Topology(spec, self._settings)
@@ -158,12 +158,12 @@ class RabbitmqAdapter:
                 return find(connection, topology, where_.management, consuming=self._consumer.started)
         except Refused as error:
             if self._consumer.was_connected:
-                raise  # as the consumer waits for the broker to accept it again, so does a later look
+                raise  # after a first connect, a refusal can end; the caller checks again later
             return [Finding("error", f"{error}", "correct --broker; until then `run` exits with code 78.")]
 
     @contextmanager
     def dead_letters(self) -> Iterator[RabbitmqDeadLetters]:
-        """Open the dead letters, on a connection of their own."""
+        """Open the dead letters, on a connection used only for them."""
         patient = replace(self._url(), heartbeat=PATIENCE)
         with visit(patient, f"{self._settings.consumer} reads {self._topology.dead}") as connection:
             with translated(str(patient)):
@@ -173,7 +173,7 @@ class RabbitmqAdapter:
             try:
                 yield letters
             finally:
-                with suppress(AMQPError):  # the end of the connection releases them as well
+                with suppress(AMQPError):  # the end of the connection releases the letters, too
                     letters.give_back()
 
     def stop(self, within: float) -> None:
@@ -185,7 +185,7 @@ class RabbitmqAdapter:
 
 
 def count_consumers(link: ManagedConnection, queue: str, answer: Future[int]) -> None:
-    """Set `answer` to the number of consumers of a queue, over a channel of its own; in the I/O thread."""
+    """Set `answer` to the number of a queue's consumers, over a new channel; only for the I/O thread."""
     if (connection := link.connection) is None:
         raise BrokerUnavailable(
             f"Expected a connection to RabbitMQ at {link.place}, got none: wait until the adapter has reconnected."

@@ -9,13 +9,13 @@ The back-off of reconnects: random waits, short after a cut, and longer after ea
 | 4 | 20 to 40 |
 | 5 and later | 30 to 60 |
 
-Waits 3 and 4 begin where the wait before could end, so that the tries of a fleet's rounds hardly overlap.
+Waits 3 and 4 begin at the longest previous wait, so that the third and fourth tries of a fleet hardly overlap with the earlier tries.
 In simulations, 200 workers lost the broker at the same moment, for 0.5 s to 10 min.
 On average, 11 % of the workers tried to connect in the busiest second after the broker's return.
-In 2 of 2600 simulated outages, 20 % or more of them did.
+In 2 of 2600 simulated outages, 20 % or more of the workers did so.
 Full jitter over 5 s, doubled for each try, is worse: 29 % tried to connect in the busiest second.
-The reason: in each of these 5 seconds a fifth of the workers makes its second try, while some already make their third.
-The price of our waits: after a broker restart of 7 s, a worker waits 8 s on average, where full jitter waits 6 s.
+With full jitter, a fifth of the workers makes its second try in each of these 5 seconds, while some already make their third.
+Our waits have a price: after a broker restart of 7 s, a worker waits 8 s on average; with full jitter, it waits 6 s.
 """
 
 from __future__ import annotations
@@ -37,9 +37,9 @@ USEFUL_AFTER = 5.0
 
 class Backoff:
     """
-    The waits of one client, drawn at random so that a fleet does not reconnect at one moment.
+    The waits of one client, drawn at random so that a fleet does not reconnect at the same moment.
 
-    A connection that was not useful counts as a refused try, to spare a broker that crashes at each connect.
+    A connection that was not useful counts as a refused try, so that a broker that crashes at each connect has time to recover.
     """
 
     def __init__(self) -> None:

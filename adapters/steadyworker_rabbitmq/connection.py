@@ -8,9 +8,9 @@ Connections on the I/O thread's loop, and blocking connections for short visits.
       ↑                   │ every host refused        │ lost, aborted, closed
       └───────────────────┴──── down(cause) ──────────┘
 
-Hosts are tried in a random order, each once.
-pika's own list of hosts is not used, because it gives up at the first name that does not resolve.
-The object that uses a connection decides when to open it again.
+A connection tries each host once, in a random order.
+It does not use pika's own list of hosts, because pika gives up at the first name that does not resolve.
+The user of a connection decides when to open it again.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from steadyworker_rabbitmq.iothread import IoThread, Timer
 from steadyworker_rabbitmq.url import Address, BrokerUrl
 
 ANSWER_WITHIN = 30.0
-"""Seconds in which the broker must reply to an RPC; pika itself would wait without limit (its issue 652)."""
+"""Seconds in which the broker must reply to an RPC; pika itself would wait without limit (issue 652 of pika)."""
 
 
 class ManagedConnection:
@@ -38,10 +38,10 @@ class ManagedConnection:
 
     Args:
         io: The I/O thread.
-        url: Returns the URL as it is now; called before each connect, because passwords are rotated.
-        purpose: Its purpose, shown in the broker's list of connections.
+        url: Returns the current URL; called before each connect, because an operator can change the password at any time.
+        purpose: The connection's purpose, shown in the broker's list of connections.
         up: Called when the connection is open.
-        down: Called once for each `open`, with the cause: no host accepted the connection, or it was lost.
+        down: Called once for each `open`, with the cause: no host accepted the connection, or the connection was lost.
     """
 
     def __init__(
@@ -72,7 +72,7 @@ class ManagedConnection:
 
     @property
     def is_closed(self) -> bool:
-        """True if there is no connection, not even one that is opening or closing."""
+        """True if there is no connection in any state: open, opening or closing."""
         return self._connection is None
 
     def open(self) -> None:
@@ -98,7 +98,7 @@ class ManagedConnection:
             pika_internals.abort(self._connection, error)
 
     def close(self, within: float) -> None:
-        """Close the connection, or abort it after so many seconds."""
+        """Close the connection; abort it if it is not closed within `within` seconds."""
         self._left = []
         closing = Silent("closed by us")
         if self._connection is None:
@@ -121,7 +121,7 @@ class ManagedConnection:
                 on_close_callback=self._closed,
                 custom_ioloop=self._io.loop,
             )
-        except Exception as error:  # noqa: BLE001 - translated, like all that pika raises
+        except Exception as error:  # noqa: BLE001 - translated, like every error of pika
             self._next_or_down(error)
 
     def _opened(self, connection: SelectConnection) -> None:
@@ -139,7 +139,7 @@ class ManagedConnection:
         if self._left:
             self._try_next()
             return
-        # It is Refused only if every host refused: otherwise waiting may help.
+        # The error is Refused only if every host refused; otherwise a later try can succeed.
         self._tell(next((each for each in self._errors if not isinstance(each, Refused)), self._errors[-1]))
 
     def _closed(self, _: SelectConnection, error: Exception) -> None:
@@ -156,9 +156,9 @@ class ManagedConnection:
 
 class Owed:
     """
-    The replies that the broker owes us on one channel; for the I/O thread.
+    The pending replies of the broker on one channel; only for the I/O thread.
 
-    If a reply is late, the connection is aborted.
+    If a reply is late, this object aborts the connection.
     """
 
     def __init__(self, io: IoThread, link: ManagedConnection) -> None:
@@ -167,7 +167,7 @@ class Owed:
         self._timers: set[Timer] = set()
 
     def expect(self, what: str) -> Callable[[], None]:
-        """Return a function to call when the reply arrives; without this call in time, the connection is aborted."""
+        """Return a function to call when the reply arrives; without this call in time, abort the connection."""
         silent = Silent(f"no reply to {what} within {ANSWER_WITHIN:g} s")
         timer = self._io.after(ANSWER_WITHIN, lambda: self._link.abort(silent))
         self._timers.add(timer)
@@ -190,11 +190,11 @@ BLOCKED_FOR = 10.0
 """
 Seconds that a visit waits during a memory or disk alarm.
 
-Alarms block only connections that publish, and a visit publishes only to probe whether it may.
+An alarm blocks only connections that publish; a visit publishes only to probe its permission.
 """
 
 _HASTY = 10
-"""The longest heartbeat of a visit, in seconds; with it, a visit notices within 30 s that the broker stopped replying."""
+"""The longest heartbeat of a visit, in seconds; with it, a visit notices a silent broker within 30 s."""
 
 
 def hasty(url: BrokerUrl) -> BrokerUrl:
@@ -207,16 +207,16 @@ def visit(url: BrokerUrl, purpose: str) -> Iterator[BlockingConnection]:
     """
     Open a blocking connection for a short visit, to the first host that accepts it.
 
-    Errors that are raised inside the context are not translated: its user does that.
+    The caller must translate errors that are raised inside the context.
 
     Raises:
-        BrokerUnavailable: No host accepted it; `Refused` if waiting does not help.
+        BrokerUnavailable: No host accepted the connection; `Refused` if a later try cannot succeed.
     """
     connection = _connected(url, purpose)
     try:
         yield connection
     finally:
-        with suppress(Exception):  # the visit is over, whatever happens to its connection
+        with suppress(Exception):  # the visit is over, so an error no longer matters
             connection.close()
 
 

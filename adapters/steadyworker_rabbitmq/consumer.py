@@ -1,5 +1,5 @@
 """
-The consuming connection: one epoch after another until the adapter stops; it never publishes.
+The consuming connection, which has one epoch after another until the adapter stops; it never publishes.
 
 ::
 
@@ -33,13 +33,13 @@ from steadyworker_rabbitmq.url import BrokerUrl
 
 class Consumer:
     """
-    The consumer of one queue; `start`, `prefetch`, `settle` and `settle_async` are for other threads.
+    The consumer of one queue.
 
-    Everything else is for the I/O thread.
+    Other threads may call only `start`, `prefetch`, `settle` and `settle_async`; the I/O thread may call everything.
 
     Args:
         io: The I/O thread.
-        url: Returns the URL as it is now.
+        url: Returns the current URL.
         preparation: Creates or checks the queues.
         spec: The queue to consume.
         settings: The operator's settings.
@@ -81,11 +81,11 @@ class Consumer:
 
     @property
     def was_connected(self) -> bool:
-        """True once the broker has accepted this consumer; a later refusal is waited for."""
+        """True once the broker has accepted this consumer; after a later refusal, the consumer tries again."""
         return self._epochs > 0
 
     def tell(self, signal: Signal) -> None:
-        """Send a signal to the sink, if there is one; in the I/O thread."""
+        """Send a signal to the sink, if there is one; only for the I/O thread."""
         if self._sink is not None and not self._io.stopping:
             self._sink(signal)
 
@@ -111,7 +111,7 @@ class Consumer:
         raise settled
 
     def settle_async(self, delivery: Delivery, how: Settle, on_settled: OnSettled) -> None:
-        """Start to settle; `on_settled` is called once, in the I/O thread or in the caller's thread."""
+        """Start to settle; the consumer calls `on_settled` once, in the I/O thread or in the caller's thread."""
         if not self.started:
             on_settled(stale(delivery))
             return
@@ -124,7 +124,7 @@ class Consumer:
 
     @property
     def link(self) -> ManagedConnection:
-        """The connection, also used for queries about the queue, because it never publishes and so is never blocked."""
+        """The connection; the adapter also uses it for queries about the queue, because an alarm never blocks it."""
         return self._link
 
     @property
@@ -184,7 +184,7 @@ class Consumer:
         """
         Handle a connection that failed or was lost.
 
-        If the connection had an epoch, `_channel_closed` has already sent `Lost`, so no second signal is sent.
+        If the connection had an epoch, `_channel_closed` has already sent `Lost`, so this method sends no signal.
         """
         if not self._told:
             self._gone(error)

@@ -1,4 +1,4 @@
-"""A reader of the dead-letter queue, on connections of its own, for one thread."""
+"""A reader of the dead-letter queue, on its own connections, for one thread."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ PATIENCE = 300
 """
 The heartbeat of the connection that reads dead letters, in seconds.
 
-The reading thread sends no heartbeat while it works on a dead letter, and this may take minutes.
+The heartbeat is long, because the reading thread sends none while it works on a dead letter, which can take minutes.
 """
 
 _MOST_AT_ONCE = 65_535
 """The largest prefetch that AMQP can express."""
 
 _LOOKS, _LOOKS_AFTER = 100, 0.1
-"""How often, and after how many seconds, a reader looks; an earlier one has given its letters back by the first look."""
+"""The number of a reader's looks, and the seconds before each; by the first look, an earlier reader has given its letters back."""
 
 _NEXT_WITHIN = 5.0
 
@@ -40,15 +40,15 @@ class RabbitmqDeadLetters:
     """
     The dead letters of one queue, for use by one thread.
 
-    AMQP cannot read a message without taking it, so a reader holds all letters until it drops them or gives them back.
-    A second reader would see only what the first one left, so each makes sure that it is alone.
-    It reads as a consumer, because the broker tells everybody how many consumers a queue has, and needs no other permission.
+    AMQP has no way to read a message without taking it, so a reader holds all letters until it drops them or gives them back.
+    A second reader would see only the remaining letters, so each reader checks that it is the only one.
+    It reads as a consumer, because the broker reports the number of a queue's consumers to every client, without a permission.
     It first subscribes, and then looks: of two readers that begin at the same time, at least one sees the other.
-    A consumer also gets 10,000 letters in a second; one `basic.get` for each takes fifteen.
+    A consumer also gets 10,000 letters in one second; with one `basic.get` for each letter, this takes 15 s.
 
     Args:
         channel: A channel that is used for nothing else.
-        connect: Opens another connection: on that of `channel`, an answer would wait behind the bodies of all letters.
+        connect: Opens another connection: on the connection of `channel`, a reply would wait behind the bodies of all letters.
         queue: The dead-letter queue.
         place: The broker's name in errors.
         publish: The adapter's `publish`.
@@ -79,9 +79,9 @@ class RabbitmqDeadLetters:
                 if is_missing(refused):
                     return  # the queue was never created, so nothing is in it
                 raise
-        for number in range(pushed + left):  # dead letters that arrive meanwhile are left to the next reader
+        for number in range(pushed + left):  # the next reader gets letters that arrive meanwhile
             with translated(self._place):
-                # What is left when the consumer has as many as it may hold is fetched one by one.
+                # The consumer pushes no more letters than its prefetch; `basic.get` fetches the others one by one.
                 message = self._next(_NEXT_WITHIN) if number < pushed else self._channel.basic_get(self._queue)
             match message:
                 case (Basic.Deliver() | Basic.GetOk()) as method, BasicProperties() as properties, bytes(body):
@@ -114,7 +114,7 @@ class RabbitmqDeadLetters:
 
     def _begun(self) -> tuple[int, int]:
         """
-        Subscribe, and return how many letters the broker pushes, and how many are left.
+        Subscribe, and return the number of letters that the broker pushes, and the number of the other letters.
 
         Raises LettersHeld if the queue has another consumer.
         """
@@ -130,12 +130,12 @@ class RabbitmqDeadLetters:
         return pushed, left
 
     def _alone(self, other: BlockingConnection) -> int:
-        """Return how many letters are left in the queue, once its only consumer is known to be this one."""
+        """Return the number of letters left in the queue; raise LettersHeld if the queue has another consumer."""
         channel = other.channel()
         for _ in range(_LOOKS):
             other.sleep(_LOOKS_AFTER)
             left, readers = self._look(channel)
-            if readers:  # a quorum queue that is busy answers 0 and 0
+            if readers:  # a busy quorum queue reports 0 messages and 0 consumers
                 self._refuse(readers - 1)
                 return left
         raise BrokerUnavailable(
@@ -144,7 +144,7 @@ class RabbitmqDeadLetters:
         )
 
     def _look(self, channel: BlockingChannel) -> tuple[int, int]:
-        """Return how many messages are ready, and how many consumers the queue has."""
+        """Return the number of ready messages, and the number of the queue's consumers."""
         found = channel.queue_declare(self._queue, passive=True).method
         return found.message_count, found.consumer_count
 
@@ -156,7 +156,7 @@ class RabbitmqDeadLetters:
             )
 
     def _next(self, within: float, *, keep: bool = False) -> _Message | None:
-        """Return the next message that the broker pushes, or None if there is none within these seconds."""
+        """Return the next message that the broker pushes, or None if it pushes none within these seconds."""
         if not self._arrived:
             self._channel.connection.process_data_events(time_limit=within)
         if not self._arrived:

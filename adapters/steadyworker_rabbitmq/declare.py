@@ -1,4 +1,4 @@
-"""Prepares the queues: creates missing queues, or checks that all exist, and records what it found."""
+"""Prepares the queues: creates missing queues, or checks that all queues exist, and records facts about them."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class Prepared:
     Attributes:
         consume_arguments: Arguments for `basic.consume` on the work queue.
         delivery_timeout: Seconds after which the broker takes a delivery back from such a consumer; None for never.
-        longer_timeout: The command that raises the delivery timeout to what a job needs.
+        longer_timeout: The command that makes the delivery timeout long enough for a job.
     """
 
     consume_arguments: Mapping[str, int] = field(default_factory=dict)
@@ -39,17 +39,17 @@ class Prepared:
 
 def prepare(connection: pika.BlockingConnection, topology: Topology, management: Management | None = None) -> Prepared:
     """
-    Prepare the queues as `topology.mode` demands.
+    Prepare the queues in the way that `topology.mode` requires.
 
-    The mode "declare" creates missing queues and changes no existing one.
+    The mode "declare" creates missing queues and changes no existing queue.
     "verify" checks that all queues exist, and "trust" checks nothing.
     The call blocks, and uses channels of its own.
-    It queries `management` for what AMQP cannot report; after one failure it continues without these facts.
+    The call queries `management` for facts that AMQP cannot report; after one failure it continues without these facts.
 
     Raises:
         TargetMissing: A queue does not exist, and the mode is "verify".
         ConfigError: A permission is missing, the broker is too old, or a retry queue would lose messages.
-        BrokerUnavailable: The connection was lost meanwhile.
+        BrokerUnavailable: The connection was lost during the call.
     """
     broker = Broker(connection, management)
     if (finding := broker_finding(broker)) is not None:
@@ -74,7 +74,7 @@ def _made(broker: Broker, topology: Topology, wanted: Wanted) -> QueueState:
     refused = broker.declare(wanted)
     if refused is None and wanted.role != "work":
         return as_wanted(wanted)
-    # Look also at a queue that was just declared, because the management API may report policies for it.
+    # This also reads a queue that was just declared, because the management API can report policies for it.
     if (actual := broker.look(wanted, redeclare=True)) is not None:
         return actual
     if refused is None:
@@ -90,7 +90,7 @@ def _made(broker: Broker, topology: Topology, wanted: Wanted) -> QueueState:
 def _seen(broker: Broker, topology: Topology, wanted: Wanted) -> QueueState:
     """Return the queue's state, without creating it; raise TargetMissing if it does not exist."""
     if topology.mode == "trust":
-        # Only the type is read, because it decides the arguments of a consumer.
+        # This reads only the type, because the type decides the arguments of a consumer.
         return QueueState(wanted.name, type=broker.queue_type(wanted.name) if wanted.role == "work" else None)
     actual = broker.look(wanted, redeclare=False)
     if actual is None:
@@ -104,11 +104,11 @@ def _fatal(finding: Finding) -> ConfigError:
 
 class Preparation:
     """
-    The preparation of the queues, which is done once and remembered; thread-safe.
+    The preparation of the queues, which runs once, and whose result is kept; thread-safe.
 
     Args:
-        url: Returns the URL as it is now.
-        topology: The plan.
+        url: Returns the current URL.
+        topology: The plan of the queues.
         purpose: The name of the connection in the broker's list of connections.
     """
 
@@ -122,16 +122,16 @@ class Preparation:
 
     @property
     def known(self) -> Prepared | None:
-        """The remembered result, or None; never blocks."""
+        """The result of the preparation, or None before it; never blocks."""
         return self._prepared
 
     def prepared(self) -> Prepared:
         """
-        Return the remembered result, or prepare the queues first.
+        Return the result; at the first call, prepare the queues.
 
-        The call blocks, and raises what `prepare` raises.
+        The call blocks, and raises the errors of `prepare`.
         Threads that call it at the same time share one attempt and its result.
-        If each of them made its own in turn, the last of many senders would wait for all their timeouts.
+        If each thread made its own attempt in turn, the last of many senders would wait for the timeouts of all.
         """
         with self._lock:
             if self._prepared is not None:
@@ -143,7 +143,7 @@ class Preparation:
         return attempt.result()
 
     def _try(self, attempt: Future[Prepared]) -> None:
-        """Prepare the queues, and set the result of the attempt, whatever happens."""
+        """Prepare the queues, and set the attempt's result, even after an unexpected error."""
         try:
             url = hasty(self._url())
             with visit(url, self._purpose) as connection, translated(str(url)):
@@ -159,5 +159,5 @@ class Preparation:
                 )
 
     def forget(self) -> None:
-        """Forget the result, so that the next use prepares the queues again; for a queue that is missing or has changed."""
+        """Discard the result, so that the next use prepares the queues again; for a queue that is missing or has changed."""
         self._prepared = None

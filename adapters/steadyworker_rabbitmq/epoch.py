@@ -1,32 +1,32 @@
 """
-One epoch: one channel of the consuming connection, and the deliveries that came over it.
+One epoch: one channel of the consuming connection, and the deliveries that arrived on it.
 
 **The prefetch.**
 AMQP fixes a consumer's prefetch when the consumer starts.
-So when our prefetch changes, the adapter cancels the consumer, and starts one with the new prefetch.
-Deliveries of the old consumer stay valid, on the same channel, and count towards our prefetch until they are settled.
-There is never more than one consumer, because other clients count consumers.
+So when the prefetch changes, the adapter cancels the consumer, and starts another with the new prefetch.
+Deliveries of the old consumer stay valid, on the same channel, and count towards the prefetch until they are settled.
+The adapter never has more than one consumer, because other clients count consumers.
 
 **The barrier.**
 The broker does not reply to an ack, but it replies to a `basic.qos`, and reads the requests of a channel in order.
 So a `basic.qos` is a barrier: its reply confirms every ack that was sent before it on the same channel.
 At most one barrier waits for its reply.
-Acks are sent at once, but barriers are at least 20 ms apart, so that several short jobs share one.
+Acks are sent at once, but barriers are at least 20 ms apart, so that several short jobs share one barrier.
 
 **The end.**
 If the broker cancels the consumer, the adapter closes the channel, and the epoch ends with it.
-From 4.3 on, the broker does so on a delivery timeout, and the channel must not be used again.
-The reason: pika does not reply to that cancel, and a late ack would revive a consumer that has no callback any more.
+From 4.3 on, the broker also cancels the consumer on a delivery timeout, and the channel must not be used again.
+pika does not reply to that cancel, so a late ack would revive a consumer that no longer has a callback.
 
 **No early end.**
-The adapter could open a new channel shortly before a delivery timeout, but that would be no better, or worse.
-Another worker may get the message first, and every other delivery of the channel is lost too.
+The adapter does not open a new channel shortly before a delivery timeout, because that would be no better, or worse.
+Another worker could get the message first, and every other delivery of the channel would be lost too.
 Up to 3.11, no API reports the timeout.
-Up to 4.2, a delivery that is returned early counts towards a delivery limit, just as a timeout does.
-That holds even if a nack returns it (seen on 3.10.8 and 4.0.5).
+Up to 4.2, a delivery that is returned early counts towards a delivery limit, like a timeout.
+Such a delivery counts even if a nack returns it (seen on 3.10.8 and 4.0.5).
 From 4.3 on, the consumer itself sets its timeout.
-There a closed channel counts towards the limit, and a timeout does not (seen on 4.3.6).
-The only gain of a new channel is one log line less: the one that names the setting to change.
+On 4.3, a closed channel counts towards the delivery limit, and a timeout does not (seen on 4.3.6).
+A new channel would only save one log line, which names the setting to change.
 """
 
 from __future__ import annotations
@@ -51,18 +51,18 @@ _MOST = 65_535
 """The largest prefetch: AMQP has two bytes for it."""
 
 _EARLY = 1.0
-"""The broker's delivery timeout may come this many seconds early, by the clock of this process."""
+"""The seconds by which the broker's delivery timeout can come early, by the clock of this process."""
 
 
 _GATHER = 0.02
-"""The least time between two barriers, in seconds; this delays no job, only the report that an ack is confirmed."""
+"""The least time between two barriers, in seconds; this delays no job, but only the report of a confirmed ack."""
 
 OnSettled = Callable[[Settled | StaleDelivery | Unsettled], None]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Settlement:
-    """One pending settlement; `on_settled` is called once, in the I/O thread."""
+    """One pending settlement; the epoch calls `on_settled` once, in the I/O thread."""
 
     delivery: Delivery
     how: Settle
@@ -82,13 +82,13 @@ class Epoch:
     Args:
         number: The epoch's number.
         channel: An open channel that is used for nothing else.
-        owed: The replies that the broker owes us on this channel.
+        owed: The pending replies of the broker on this channel.
         spec: The queue.
         prepared: The facts about the queue.
         settings: The operator's settings.
-        window: Returns the prefetch as it is now.
+        window: Returns the current prefetch.
         sink: Receives `Delivered` and `Lost`.
-        after: Calls a function after so many seconds (`IoThread.after`).
+        after: Calls a function after a delay in seconds (`IoThread.after`).
     """
 
     def __init__(
@@ -127,7 +127,7 @@ class Epoch:
         channel.add_on_cancel_callback(lambda _: self._cancelled_by_broker())
 
     def useful(self, after: float) -> bool:
-        """Return whether the epoch settled any delivery, or lasted `after` seconds."""
+        """Return whether the epoch has settled a delivery, or has lasted `after` seconds."""
         return self._settled_any or self._settings.clock.monotonic() - self._began >= after
 
     def adjust(self) -> None:
@@ -141,11 +141,11 @@ class Epoch:
                 self._consume(wanted)
         elif wanted < self._prefetch or (wanted > self._prefetch and (own == self._prefetch or not self._held)):
             # Each change costs a round trip or two.
-            # So a larger prefetch waits until the consumer's present one is full, or no delivery is held.
+            # So the change to a larger prefetch waits until the present prefetch is used up, or no delivery is held.
             self._cancel()
 
     def settle(self, settlement: Settlement) -> None:
-        """Send the ack or nack, unless it was sent before; the next barrier confirms it."""
+        """Send the ack or nack, if it was not sent before; the next barrier confirms it."""
         if self._over or not self._channel.is_open:
             settlement.on_settled(stale(settlement.delivery))
             return

@@ -21,15 +21,15 @@ from pika.adapters.utils import connection_workflow
 from steadyworker.errors import BrokerUnavailable, ConfigError, SteadyWorkerError
 
 _LISTED = 200
-"""The most characters of a broker's text that a message repeats."""
+"""The largest number of characters of a broker's text that a message repeats."""
 
 
 class Refused(BrokerUnavailable):
-    """Credentials, virtual host, certificate or protocol were refused: a person must act, because waiting cannot help."""
+    """A refusal of credentials, virtual host, certificate or protocol, which no retry can mend: a person must act."""
 
 
 class Silent(Exception):
-    """An overdue reply of the broker."""
+    """A reply of the broker that did not arrive in time."""
 
 
 class Foreign(Exception):
@@ -38,9 +38,9 @@ class Foreign(Exception):
 
 def unavailable(error: BaseException, place: str) -> BrokerUnavailable:
     """
-    Translate the error that ended or prevented a connection to `place`, and return ours.
+    Return SteadyWorker's error for an error that ended or prevented a connection to `place`.
 
-    The result is `Refused` if only a person can help.
+    The result is `Refused` if a person must act.
     Otherwise it is a plain BrokerUnavailable, after which the adapter tries again.
     """
     if isinstance(error, BrokerUnavailable):
@@ -56,7 +56,7 @@ def unavailable(error: BaseException, place: str) -> BrokerUnavailable:
 @contextmanager
 def translated(place: str, to: type[SteadyWorkerError] | None = None) -> Iterator[None]:
     """
-    In this context, replace each error that is not ours by the error that `unavailable` returns for it.
+    Translate errors of libraries that are raised in this context, as `unavailable` does.
 
     If `to` is given, the new error has this type, with the same text.
     """
@@ -72,7 +72,7 @@ def translated(place: str, to: type[SteadyWorkerError] | None = None) -> Iterato
 
 
 def closed_channel(error: BaseException) -> str:
-    """Return why a channel ended, as part of a sentence, with the remedy if there is one."""
+    """Return the cause of a channel's end, as part of a sentence, with the remedy if there is one."""
     code = getattr(error, "reply_code", 0)
     text = _short(getattr(error, "reply_text", "") or str(error) or type(error).__name__)
     for needle, remedy in _CHANNEL_REMEDIES:
@@ -87,7 +87,7 @@ def is_missing(error: BaseException) -> bool:
 
 
 def is_unfit(error: BaseException) -> bool:
-    """Return whether the broker closed a channel because a queue differs from what was requested."""
+    """Return whether the broker closed a channel because a queue differs from the request."""
     return getattr(error, "reply_code", 0) == _UNFIT
 
 
@@ -98,7 +98,7 @@ def is_delivery_timeout(error: BaseException) -> bool:
 
 _NOT_FOUND, _UNFIT = 404, 406
 _OUR_CERTIFICATE = re.compile(r"\w+_ALERT_(?:\w*CERTIFICATE\w*|UNKNOWN_CA|ACCESS_DENIED|HANDSHAKE_FAILURE)")
-"""The TLS alerts by which a broker refuses our certificate; in TLS 1.2, HANDSHAKE_FAILURE means that it is missing."""
+"""The TLS alerts by which a broker refuses our certificate; in TLS 1.2, HANDSHAKE_FAILURE means a missing certificate."""
 
 _CHANNEL_REMEDIES = (
     ("access to queue", "grant it with rabbitmqctl set_permissions"),
@@ -129,7 +129,7 @@ def _root(error: BaseException) -> BaseException:
 
 
 def _judged(error: BaseException) -> tuple[str, str, bool]:  # noqa: C901, PLR0911, PLR0912 - one case per kind of error
-    """Return what was got, what to do, and whether it was a refusal."""
+    """Return a description of the error, its remedy, and whether it is a refusal."""
     text = repr(error)
     match error:
         case ssl.SSLCertVerificationError(verify_message=message):

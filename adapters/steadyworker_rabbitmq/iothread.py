@@ -1,7 +1,7 @@
 """
 The I/O thread: it runs pika's loop, and is the only thread that touches pika's asynchronous connections.
 
-Other threads give it functions to run.
+Other threads pass functions to it, which it runs.
 An error in such a function, or in pika, ends the connections but never the thread.
 """
 
@@ -25,24 +25,24 @@ _TURN_EVERY = 1.0
 
 
 class Member(Protocol):
-    """A connection that uses the loop."""
+    """The interface of a connection that uses the loop."""
 
     def fail(self, error: Exception) -> None:
         """End at once, because of an unexpected error."""
         ...
 
     def close(self, within: float) -> None:
-        """Close in good order, or by force after that many seconds."""
+        """Close normally, or by force after `within` seconds."""
         ...
 
     @property
     def is_closed(self) -> bool:
-        """True if nothing of it is left on the loop."""
+        """True if the member no longer has any connection on the loop."""
         ...
 
 
 class Timer:
-    """A delayed call; `cancel` may be called at any time, in the I/O thread."""
+    """A delayed call; the I/O thread may call `cancel` at any time."""
 
     def __init__(self, loop: IOLoop, delay: float, action: Callable[[], None]) -> None:
         self._loop = loop
@@ -85,7 +85,7 @@ class IoThread:
                 self.loop = IOLoop()
                 self._thread = threading.Thread(target=self._run, name=self._name, daemon=True)
                 self._thread.start()
-        if not awake:  # else a wake-up is pending already
+        if not awake:  # otherwise a wake-up is already pending
             self.loop.add_callback_threadsafe(self._do_calls)
 
     def ask(self, question: Callable[[Future[Answer]], None], within: float) -> Answer:
@@ -99,7 +99,7 @@ class IoThread:
         return answer.result(within)
 
     def after(self, delay: float, action: Callable[[], None]) -> Timer:
-        """Run a function on the thread after so many seconds."""
+        """Run a function on the thread after `delay` seconds."""
         return Timer(self.loop, delay, lambda: self.guard(action))
 
     def in_background(self, work: Callable[[], Answer], then: Callable[[Future[Answer]], None]) -> None:
@@ -129,7 +129,7 @@ class IoThread:
         return self._stopping
 
     def stop(self, within: float) -> None:
-        """Close all connections and end the thread, within that many seconds; from any thread, in any state."""
+        """Close all connections and end the thread within `within` seconds; works from any thread, in any state."""
         with self._lock:
             first, self._stopping = not self._stopping, True
             thread = self._thread
@@ -153,11 +153,11 @@ class IoThread:
     def _run(self) -> None:
         while True:
             self._turn()
-            self._do_calls()  # the error may have swallowed a wake-up
+            self._do_calls()  # the error could have hidden a wake-up
             try:
                 self.loop.start()
                 break
-            except Exception as error:  # noqa: BLE001 - a defect of pika's must not end the thread
+            except Exception as error:  # noqa: BLE001 - a defect in pika must not end the thread
                 self._fail(error)
         with self._lock:
             self._over = True
@@ -178,7 +178,7 @@ class IoThread:
         """Run a function; an error in it ends the connections."""
         try:
             action()
-        except Exception as error:  # noqa: BLE001 - an exception would leave pika's loop, and take timers with it
+        except Exception as error:  # noqa: BLE001 - an exception would end pika's loop, and lose timers
             self._fail(error)
 
     def _fail(self, error: Exception) -> None:

@@ -6,12 +6,12 @@ Types and properties survive when a worker publishes the message again (retry, d
 
 - Each header appears as text: numbers, booleans and lists as JSON, bytes decoded as UTF-8.
 - A Delivery has one more header, `sw-amqp`, from which the next copy gets the values that text cannot express.
-  It holds the exact value of each of the sender's headers that is not text, and the properties in `_KEPT`.
-  It is never published.
-  If the text of a header was changed since the delivery, the header is published as the new text.
+  `sw-amqp` has the exact value of each of the sender's headers that is not text, and the properties in `_KEPT`.
+  The adapter never publishes `sw-amqp`.
+  If the text of a header has changed since the delivery, the adapter publishes the new text.
 - If a name, an id or a property has bytes that are not UTF-8, these bytes appear in hexadecimal (`backslashreplace`).
-  The text is then published in that form.
-- If headers cannot be read at all, `sw-hop` with the reason is the only header.
+  The adapter then publishes the text in that form.
+- If pika cannot read the headers at all, the only header is `sw-hop`, with the reason.
   The runner makes such a message a dead letter, because a hop must be a number.
 - Headers that the broker adds (`x-death` and similar) appear, but are not published again.
   RabbitMQ 4.x would trust an `x-delivery-count` from us, although the broker's count differs from ours.
@@ -19,7 +19,7 @@ Types and properties survive when a worker publishes the message again (retry, d
 - The properties `expiration` and `user_id` are not published again.
   `expiration` would drop a waiting copy, and `user_id` names the first publisher.
 
-Floats stay text, because pika cannot encode them; `pika_internals` makes pika read them whole.
+Floats are published as text, because pika cannot encode them; `pika_internals` makes pika read them without rounding.
 """
 
 from __future__ import annotations
@@ -41,15 +41,15 @@ from steadyworker_rabbitmq.topology import work_queue_of
 
 EXACT = "sw-amqp"
 HEADER_BYTES = 64 << 10
-"""The most bytes for the properties and headers of a new message: they must fit into one frame, and each copy adds some."""
+"""The largest size in bytes of a new message's properties and headers: they must fit into one frame, and each copy adds some."""
 
 _KEPT = ("content_type", "content_encoding", "priority", "correlation_id", "reply_to", "type", "app_id")
 _PERSISTENT = 2
 _OVERHEAD = 64
 """
-The bytes of a header frame beside the properties, rounded up to 64.
+The bytes of a header frame besides the properties, rounded up to 64.
 
-They are 7 bytes for the frame's type, channel and size, 12 for class, weight and body size, and 1 for the frame's end.
+The frame has 7 bytes for its type, channel and size, 12 for class, weight and body size, and 1 for its end.
 """
 
 _SHORT_STRING = 255
@@ -65,7 +65,7 @@ def delivery_of(
     """
     Convert a message from the broker to a Delivery.
 
-    It never raises, because a message that cannot be converted would be redelivered without end.
+    This function never raises, because the broker would redeliver the message without end.
     """
     try:
         shown = _shown(properties)
@@ -104,7 +104,7 @@ def _shown(properties: BasicProperties) -> dict[str, str]:
 
 
 def _plain(value: Any) -> Any:
-    """Return the value with bytes decoded; pika gives bytes in place of a text that is not UTF-8."""
+    """Return the value with bytes decoded; pika returns bytes for a text that is not UTF-8."""
     match value:
         case bytes():
             return value.decode("utf-8", "backslashreplace")
@@ -118,9 +118,9 @@ def _plain(value: Any) -> Any:
 
 def origin_of(properties: BasicProperties) -> str | None:
     """
-    Return the work queue that the broker took this dead letter from, or None if the broker did not move it.
+    Return the work queue from which the broker moved this dead letter, or None if the broker did not move it.
 
-    The first entry of `x-death` is the broker's last move; a copy whose delay is over was moved by its retry queue.
+    The first entry of `x-death` is the broker's last move; for a copy whose delay is over, that is the move out of the retry queue.
     """
     match _plain((properties.headers or {}).get("x-death")):
         case [{"queue": str(queue)}, *_]:
@@ -144,7 +144,7 @@ def properties_of(message: OutgoingMessage, message_id: str, now: float) -> Basi
 
 def size_of(properties: BasicProperties) -> int:
     """
-    Return the size in bytes of the one header frame that the properties must fit into.
+    Return the size in bytes of the header frame for these properties.
 
     Raises:
         ValueError: AMQP cannot encode the properties: a name is longer than 255 bytes, or a text has a lone surrogate.
@@ -161,8 +161,8 @@ def fitted(properties: BasicProperties, limit: int) -> BasicProperties:
     """
     Return the properties with their longest texts cut until they fit into one frame.
 
-    So a copy is never refused because its headers grew.
-    When all texts are empty, headers are removed too, the one with the longest name first.
+    So the broker never refuses a copy because its headers grew.
+    When all texts are empty, headers are removed too, the header with the longest name first.
     Our own headers stay, except reason and error, because they identify the job.
     """
     headers: dict[str, Any] = dict(properties.headers or {})

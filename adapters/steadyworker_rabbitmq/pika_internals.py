@@ -1,8 +1,8 @@
 """
-Every use of pika's private parts, each with its reason: a list to check against each new version of pika.
+Every use of pika's private parts, each with its reason, to be checked against each new version of pika.
 
-The code was written against pika 1.4.1 to 1.4.4.
-It serves the I/O thread, and the short blocking connections of `connection.visit`.
+The code is written for pika 1.4.1 to 1.4.4.
+The code serves the I/O thread, and the short blocking connections of `connection.visit`.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from pika.channel import Channel
 
 UNREADABLE = "sw-hop"
 """
-The header into which the reason is written if a message's headers are unreadable.
+The header that gets the reason if a message's headers are unreadable.
 
 The reason is not a number, so the runner makes the message a dead letter.
 """
@@ -35,20 +35,20 @@ _FLOATS = {b"f": struct.Struct(">f"), b"d": struct.Struct(">d")}
 
 class Connection(SelectConnection):  # type: ignore[misc]  # pika has no type hints
     """
-    A connection that survives unreadable headers, reports why TLS was refused, and sends at once.
+    A connection that survives unreadable headers, reports the cause of a TLS refusal, and sends at once.
 
     Headers: pika ends the connection on headers that it cannot read (a time beyond the year 9999, tables nested too deep).
-    The broker would deliver the message again, and it would end each later connection too.
-    Here such a message gets a key and a reason, and none of its other headers.
-    pika also cuts each float to a whole number, 19.99 to 19; here floats are read again, and whole.
+    The broker would deliver the message again, and the message would end each later connection too.
+    This class gives such a message a key and a reason, and none of its other headers.
+    pika also cuts each float to a whole number (19.99 to 19); this class reads floats again, with their fractions.
 
     TLS 1.3: a broker checks our certificate only after our half of the handshake.
-    If it refuses the certificate, our first bytes meet a closed socket, and pika reports that failed write.
-    The alert with the true reason arrived before, and is still unread. Here it is read and reported instead.
+    If it refuses the certificate, our first write fails on a closed socket, and pika reports that failed write.
+    The alert with the true reason arrived before, and is still unread; this class reads and reports the alert instead.
 
     Sending: pika writes only after the loop reports that the socket accepts bytes, which it nearly always does.
-    That costs one more turn of the loop, and two system calls, between each job and the next.
-    Here bytes are written at once.
+    This wait costs one more turn of the loop, and two system calls, between each job and the next.
+    This class writes bytes at once.
     """
 
     def _read_frame(self) -> Any:
@@ -94,7 +94,7 @@ def _headers(header_frame: bytes) -> dict[str, Any]:
     (flags,) = _FLAGS.unpack_from(header_frame, offset)
     offset += _FLAGS.size
     for flag in (spec.BasicProperties.FLAG_CONTENT_TYPE, spec.BasicProperties.FLAG_CONTENT_ENCODING):
-        if flags & flag:  # a short text that stands before the headers
+        if flags & flag:  # a short text before the headers
             offset += 1 + header_frame[offset]
     return _table(header_frame, offset)[0]
 
@@ -109,7 +109,7 @@ def _table(encoded: bytes, offset: int) -> tuple[dict[str, Any], int]:
 
 
 def _value(encoded: bytes, offset: int) -> tuple[Any, int]:
-    """Return a value as pika does, but floats with their fractions."""
+    """Return a value as pika does, but a float with its fraction."""
     match encoded[offset : offset + 1]:
         case b"f" | b"d" as kind:
             number = _FLOATS[kind]
@@ -129,7 +129,7 @@ def _value(encoded: bytes, offset: int) -> tuple[Any, int]:
 
 
 def _extent(encoded: bytes, offset: int) -> tuple[int, int]:
-    """Return where the content of a table or a list begins, and where it ends."""
+    """Return the offsets of the beginning and the end of the content of a table or a list."""
     (size,) = _SIZE.unpack_from(encoded, offset)
     return offset + _SIZE.size, offset + _SIZE.size + size
 
@@ -148,7 +148,7 @@ def _last_alert(connected: object) -> ssl.SSLError | None:
 
 def abort(connection: SelectConnection, error: Exception) -> None:
     """
-    End a connection without waiting for the broker, which may not reply.
+    End a connection without waiting for the broker, which might not reply.
 
     pika then calls `on_close` or `on_open_error` with the error.
     pika's own `close()` would wait for a reply without limit.
@@ -160,7 +160,7 @@ def abort(connection: SelectConnection, error: Exception) -> None:
 
 def cancel(channel: Channel, consumer_tag: str, cancelled: Callable[[], None]) -> None:
     """
-    Cancel a consumer; its callback receives deliveries until the broker has replied, and then `cancelled` is called.
+    Cancel a consumer; its callback receives deliveries until the broker has replied; then pika calls `cancelled`.
 
     pika's `basic_cancel` rejects those deliveries, and a rejected message counts towards the queue's delivery limit.
     """
@@ -179,8 +179,8 @@ def spoke_something_else(connection: SelectConnection) -> bool:
     """
     Return whether a connection failed to open because the peer sent something that is not AMQP 0-9-1.
 
-    An AMQP broker's first byte is that of a method frame.
-    The reply of another AMQP version is a header, which pika has removed from the buffer, but whose bytes it has counted.
+    An AMQP broker's first byte is the first byte of a method frame.
+    A broker of another AMQP version replies with a header; pika removes this header from the buffer, but counts its bytes.
     Call this function in `on_open_error`, because pika clears the buffer and the count right after that.
     """
     inner: Any = connection

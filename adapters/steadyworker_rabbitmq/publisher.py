@@ -1,7 +1,7 @@
 """
-The publishing connection. It is opened on first use, and uses confirms and mandatory messages.
+The publishing connection. It opens at its first use, and uses confirms and mandatory messages.
 
-It does nothing but publish.
+It only publishes.
 During a memory or disk alarm, the broker does not read from a connection that publishes, so an ack on it would be stuck.
 """
 
@@ -30,7 +30,7 @@ from steadyworker_rabbitmq.url import BrokerUrl
 
 @dataclass(slots=True, eq=False)
 class _Outgoing:
-    """One pending message; `returned` is the broker's text if the broker returned the message because no queue took it."""
+    """One pending message; `returned` is the broker's text if the broker returned the message, because it has no such queue."""
 
     exchange: str
     routing_key: str
@@ -52,9 +52,9 @@ class Publisher:
 
     Args:
         io: The I/O thread.
-        url: Returns the URL as it is now.
+        url: Returns the current URL.
         preparation: Creates or checks the queues.
-        topology: Decides which queue a message goes to.
+        topology: Decides on the queue for each message.
         settings: The operator's settings.
         tell: Receives Blocked and Unblocked.
     """
@@ -91,7 +91,7 @@ class Publisher:
         Return when the broker has confirmed the message.
 
         Raises:
-            TargetMissing: No queue took it.
+            TargetMissing: The queue does not exist.
             TargetFull: The queue is full.
             PublishFailed: The result is unknown, or the broker accepts no messages now.
             ValueError: A new message is over the limits, or AMQP cannot encode a header.
@@ -129,7 +129,7 @@ class Publisher:
         return self._link.is_closed
 
     def close(self, within: float) -> None:
-        """Close the connection, or abort it if it is blocked, because the broker does not read from a blocked one."""
+        """Close the connection; abort a blocked connection, because the broker does not read from it."""
         self._link.close(0 if self._blocked else within)
 
     def fail(self, error: Exception) -> None:
@@ -217,9 +217,9 @@ class Publisher:
 
     def _returned(self, _: Channel, method: Basic.Return, properties: BasicProperties, __: bytes) -> None:
         """
-        Mark a message that no queue took; the broker's confirm for it arrives next.
+        Mark a message that the broker returned, because it has no such queue; the broker's confirm for it arrives next.
 
-        If two pending messages have the same id, both are marked, and both are published again.
+        If two pending messages have the same id, both are marked, and both are later published again.
         """
         for outgoing in self._in_flight.values():
             if (outgoing.routing_key, outgoing.properties.message_id) == (method.routing_key, properties.message_id):

@@ -1,43 +1,43 @@
 """
-The plan of a Worker's queues: names, arguments, and the queue for each message; made without a broker.
+The plan of a Worker's queues: their names and arguments, and the queue for each message; it needs no broker.
 
 | queue | for | filled by |
 |---|---|---|
 | `exports` | jobs | senders, and each retry queue when a delay is over |
 | `exports.later.30000ms`, one for each of `delays` | copies that wait for this delay | a worker that retries or defers a job |
-| `exports.dead` | dead letters, ours and the broker's | a worker that gives a message up |
+| `exports.dead` | dead letters | a worker that gives a message up, and the broker |
 
-All are quorum queues, and all get their messages through the default exchange, so there are no bindings to maintain.
+All are quorum queues, and all get their messages through the default exchange, so no bindings are needed.
 A retry queue has no consumer: each message waits until its `x-message-ttl` is over.
-Then the queue dead-letters the message to the work queue.
-A TTL for each message would not work: messages expire at the head only, so a long delay blocks the short ones behind it.
+After its TTL, the queue dead-letters the message to the work queue.
+A TTL for each message would not work: messages expire only at the head of a queue, so a long delay blocks later short delays.
 The way back to the work queue must not lose the copy either.
 The strategy `at-least-once` keeps the copy until the work queue has confirmed it.
-It needs `x-overflow=reject-publish`, without which the broker silently falls back to at-most-once.
+This strategy needs `x-overflow=reject-publish`, without which the broker silently falls back to at-most-once.
 
-**One set of retry queues for the whole virtual host** would need fewer queues, and was tried first.
+**One set of retry queues for the whole virtual host** would need fewer queues, but was tried and rejected.
 The copies would return to their work queues by routing key.
 But a queue with the strategy `at-least-once` dead-letters at most 32 copies at a time.
-With 40 copies for one work queue that had been deleted, the copies of every other work queue on that level were stuck.
+With 40 copies for one deleted work queue, the copies for all other work queues on that level were stuck.
 On 3.10.8 and on 4.3.6, none of 5 such copies came back within 25 s.
 With 31 copies for the deleted queue, all 5 came back within 2.0 s.
 A full work queue has the same effect.
-The price of separate retry queues: each work queue needs eleven more queues, of about 110 kB each.
-They add 0.35 s to the first start, and 0.03 s to each later one.
+Separate retry queues have a price: each work queue needs eleven more queues, of about 110 kB each.
+These queues add 0.35 s to the first start, and 0.03 s to each later start.
 
 **The delayed retry of 4.3 quorum queues** (`x-delayed-retry-type`, `-min`, `-max`) is not used, even if a queue has it.
 No job could choose its delay: on 4.3.6, a `basic.nack` always delays by the queue's `-min`.
 A `basic.reject` delays by `-min` times the delivery count, and the same count is subject to the delivery limit.
-The same message comes back, so its hop and counters could not rise, and the ledger would take it for a stale duplicate.
-Our delays are lower bounds, but these delays may be shorter.
-If the connection is lost before the broker has read the nack, type `returned` delivers at once (after 0.02 s instead of 3).
+The broker redelivers the same message, so its hop and counters could not rise, and the ledger would see a stale duplicate.
+SteadyWorker's delays are lower bounds, but these delays can be shorter.
+If the connection is lost before the broker has read the nack, type `returned` delivers at once (after 0.02 s instead of 3 s).
 Type `all` then delivers later than requested.
-And a delayed message is invisible: the queue's message count is 0 meanwhile.
-If an operator sets it, it does not delay the copies in retry queues, because no consumer returns them.
-It delays deliveries that a worker releases, for example at a shutdown, and deliveries that are lost with a connection.
-`check` reports how long.
+A delayed message is also invisible: the queue's message count is 0 during the delay.
+If an operator sets the delayed retry on a queue, it does not delay the copies in retry queues, because no consumer returns them.
+The delayed retry delays deliveries that a worker releases, for example at a shutdown, and deliveries that are lost with a connection.
+`check` reports the length of this delay.
 
-After a change of `--delays`, other retry queues are created; the old ones become empty with time, and may then be deleted.
+After a change of `--delays`, the adapter creates other retry queues; the old queues become empty with time, and can then be deleted.
 """
 
 from __future__ import annotations
@@ -57,13 +57,13 @@ Role = Literal["work", "retry", "dead"]
 Arguments = Mapping[str, str | int]
 
 NAME_BYTES = 255
-"""An AMQP 0-9-1 short string."""
+"""The longest name in bytes: the longest short string of AMQP 0-9-1."""
 
 SHORTEST_LEVEL, LONGEST_LEVEL = 0.001, 4_294_967.0
-"""Seconds; the limits follow from `x-message-ttl`, which counts in ms, up to 2³²-1."""
+"""The shortest and the longest delay level, in seconds: `x-message-ttl` is a number of ms, up to 2³²-1."""
 
-# The broker accepts more names than we do.
-# It strips a line end from a name: then its reply never matches the request, and a client waits without end.
+# The broker accepts more names than this rule.
+# But it strips a line end from a name, so its reply does not match the request, and a client waits without end.
 QUEUE = replace(QUEUE_NAME, max_bytes=NAME_BYTES, reserved_prefixes=("amq.",))
 
 _RETRY_QUEUE = re.compile(r"\.later\.\d+ms$")
@@ -74,7 +74,7 @@ KEEPS_PLACE = 2**31 - 1
 """
 A delivery limit that is never reached, for dead-letter queues on 3.x.
 
-Without any limit, 3.x puts a released message at the end of the queue, but dead letters should be read oldest first.
+Without a limit, 3.x puts a released message at the end of the queue, but a reader must get the oldest dead letter first.
 """
 
 
@@ -95,8 +95,8 @@ class Topology:
         work: The work queue.
         dead: The dead-letter queue.
         levels: The delays of the retry queues, in seconds, ascending.
-        longest: The longest delay; a message with a longer delay is given this one.
-        mode: "declare" creates what is missing, "verify" only checks, "trust" checks nothing.
+        longest: The longest delay; a message with a longer delay gets this delay.
+        mode: "declare" creates missing queues, "verify" only checks the queues, "trust" checks nothing.
         time_limit: The Worker's time limit in seconds; None for no limit.
 
     Raises:
@@ -129,7 +129,7 @@ class Topology:
         return f"{self.work}.later.{round(level * 1000)}ms"
 
     def route(self, message: OutgoingMessage) -> tuple[str, str]:
-        """Return exchange and routing key for a message; a delay is rounded up to a level, or cut to the longest."""
+        """Return exchange and routing key for a message; a delay is rounded up to a level, or cut to the longest level."""
         match message.to:
             case Target.WORK:
                 return "", self.work
@@ -141,7 +141,7 @@ class Topology:
 
     def queues(self, version: Version) -> tuple[Wanted, ...]:
         """Return every queue, dead-letter targets first, with the arguments for this version of the broker."""
-        # From 4.0 on, -1 removes the default limit of 20 deliveries; 3.x takes it for a limit that the first return exceeds.
+        # From 4.0 on, -1 removes the default limit of 20 deliveries; on 3.x, -1 is a limit that the first return exceeds.
         unlimited: Arguments = {"x-delivery-limit": _NO_LIMIT} if version >= (4,) else {}
         return (
             Wanted(self.dead, "dead", {"x-queue-type": "quorum", **(unlimited or {"x-delivery-limit": KEEPS_PLACE})}),
@@ -156,7 +156,7 @@ class Topology:
 
 
 def work_queue_of(name: str) -> str:
-    """Return the work queue of a retry queue; any other name is returned unchanged."""
+    """Return the work queue of a retry queue; return any other name unchanged."""
     return _RETRY_QUEUE.sub("", name)
 
 

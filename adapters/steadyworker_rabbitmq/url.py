@@ -5,15 +5,15 @@ The broker's URL: its addresses, login and options.
 
 | option | |
 |---|---|
-| `heartbeat` | seconds, 60 by default; a side that receives nothing for two to three times as long drops the connection |
+| `heartbeat` | seconds, 60 by default; a side that receives nothing for two to three times this long drops the connection |
 | `connection_name` | the connection's name in the broker's lists and log; by default the consumer's name and its purpose |
 | `cafile` | `amqps`: a PEM file of the authorities to trust for the broker's certificate, instead of the system's authorities |
 | `certfile`, `keyfile` | `amqps`: our own certificate and its key; without a user in the URL, it is also the login (EXTERNAL) |
 | `server_name` | `amqps`: the name in the broker's certificate, if it is not the host's name |
 | `management` | the management API: a URL, or `off`; by default port 15672 (15671 with TLS) of the first host |
 
-With a login by certificate there is no password for the management API, so the API is not queried.
-A broker's certificate is always verified.
+With a login by certificate, there is no password for the management API, so the adapter does not query it.
+The adapter always verifies the broker's certificate.
 All other limits in `ConnectionParameters` have fixed values, so that no wait is endless.
 """
 
@@ -39,8 +39,8 @@ HEARTBEAT = 60
 """
 The default heartbeat in seconds.
 
-It is long enough that a process keeps its connection while it is suspended or swapped out for a moment.
-It is short enough that the broker notices a dead process within three minutes.
+This heartbeat is long enough for a process to keep its connection during a short suspend or swap.
+It is also short enough for the broker to notice a dead process within three minutes.
 """
 
 # The pattern of RFC 3986, appendix B. Since its releases of 2025, Python's `urlsplit` refuses [::1] behind another host.
@@ -52,13 +52,13 @@ _OPTIONS = ("heartbeat", "connection_name", "management", *_TLS_OPTIONS)
 _LONGEST_HEARTBEAT = 3600
 _HOW = "write amqp[s]://user:password@host:port/vhost, with user and password percent-encoded"
 
-# The first limit is for the socket, the second for socket, TLS and AMQP together.
-# So a slow broker has at least ten seconds for its half of the handshake.
+# The first limit, in seconds, is for the socket; the second is for socket, TLS and AMQP together.
+# So a slow broker has at least 10 s for its half of the handshake.
 _CONNECT_WITHIN = 10.0
 _OPEN_WITHIN = 20.0
-# The time that an alarm may block the connection. An alarm does no harm to it, but no wait is endless.
+# The longest time in seconds for which an alarm blocks the connection; without it, a call could wait without end.
 _BLOCKED_FOR = 300.0
-# A peer that vanished is noticed in 30 s if we have sent something, else in 90 s.
+# The kernel notices a vanished peer within 30 s if data is unacknowledged, otherwise within 90 s.
 _TCP = {"TCP_KEEPIDLE": 60, "TCP_KEEPINTVL": 10, "TCP_KEEPCNT": 3, "TCP_USER_TIMEOUT": 30_000}
 
 
@@ -100,7 +100,7 @@ class Tls:
             # This is Python's own minimum; Debian's Python leaves the minimum to OpenSSL's configuration.
             context.minimum_version = max(context.minimum_version, ssl.TLSVersion.TLSv1_2)
             if self.certfile is not None:
-                # The empty password makes OpenSSL refuse a key that has one; otherwise it would ask on the terminal.
+                # With an empty password, OpenSSL refuses an encrypted key; without one, it would ask for a password on the terminal.
                 context.load_cert_chain(self.certfile, self.keyfile, password="")
         except ssl.SSLError as error:
             got = error.reason or "no PEM"
@@ -150,7 +150,7 @@ class BrokerUrl:
 
     @property
     def management(self) -> Management | None:
-        """The management API, or None if it is off; it may still be unreachable."""
+        """The management API, or None if it is off; the API can still be unreachable."""
         if self.management_url == "off" or self.user is None:
             return None
         scheme, port = ("https", 15671) if self.tls else ("http", 15672)
@@ -172,11 +172,11 @@ def parse_url(url: str) -> BrokerUrl:
     """
     match = _URL.fullmatch(url)
     if match is None:
-        raise ConfigError(f"Expected a broker's URL, got something else: {_HOW}.")  # not shown: it may hold a password
+        raise ConfigError(f"Expected a broker's URL, got something else: {_HOW}.")  # it can have a password
     parts = SplitResult(match[1].lower(), match[2], match[3], match[4] or "", "")
     userinfo, at, hosts = parts.netloc.rpartition("@")
     user, colon, password = userinfo.partition(":")
-    # An '@' behind the host is part of a password that was not encoded: no message before this may repeat the URL.
+    # An '@' after the host is part of an unencoded password, so no message before this check may repeat the URL.
     if "@" in url.removeprefix(f"{parts.scheme}://{parts.netloc}") or "#" in url:
         raise ConfigError(
             "Expected '@', '/', '?' and '#' to be percent-encoded in the broker's URL, got one that is not: "
@@ -239,7 +239,7 @@ def _address(text: str, default_port: int) -> Address:
     host, bracket, rest = text[1:].partition("]") if text.startswith("[") else (text.partition(":")[0], "", "")
     port = rest if bracket else text.removeprefix(host)
     if not host or (port and not (port.startswith(":") and port[1:].isdecimal() and 0 < int(port[1:]) < 1 << 16)):
-        # The message does not repeat the text behind the colon, because without a host that text is a password.
+        # The message does not repeat the text after the colon, because that text can be a password.
         raise ConfigError(
             f"Expected host or host:port in the broker's URL, got {host!r} with a port that is not from 1 to 65535: {_HOW}."
             if host

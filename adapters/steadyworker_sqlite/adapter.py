@@ -40,7 +40,7 @@ class SqliteAdapter:
     Args:
         path: The broker file.
         spec: The queue, and its dead-letter queue.
-        settings: The operator's settings; with a `topology` other than "declare", neither file nor queues are created.
+        settings: The operator's settings; only with the `topology` "declare", the adapter creates the file and queues.
         silence: Seconds after which a frozen consumer loses its messages.
     """
 
@@ -56,12 +56,12 @@ class SqliteAdapter:
 
     @property
     def capabilities(self) -> Capabilities:
-        """The abilities of this broker: everything, on one host; bodies up to the operator's limit."""
+        """The abilities of this broker: all of them, but only on one host; the operator sets the limit for bodies."""
         return Capabilities(counts_consumers=True, max_body=self._settings.max_body, one_host=True)
 
     @property
     def last_turn(self) -> float | None:
-        """The time (monotonic) of the I/O thread's last turn; None before `start`."""
+        """The time (monotonic clock) of the I/O thread's last turn; None before `start`."""
         return self._connection.last_turn
 
     def start(self, sink: Sink) -> None:
@@ -76,11 +76,11 @@ class SqliteAdapter:
         """
         Return when the message is on disk.
 
-        A copy of an earlier message is accepted at any size: headers that grew must not block a retry.
+        The adapter accepts a copy of an earlier message at any size, because larger headers must not block a retry.
 
         Raises:
             TargetMissing: The queue was never declared.
-            PublishFailed: The file failed, so the message may or may not be there.
+            PublishFailed: The file failed, so it is unknown whether it has the message.
             ValueError: A new message (`OutgoingMessage.first`) is over the limits.
         """
         headers = json.dumps(dict(message.headers))
@@ -105,7 +105,7 @@ class SqliteAdapter:
         return self.path.exists() and self._publisher.ask(lambda store: store.has_queue(self._spec.queue))
 
     def consumers(self) -> int:
-        """Return how many live consumers the queue has."""
+        """Return the number of the queue's living consumers."""
         silent_since = self._settings.clock.boottime() - self._silence
         alive = self._publisher.ask(
             lambda store: [p for p in store.peers() if not is_gone(store.folder, p.presence, silent_since)]
@@ -113,7 +113,7 @@ class SqliteAdapter:
         return sum(1 for peer in alive if peer.queue == self._spec.queue and not peer.reads)
 
     def findings(self, spec: QueueSpec) -> Sequence[Finding]:
-        """Return what is wrong with the file's location, the file, and its queues."""
+        """Return the problems of the file's location, the file, and its queues."""
         wrong = place_findings(self.path, mounted())
         if wrong:
             return wrong
@@ -140,7 +140,7 @@ class SqliteAdapter:
 
     @contextmanager
     def dead_letters(self) -> Iterator[SqliteDeadLetters]:
-        """Open the dead letters, held by a presence of their own: if the reader is killed, they are released too."""
+        """Open the dead letters; the reader has its own presence, so its letters are released even if it is killed."""
         queue = self._spec.dead_letter_queue
         with ExitStack() as stack:
             store = self._file.open()
@@ -159,7 +159,7 @@ class SqliteAdapter:
             try:
                 yield SqliteDeadLetters(self, store, queue, reader)
             finally:
-                # If it fails, the free lock has the same effect: the next process releases the dead letters.
+                # If this fails, the free lock has the same effect: the next process releases the dead letters.
                 with suppress(BrokerUnavailable), store.transaction(durable=False):
                     store.evict((reader,))
 
@@ -179,10 +179,10 @@ class SqliteDeadLetters:
         self._reader = reader
 
     def __iter__(self) -> Iterator[Delivery]:
-        newest = self._store.last(self._queue)  # later ones are left to the next reader
+        newest = self._store.last(self._queue)  # the next reader gets later letters
         place = FIRST
         while True:
-            # From the last place on: else each letter would begin with a search through all that are held.
+            # From the last place on: otherwise each step would first search through all letters that are held.
             with self._store.transaction(durable=False):
                 taken = self._store.take(self._reader, self._queue, limit=1, upto=newest, after=place)
             if not taken:

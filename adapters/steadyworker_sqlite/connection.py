@@ -1,7 +1,7 @@
 """
 The I/O thread, which consumes; no other thread touches the consuming connection.
 
-It has one `Session` after another, and tries without limit to open the next.
+The thread has one `Session` after another; if it cannot open the next session, it tries again without limit.
 Settlements that wait at the same time are committed together, with the messages taken in the same turn.
 """
 
@@ -75,7 +75,7 @@ class Connection:
                 self._thread.start()
 
     def prefetch(self, count: int) -> None:
-        """Set the prefetch: hold at most `count` messages."""
+        """Set the prefetch: the consumer holds at most `count` messages."""
         with self._lock:
             self._window = count
             if self._session is not None:
@@ -97,7 +97,7 @@ class Connection:
         settlement.wait()
 
     def stop(self, within: float) -> None:
-        """Release every delivery and end the thread within that many seconds; if it is late, free its lock."""
+        """Release every delivery and end the thread within `within` seconds; if the thread is late, free its lock."""
         self._stopping.set()
         with self._lock:
             if self._session is not None:
@@ -147,11 +147,11 @@ class Connection:
             self._end(session.abandon)
             sink(Lost(epoch, str(error)))
         else:
-            # If it fails, the free lock has the same effect: another process releases our deliveries.
+            # If this fails, the free lock has the same effect: another process releases our deliveries.
             with suppress(BrokerUnavailable):
                 self._end(session.leave)
         finally:
-            self._end(session.abandon)  # an unexpected error ends the thread; no settlement may wait for it
+            self._end(session.abandon)  # an unexpected error ends the thread, so end every waiting settlement
 
     def _turned(self) -> None:
         """Record a turn of the thread, as evidence for the watchdog."""
@@ -179,7 +179,7 @@ class Connection:
                 taken = session.turn(settlements, window)
             except Exception as error:
                 with self._lock:
-                    self._session = None  # first: this epoch is over
+                    self._session = None  # before everything else, because this epoch is over
                 answer: Exception = _stale(epoch, None) if isinstance(error, Evicted) else Unsettled(str(error))
                 for settlement in settlements:
                     settlement.answer(answer)
@@ -193,7 +193,7 @@ class Connection:
 
 
 def delivery_of(epoch: int, taken: Taken) -> Delivery:
-    """Convert a taken message to a Delivery; its id names this one delivery, so that settling it twice is harmless."""
+    """Convert a taken message to a Delivery; its id names this delivery alone, so that a second settlement does nothing."""
     first = Redelivered.NO if taken.certain else Redelivered.UNKNOWN
     return Delivery(
         epoch=epoch,

@@ -1,4 +1,4 @@
-"""Translation of SQLite's errors into ours: what was expected, what was got, and what to do; the cause is kept."""
+"""Translates SQLite's errors: each new error says what was expected, what was got, and what to do, and keeps its cause."""
 
 from __future__ import annotations
 
@@ -11,18 +11,18 @@ from steadyworker.errors import BrokerUnavailable, SteadyWorkerError
 
 
 class Unusable(BrokerUnavailable):
-    """The file can never be our broker (it is another program's, or has another schema): waiting cannot help."""
+    """A file that is not this broker's (it is another program's, or has another schema), so a retry cannot help."""
 
 
 class Replaced(BrokerUnavailable):
-    """The file that we have open is no longer at its path: no other process would see what we write to it."""
+    """An open file that is no longer at its path, so no other process would see new messages in it."""
 
 
 class Evicted(BrokerUnavailable):
-    """Another process took us for dead, because we were silent too long, and released our messages."""
+    """An eviction: this consumer was silent too long, so another process released its messages."""
 
 
-# Primary result codes; the extended ones add detail in their upper bytes, which the message names.
+# Primary result codes; extended codes add details in their upper bytes, and SQLite's message names these details.
 _REMEDIES = {
     sqlite3.SQLITE_BUSY: "another process has kept it locked: find the frozen or stuck process with `fuser`",
     sqlite3.SQLITE_FULL: "the disk is full: free space on its file system",
@@ -37,7 +37,7 @@ _UNUSABLE = frozenset({sqlite3.SQLITE_NOTADB})
 
 @contextmanager
 def translated(path: Path, to: type[SteadyWorkerError] = BrokerUnavailable) -> Iterator[None]:
-    """Raise `to` for whatever SQLite or the file system raises inside; `Unusable` if the file is not a broker file."""
+    """Raise `to` for each error of SQLite or the file system in this context; `Unusable` if the file is not a broker file."""
     try:
         yield
     except sqlite3.Error as error:

@@ -1,11 +1,11 @@
 """
-Presence files: with them the processes that share a broker file detect and wake each other, without a server.
+Presence files: with them, the processes that share a broker file detect and wake each other without a server.
 
 | in the folder next to the broker file | meaning |
 |---|---|
-| `<name>.lock` | locked (`flock`) while its process lives: the kernel frees it, whatever killed that process |
-| content of `<name>.lock` | the time, by CLOCK_BOOTTIME, when the I/O thread last turned: it shows that a process is frozen, though it holds its lock |
-| `<name>.bell` | a FIFO: a publisher writes one byte, which wakes a waiting consumer at once; no polling, no idle cost |
+| `<name>.lock` | locked (`flock`) while its process lives: the kernel frees the lock after any kind of death |
+| content of `<name>.lock` | the time, by CLOCK_BOOTTIME, of the I/O thread's last turn: an old time shows that the process is frozen |
+| `<name>.bell` | a FIFO: a publisher writes one byte, which wakes a waiting consumer at once, without polling |
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class Presence:
 
     Args:
         folder: The folder next to the broker file; created if it is missing.
-        stamp: The time by CLOCK_BOOTTIME; None for a presence that never writes a time, and is never taken for frozen.
+        stamp: The time by CLOCK_BOOTTIME; None for a presence that never writes a time, and never counts as frozen.
 
     Raises:
         OSError: The folder cannot be written.
@@ -46,7 +46,7 @@ class Presence:
             if stamp is not None:
                 self.stamp(stamp)
             os.mkfifo(self._bell, FILE)
-            # Opened for writing too, so that it never reads "end of file" when a writer closes it.
+            # Opened also for writing, so that a read never returns "end of file" when a writer closes the FIFO.
             self._bell_fd = os.open(self._bell, os.O_RDWR | os.O_NONBLOCK | os.O_CLOEXEC)
         except OSError:
             self.close()
@@ -59,18 +59,18 @@ class Presence:
         os.pwrite(self._lock_fd, f"{now:.3f}".encode().ljust(_STAMP_BYTES), 0)
 
     def wait(self, seconds: float) -> None:
-        """Wait for the bell, at most that many seconds; all rings since the last wait count as one."""
+        """Wait for the bell, at most `seconds`; all rings since the last wait count as one ring."""
         if self._poll.poll(max(0.0, seconds) * 1000):
             with suppress(BlockingIOError):  # another thread's wait has read it
                 os.read(self._bell_fd, 4096)
 
     def ring(self) -> None:
         """Wake our own `wait`; thread-safe."""
-        with suppress(BlockingIOError):  # full: it rings already
+        with suppress(BlockingIOError):  # the FIFO is full, so the bell already rings
             os.write(self._bell_fd, b"!")
 
     def close(self) -> None:
-        """End the presence and remove its files; may be called twice."""
+        """End the presence and remove its files; a second call does nothing."""
         fds, self._lock_fd, self._bell_fd = (self._lock_fd, self._bell_fd), -1, -1
         for fd in fds:
             if fd >= 0:
@@ -83,18 +83,18 @@ def is_gone(folder: Path, name: str, silent_since: float) -> bool:
     """
     Return whether this presence is over: its lock is free, or its time is older than `silent_since` (CLOCK_BOOTTIME).
 
-    If neither can be read, it counts as alive.
+    If neither can be read, the presence counts as alive.
     """
     try:
         fd = os.open(folder / f"{name}.lock", os.O_RDONLY | os.O_CLOEXEC)
     except FileNotFoundError:
-        return True  # it ended in good order, or a process that found its lock free removed it
+        return True  # it ended normally, or another process found its lock free and removed it
     except OSError:
         return False
     try:
         fcntl.flock(
             fd, fcntl.LOCK_SH | fcntl.LOCK_NB
-        )  # shared, so that two processes that look at once do not see each other's lock
+        )  # a shared lock, so that two processes that check at the same time do not see each other's lock
     except OSError:
         stamp = os.pread(fd, _STAMP_BYTES, 0).strip()
         return bool(stamp) and float(stamp) < silent_since
@@ -108,7 +108,7 @@ def remove(folder: Path, name: str) -> None:
     """
     Remove the files of a presence that is over.
 
-    If its process was only frozen, that process still holds the lock, on a file that no longer has a name.
+    If its process is only frozen, the process still holds the lock, on a file that no longer has a name.
     """
     with suppress(OSError):
         (folder / f"{name}.bell").unlink(missing_ok=True)

@@ -1,4 +1,4 @@
-"""The publishing connection: the first waiting thread commits for all that wait, so that one fsync confirms many messages."""
+"""The publishing connection: one waiting thread commits the messages of all waiting threads, so one fsync confirms many messages."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class _Waiting:
 
 class Publisher:
     """
-    The publisher into one broker file, opened on first use, and opened again after an error; thread-safe.
+    The publisher for one broker file, which it opens at the first use, and again after an error; thread-safe.
 
     Args:
         file: The broker file.
@@ -47,7 +47,7 @@ class Publisher:
         with self._adding:
             self._waiting.append(waiting)
         with self._using:
-            if not waiting.confirmed.done():  # else another thread has committed it
+            if not waiting.confirmed.done():  # otherwise another thread has committed the message
                 self._commit()
         waiting.confirmed.result()
 
@@ -86,7 +86,7 @@ class Publisher:
             for waiting in wanted:
                 waiting.confirmed.set_result(None)
         except BaseException as error:
-            # Whatever it is: every thread whose message is in the batch waits for this one, and so is answered first.
+            # This catches every error, because all threads with a message in the batch wait for the result.
             failed = error if isinstance(error, PublishFailed) else _broken_off(error)
             for waiting in batch:
                 if not waiting.confirmed.done():
@@ -99,7 +99,7 @@ class Publisher:
             ring(store.folder, bell)
 
     def _known(self, store: Store, batch: list[_Waiting]) -> list[_Waiting]:
-        """Return the messages for queues that exist or may be created; refuse the others."""
+        """Return the messages for queues that exist or that this publisher may create; refuse the others."""
         wanted: list[_Waiting] = []
         for waiting in batch:
             queue = waiting.entry.queue

@@ -1,7 +1,7 @@
 """
 One epoch: a connection to the broker file, a presence next to it, and a row in its table of consumers.
 
-It ends when the file fails or is replaced, or when another process has evicted us.
+An epoch ends when the file fails or is replaced, or when another process has evicted this consumer.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ from steadyworker_sqlite.presence import Presence, is_gone, remove, ring
 from steadyworker_sqlite.store import BrokerFile, Store, Taken
 
 SILENCE = 30.0
-"""A live process whose I/O thread makes no turn for this many seconds loses its messages."""
+"""Seconds without a turn of the I/O thread after which a living process loses its messages."""
 
 _STAMPS = 10
 """The number of times that the I/O thread records its turn within `SILENCE`: every 3 s."""
 
 LOOK = 0.5
-"""How often, in seconds, an idle consumer looks for dead consumers; a new message rings its bell and wakes it at once."""
+"""Seconds between an idle consumer's looks for dead consumers; a new message wakes it at once by its bell."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -31,7 +31,7 @@ class Settlement:
     """
     One `settle` call that waits for the I/O thread.
 
-    It uses a queue, because every job waits here, and a Future takes ten times as long.
+    It uses a queue, because every job waits here, and a Future is ten times slower.
     """
 
     seq: int
@@ -40,7 +40,7 @@ class Settlement:
     _answer: SimpleQueue[Settled | Exception] = field(default_factory=SimpleQueue)
 
     def answer(self, answer: Settled | Exception) -> None:
-        """End the wait: the call returns this result, or raises it."""
+        """End the wait with this result, which the waiting call returns or raises."""
         self._answer.put(answer)
 
     def wait(self) -> Settled:
@@ -56,7 +56,7 @@ class Session:
     One epoch, from the registration in the broker file to its end.
 
     Only the I/O thread may use it; `wake` and `vanish` are for other threads.
-    Every other method raises BrokerUnavailable when the session is over.
+    Every other method raises BrokerUnavailable after the end of the session.
     """
 
     def __init__(self, file: BrokerFile, spec: QueueSpec, settings: Settings, silence: float) -> None:
@@ -82,9 +82,9 @@ class Session:
 
     def turn(self, settlements: Sequence[Settlement], window: int) -> list[Taken]:
         """
-        Settle, and take as many messages as the prefetch permits, in one transaction: the ack of one job brings the next.
+        Settle, and take as many messages as the prefetch permits, in one transaction: the ack of one job also takes the next job.
 
-        If there is nothing to do, nothing is written.
+        If there is no work, write nothing.
         """
         settled = {(each.seq, each.count) for each in settlements}
         room = max(0, window - len(self._held - settled))
@@ -113,7 +113,7 @@ class Session:
         self._presence.ring()
 
     def leave(self) -> None:
-        """End in good order: messages that we hold are available to other consumers at once."""
+        """End normally: other consumers can take this consumer's messages at once."""
         try:
             with self._store.transaction(durable=False):
                 self._store.evict((self._id,))
@@ -122,7 +122,7 @@ class Session:
             self.abandon()
 
     def abandon(self) -> None:
-        """End without writing: the lock becomes free, so the next process that checks releases our messages."""
+        """End without a write: the lock becomes free, so the next process that checks it releases this consumer's messages."""
         self._open.close()
 
     def vanish(self) -> None:
@@ -136,10 +136,10 @@ class Session:
         return LOOK if due is None else min(due, LOOK)
 
     def _tend(self, room: int) -> None:
-        """Record the turn, check the file and our registration, and evict dead consumers, each when it is due."""
+        """Record the turn, check the file and this consumer's registration, and evict dead consumers, each when it is due."""
         now = self._clock.boottime()
         if now - self._turned > self._silence / 2:
-            # We were late ourselves (a suspended machine): others may have been too, and must first record a turn.
+            # This process itself was late (a suspended machine), so others can be late too, and must first record a turn.
             self._awake_since = now
         self._turned = now
         if now - self._stamped >= self._silence / _STAMPS:
@@ -175,7 +175,7 @@ def evict_the_gone(store: Store, presence: Presence, silent_since: float) -> Non
 
 
 def ring_others(store: Store, presence: Presence) -> None:
-    """Wake every other consumer, because messages may have been released."""
+    """Wake every other consumer, because there can be released messages."""
     for peer in store.peers():
         if peer.presence != presence.name:
             ring(store.folder, peer.presence)

@@ -1,10 +1,10 @@
 """
-The broker file: its tables, and every SQL statement that is run on it.
+The broker file: its tables, and all SQL statements for it.
 
 A message is written once and never changed.
-Its consumer is in a row of another table (`deliveries`), so that taking a message of a megabyte writes one small page.
-Times in `due` are CLOCK_BOOTTIME, which cannot be set.
-`due_wall` has the wall clock, for the next boot: the first process that opens the file then converts one into the other.
+The consumer of a message is in a row of another table (`deliveries`), so that taking a message of 1 MB writes only one small page.
+Times in `due` are from CLOCK_BOOTTIME, which cannot be set.
+Times in `due_wall` are from the wall clock; after a reboot, the first process that opens the file computes `due` from them.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ BUSY_SECONDS = 5.0
 
 UNREADABLE = "sw-hop"
 """
-The header into which the reason is written if a message's headers are unreadable: any program can write to the file.
+The header that gets the reason if a message's headers are unreadable, because any program can write to the file.
 
 The reason is not a number, so the runner makes the message a dead letter.
 """
@@ -38,7 +38,7 @@ _FREE_PAGES = 1000
 """
 The number of free pages (4 MB) that the file may keep.
 
-One step of the vacuum returns at most as many to the file system.
+One step of the vacuum returns at most this number to the file system.
 """
 
 Place = tuple[float, int]
@@ -51,7 +51,7 @@ _TABLES = """
 CREATE TABLE meta (name TEXT PRIMARY KEY, value ANY) STRICT, WITHOUT ROWID;
 CREATE TABLE queues (name TEXT PRIMARY KEY) STRICT, WITHOUT ROWID;
 CREATE TABLE messages (
-    seq INTEGER PRIMARY KEY AUTOINCREMENT, -- never used twice: a delivery is named by it
+    seq INTEGER PRIMARY KEY AUTOINCREMENT, -- never used twice, because it identifies a delivery
     queue TEXT NOT NULL,
     message_id TEXT NOT NULL,
     headers TEXT NOT NULL,
@@ -72,7 +72,7 @@ CREATE TABLE consumers (
     queue TEXT NOT NULL,
     presence TEXT NOT NULL,
     name TEXT NOT NULL,
-    reads INTEGER NOT NULL -- 1: reads dead letters, and is no consumer to be counted
+    reads INTEGER NOT NULL -- 1 for a reader of dead letters, which does not count as a consumer
 ) STRICT;
 """
 
@@ -95,7 +95,7 @@ class Entry:
 
 @dataclass(frozen=True, slots=True)
 class Taken:
-    """A taken message; `count` is the number of its deliveries, including this one."""
+    """A taken message; `count` is the number of its deliveries, including this delivery."""
 
     seq: int
     count: int
@@ -120,9 +120,9 @@ class Peer:
 
 class BrokerFile:
     """
-    The broker file, as one adapter opens it: created by the first `open` at most, and the same broker ever after.
+    The broker file of one adapter: only the first `open` can create it, and later it must be the same broker.
 
-    A broker that is made again has another identity: no cancel would reach it, and every key would be new to it.
+    A new broker has another identity, so no earlier cancel would reach its jobs, and every key would be new.
     So the process that creates the file also creates the folder beside it: a folder without its file shows a removal.
 
     Args:
@@ -144,7 +144,7 @@ class BrokerFile:
 
         Raises:
             Unusable: The file was removed before this adapter opened it.
-            Replaced: It was open before, and is missing now, or is another broker.
+            Replaced: The file was open before, and is now missing, or is another broker.
         """
         if self.was_removed():
             kind = Unusable if self._identity is None else Replaced
@@ -161,8 +161,8 @@ class BrokerFile:
         return store
 
     def was_removed(self) -> bool:
-        """Return whether the file is missing, but was there before: this adapter had it open, or its folder is there."""
-        before = self._identity is not None or self.folder.exists()  # first: the file is created before its folder
+        """Return whether the file is missing, but existed before: this adapter had it open, or its folder exists."""
+        before = self._identity is not None or self.folder.exists()  # checked first, because the file is created first
         return before and not self.path.exists()
 
     @property
@@ -178,7 +178,7 @@ class Store:
     """
     One connection to the broker file.
 
-    It is not thread-safe: its owner ensures that one thread at a time uses it.
+    It is not thread-safe: the caller ensures that one thread at a time uses it.
     Every method raises `BrokerUnavailable` (or a subclass in `errors.py`), and none of SQLite's errors.
     """
 
@@ -211,7 +211,7 @@ class Store:
 
     def close(self) -> None:
         """Close the connection."""
-        with suppress(sqlite3.Error):  # it has no effect on what was committed
+        with suppress(sqlite3.Error):  # a failed close does not change committed data
             self._db.close()
 
     @contextmanager
@@ -219,13 +219,13 @@ class Store:
         """
         Run the block as one transaction, all or nothing.
 
-        If `durable`, it is on disk when the block ends; else it survives the death of any process.
+        If `durable`, the commit is on disk when the block ends; otherwise it only survives the death of any process.
 
         Raises:
-            Replaced: The commit succeeded, but its file is no longer at the path.
+            Replaced: The commit succeeded, but the file is no longer at its path.
         """
         with translated(self.path):
-            if durable is not self._durable:  # it applies from the next transaction on, so one connection can use both
+            if durable is not self._durable:  # this applies from the next transaction on
                 self._db.execute(f"PRAGMA synchronous = {'FULL' if durable else 'NORMAL'}")
                 self._durable = durable
             self._db.execute("BEGIN IMMEDIATE")
@@ -258,11 +258,11 @@ class Store:
         return name in self._queues
 
     def declare(self, names: Iterable[str]) -> None:
-        """Create missing queues; within a transaction."""
+        """Create missing queues; call it within a transaction."""
         self._db.executemany("INSERT OR IGNORE INTO queues VALUES (?)", ((name,) for name in names))
 
     def put(self, entries: Iterable[Entry]) -> None:
-        """Add messages; within a transaction."""
+        """Add messages; call it within a transaction."""
         now, wall = self._clock.boottime(), self._clock.wall()
         self._db.executemany(
             "INSERT INTO messages (queue, message_id, headers, due, due_wall, sent_at, body) VALUES (?, ?, ?, ?, ?, ?, ?)",
@@ -270,7 +270,7 @@ class Store:
         )
 
     def register(self, queue: str, presence: str, name: str, *, reads: bool) -> int:
-        """Register a consumer and return its id; within a transaction."""
+        """Register a consumer and return its id; call it within a transaction."""
         cursor = self._db.execute(
             "INSERT INTO consumers (queue, presence, name, reads) VALUES (?, ?, ?, ?)", (queue, presence, name, reads)
         )
@@ -284,7 +284,7 @@ class Store:
         return [Peer(id_, queue, presence, bool(reads)) for id_, queue, presence, reads in rows]
 
     def evict(self, consumers: Iterable[int]) -> None:
-        """Remove consumers, and release their messages; within a transaction."""
+        """Remove consumers, and release their messages; call it within a transaction."""
         ids = [(id_,) for id_ in consumers]
         self._db.executemany("UPDATE deliveries SET consumer = NULL WHERE consumer = ?", ids)
         self._db.executemany("DELETE FROM consumers WHERE id = ?", ids)
@@ -299,7 +299,7 @@ class Store:
                 )
 
     def due_in(self, queue: str) -> float | None:
-        """Return the seconds until the first free message is due, 0 or less if one is due now; None without one."""
+        """Return the seconds until the first free message is due (0 or less if one is due now); None if no message is free."""
         with translated(self.path):
             row = self._db.execute(f"SELECT m.due {_READY} ORDER BY m.due LIMIT 1", {"queue": queue}).fetchone()
         return None if row is None else float(row[0]) - self._clock.boottime()
@@ -311,7 +311,11 @@ class Store:
         return int(row[0])
 
     def take(self, consumer: int, queue: str, limit: int, upto: int = _NO_LIMIT, after: Place = FIRST) -> list[Taken]:
-        """Take free messages that are due, ordered by due time, after this place and none newer than `upto`; within a transaction."""
+        """
+        Take free messages that are due, ordered by due time; call it within a transaction.
+
+        It takes only messages after this place, and none with a number above `upto`.
+        """
         due, seq = after
         taken = [
             Taken(seq, count + 1, queue, id_, _headers(headers), body, sent_at, seq > self._uncertain, (due, seq))
@@ -330,7 +334,7 @@ class Store:
         return taken
 
     def settle(self, consumer: int, seq: int, count: int, *, remove: bool) -> None:
-        """Remove or release the message of this delivery; a second call does nothing; within a transaction."""
+        """Remove or release the message of this delivery; a second call does nothing; call it within a transaction."""
         held = (seq, consumer, count)
         if not remove:
             self._db.execute("UPDATE deliveries SET consumer = NULL WHERE seq = ? AND consumer = ? AND count = ?", held)
@@ -338,7 +342,7 @@ class Store:
             self._db.execute("DELETE FROM messages WHERE seq = ?", (seq,))
 
     def shrink(self) -> None:
-        """Give a part of the free pages back to the file system, if more than half of the file is free."""
+        """Return some of the free pages to the file system, if more than half of the file is free."""
         with translated(self.path):
             free, pages = (
                 int(self._db.execute(f"PRAGMA {name}").fetchone()[0]) for name in ("freelist_count", "page_count")
@@ -354,7 +358,7 @@ class Store:
             if (tables, application, version) == (0, 0, 0):
                 self._create()
             elif application != APPLICATION_ID:
-                # Checked before anything is written, so that another program's file stays unchanged, to the byte.
+                # Checked before the first write, so that another program's file stays exactly as it is.
                 raise Unusable(
                     f"Expected a broker file at {self.path}, got another program's database: name another path."
                 )
@@ -377,7 +381,7 @@ class Store:
         return tables, application, version
 
     def _create(self) -> None:
-        self._db.execute("PRAGMA auto_vacuum = INCREMENTAL")  # before the first page is written, and never again
+        self._db.execute("PRAGMA auto_vacuum = INCREMENTAL")  # works only before the first page is written
         if self._db.execute("PRAGMA journal_mode = WAL").fetchone()[0] != "wal":
             raise Unusable(
                 f"Expected a file system that supports a shared write-ahead log, got one that does not, at {self.path}: "
@@ -385,7 +389,7 @@ class Store:
             )
         self._db.execute("PRAGMA synchronous = FULL")
         self._db.execute("BEGIN IMMEDIATE")
-        if self._look() == (0, 0, 0):  # else another process was faster
+        if self._look() == (0, 0, 0):  # otherwise another process was first
             for statement in _TABLES.split(";\n"):
                 self._db.execute(statement)
             values = (("id", str(uuid.uuid4())), ("boot", boot_id()), ("uncertain", 0))
@@ -396,10 +400,10 @@ class Store:
 
     def _translate_times(self) -> None:
         """
-        Convert the due times that an earlier boot wrote, because its boot times mean nothing now.
+        Convert the due times of an earlier boot, whose boot times are meaningless now.
 
-        The last deliveries of that boot may not have reached the disk.
-        So all messages in the file are marked as uncertain: their count of deliveries may be too low.
+        The last deliveries of that boot might not be on the disk.
+        So all messages in the file are marked as uncertain: their counts of deliveries can be too low.
         """
         self._db.execute("BEGIN IMMEDIATE")
         if self._meta("boot") != boot_id():
@@ -424,7 +428,7 @@ def boot_id() -> str:
 
 
 def _headers(text: str) -> Headers:
-    """Return a message's headers as text; raise nothing, because a message that raised would come again without end."""
+    """Return a message's headers as text; raise nothing, because the broker would redeliver such a message without end."""
     try:
         found = json.loads(text)
     except (ValueError, RecursionError) as error:

@@ -14,7 +14,7 @@ from steadyworker.system.mounts import network_file_system
 QUEUE = NameRule("queue name of the embedded broker", pattern=r"[A-Za-z0-9][A-Za-z0-9._:/-]*", max_bytes=200)
 
 HEADER_BYTES = 64 << 10
-"""The most bytes for all headers of a message, as they are stored (JSON)."""
+"""The largest size in bytes of all headers of a message, in their stored form (JSON)."""
 
 
 def path_of(url: str) -> Path:
@@ -49,7 +49,7 @@ def check_names(spec: QueueSpec) -> None:
 
 
 def place_findings(path: Path, mounts: str) -> Sequence[Finding]:
-    """Return what is wrong with the file's location; `mounts` is the text of /proc/self/mountinfo, or empty."""
+    """Return the problems of the file's location; `mounts` is the text of /proc/self/mountinfo, or empty."""
     folder = next(folder for folder in path.parents if folder.exists())
     found: list[Finding] = []
     if (kind := network_file_system(folder.resolve(), mounts)) is not None:
@@ -57,7 +57,7 @@ def place_findings(path: Path, mounts: str) -> Sequence[Finding]:
         found.append(Finding("error", what, "Name a local path, or use a broker with a server."))
     if path.exists() and not path.is_file():
         found.append(Finding("error", f"Expected a file at {path}, got something else.", "Name another path."))
-    # The folder too: it holds the write-ahead log and the consumers' locks.
+    # This also checks the folder, which has the write-ahead log and the consumers' locks.
     for place in (folder, path):
         if place.exists() and not os.access(place, os.W_OK):
             what = f"Expected {place} to be writable by user {os.getuid()}, but it is not."

@@ -39,7 +39,7 @@ def line_of(to: type[Worker[Any, Any]] | str, options: Options) -> Line:
     """
     Return the line of a Worker or of a queue's name; the configuration file's settings for the Worker apply.
 
-    Raises ConfigError for a Worker or a name that is not valid, and TypeError for what is neither, such as an instance.
+    Raises ConfigError for an invalid Worker class or name, and TypeError for another object, such as an instance.
     """
     if isinstance(to, Worker):
         name = type(to).__qualname__
@@ -67,8 +67,8 @@ class Connections:
     """
     The connections of one process, each opened at its first use; thread-safe.
 
-    The lock is never held while broker or ledger are asked, so that a slow one delays no other call.
-    Two threads may ask for the same namespace at the same time, and get the same one.
+    No call to broker or ledger holds the lock, so that a slow broker or ledger delays no other call.
+    Two threads can look up the same namespace at the same time; both get the same result.
 
     Raises ConfigError for a URL that names no broker or ledger.
     Each method can raise BrokerUnavailable or LedgerUnavailable.

@@ -2,7 +2,7 @@
 Opens the ledger and a queue's adapter that the settings name, and finds the namespace of the queue's jobs.
 
 A worker process, a Client and the command line all use these functions.
-Adapter and ledger connect only when they are first used.
+Adapter and ledger connect only at their first use.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from steadyworker.spec import WorkerSpec
 _LEDGERS = "sqlite:PATH, postgresql://… or memory:"
 
 _LIVES = 90.0
-"""Seconds since its last registration in which an owner counts as living: its leases and their margin last as long."""
+"""Seconds after its last registration for which an owner counts as living: the sum of lease and margin."""
 
 
 def open_ledger(options: Options, clock: Clock | None = None, times: Times | None = None, worker: str = "") -> Ledger:
@@ -101,12 +101,12 @@ def namespace_of(adapter: Adapter, options: Options, ledger: Ledger, queue_name:
     Return the namespace of a queue's jobs: the option `namespace` if it is set, else the broker's identity.
 
     The ledger binds namespace and queue to the first broker that uses them.
-    If worker processes live under a former name of the broker, the new name is bound to the former one.
-    So the new name stays refused when they have ended, because their records belong to the former name.
-    A namespace that is set to that former name states that it is the same broker.
+    If worker processes live under a former name of the broker, this call binds the new name to the former name.
+    So it refuses the new name even after the end of these processes, because their records belong to the former name.
+    With `--namespace`, an operator can set the former name, to state that the broker is the same.
 
     Raises:
-        ConfigError: Namespace and queue are bound to another broker, or the broker seems to be renamed.
+        ConfigError: Namespace and queue are bound to another broker, or an operator seems to have renamed the broker.
         BrokerUnavailable: The broker does not respond.
     """
     identity = adapter.identity()
@@ -130,10 +130,10 @@ def namespace_of(adapter: Adapter, options: Options, ledger: Ledger, queue_name:
 
 def former_identity(adapter: Adapter, options: Options, ledger: Ledger, queue_name: str) -> str | None:
     """
-    Return another identity under which worker processes consume this queue now, if the broker may have had it; else None.
+    Return another identity under which worker processes now consume this queue, if this broker could have had it; else None.
 
-    An operator who renames a broker changes its identity, and with it the namespace of its jobs.
-    A worker process with the new name would not know the jobs of those that still have the former name.
+    An operator who renames a broker changes its identity, and therefore the namespace of its jobs.
+    A worker process under the new name would not know the jobs of worker processes under the former name.
     With --namespace the name of the broker does not matter.
     Raises BrokerUnavailable and LedgerUnavailable.
     """
@@ -144,7 +144,7 @@ def former_identity(adapter: Adapter, options: Options, ledger: Ledger, queue_na
     registered = {name.removesuffix(QUIET) for seen in living for name in seen.queues}
     names = {name.removesuffix(end) for name in registered if name.endswith(end)}
     names = {name for name in names if adapter.may_have_been(name)}
-    # The broker is asked only if needed, because it may be slow, or away.
+    # The broker's identity is read only if it is needed, because the broker can be slow or unreachable.
     return min(names - {adapter.identity()}, default=None) if names else None
 
 

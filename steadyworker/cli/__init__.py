@@ -42,7 +42,7 @@ EXIT_CODES: tuple[tuple[int, str], ...] = (
     (DATA, "An invalid payload, or an invalid file of jobs: nothing was sent."),
     (
         UNAVAILABLE,
-        "Broker or ledger could not be reached, or did not confirm; or others read the dead letters. For run: broker away for --give-up-after.",
+        "Broker or ledger unreachable, or no confirm; or another reader holds the dead letters. For run: broker away for --give-up-after.",
     ),
     (INTERNAL, "An internal error. For run also: setup failed three times in a row."),
     (OUTPUT, "Standard output could not be written: a full disk, or a closed pipe."),
@@ -51,7 +51,7 @@ EXIT_CODES: tuple[tuple[int, str], ...] = (
     (BROKEN_OFF, "Ctrl-C, but not for run, which then stops as after SIGTERM."),
     (143, "Only run: a job had to be killed, or a second signal came."),
 )
-"""All exit codes of all commands, with their meanings; those from 64 to 78 are of sysexits.h."""
+"""All exit codes of all commands, with their meanings; the codes from 64 to 78 are those of sysexits.h."""
 
 _VERBS = {
     "run": "Run Workers until a signal stops them.",
@@ -88,7 +88,7 @@ A first job, on the embedded broker (no server to install):
 MODULE:CLASS names a Worker; the module is imported from the working directory or the Python path.
 
 \b
-Each setting can be given in three places; the first one that has it wins:
+A setting can be given in three places; the first of these places that has it wins:
   an option                     --stop-within 2h
   an environment variable       STEADYWORKER_STOP_WITHIN=2h
   a line of steadyworker.toml   stop_within = "2h"
@@ -137,7 +137,7 @@ class _Verbs(Group):
         except OutputFailed as error:
             discard_output()
             code = OUTPUT
-            if not error.by_reader:  # else it has what it wanted, as `head` has
+            if not error.by_reader:  # a reader such as `head` closes the pipe when it has enough
                 _print_error(str(error))
         sys.exit(code)
 
@@ -201,7 +201,7 @@ def exit_code(error: SteadyWorkerError) -> int:
 @click.version_option(package_name="steadyworker", message="steadyworker %(version)s")
 @click.option("--debug", is_flag=True, help="Show tracebacks.")
 def verbs(*, debug: bool) -> None:
-    """Group all verbs."""
+    """The group of all verbs."""
 
 
 def main() -> None:

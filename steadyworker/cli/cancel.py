@@ -33,9 +33,9 @@ def command(ctx: click.Context, options: Options, *, target: str, key: str, reas
     """
     Cancel a job that is running, waiting, or not yet received.
 
-    A running job receives the cancellation within 2 s, and begins no commit of an export from now on.
+    A running job receives the cancellation within 2 s, and from now on can commit no export.
     A job that waits does not run when its message arrives.
-    The same holds for a key that the ledger does not know, for 14 days.
+    A key that the ledger does not know can be cancelled too, for messages that arrive within 14 days.
     Every cancelled job becomes a dead letter.
     Exit code 1 means that the job had already ended, or that there is no such queue.
     """

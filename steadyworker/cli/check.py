@@ -43,7 +43,7 @@ def command(ctx: click.Context, options: Options, *, targets: tuple[str, ...], a
     The command also shows every setting, and where its value comes from.
     It consumes no message.
     Each finding has a remedy; a note is not a problem.
-    Exit code 78 means that a finding is an error, so that `run` would not start.
+    Exit code 78 means that `run` would not start, because a finding is an error.
     """
     with _planned(targets, options) as plan:
         findings = plan.findings()

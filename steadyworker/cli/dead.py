@@ -36,7 +36,7 @@ _target = click.argument("target", metavar="MODULE:CLASS|QUEUE")
 _keys = click.argument("keys", metavar="[KEY]...", nargs=-1)
 _settings = settings("broker", "ledger", "namespace", "state_dir", "topology", "delays")
 _json = click.option("--json", "as_json", is_flag=True, help="Print one line of JSON per dead letter.")
-_all = click.option("--all", "every", is_flag=True, help="Take every dead letter of the queue, instead of KEYs.")
+_all = click.option("--all", "every", is_flag=True, help="Select every dead letter of the queue, instead of KEYs.")
 
 
 @click.group(
@@ -80,14 +80,14 @@ def list_(options: Options, *, target: str, as_json: bool) -> None:
 @_keys
 @_settings
 @_json
-@click.option("--body", is_flag=True, help="Print only the bodies, one per line, whole and with their secrets.")
+@click.option("--body", is_flag=True, help="Print only the bodies, one per line, complete, and without hiding secrets.")
 def show(options: Options, *, target: str, keys: Sequence[str], as_json: bool, body: bool) -> None:
     """
-    Show dead letters: all of them, or those of these KEYs.
+    Show dead letters: all of them, or only the dead letters of these KEYs.
 
-    Each is shown with its reason, error, counters, checkpoint and payload.
+    For each, the command shows reason, error, counters, checkpoint and payload.
     The payload is cut after 2,000 characters, and secrets are hidden.
-    --body prints it as it is.
+    --body prints the whole payload, unchanged.
     """
     with _opened(target, options) as queue:
         letters = queue.letters(keys or None)
@@ -109,15 +109,15 @@ def show(options: Options, *, target: str, keys: Sequence[str], as_json: bool, b
 @_keys
 @_settings
 @_all
-@click.option("--from-start", is_flag=True, help="Forget the checkpoint: the job starts from the beginning.")
+@click.option("--from-start", is_flag=True, help="Delete the checkpoint: the job starts from the beginning.")
 @_json
 def replay(options: Options, *, target: str, keys: Sequence[str], every: bool, from_start: bool, as_json: bool) -> None:
     """
     Put dead letters back into their work queue.
 
-    Each starts as its job's next round, with all counters at zero.
-    Each dead letter is removed once the broker has confirmed its copy in the work queue.
-    If a replay is interrupted, run it again: no job runs twice because of it.
+    Each job starts its next round, with all counters at zero.
+    The command removes a dead letter when the broker has confirmed its copy in the work queue.
+    If a replay is interrupted, run it again: no job runs twice because of this.
     """
 
     def told(replayed: Replayed) -> None:
@@ -141,7 +141,7 @@ def drop(options: Options, *, target: str, keys: Sequence[str], every: bool, as_
     """
     Remove dead letters permanently, with all their copies.
 
-    Their keys can be used again.
+    After that, the keys of these dead letters can be used again.
     """
 
     def told(letter: DeadLetter) -> None:
@@ -180,7 +180,7 @@ def _said(done: Sequence[object], what: str) -> None:
 
 
 def _left_alone(queue: DeadLetterQueue) -> None:
-    """Say how many letters of other work queues are in the same dead-letter queue."""
+    """Print how many letters of other work queues are in the same dead-letter queue."""
     if queue.others:
         each = ", ".join(f"{printable(name)} ({count})" for name, count in sorted(queue.others.items()))
         told = f"{count_text(queue.others.total(), 'dead letter')} of other queues left alone: {each}."
@@ -207,7 +207,7 @@ def _why(letter: DeadLetter) -> str:
 
 
 def _error(letter: DeadLetter) -> str:
-    """Return the exception's text, or "" if the reason is the same text."""
+    """Return the exception's text, or "" if the reason already has this text."""
     error = ": ".join(part for part in (letter.error_class, letter.error) if part)
     return "" if letter.reason in (error, letter.error) else error
 
@@ -252,7 +252,7 @@ def _paragraph(letter: DeadLetter, checkpoint: bytes | None) -> Iterator[str]:
 
 
 def _payload(letter: DeadLetter) -> Any:
-    """Return the payload for `--json`: as JSON if it is short JSON, else the text that is shown to people."""
+    """Return the payload for `--json`: JSON data if the payload is short JSON, else the text that people see."""
     value = _json_or_text(letter.body) if len(letter.body) <= _PREVIEW else None
     return _payload_text(letter) if value is None or isinstance(value, str) else _without_secrets(value)
 

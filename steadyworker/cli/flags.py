@@ -1,8 +1,7 @@
 """
-Adds settings to a verb as options.
+The settings as options of verbs.
 
-The options are made from the table of settings.
-Each setting therefore has one name, one help text and one default everywhere.
+The options come from the table of settings, so each setting has the same name, help text and default everywhere.
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ def every_setting(verb: Function) -> Function:
     """
     Add every setting to a verb as an option.
 
-    The verb receives the settings that were given, unparsed, as its first argument.
+    The verb's first argument is a mapping of the settings from the command line, unparsed.
     """
 
     @wraps(verb)
@@ -37,7 +36,7 @@ def with_options(verb: Function, options: Sequence[Option]) -> Function:
     """
     Add these settings and `--config` to a verb as options.
 
-    The verb receives all of them; a setting that was not given is None.
+    The verb receives all these settings; a setting that is not on the command line is None.
     """
     config = click.option(
         "--config",
@@ -52,14 +51,15 @@ def with_options(verb: Function, options: Sequence[Option]) -> Function:
         if isinstance(option.default, tuple):
             default = f" [default: {','.join(f'{step:g}' for step in option.default)}]"
         shown = click.option(option.flag, option.name, metavar=option.kind.metavar, help=option.help + default)
-        # Names a file that holds the value (a secret).  Hidden: the help would need a second line for each setting.
+        # This option names a file with the value (a secret).
+        # It is hidden, because the help would need a second line for each setting.
         hidden = click.option(f"{option.flag}-file", f"{option.name}_file", hidden=True)
         verb = shown(hidden(verb))
     return verb
 
 
 def taken(given: dict[str, Any], options: Sequence[Option]) -> dict[str, Any]:
-    """Remove the settings from a verb's arguments, and return those that were given."""
+    """Remove the settings from a verb's arguments, and return the settings that are on the command line."""
     names = [name for option in options for name in (option.name, f"{option.name}_file")] + ["config"]
     values = {name: given.pop(name) for name in names}
     return {name: value for name, value in values.items() if value is not None}

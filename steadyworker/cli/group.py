@@ -9,7 +9,7 @@ from typing_extensions import override
 
 
 class Group(click.Group):
-    """A command group; an unknown command is wrong usage, and the error names the nearest known one."""
+    """A command group; an unknown command is a usage error, which names the nearest known command."""
 
     @override
     def resolve_command(

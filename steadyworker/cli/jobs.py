@@ -62,7 +62,7 @@ Job = tuple[Row, Progress | None]
     epilog="""\b
 States:
   running      a worker process runs it
-  interrupted  a stop ended its run, or it was cancelled in advance; it waits for its message
+  interrupted  a stop ended its run, or it was cancelled before its first message; it waits for a message
   retrying     a run failed; the job runs again after a delay
   scheduled    the handler raised Snooze; the job runs again after that delay
   done         the handler returned
@@ -189,7 +189,7 @@ def _fixed(row: Row, progress: Progress | None, now: float, shown: Any) -> list[
 
 
 def why(row: Row) -> str:
-    """Return the text of the column WHY: what the job waits for, and what happened to it."""
+    """Return the text of the column WHY: the cause of the job's state, a wait or delay, and the last error."""
     crashes, losses = row.counters.crashes, row.counters.losses
     parts = [
         f"cancelled: {row.cancel_reason}" if row.cancel_reason is not None else "",
@@ -234,7 +234,7 @@ def _progress_bar(row: Row, progress: Progress | None) -> Any:
 
 
 def _watch(chosen: Any, where: str) -> None:
-    """Show the jobs until Ctrl-C; only reads the ledger."""
+    """Show the jobs until Ctrl-C; this only reads the ledger."""
 
     def picture() -> Any:
         now = SystemClock().wall()

@@ -24,7 +24,7 @@ from steadyworker.units import count_text
 
 _MINUTE, _HOUR, _DAY = 60, 3600, 86400
 _EXACT = 1e15  # a float of this size or more is no exact count
-_PADDING = 3  # of a column on a terminal
+_PADDING = 3  # characters between two columns on a terminal
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +40,7 @@ def json_line(value: Any) -> None:
     """
     Print a JSON value on one line of standard output.
 
-    A text with a lone surrogate (a file's name that is not UTF-8) is printed with that character's JSON escape.
+    A lone surrogate in a text (from a file's name that is not UTF-8) is printed as its JSON escape.
     """
     try:
         click.echo(msgspec.json.encode(value).decode())
@@ -52,8 +52,8 @@ def table(columns: Sequence[Column], rows: Sequence[Sequence[str]]) -> None:
     """
     Print rows under their titles.
 
-    On a terminal they are coloured; elsewhere they are padded with spaces, and nothing is cut or wrapped.
-    A terminal that is too narrow for the titles wraps the lines itself.
+    On a terminal the rows are coloured; elsewhere they are padded with spaces, and never cut or wrapped.
+    The table is always wide enough for the titles; a narrower terminal wraps its lines.
     """
     console = Console()
     if console.is_terminal:
@@ -99,7 +99,7 @@ def tries(attempts: int, crashes: int, losses: int) -> str:
 
 
 def span(seconds: float | None) -> str:
-    """Return a duration for people, in its two largest units; "–" for None, and for one that is not finite."""
+    """Return a duration for people, in its two largest units; "–" for None or an infinite duration."""
     if seconds is None or not math.isfinite(seconds):
         return "–"
     whole = max(0, round(seconds))
@@ -113,7 +113,7 @@ def span(seconds: float | None) -> str:
 
 
 def ago(seconds: float | None) -> str:
-    """Return how long ago something happened, for people; "–" for None."""
+    """Return the age of an event for people, such as "5 min 03 s ago"; "–" for None."""
     return "–" if seconds is None else f"{span(seconds)} ago"
 
 
@@ -121,13 +121,13 @@ def instant(wall: float | None) -> str | None:
     """
     Return a wall-clock time as ISO 8601 in UTC.
 
-    It is None for a number that is no such time: another sender's timestamp may count milliseconds or nanoseconds.
+    Return None for a number outside the range of times: another program's timestamp can be in milliseconds or nanoseconds.
     """
     if wall is None:
         return None
     try:
         return datetime.fromtimestamp(wall, UTC).isoformat(timespec="seconds").replace("+00:00", "Z")
-    except (ValueError, OverflowError, OSError):  # the C library's reply depends on how large the number is
+    except (ValueError, OverflowError, OSError):  # which of them depends on the number's size
         return None
 
 

@@ -160,7 +160,7 @@ def _read(file: Path, line: Line) -> Iterator[tuple[int, object, _Line]]:
 
 
 def _checked(wish: _Line, body: bytes, line: Line) -> object:
-    """Return the payload for the client, after checking everything about the job."""
+    """Check every value of the job, and return the payload for the client."""
     try:
         value: object = body if line.payload_type is bytes else payloads.decoder(Any)(body)
         message(line, value, key=wish.key, delay=wish.delay, headers=wish.headers)

@@ -34,14 +34,14 @@ def settings(*names: str) -> Callable[[Function], Function]:
 
 
 def loaded(arguments: dict[str, Any]) -> Options:
-    """Return the effective settings: arguments win over the environment, then the file, then the defaults."""
+    """Return the effective settings; arguments win over the environment, which wins over the file and the defaults."""
     config = arguments.pop("config", None)
     return load(arguments, os.environ, Path.cwd(), config)
 
 
 @contextmanager
 def open_ledger(options: Options) -> Iterator[Ledger]:
-    """Open the ledger of these settings, and close it at the end."""
+    """Open the ledger of these settings, and close it when the context ends."""
     ledger = opening.open_ledger(options)
     try:
         yield ledger

@@ -1,4 +1,4 @@
-"""The standard streams of a command: one that is closed, full or broken ends it with an exit code, without a traceback."""
+"""The standard streams of a command; a closed or full output ends the command with an exit code, without a traceback."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from steadyworker.system.streams import open_standard_streams
 
 
 class OutputFailed(OSError):
-    """Standard output could not be written; `by_reader` is true if the reader of a pipe has closed it."""
+    """A failed write to standard output; `by_reader` is true if the reader of a pipe has closed it."""
 
     def __init__(self, cause: OSError) -> None:
         super().__init__(f"Expected to write to standard output, got: {cause.strerror}: send it elsewhere.")
@@ -21,7 +21,7 @@ class OutputFailed(OSError):
 
 
 class _Stream:
-    """A text stream, which passes everything on to another one."""
+    """A text stream that passes every call on to another text stream."""
 
     def __init__(self, stream: TextIO) -> None:
         self._stream = stream
@@ -31,7 +31,7 @@ class _Stream:
 
 
 class _Output(_Stream):
-    """Standard output, whose failures can be told from those of other files."""
+    """Standard output; its failures raise OutputFailed, unlike the failures of other files."""
 
     def write(self, text: str) -> int:
         try:
@@ -47,7 +47,7 @@ class _Output(_Stream):
 
 
 class _Errors(_Stream):
-    """Standard error: nothing depends on it, and what cannot be written there is lost."""
+    """Standard error; a failed write is ignored, because no command depends on it."""
 
     def write(self, text: str) -> int:
         with suppress(OSError):
@@ -72,7 +72,7 @@ def prepare() -> None:
 
 
 def discard_output() -> None:
-    """Discard what was printed and could not be written; else the interpreter tries again at its end, and fails."""
+    """Discard output that could not be written; otherwise the interpreter would try again at its end, and fail."""
     null = os.open(os.devnull, os.O_WRONLY)
     os.dup2(null, sys.stdout.fileno())
     os.close(null)

@@ -1,4 +1,4 @@
-"""The import of a Worker that the command line names, and the user's own line when that import fails."""
+"""The import of a Worker that the command line names; if it fails, the error names the line of the user's code."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def find_worker(target: str) -> type[Worker[Any, Any]]:
     Raises ConfigError if the import fails; the message names the file and the line of the user's code.
     """
     try:
-        with redirect_stdout(sys.stderr):  # what the module prints is no output of the command, which may be JSON
+        with redirect_stdout(sys.stderr):  # the module's own prints must not mix with the command's output
             return load_worker(target)
     except KeyboardInterrupt:
         raise
@@ -43,8 +43,8 @@ def worker_or_queue(target: str) -> type[Worker[Any, Any]] | str:
     """
     Return the Worker that "module:Class" names, or the target itself if it is the name of a queue.
 
-    The name of a queue may have a colon too: it is taken for a Worker if the last part begins with a capital letter,
-    or if there is a module of that name.
+    The name of a queue can also have a colon.
+    A target counts as a Worker if the part after the colon begins with a capital letter, or if there is a module of that name.
     Raises ConfigError as `find_worker` does.
     """
     module, colon, _ = target.partition(":")
@@ -65,9 +65,9 @@ def _text(error: BaseException) -> str:
 
 def _place(error: BaseException) -> str | None:
     """
-    Return file:line of the user's code that failed, or None if none of it had run.
+    Return file:line of the user's code that failed, or None if the import failed before any of it ran.
 
-    A frame of an installed library counts only if no other one is there: the user's module may be installed itself.
+    Frames of installed libraries count only if there are no others, because the user's module can itself be installed.
     """
     if isinstance(error, SyntaxError) and error.filename is not None and Path(error.filename).is_file():
         return f"{error.filename}:{error.lineno}"
@@ -78,7 +78,7 @@ def _place(error: BaseException) -> str | None:
 
 
 def _frames(error: BaseException) -> Iterator[traceback.FrameSummary]:
-    """Yield the frames of files, without those of the import system and of code that was made from a text."""
+    """Yield the frames of files, but not of the import system or of generated code."""
     importing = ("<", str(Path(sysconfig.get_path("stdlib"), "importlib")))
     return (frame for frame in traceback.extract_tb(error.__traceback__) if not frame.filename.startswith(importing))
 

@@ -1,4 +1,4 @@
-"""`steadyworker verify`: compares exported files with their manifests, and removes what dead runs left behind."""
+"""`steadyworker verify`: compares exported files with their manifests, and removes the staging folders of dead runs."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ Examples:
   steadyworker verify out/*.csv --json | jq .rows
   steadyworker verify out/m-17.csv --source sqlite:shop.db \\
       --query "SELECT currency, count(*), sum(cents) FROM payments WHERE merchant = 17 GROUP BY currency"
-  steadyworker verify --reap out/        # remove what interrupted exports left behind, once their jobs have ended""",
+  steadyworker verify --reap out/        # remove the staging folders of jobs that have ended""",
 )
 @click.argument("files", metavar="FILE...", nargs=-1, type=click.Path(path_type=Path))
 @settings("ledger", "state_dir")
@@ -109,7 +109,7 @@ def _asked(source: str, query: str) -> Sequence[Sequence[Any]]:
         raise ExportError(
             "Expected psycopg for a PostgreSQL source, got no such module: run pip install 'steadyworker[postgres]'."
         ) from error
-    except Exception as error:  # each client has errors of its own
+    except Exception as error:  # each client library has its own errors
         raise ExportError(
             f"Expected rows from the source, got an error ({redact(str(error))}): correct --source or --query."
         ) from error

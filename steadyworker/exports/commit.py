@@ -72,8 +72,8 @@ def publish(
     Raises:
         TargetExists: The target has a file that this job did not make.
         ExportError: `to` is invalid as a target, its file system has no hard links, or the disk is full.
-        Interrupt: The run must end; nothing was published, unless the interrupt came after the link.
-            If the job is cancelled, its stages are removed.
+        Interrupt: The run must end; the file is published only if the interrupt came after the link.
+            If the job is cancelled, its staging folders are removed.
     """
     target = Target.of(to)
     try:
@@ -89,7 +89,7 @@ def publish(
         return look(target, services) or _make(target, services, write)
     except Interrupt as interrupt:
         if interrupt.reason == "cancelled":
-            # It may come between the two links: a file without its manifest would belong to no job.
+            # An interrupt can come between the two links; without its manifest, the file would belong to no job.
             with suppress(TargetExists):
                 _finish_own(target, services.uid)
             remove_stages(target, services.uid)

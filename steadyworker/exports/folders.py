@@ -59,7 +59,7 @@ class StageFolders:
         now = self._clock.wall()
         for entry in [] if not self._place.is_dir() else sorted(self._place.iterdir()):
             with suppress(OSError):  # the folder or its file system is gone, or another process removed the entry
-                path = entry.read_bytes().replace(b"\0", b"?")  # an entry of another program can be no path
+                path = entry.read_bytes().replace(b"\0", b"?")  # another program's entry need not be a valid path
                 folder = Path(os.fsdecode(path))
                 reap(folder, ended)
                 if now - entry.stat().st_mtime > _FORGET_AFTER and not (folder / STAGES).exists():

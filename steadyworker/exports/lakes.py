@@ -17,11 +17,11 @@ from steadyworker.errors import ExportRejected
 _SIGNS = (
     ("Delta", "_delta_log"),
     ("Hudi", ".hoodie"),
-    # Other programs have a folder `metadata` too: Iceberg numbers its files, `00001-<uuid>` or `v1`.
+    # Other programs also use a folder `metadata`; only Iceberg numbers its files there: `00001-<uuid>` or `v1`.
     ("Iceberg", "metadata/[0-9][0-9][0-9][0-9][0-9]-*.metadata.json"),
     ("Iceberg", "metadata/v[0-9]*.metadata.json"),
 )
-_BELOW = ("*/", "*/*/")  # such as the table of one region; a reader of the folder reads its files too
+_BELOW = ("*/", "*/*/")  # a table below, such as one region's table; a reader of the folder also reads its files
 
 
 def check_files(path: str | os.PathLike[str]) -> None:

@@ -3,9 +3,8 @@ The ledger: the durable record of jobs, and the life of a job.
 
 One job is one row, named by (namespace, queue, key, round).
 A replay of a dead letter, or a send with `again=True`, raises the round.
-The row records which worker process runs the job, until when, how far the job got, and how it ended.
-Nothing that happens to a connection is written here.
-That is why nothing that happens to a connection starts a job again.
+The row records the worker process that runs the job, the end of its lease, the job's checkpoint, and the job's outcome.
+The ledger records no event of a connection, so no event of a connection starts a job again.
 
 `base` has the Protocol of all ledgers.
 Of its implementations, `sqlite` serves one host, `postgres` a fleet, and `memory` the tests.
@@ -23,18 +22,18 @@ States
               └────────→ done
 
 A retry that arrives also claims a row that is still `moving`, because its arrival proves that its publish succeeded.
-A run whose owner is gone goes from `running` to `running`, with a new owner.
-`Client.cancel` sets a cancel mark; for a job without a row it inserts one: `interrupted`, for any body.
+A claim of a job whose owner is gone leaves the row `running`, with a new owner.
+`Client.cancel` sets a cancel mark; for a job without a row it inserts a row that is `interrupted`, and matches any body.
 The owner reads the marks of its running jobs every 2 s, in one query for each worker process.
-The ledger permits no commit of an export to a job with a mark: a cancel that was accepted stops it.
-A job that is claimed with a mark is rejected and does not run.
+The ledger permits a job with a mark no commit of an export, so an accepted cancel stops every later commit.
+A job that has a mark when it is claimed does not run, and becomes a dead letter.
 
 Decision table
 --------------
 For each delivery the runner reads the row and calls `steadyworker.ledger.rules.answer`.
 The first line that fits decides.
 The hop counts the messages of a job: 0 for the first, one more for each retry.
-A *letter* is the job's own dead letter, which an operator has moved from the dead-letter queue to the work queue as it was.
+A *letter* is the job's own dead letter, which an operator has moved unchanged from the dead-letter queue to the work queue.
 
 | row | hop of the delivery | held by | action |
 |---|---|---|---|
@@ -55,47 +54,48 @@ A *letter* is the job's own dead letter, which an operator has moved from the de
 | running | same or higher | GONE, fewer losses than `max_losses` | `Claim`, and count a loss: the job is taken over |
 | running | same or higher | GONE, `max_losses` reached | `LostTooOften`: record a dead letter, then complete its settlement |
 
-The letter of round n always replays as round n + 1, never as the round after the last.
-So two copies of a letter are one replay, as are a letter that was moved by hand and the same letter from `dead replay`.
+The letter of round n always replays as round n + 1, even if the key already has later rounds.
+So two copies of a letter are one replay, even if an operator moved one of them and `dead replay` published the other.
 A letter that arrives while its row is still `moving` proves that its publish succeeded.
 `Defer` publishes a delayed message with the same hop, waits for its confirm, and acknowledges the delivery.
 It writes nothing to the ledger.
 If the broker has no delays, the runner keeps the delivery and decides again after 30 s.
 The count of losses starts again at 1 if the lost run had saved a checkpoint.
-`Claim`, `Finish` and `LostTooOften` are one compare-and-set each, and draw a new fence.
+`Claim`, `Finish` and `LostTooOften` are each one compare-and-set, which draws a new fence.
 If the ledger refuses this write, the runner reads the row again and decides again.
 A claim waits while an earlier run of the same job is still in a slot of this process.
 While the ledger is unreachable, the runner decides nothing: it holds its deliveries and sets the prefetch to 0.
 
 Messages without a key
 ----------------------
-The table needs a key, so the runner replaces a message without one by a copy with a generated key (`runner/unkeyed.py`).
-The copy is confirmed before the original is acknowledged; so none is lost, but a kill between the two steps costs a second job.
-If the full work queue refuses the copy, the copy gets a delay of 30 s, and the runner claims its row at once.
-This run begins without a delivery, like one that is DETACHED; its copy meets the table when it arrives.
-The claim follows the copy's confirm: a row never waits for a message that does not exist.
+The table needs a key, so the runner replaces a message without a key by a copy with a generated key (`runner/unkeyed.py`).
+The broker confirms the copy before the runner acknowledges the original, so no message is lost.
+A kill between these two steps leads to a second job.
+If the full work queue refuses the copy, the copy gets a delay of 30 s, and the runner claims the job at once.
+This run begins without a delivery, like a DETACHED run; the decision table handles its copy when the copy arrives.
+The runner claims the job after the copy's confirm, so a row never waits for a message that does not exist.
 
 The holder of a row
 -------------------
 `steadyworker.ledger.rules.HeldBy` is the holder as one worker process sees it:
 
 - MINE: this process owns the row, and the run or settlement under the row's fence has a valid delivery.
-- DETACHED: the same, but that delivery is lost.
-  If adoption is switched off, this counts as MINE; adoption only saves time, and no guarantee depends on it.
+- DETACHED: this process owns the row, but the delivery of its run or settlement is lost.
+  If adoption is switched off, the runner treats this as MINE; adoption only saves time, and no guarantee depends on it.
 - LOST: this process owns the row, but has no run or settlement under the row's fence.
-- ALIVE: another process owns the row, lease and margin are not over, and nothing proves that this process is dead.
-- GONE: another process owned the row, and it is proven dead, or lease and margin are over; or the row has no owner.
+- ALIVE: another process owns the row, lease and margin are not over, and there is no proof that this other process is dead.
+- GONE: the row has no owner, or its owner is another process, which is proven dead, or whose lease and margin are over.
 
 Clocks and leases
 -----------------
 A claim draws a *fence*: the last fence plus 1, or the wall clock in milliseconds, whichever is greater.
-Every write of a run carries the run's fence, so the fence decides which run owns the job, and no clock does.
+Every write of a run carries the run's fence, so the fence decides which run owns the job; no clock decides this.
 A claim also begins a lease of 60 s, which the worker process renews every 15 s.
 A lease that has ended can still be renewed, if no other process has taken the job over.
 A run is trusted for 50 s, counted from the *start* of its claim or of its last granted renewal.
-Without trust, its checkpoints, export commits and outcome wait until a renewal is granted.
+After this time, its checkpoints, export commits and outcome wait until the ledger grants a renewal.
 When the lease has been over for 30 s (the margin), other processes may take the job over.
-Only the ledger's clock decides when that is: the server's clock in PostgreSQL, CLOCK_BOOTTIME and the boot's id in SQLite.
+Only the ledger's clock judges this: the server's clock in PostgreSQL, CLOCK_BOOTTIME with the boot's id in SQLite.
 When the ledger refuses a write or a renewal, the runner drops the run and kills its child.
 The run's delivery, if it is still valid, goes through the decision table again.
 If the lease ends during a ledger outage, the option `on_ledger_loss` decides: kill the run (`stop`), or let it run on (`finish`).
@@ -103,10 +103,10 @@ The default is `finish` for a ledger of one host, and `stop` for all others.
 
 Proof of death
 --------------
-A worker process holds a lock on a file that has its owner id as its name; its slot children and its guard share the lock.
-The guard kills what the children have started, and is the last to free the lock.
-The kernel frees the lock when the last of them is dead.
-So a process that can take the lock has proof of their death, and need not wait for the lease to end.
+A worker process holds a lock on a file whose name is its owner id; its slot children and its guard share the lock.
+When the worker process dies, the guard first kills every process that the children have started, and then ends.
+The kernel frees the lock when all processes that share it are dead.
+So a process that can take the lock has proof of their death, and does not wait for the end of the lease.
 The code is in `steadyworker.ledger.owners`.
 
 The order of a settlement
@@ -119,30 +119,30 @@ The order of a settlement
                               confirmed by the broker    or dead
     running → interrupted ─────────────────────────────────────────────────→ release
 
-Each step may be repeated.
+Each step can be repeated without harm.
 If the owner dies between two steps, the next delivery leads to `Finish`, to `AckDuplicate`, or after `interrupted` to `Claim`.
 
 Retention of rows
 -----------------
 - `running`, `interrupted`, `moving`: always.
-- `interrupted`, made by a cancel in advance and claimed by no message: 14 days after the last cancel.
+- `interrupted`, inserted by a cancel and never claimed: until 14 days after the last cancel.
 - `moved`: until 14 days after the retry is due.
-- `done`: until 24 hours after the broker confirmed the settlement; 14 days if it did not confirm it.
+- `done`: until 24 hours after the broker confirmed the settlement; 14 days if the broker did not confirm it.
 - `dead`: 30 days, or until its dead letter is replayed or dropped.
 
 The first claim of a replay (round + 1) copies the checkpoint from the row of the round before it.
 
 Guarantees
 ----------
-Given: the broker keeps each message until it is acknowledged, each has a key, and a key names one piece of work.
-Given: all consumers of a queue share one ledger, and the ledger keeps what it committed.
+The guarantees hold if the broker keeps each message until it is acknowledged, each message has a key, and a key names one piece of work.
+All consumers of a queue must share one ledger, and the ledger must keep its commits.
 
 1. Every job ends in `done`, or in `dead` with a reason, and never in both.
 2. At most one run of a job at a time can write a checkpoint, commit an export or record an outcome.
    Two runs may compute at the same time only while the owner of one of them is frozen or cut off from the ledger.
 3. A lost connection, a broker's timeout or restart, or a redelivery never starts a job again.
    A job starts again after a retry, a snooze or an interruption, or when its process, host or ledger is lost.
-   It then goes on from its last checkpoint, unless the handler asked for a fresh start.
+   The new run starts from the last checkpoint, or from the beginning after `Retry(fresh=True)`.
 
-The side effects of a handler happen at least once; with the job's key or fence, it can make them safe to repeat.
+The side effects of a handler happen at least once; with the job's key or fence, a handler can make them safe to repeat.
 """

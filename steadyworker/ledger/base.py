@@ -2,8 +2,8 @@
 The ledger's Protocol and its values.
 
 Every write of an owner is one compare-and-set on uid, fence, owner and state, with the values of a `Token`.
-It returns True, or False when the ledger *refused* it, because the run no longer holds the job and must be dropped.
-Every call may raise LedgerUnavailable; a write that raised it may or may not be in the ledger.
+It returns True, or False if the ledger *refused* the write: the run no longer holds the job, and the runner drops it.
+Every call can raise LedgerUnavailable; whether the ledger carried out such a write is unknown.
 Implementations are thread-safe.
 Each promise has its test in `steadyworker.testing.conformance.LedgerSuite`.
 """
@@ -48,7 +48,7 @@ class JobId(Struct, frozen=True):
 
 
 class Token(Struct, frozen=True):
-    """A granted claim: the row, fence and owner of one run; every write of that run carries it."""
+    """A granted claim: the row, fence and owner of one run; every write of that run carries this token."""
 
     id: JobId
     uid: str
@@ -58,11 +58,11 @@ class Token(Struct, frozen=True):
 
 class Row(Struct, frozen=True):
     """
-    One job as the ledger read it at one instant, with times judged by the ledger's own clock.
+    One job's row at one instant; the ledger's own clock judged the times in it.
 
     Attributes:
         lease_over: True if the lease ended more than the margin ago, the owner is proven dead, or the row has no owner.
-        due_in: Seconds until the retry is due, by the ledger's clock; 0 when there is none or it is due.
+        due_in: Seconds until the retry is due, by the ledger's clock; 0 if it is due, or if there is no retry.
         late_by: Seconds since the lease ended (running, moving) or since the retry was due (moved), else 0; for people.
         target: The settlement's target, for `moving`, `moved` and `dead`.
         conflicts: The number of messages with this key and another body that became dead letters; for people.
@@ -98,15 +98,15 @@ class Row(Struct, frozen=True):
 
     @property
     def token(self) -> Token:
-        """The token with which the row's present owner writes."""
+        """The token for writes of the row's present owner."""
         return Token(self.id, self.uid, self.fence, self.owner or "")
 
     @property
     def job_state(self) -> JobState:
         """
-        The state that users see.
+        The job's state, as users see it.
 
-        A job that moves to a retry is `retrying`, or `scheduled` after a snooze; one that moves to a dead letter is `dead`.
+        A job that waits for a retry is `retrying`, or `scheduled` after a snooze; a job that becomes a dead letter is `dead`.
         A job that ended because of a cancel is `cancelled`, not `dead`.
         """
         match self.state:
@@ -124,10 +124,10 @@ class Row(Struct, frozen=True):
 
 class Claimed(Struct, frozen=True):
     """
-    The values that a claim writes, beside a new fence.
+    The values that a claim writes, besides a new fence.
 
-    `seen` is the row on which the decision was made, or None if the job had no row.
-    The ledger refuses the claim if the row has changed since then.
+    `seen` is the row from which the runner decided, or None if the job had no row.
+    The ledger refuses the claim if the row has changed since the runner read it.
     """
 
     id: JobId
@@ -142,7 +142,7 @@ class Verdict(Struct, frozen=True):
     """
     The decision on a run that ends in a retry or a dead letter: target, reason, counters, and delay in seconds.
 
-    Without `keep_checkpoint`, checkpoint and `export_state` are cleared, so that the next run starts from the beginning.
+    Without `keep_checkpoint`, the ledger clears checkpoint and `export_state`, so that the next run starts from the beginning.
     """
 
     target: Moving
@@ -159,7 +159,7 @@ class Renewal(Struct, frozen=True):
     The ledger's reply to a renewal or to `may_commit`.
 
     Attributes:
-        granted: True, or False if the ledger refused it, or could not judge it.
+        granted: True if the ledger granted the call; False if it refused the call, or could not judge it.
         cancel_reason: The row's cancel mark, if it has one.
         locked: True if the ledger could not judge a renewal, because another session kept the row locked.
     """
@@ -170,7 +170,7 @@ class Renewal(Struct, frozen=True):
 
 
 class Progress(Struct, frozen=True):
-    """The last progress of a run, for people; it may be lost, because no write of it waits for the disk."""
+    """The last progress of a run, for people; a crash can lose it, because no write of progress waits for the disk."""
 
     done: float | None
     total: float | None
@@ -180,11 +180,11 @@ class Progress(Struct, frozen=True):
 
 class Wanted(Struct, frozen=True):
     """
-    The rows that a listing wants: those for which every value fits that is not None.
+    The conditions of a listing; a row must fit all of them, and None is no condition.
 
     Attributes:
-        namespace, queue: Only this one.
-        states: Only these.
+        namespace, queue: Only rows of this namespace, or of this queue.
+        states: Only rows in one of these states.
         late_by: Only rows whose `late_by` is more than this many seconds.
     """
 
@@ -220,11 +220,11 @@ class Ledger(Protocol):
         ...
 
     def findings(self) -> Sequence[Finding]:
-        """Return the faults of this ledger's place (a network file system, no room, read-only), each with its remedy."""
+        """Return the faults of this ledger's place (a network file system, no free space, read-only), each with its remedy."""
         ...
 
     def bind(self, namespace: str, queue: str, identity: str) -> str:
-        """Bind (namespace, queue) to this broker unless the pair is bound already; return the bound broker's identity."""
+        """Bind (namespace, queue) to this broker, if the pair is not bound yet; return the identity of the bound broker."""
         ...
 
     def queues(self, namespace: str) -> Sequence[str]:
@@ -236,7 +236,7 @@ class Ledger(Protocol):
         ...
 
     def unregister(self, owner: str) -> None:
-        """Remove an owner that ended in good order, and its lock, unless a row still names it."""
+        """Remove an owner that ended normally, and also its lock, if no row names the owner."""
         ...
 
     def owners(self) -> Sequence[OwnerSeen]:
@@ -249,7 +249,7 @@ class Ledger(Protocol):
 
     def claim(self, claim: Claimed) -> Row | None:
         """
-        Begin a run: draw a fence, own the row, keep checkpoint and export_state; return None when refused.
+        Begin a run: draw a fence, set the owner, keep checkpoint and export_state; return None if the claim is refused.
 
         The first claim of a round above 0 copies the checkpoint from the row of the round before it.
         The new fence is greater than every fence that this ledger gave before the call, and the lease begins now.
@@ -257,12 +257,12 @@ class Ledger(Protocol):
         ...
 
     def take(self, seen: Row, owner: str) -> Row | None:
-        """Take over a settlement (`moving`): new fence, new owner, everything else as it is; return None when refused."""
+        """Take over a settlement (`moving`): set a new fence, owner and lease, and nothing else; return None if refused."""
         ...
 
     def lose(self, seen: Row, owner: str, verdict: Verdict) -> Row | None:
         """
-        Take over a job that was lost too often; return None when refused.
+        Take over a job that was lost too often; return None if the take-over is refused.
 
         The row changes to `moving`, with this verdict and a new fence.
         """
@@ -272,25 +272,25 @@ class Ledger(Protocol):
         """
         Renew these leases; return one result for each, in order.
 
-        A row that another session keeps locked delays no other lease: only its own is neither granted nor refused.
+        If another session keeps a row locked, only that row's result is neither a grant nor a refusal; the others do not wait.
         """
         ...
 
     def checkpoint(self, token: Token, value: bytes | None) -> bool:
-        """Store the checkpoint of a `running` job, durably before this returns; None clears it."""
+        """Store the checkpoint of a `running` job; it is durable when this call returns; None clears it."""
         ...
 
     def export_state(self, token: Token, value: bytes | None) -> bool:
-        """Store the state of a `running` job's external work, durably before this returns; None clears it."""
+        """Store the export state of a `running` job; it is durable when this call returns; None clears it."""
         ...
 
     def may_commit(self, token: Token) -> Renewal:
         """
         Renew the lease now, and grant the commit if the job is still `running` under this fence and not cancelled.
 
-        A cancelled job is not granted, and its reason is returned: after `cancel` has returned, no commit begins.
-        The write is on disk (in SQLite: `synchronous=FULL`) before this returns.
-        So uid and fence are on disk before an export is committed.
+        For a cancelled job, return the reason instead of a grant: after `cancel` has returned, no commit begins.
+        The write is on disk (in SQLite: `synchronous=FULL`) when this call returns.
+        So uid and fence are on disk before the run commits an export.
         """
         ...
 
@@ -307,35 +307,35 @@ class Ledger(Protocol):
         ...
 
     def moved(self, token: Token) -> bool:
-        """Change `moving` to `moved` or to `dead`, as its target says, because the broker has confirmed the message."""
+        """Change `moving` to `moved` or, for the target `dead`, to `dead`, because the broker has confirmed the message."""
         ...
 
     def settled(self, token: Token, known: bool) -> None:  # noqa: FBT001 - a flag of the Protocol
         """
         Record that the original message is acknowledged: confirmed by the broker (`known`), or only sent.
 
-        This decides how long the row is kept, and nothing else.
-        The write may be committed with a later call.
-        If the process dies before that, the row is only kept longer.
+        This only decides how long the ledger keeps the row.
+        An implementation may commit this write together with a later call.
+        If the process dies before that commit, the ledger only keeps the row longer.
         """
         ...
 
     def cancel(self, id: JobId, reason: str) -> State | None:
         """
-        Set a cancel mark, and return the job's state, or None when it had no row.
+        Set a cancel mark, and return the job's state, or None if it had no row.
 
-        A job without a row gets one: `interrupted`, for any body.
-        `purge` deletes that row 14 days after the last cancel, unless a message claimed it.
+        A job without a row gets a row that is `interrupted`, and that matches any body.
+        `purge` deletes that row 14 days after the last cancel, if no message has claimed it.
         A job that is `done` or `dead` stays as it is.
         """
         ...
 
     def conflict(self, id: JobId) -> None:
-        """Count a message that has this job's key and another body; nothing else of the row changes."""
+        """Count a message with this job's key and another body; only the row's counter of conflicts changes."""
         ...
 
     def cancel_marks(self, uids: Sequence[str]) -> Mapping[str, str]:
-        """Return the reason of each of these jobs that has a cancel mark, by uid; one query, and no write."""
+        """Return the cancel reasons of these jobs, by uid; jobs without a mark are left out; one query, without a write."""
         ...
 
     def clear_checkpoint(self, id: JobId) -> None:
@@ -351,11 +351,11 @@ class Ledger(Protocol):
         ...
 
     def jobs(self, wanted: Wanted = EVERY_ROW) -> Iterable[tuple[Row, Progress | None]]:
-        """Return the rows that are kept and wanted, newest first, each with its last progress; for people."""
+        """Return the rows that fit these conditions, newest first, each with its last progress; for people."""
         ...
 
     def ended(self, uids: Sequence[str]) -> frozenset[str]:
-        """Return those of `uids` whose jobs are `done` or `dead`, so that their export stages may be removed."""
+        """Return the `uids` of jobs that are `done` or `dead`; the caller may remove the staging folders of these jobs."""
         ...
 
     def last_progress(self, id: JobId) -> Progress | None:
@@ -371,7 +371,7 @@ class Ledger(Protocol):
         ...
 
     def purge(self) -> int:
-        """Delete the rows that need not be kept any longer (`steadyworker.ledger.retention`); return how many."""
+        """Delete the rows whose time is over (`steadyworker.ledger.retention`), and return their number."""
         ...
 
     def close(self) -> None:
@@ -380,12 +380,12 @@ class Ledger(Protocol):
 
 
 def permit(found: Sequence[Sequence[Any]]) -> Renewal:
-    """Return the reply to `may_commit`: `found` has the run's row, as its cancel mark alone, or nothing."""
+    """Return the reply to `may_commit`; `found` has one row with only the job's cancel mark, or no row after a refusal."""
     reason = found[0][0] if found else None
     return Renewal(bool(found) and reason is None, reason)
 
 
-# --- What the statements of SQL ledgers receive, by name -----------------------------------------------------------------
+# --- The named parameters of the SQL ledgers' statements -----------------------------------------------------------------
 
 Values = dict[str, Any]
 
@@ -396,17 +396,17 @@ def pk_values(id: JobId) -> Values:
 
 
 def mine_values(token: Token) -> Values:
-    """Return what identifies the row of a token; it matches no row once the token's claim has ended."""
+    """Return the parameters that identify the row of a token; they match no row once the token's claim has ended."""
     return pk_values(token.id) | {"uid": token.uid, "fence": token.fence, "owner": token.owner}
 
 
 def seen_values(row: Row) -> Values:
-    """Return what identifies the row that was read; it matches no row after a later claim or change of state."""
+    """Return the parameters that identify the row that was read; they match no row after a later claim or change of state."""
     return pk_values(row.id) | {"uid": row.uid, "fence": row.fence, "state": row.state.value}
 
 
 def wanted_values(wanted: Wanted) -> Values:
-    """Return what a listing wants, but for the states, which each database takes in a form of its own."""
+    """Return the conditions of a listing, without the states, for which each database needs another form."""
     return {"namespace": wanted.namespace, "queue": wanted.queue, "late_by": wanted.late_by}
 
 

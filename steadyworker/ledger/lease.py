@@ -1,10 +1,10 @@
 """
-The renewal of leases, in a thread of its own, and the trust that a run gets from it.
+The renewal of leases, in the keeper's thread.
 
-Trust is counted from the *start* of the last renewal that the ledger granted.
+A run may commit for some time after a renewal, counted from the *start* of the last renewal that the ledger granted.
 So a slow reply of the ledger does not make a lease seem longer than it is.
 One keeper serves every Worker of the process, so that one transaction renews all leases.
-Between renewals it reads the cancel marks of the jobs that run here: one query, and none while no job runs.
+Between renewals it reads the cancel marks of the jobs that run here, with one query; without such jobs it sends no query.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ from steadyworker.ledger.base import Ledger, Renewal, Token
 
 _HURRY_WHEN_AWAY = 15
 """
-While the ledger is unreachable, renewals are this many times as frequent, because jobs wait for the ledger.
+The factor by which renewals are more frequent while the ledger is unreachable, because jobs wait for the ledger.
 
-Between two renewals there is always at least this share of the usual time, even after `hurry`.
+The shortest time between two renewals, even after `hurry`, is the usual time divided by this factor.
 """
 
 
 QUIET = " (quiet)"
-"""The end of a registered queue's name while its owner lives, but consumes no messages there."""
+"""The suffix of a registered queue's name while its owner lives, but consumes no messages from the queue."""
 
 
 class Holder(Protocol):
@@ -53,12 +53,12 @@ class Keeper:
     """
     The renewal of all leases of this process.
 
-    1. `turn` renews once and reports to each holder; for an unreachable ledger it reports that, and raises nothing.
-    2. `look` reads the cancel marks and reports them; for an unreachable ledger it makes the next turn come soon.
+    1. `turn` renews once and reports to each holder; if the ledger is unreachable, it reports this, and raises nothing.
+    2. `look` reads the cancel marks and reports them; if the ledger is unreachable, it makes the next turn come soon.
     3. `run` renews every `times.renew` seconds, and more often while the ledger is unreachable.
-       It looks every `times.cancel_look` seconds.
-    4. `hurry` makes the next turn come soon; `end` lets `run` return.
-    5. A queue that this owner has `left`, or where it is `quiet`, is registered as such until it consumes the queue again.
+       `run` reads the cancel marks every `times.cancel_look` seconds.
+    4. `hurry` makes the next turn come soon; `end` makes `run` return.
+    5. While this owner has `left` a queue, or is `quiet` there, it registers the queue with a suffix that says so.
     """
 
     def __init__(
@@ -107,7 +107,7 @@ class Keeper:
         return f"{name}{QUIET}" if name in self._left or self._quiet(name) else name
 
     def look(self) -> None:
-        """Read the cancel marks of the jobs that run here, and report those that there are to the holders."""
+        """Read the cancel marks of the jobs that run here, and report them to the holders."""
         uids = [token.uid for holder in self._holders for token in holder.tokens()]
         if not uids:
             return
@@ -126,7 +126,7 @@ class Keeper:
         while not self._over.is_set():
             due = self._clock.monotonic() + self._times.renew
             self.turn()
-            # This wait is always full: if renewals succeed while other writes fail, each turn leads to a call of `hurry`.
+            # This wait is never cut short: if renewals succeed while other writes fail, each turn leads to a call of `hurry`.
             self._over.wait(soon)
             while not (self.away or self._wake.is_set()) and (left := due - self._clock.monotonic()) > 0:
                 self.look()
@@ -139,15 +139,15 @@ class Keeper:
 
     def left(self, queue: str, *, left: bool) -> None:
         """
-        Set whether this owner has left one of its queues, so that it is not counted as a consumer there.
+        Set whether this owner has left one of its queues; others do not count it as a consumer of a queue that it has left.
 
-        Call it from one thread only.
+        Call this method from one thread only.
         The next turn comes soon.
         """
         self._left = self._left | {queue} if left else self._left - {queue}
         self.hurry()
 
     def end(self) -> None:
-        """Let `run` return."""
+        """Make `run` return."""
         self._over.set()
         self._wake.set()

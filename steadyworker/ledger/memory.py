@@ -40,7 +40,7 @@ class MemoryLedger(Ledger):
     A ledger that ends with its process.
 
     Args:
-        clock: Its boot time judges leases and delays; fences and the ages of rows come from its wall time.
+        clock: The boot clock judges leases and delays; the wall clock gives fences and the ages of rows.
         times: Lease and margin.
         worker: The name of the worker process that claims through this ledger, for people.
         is_dead: Returns whether an owner is proven dead, in place of the owner locks of a ledger on disk.

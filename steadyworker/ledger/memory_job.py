@@ -76,7 +76,7 @@ class MemoryJob:
         self.progress: Progress | None = None
 
     def held_by(self, token: Token, states: Collection[State]) -> bool:
-        """Return whether this token still holds the job, in one of these states; if not, its write is refused."""
+        """Return whether this token still holds the job, in one of these states; otherwise the ledger refuses the write."""
         named = self.fence == token.fence and self.uid == token.uid and self.owner == token.owner
         return named and self.state in states
 
@@ -85,7 +85,7 @@ class MemoryJob:
         return self.fence == seen.fence and self.uid == seen.uid and self.state is seen.state
 
     def plan(self, verdict: Verdict, now: float) -> None:
-        """Record the settlement that this verdict decides; `now` is a reading of the boot clock."""
+        """Record this verdict for the job's settlement; `now` is a reading of the boot clock."""
         self.state = State.MOVING
         self.target = verdict.target
         self.reason = verdict.reason
@@ -98,7 +98,7 @@ class MemoryJob:
             self.checkpoint = self.checkpoint_fence = self.export_state = None
 
     def move(self, now: float, wall: float) -> None:
-        """Change `moving` to `moved` or to `dead`, as its target says; `now` is a reading of the boot clock."""
+        """Change `moving` to `moved` or, for the target `dead`, to `dead`; `now` is a reading of the boot clock."""
         if self.target is Moving.DEAD:
             self.end(State.DEAD, wall, retention.DEAD)
         else:
@@ -114,7 +114,7 @@ class MemoryJob:
         self.keep_until = wall + keep
 
     def mark(self, reason: str, wall: float) -> None:
-        """Set the cancel mark; a row that was never claimed is kept for a while only; `wall` is the wall clock."""
+        """Set the cancel mark; a row that was never claimed is kept for only 14 days; `wall` is the wall clock."""
         self.cancel_reason = reason
         if self.fence == 0:
             self.keep_until = wall + retention.CANCEL_MARK

@@ -2,12 +2,12 @@
 Owners, and the proof of an owner's death.
 
 A worker process has an owner id (`host/boot-id/random`).
-As long as it lives, it holds an exclusive `flock` on a file of that name.
-It passes the open descriptor to every slot child and to the guard: the kernel frees the lock when the last of them is dead.
-So a process that can take the lock has *proof*, and need not wait for the lease to end.
+While it lives, it holds an exclusive `flock` on a file of that name.
+It passes the open descriptor to every slot child and to the guard; the kernel frees the lock when all of them are dead.
+So a process that can take the lock has *proof* of their death, and does not wait for the end of the lease.
 
 A missing file is not a proof: otherwise, emptying the directory would declare living owners dead.
-The file of a dead owner stays until no row names that owner any longer (`sweep`), because a deleted file proves nothing.
+The file of a dead owner stays until no row names that owner (`sweep`), because a deleted file proves nothing.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ class OwnerLock:
     It is held from construction until `release`, or until the last process that has `fd` is dead.
 
     Args:
-        directory: The directory of the owner locks of one ledger; created when it is missing.
+        directory: The directory of the owner locks of one ledger; created if it is missing.
         owner: An id from `new_owner_id`.
 
     Raises:
@@ -72,7 +72,7 @@ class OwnerLock:
     @property
     def fd(self) -> int:
         """
-        The descriptor to pass to children, which keep the lock after this process is dead.
+        The descriptor to pass to children, which keep the lock after the death of this process.
 
         Raises:
             ValueError: The lock was released.
@@ -82,9 +82,9 @@ class OwnerLock:
         return self._fd
 
     def release(self) -> None:
-        """Release this process's hold on the lock; its children keep theirs. May be called twice."""
+        """Close this process's descriptor of the lock; children keep the lock. A second call does nothing."""
         if self._fd >= 0:
-            os.close(self._fd)  # not by LOCK_UN, which would also take the lock from the children
+            os.close(self._fd)  # LOCK_UN would also take the lock from the children
             self._fd = -1
 
 
@@ -95,10 +95,10 @@ def lock_path(directory: Path, owner: str) -> Path:
 
 def is_dead(directory: Path, owner: str) -> bool:
     """
-    Return whether there is proof that this owner, and every child that it passed its lock to, is dead.
+    Return whether there is proof that this owner is dead, and every child to which it passed its lock.
 
     True means that its lock file exists and its lock is free.
-    False does not prove that the owner lives: an owner of another machine, or without a file, is judged by its lease alone.
+    False does not prove that the owner lives: for an owner of another machine, or without a file, only the lease counts.
     """
     host, _, rest = owner.partition("/")
     boot = rest.partition("/")[0]
@@ -112,10 +112,10 @@ def is_dead(directory: Path, owner: str) -> bool:
 
 def sweep(directory: Path, holding: Callable[[Sequence[str]], Collection[str]]) -> None:
     """
-    Remove the locks of dead owners, except those still needed as proof and those that this process may not remove.
+    Remove the locks of dead owners, except locks that are still needed as proof or that this process is not allowed to remove.
 
-    `holding` receives some owners, at most 200 at a time, and returns those that rows still name.
-    An owner that is dead claims no row any more, so its answer stays true.
+    `holding` receives at most 200 owners at a time, and returns those that rows still name.
+    Its answer stays true, because a dead owner claims no more rows.
     """
     try:
         locks = list(directory.iterdir())
@@ -136,13 +136,13 @@ def sweep(directory: Path, holding: Callable[[Sequence[str]], Collection[str]]) 
 
 
 def remove_own(directory: Path, owner: str) -> None:
-    """Remove the lock of this process's owner, which ends in good order, and which no row names any more."""
+    """Remove the lock of this process's owner, which ends normally, and which no row names."""
     with suppress(OSError):  # a later sweep removes it
         lock_path(directory, owner).unlink(missing_ok=True)
 
 
 def _create(path: Path) -> int:
-    """Open and lock the file; start again when a sweep removed it between the two."""
+    """Open and lock the file; start again if a sweep removed it between these two steps."""
     make_private_folder(path.parent)
     while True:
         fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, FILE)
@@ -170,7 +170,7 @@ def _is_free(path: Path) -> bool:
     """Return whether no process holds the lock; raise OSError if the file is missing or cannot be read."""
     fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     try:
-        # Shared, so that two processes that check at once do not take each other for the owner.
+        # A shared lock, so that two processes that check at the same time do not mistake each other for the owner.
         fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
     except OSError:
         return False

@@ -2,7 +2,7 @@
 The time that a row is kept after its job's end, in seconds of the wall clock.
 
 `running`, `interrupted` and `moving` rows are always kept, except those that only hold a cancel mark.
-When a row is gone, the counters come from the headers of its message.
+When a row is gone, the runner reads the counters from the headers of the job's message.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ MOVED = 14 * DAY
 """For a `moved` row, counted from the time at which its retry is due."""
 
 DONE = 14 * DAY
-"""For a `done` row whose settlement is not confirmed, because its message may be delivered again."""
+"""For a `done` row whose settlement is not confirmed, because the broker could deliver its message again."""
 
 DONE_AND_KNOWN = DAY
 """For a `done` row whose settlement the broker confirmed, counted from the confirm."""
@@ -25,4 +25,4 @@ CANCEL_MARK = 14 * DAY
 """For a row that `cancel` made in advance and that no message claimed, counted from the last cancel."""
 
 OWNERS = DAY
-"""A worker process that did not register for this long is no longer listed."""
+"""For an owner, counted from its last registration; after this time, the ledger no longer lists the owner."""

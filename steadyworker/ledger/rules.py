@@ -1,9 +1,9 @@
 """
-The decision table: what a worker process does with a delivery, as one pure function of the row, the hop and the holder.
+The decision table: the action on a delivery, as one pure function of the row, the hop and the holder.
 
 `answer` has the lines of the table in `steadyworker.ledger`, in the same order; the first line that fits decides.
-It reads no clock and calls nothing.
-The row already says whether its lease is over; the caller says who holds the job.
+`answer` reads no clock and calls no other part.
+The row already says whether its lease is over; the caller passes the holder of the job.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from steadyworker.ledger.base import Moving, Row, State
 from steadyworker.outcome import Counters
 
 EARLY = 1.0
-"""A retry that arrives more than this many seconds before it is due is deferred."""
+"""Seconds; the runner defers a retry that arrives more than this long before it is due."""
 
 
 class HeldBy(Enum):
@@ -25,8 +25,8 @@ class HeldBy(Enum):
     MINE: this process owns the row, and its run or settlement under the row's fence has a valid delivery.
     DETACHED: this process owns the row, but the delivery of its run or settlement is no longer valid.
     LOST: this process owns the row, but has no run or settlement under the row's fence.
-    ALIVE: another process owns the row, lease and margin are not over, and there is no proof that this process is dead.
-    GONE: another process owned the row, and it is proven dead, or lease and margin are over; or the row has no owner.
+    ALIVE: another process owns the row, lease and margin are not over, and there is no proof that this other process is dead.
+    GONE: the row has no owner, or its owner is another process, which is proven dead, or whose lease and margin are over.
     """
 
     MINE = "mine"
@@ -46,7 +46,7 @@ class Claim:
 
 @dataclass(frozen=True, slots=True)
 class Adopt:
-    """Bind the delivery to the run of this process that has lost its own delivery."""
+    """Bind the delivery to this process's run of the job, because that run has lost its own delivery."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +62,7 @@ class Defer:
 
 @dataclass(frozen=True, slots=True)
 class AckDuplicate:
-    """Acknowledge the delivery and run nothing: the row shows that its work is done or was replaced by a retry."""
+    """Acknowledge the delivery and run nothing: the row shows that the job has ended, or that a retry replaced this message."""
 
     state: State
 
@@ -74,7 +74,7 @@ class Finish:
 
 @dataclass(frozen=True, slots=True)
 class LostTooOften:
-    """Record a dead letter, because the job's owners vanished too often, and complete its settlement."""
+    """Record a dead letter, because the job lost its owners too often, and complete its settlement."""
 
     counters: Counters
     reason: str
@@ -88,9 +88,9 @@ class KeyConflict:
 @dataclass(frozen=True, slots=True)
 class Replay:
     """
-    Decide again on this delivery as the message of the next round: hop 0, no counters, and no cause of death.
+    Decide again on this delivery as the message of the next round: hop 0, no counters, and no dead letter's cause.
 
-    It is always the round after the letter's own, never the one after the key's last: two copies of a letter are one replay.
+    The next round is the letter's own round plus 1, not the key's last round plus 1, so two copies of a letter are one replay.
     """
 
 
@@ -108,10 +108,10 @@ def answer(  # noqa: PLR0911, C901 - one return per line of the table, in the ta
     letter: bool = False,
 ) -> Action:
     """
-    Return what to do with a delivery of this hop and body.
+    Return the action on a delivery of this hop and body.
 
-    `carried` are the counters in the message's headers; they are used if there is no row.
-    `letter` is true for the dead letter of this very job, which an operator moved to the work queue as it was.
+    `carried` are the counters in the message's headers; they count if there is no row.
+    `letter` is true for the job's own dead letter, which an operator moved unchanged to the work queue.
     While the ledger is unreachable, this function is not called, and the runner holds the delivery.
     """
     if row is None:

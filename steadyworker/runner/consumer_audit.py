@@ -1,5 +1,5 @@
 """
-The consumer audit finds out whether all consumers of a queue share our ledger; another consumer may run our jobs again.
+The consumer audit finds out whether all consumers of a queue share our ledger; a foreign consumer could run our jobs again.
 
 Worker processes register in the ledger, and a network broker counts the consumers of a queue.
 If there are more consumers than living owners, a foreign consumer receives messages and uses another ledger, or none.
@@ -11,13 +11,13 @@ If there are more consumers than living owners, a foreign consumer receives mess
        ↑                      │                             │
        └──────────────────────┴──────── no surplus ─────────┘
 
-If a worker process has just died or frozen, the broker counts its consumer until it has missed its heartbeats.
-So a surplus is ignored until it has lasted for that time and a minute more.
+If a worker process has just died or frozen, the broker counts its consumer until the consumer has missed its heartbeats.
+So the audit ignores a surplus until it has lasted for that time and one minute more.
 
-A worker process that becomes not ready leaves the queue, and the ledger records that it has left.
-All worker processes see the same surplus at about the same time, so all of them leave.
-If the ledger still counted them as consumers, the foreign consumer would pass for one of them, and all would return.
-For the same reason, a worker process that is quiet, drains, or has no slot whose `setup` succeeds registers as quiet.
+A worker process that becomes not ready stops consuming the queue, and the ledger records this.
+All worker processes see the same surplus at about the same time, so all of them stop consuming.
+If the audit still counted them, the foreign consumer would look like one of them, and all would consume again.
+For the same reason, a worker process registers as quiet if it is quiet, drains, or has no slot whose `setup` succeeded.
 """
 
 from __future__ import annotations
@@ -36,15 +36,15 @@ LOOK_EVERY = 60.0
 _SPARE = 60.0
 _SEEN_WITHIN = 90.0
 """
-Seconds without a renewal after which an owner is not counted: lease and margin of its jobs are over by then.
+Seconds without a renewal after which the audit does not count an owner: the leases and margins of its jobs are then over.
 
-The broker may count its consumer a little longer, and a surplus is tolerated for longer than that.
-An owner that is counted for longer than it consumes would hide a foreign consumer.
+The broker can count the owner's consumer a little longer, and the audit tolerates a surplus for longer than this difference.
+If the audit counted an owner that no longer consumes, a foreign consumer could stay hidden.
 """
 
 
 def registered_name(namespace: str, queue: str) -> str:
-    """Return the name under which owners register a queue; the namespace tells equal queue names of two brokers apart."""
+    """Return the name under which owners register a queue; it has the namespace, because two brokers can have equal queue names."""
     return f"{namespace}/{queue}"
 
 
@@ -54,8 +54,8 @@ class AuditResult:
     The result for one queue.
 
     Attributes:
-        cause: The reason to believe that a consumer does not share our ledger, or None.
-        lasting: True if waiting does not help.
+        cause: The evidence that a consumer does not share our ledger, or None.
+        lasting: True if the surplus was still there at a later count, so that the worker process must stop.
     """
 
     cause: str | None = None
@@ -70,9 +70,9 @@ class ConsumerAudit:
         name: The queue's `registered_name`.
         owner: The owner id of this worker process.
         adapter: Counts the consumers of the queue; each worker process is at most one of them.
-        ledger: Lists the owners that live.
-        clock: Measures how long a surplus lasts.
-        tell_left: Called with the name, and with True when this process leaves the queue, False when it returns.
+        ledger: Lists the living owners.
+        clock: Measures the duration of a surplus.
+        tell_left: A function that gets the name, and True when this process stops consuming, False when it consumes again.
     """
 
     def __init__(
@@ -95,7 +95,7 @@ class ConsumerAudit:
         self._said = AuditResult()
 
     def look(self) -> AuditResult:
-        """Count once, and return the result; if the broker or the ledger does not respond, return the previous one."""
+        """Count once, and return the result; if the broker or the ledger does not respond, return the previous result."""
         try:
             consumers = self._adapter.consumers() or 0
             peers = self._peers()
@@ -103,7 +103,7 @@ class ConsumerAudit:
             self._since = None  # right after an outage the broker still counts consumers that are gone
             return self._said
         if self._said.cause is not None:
-            # This process has left the queue, so it counts neither as a consumer nor as an owner.
+            # This process does not consume now, so it counts neither as a consumer nor as an owner.
             self._say(replace(self._said, lasting=True) if consumers > peers else AuditResult())
         elif consumers <= (known := peers + 1):
             self._since = None
@@ -122,7 +122,7 @@ class ConsumerAudit:
         self._tell_left(self._name, said.cause is not None)
 
     def _lasts(self, consumers: int, known: int) -> bool:
-        """Return whether the surplus lasts longer than is tolerated."""
+        """Return whether the surplus lasts longer than the audit tolerates."""
         now = self._clock.monotonic()
         if self._since is None:
             self._since = now
@@ -139,9 +139,9 @@ class ConsumerAudit:
 
 class AuditThread:
     """
-    Audits every queue once a minute, in a thread of its own, because brokers and ledgers may respond slowly.
+    The thread that audits every queue once a minute; brokers and ledgers can respond slowly, so no other thread waits for them.
 
-    Each result goes to the callable that was given with the audit.
+    The thread passes each result to the callable of the audit.
     """
 
     def __init__(self, audits: Mapping[ConsumerAudit, Callable[[AuditResult], None]]) -> None:
@@ -157,5 +157,5 @@ class AuditThread:
                 return
 
     def end(self) -> None:
-        """Make `run` return; an audit that is under way is not waited for."""
+        """Make `run` return; this call does not wait for an audit under way."""
         self._ended.set()

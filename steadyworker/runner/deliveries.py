@@ -1,5 +1,5 @@
 """
-The front half of the runner: what happens to a delivery.
+The front half of the runner: from a delivery to the action on it.
 
 ::
 
@@ -8,7 +8,7 @@ The front half of the runner: what happens to a delivery.
                    └── no key: `unkeyed.py`   └── ledger away, slot not warm, earlier run still in a slot: held
 
 A delivery is *valid* until its epoch ends, the broker takes it back, or the runner settles it.
-The runner takes held deliveries through the decision table again whenever something changed that they may wait for.
+After each change for which a held delivery could wait, the runner takes all held deliveries through the decision table again.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ from steadyworker.telemetry.logs import get_logger
 from steadyworker.text.plain_text import as_unicode
 
 _TRIES = 20
-"""The number of times that the runner decides again at once after a refused claim; then it holds the delivery for a while."""
+"""The most decisions in a row on a delivery whose claims are refused; after them, the runner holds the delivery for a while."""
 
 
 class Deliveries:
@@ -81,7 +81,7 @@ class Deliveries:
     # --- which deliveries are valid --------------------------------------------------------------------------------
 
     def connected(self, epoch: int) -> None:
-        """Begin a new epoch: every delivery of an older one is lost."""
+        """Begin a new epoch: every delivery of an older epoch is lost."""
         self._lose([key for key in self._state.valid if key[0] != epoch], "a new connection replaced the old one")
         self._epoch = epoch
 
@@ -99,7 +99,7 @@ class Deliveries:
         self.consider(delivery)
 
     def plan_returned(self, result: PlanResult) -> None:
-        """Receive a plan that has been carried out, or that an error has stopped; forget the delivery that it settled."""
+        """Receive a plan that was carried out, or stopped by an error; a settled delivery is no longer valid."""
         unkeyed = result.plan in self._unkeyed.plans
         if unkeyed and self._unkeyed.refused(result):
             return
@@ -107,7 +107,7 @@ class Deliveries:
         if result.error is not None:
             return
         settled = result.plan.settled_with
-        if settled is not None and self._state.is_valid(settled):  # it is settled, or can no longer be settled
+        if settled is not None and self._state.is_valid(settled):  # settled now, or no longer possible to settle
             del self._state.valid[settled.epoch, settled.id]
         if unkeyed:
             self._unkeyed.over(result.plan)
@@ -146,7 +146,7 @@ class Deliveries:
         retry, unseen = self._deps.spec.retry, self._looks_new(envelope)
         for attempt in range(_TRIES):
             try:
-                # Most messages are new, so the first claim expects no row; the ledger refuses this claim if there is one.
+                # Most messages are new, so the first claim expects no row; if there is a row, the ledger refuses the claim.
                 row = None if unseen and not attempt else self._deps.ledger.read(envelope.id)
                 held_by = self._held_by(row)
                 carried, max_losses, letter = envelope.carried, retry.max_losses, envelope.letter
@@ -189,7 +189,7 @@ class Deliveries:
         return HeldBy.DETACHED if run.delivery is None and self._deps.adoption else HeldBy.MINE
 
     def _act(self, envelope: Envelope, row: Row | None, action: Action) -> bool:
-        """Carry the action out; return False when the ledger refused, so that the runner must decide again."""
+        """Carry the action out; return False if the ledger refused a write, so that the runner must decide again."""
         match action:
             case Claim():
                 return self._claim(envelope, row, action)
@@ -263,9 +263,9 @@ class Deliveries:
 
     def _begin_detached(self, envelope: Envelope) -> None:
         """
-        Claim a job whose message comes later, for a run that begins without a delivery; do nothing if that is not possible.
+        Claim a job whose message comes later, for a run that begins without a delivery; do nothing if no slot is free, or if the quota is used up.
 
-        The prefetch is set to 0 first, or the broker might deliver a message for the slot that this run takes.
+        Set the prefetch to 0 first: otherwise the broker could deliver a message for the slot that this run takes.
         """
         slot = self._state.free_slot()
         if slot is None or not self._deps.quota.take():
@@ -277,7 +277,7 @@ class Deliveries:
             self._runs.ledger_lost(str(error))
 
     def _decline(self, delivery: Delivery) -> None:
-        """Give back a delivery that came in the room for detached runs, and end that room."""
+        """Give back a delivery for which no slot is free, and stop counting the slots of detached runs in the prefetch."""
         self._state.adopt_until = 0.0
         self._give_back(delivery)
 
@@ -286,7 +286,7 @@ class Deliveries:
         self._deps.adapter.prefetch(0)
 
     def _give_back(self, delivery: Delivery) -> None:
-        """Release a delivery to another consumer; the prefetch is set to 0 first, or this process might get it back at once."""
+        """Release a delivery; set the prefetch to 0 first, so that the broker does not return it to this process at once."""
         self._pause()
         self._runs.carry_out(planning.settle_only(delivery, Settle.RELEASE))
 
@@ -310,12 +310,12 @@ class Deliveries:
         """
         Return the longest delay level that is not longer than `left` seconds.
 
-        A broker with delay levels rounds up, so a delay of `left` seconds could become much longer.
+        An adapter with delay levels rounds a delay up, so a delay of `left` seconds could become much longer.
         """
         return max((level for level in self._deps.adapter.capabilities.levels if level <= left), default=left)
 
     def _replay(self, envelope: Envelope) -> None:
-        """Take a dead letter that was moved here for the first message of the next round, as `dead replay` publishes it."""
+        """Treat a dead letter that an operator moved here as the first message of the next round, as after `dead replay`."""
         next_round = structs.replace(envelope.id, round=envelope.id.round + 1)
         self._log.info("dead_letter_replayed", key=next_round.key, queue=next_round.queue, round=next_round.round)
         delivery = replace(envelope.delivery, headers=in_round(envelope.delivery.headers, next_round))
@@ -331,7 +331,7 @@ class Deliveries:
             self._unkeyed.take(delivery)
 
     def _reject(self, delivery: Delivery, reason: str, row: Row | None = None) -> None:
-        """Move a delivery that has no row of its own to the dead-letter queue, and report it; `row` has its key."""
+        """Move a delivery without its own row to the dead-letter queue, and emit the event; `row` is another job with its key."""
         key = key_of(delivery, self._deps.spec.key_header)
         self._deps.emit(
             DeliveryRejected(
@@ -347,7 +347,7 @@ class Deliveries:
         self._runs.carry_out(planning.pass_on(delivery, OutgoingMessage(Target.DEAD, delivery.body, theirs | ours)))
 
     def _hold(self, delivery: Delivery, ask_again_in: float | None = None) -> None:
-        """Keep a delivery for later; once a stop has begun, give it back, because no run will begin here any more."""
+        """Keep a delivery for later; after a stop has begun, give it back, because this process begins no more runs."""
         if self._state.stage >= Stage.DRAINING:
             self._give_back(delivery)
             return
@@ -361,7 +361,7 @@ class Deliveries:
         self._state.reconsider()
 
     def release_held(self) -> None:
-        """Release every held delivery, because no slot is left that could run one."""
+        """Release every held delivery, because no slot can take a run now."""
         held, self._state.held = self._state.held, []
         for delivery in held:
             self._runs.carry_out(planning.settle_only(delivery, Settle.RELEASE))

@@ -1,7 +1,7 @@
 """
-The envelope of a delivery: which job it is for, which hop it is, and which counters it carries.
+The envelope of a delivery: its job, its hop, and the counters in its headers.
 
-The runner reads it before it asks the ledger.
+The runner reads the envelope before it reads the ledger.
 A message with invalid headers is never lost: it goes to the dead-letter queue with the reason.
 """
 
@@ -33,7 +33,7 @@ from steadyworker.outcome import Counters
 from steadyworker.text.plain_text import as_unicode, surrogate_in
 
 LARGEST_NUMBER = 10**15 - 1
-"""The largest counter, hop or round in a header: no job reaches it, and every ledger can store the next one."""
+"""The largest counter, hop or round in a header: no job reaches it, and every ledger can store this number plus 1."""
 
 _LATEST = 1e11  # the year 5138: a larger number cannot be a time
 
@@ -45,7 +45,7 @@ BAD_HEADER = "bad-header"
 
 
 class Envelope(Struct, frozen=True):
-    """A delivery whose job is known; `letter` is true for the dead letter of this very job, moved here as it was."""
+    """A delivery whose job is known; `letter` is true if it is this job's own dead letter, which an operator moved here unchanged."""
 
     delivery: Delivery
     id: JobId
@@ -96,15 +96,15 @@ def identify(delivery: Delivery, namespace: str, key_header: str | None) -> Enve
         )
     except ValueError as error:
         return Unreadable(delivery, f"{BAD_HEADER}: {error}")
-    # Only a dead letter of a job has the job's uid; one that was rejected before it had a row is an ordinary message.
+    # Only a job's dead letter has the job's uid; a dead letter of a message without a row counts as an ordinary message.
     return Envelope(delivery, id_, hop, hashlib.sha256(delivery.body).digest(), carried, UID in headers)
 
 
 def of_queue(delivery: Delivery, queue: str) -> Delivery:
     """
-    Return the delivery as a message of this queue: unchanged, unless `sw-queue` names another queue.
+    Return the delivery as a message of this queue; it changes only if `sw-queue` names another queue.
 
-    Round, hop, counters and cause of another queue's job say nothing about a job here, so they are removed; the key stays.
+    Round, hop, counters and cause of another queue's job do not apply here, so they are removed; the key stays.
     """
     if delivery.headers.get(QUEUE, queue) == queue:
         return delivery
@@ -112,17 +112,17 @@ def of_queue(delivery: Delivery, queue: str) -> Delivery:
 
 
 def without_facts(headers: Headers) -> dict[str, str]:
-    """Return the headers without what SteadyWorker wrote about a job, but with its key."""
+    """Return the headers without SteadyWorker's facts about a job, but with the job's key."""
     return {name: text for name, text in headers.items() if name not in _ABOUT_A_JOB}
 
 
 def in_round(headers: Headers, id: JobId) -> dict[str, str]:
-    """Return the headers of the first message of this job's round: the user's, and ours that name the job."""
+    """Return the headers of the first message of this job's round: the user's headers, and our headers that name the job."""
     return without_facts(headers) | {KEY: id.key, QUEUE: id.queue, ROUND: str(id.round)}
 
 
 def too_large(delivery: Delivery, limit: int) -> str | None:
-    """Return why a body over the limit is rejected, or None if the body fits."""
+    """Return the reason to reject a body over the limit, or None if the body fits."""
     if delivery.size <= limit:
         return None
     return f"bad-payload: expected at most {limit} bytes, got {delivery.size}"
@@ -130,9 +130,9 @@ def too_large(delivery: Delivery, limit: int) -> str | None:
 
 def for_handler(headers: Headers) -> dict[str, str]:
     """
-    Return the headers that a handler sees: the sender's, and those in which SteadyWorker describes the job.
+    Return the headers for the handler: the sender's headers, and the headers in which SteadyWorker describes the job.
 
-    Any other header that begins with `sw-` is a note of the adapter to itself, for the next copy of the message.
+    Any other header that begins with `sw-` is the adapter's own data for the next copy of the message.
     """
     return {
         name: value
@@ -142,13 +142,13 @@ def for_handler(headers: Headers) -> dict[str, str]:
 
 
 def key_of(delivery: Delivery, key_header: str | None) -> str | None:
-    """Return the key as its sender gave it: from `key_header`, else from `sw-job-key`, else the broker's stable message id."""
+    """Return the sender's key, unchanged: from `key_header`, else from `sw-job-key`, else the broker's stable message id."""
     headers = delivery.headers
     return (headers.get(key_header) if key_header else None) or headers.get(KEY) or delivery.message_id
 
 
 def number_of(headers: Headers, name: str, largest: int = LARGEST_NUMBER) -> int:
-    """Return a counter from a header, 0 without one; raise ValueError for anything but 0 to `largest`."""
+    """Return a counter from a header, or 0 without this header; raise ValueError for anything but 0 to `largest`."""
     text = headers.get(name, "0")
     if not (text.isascii() and text.isdigit() and len(text) <= len(str(largest)) and int(text) <= largest):
         raise ValueError(f"{name}: expected a whole number from 0 to {largest}, got {text[:40]!r}")
@@ -156,7 +156,7 @@ def number_of(headers: Headers, name: str, largest: int = LARGEST_NUMBER) -> int
 
 
 def moment_of(headers: Headers, name: str) -> float | None:
-    """Return the time in a header, or None without this header; raise ValueError unless it is in seconds since 1970."""
+    """Return the time in a header, or None without this header; raise ValueError if it is not in seconds since 1970."""
     text = headers.get(name)
     if text is None:
         return None
@@ -170,7 +170,7 @@ def moment_of(headers: Headers, name: str) -> float | None:
 
 
 def _not_unicode(delivery: Delivery) -> str:
-    """Return which header is not valid Unicode, and where it is not."""
+    """Return the name of the header that is not valid Unicode, and the place of the fault."""
     for name, value in {**delivery.headers, "the message id": delivery.message_id or ""}.items():
         for text in (name, value):
             if (place := surrogate_in(text)) is not None:

@@ -1,7 +1,7 @@
 """
-Makes a settlement plan from an outcome or from a row's state, but does not carry it out.
+Makes settlement plans from outcomes and from the states of rows; `settler.py` carries them out.
 
-It also makes the task that a slot receives, and the messages that a plan publishes.
+This module also makes the tasks for slots, and the messages that plans publish.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ _AFTER_RECORD = (Step.PUBLISH, Step.CONFIRM, Step.SETTLE)
 
 
 def task_of(row: Row, envelope: Envelope, spec: WorkerSpec) -> Task:
-    """Return what a slot needs to run a claimed job."""
+    """Return a slot's input for the run of a claimed job."""
     return Task(
         key=row.id.key,
         queue=row.id.queue,
@@ -63,7 +63,7 @@ def task_of(row: Row, envelope: Envelope, spec: WorkerSpec) -> Task:
 
 
 def plan_for(run: Run, outcome: Outcome, deps: Deps, waits: Waits) -> SettlementPlan:
-    """Return the plan that follows from a run's outcome by the Worker's policy (`retry.decide`)."""
+    """Return the plan for a run's outcome, by the Worker's retry policy (`retry.decide`)."""
     counters = count(outcome, run.row.counters, deps.clock.wall())
     delay = waits.draw(outcome, counters) if isinstance(outcome, Failed | Crashed) else 0.0
     settlement = decide(outcome, counters, deps.spec.retry, delay)
@@ -87,7 +87,7 @@ def finishing_plan(row: Row, envelope: Envelope, worker: str) -> SettlementPlan:
     """
     Return the remaining steps of a settlement that its former owner left in the state `moving`.
 
-    The plan has the fence that was drawn for finishing this settlement.
+    The plan's fence is the new fence of the take-over.
     """
     target = Moving.DEAD if row.target is None else row.target
     verdict = Verdict(target, row.reason, row.counters, row.due_in, row.error_class, row.error_text)
@@ -110,7 +110,7 @@ def moving(token: Token, delivery: Delivery | None, verdict: Verdict, message: O
 
 
 def finish(token: Token, delivery: Delivery, message: OutgoingMessage) -> SettlementPlan:
-    """Return the plan of a settlement that is recorded already: all of its other steps."""
+    """Return the plan of a settlement that is already recorded: all steps after the record."""
     return SettlementPlan(_AFTER_RECORD, delivery, token, message=message)
 
 
@@ -143,7 +143,7 @@ def message_for(envelope: Envelope, hop: int, verdict: Verdict, uid: str, worker
 
 
 def _headers(envelope: Envelope, hop: int, verdict: Verdict) -> dict[str, str]:
-    """Return the user's headers, and ours as they are now."""
+    """Return the user's headers, and our headers with their new values."""
     counters = verdict.counters
     ours = {
         KEY: envelope.id.key,

@@ -54,7 +54,7 @@ def error(outcome: Outcome) -> tuple[str, str]:
 
 
 def settled(run: Run, plan: SettlementPlan, clock: Clock) -> JobSettled:
-    """Return the event for the settlement of a run's message, or for a settlement that this process finished for another."""
+    """Return the event for the settlement of a run's message; this process can also have finished it for a dead owner."""
     outcome = run.outcome or Interrupted()
     counters, record = run.row.counters, plan.record
     target, because = run.row.target, reason(outcome)
@@ -82,14 +82,14 @@ def settled(run: Run, plan: SettlementPlan, clock: Clock) -> JobSettled:
 
 
 def row_locked(token: Token) -> None:
-    """Warn of a lease that could not be renewed, because another session keeps the job's row locked."""
+    """Warn of a lease that the ledger could not renew, because another session keeps the job's row locked."""
     remedy = "end the session that holds a lock on this row of the ledger; the run ends when its lease is over."
     log = get_logger("steadyworker.runner")
     log.warning("lease_not_renewed", key=token.id.key, queue=token.id.queue, fence=token.fence, remedy=remedy)
 
 
 def often_interrupted(token: Token, times: int) -> None:
-    """Warn of a job that was interrupted many times and saved no checkpoint, because it may never reach its end."""
+    """Warn of a job that was interrupted many times without a checkpoint, because it might never reach its end."""
     if times >= _MANY_INTERRUPTIONS:
         remedy = "save checkpoints more often, or raise --stop-within."
         log = get_logger("steadyworker.runner")

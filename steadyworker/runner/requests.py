@@ -2,8 +2,8 @@
 The requests of running jobs: save a checkpoint or an export's state, permit a commit, remember a folder, call a service.
 
 The job receives the ledger's own reply to a request that writes.
-Such a request waits while the ledger is away or the run is not trusted; a refusal drops the run.
-A commit that is refused because the job is cancelled cancels the run instead.
+Such a request waits while the ledger is away or the run is not trusted; after a refusal the runner drops the run.
+If the ledger refuses a commit because the job is cancelled, the runner cancels the run instead.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class Requests:
         """
         Serve a request, or let it wait for the ledger.
 
-        While the ledger is away, only the keeper calls the ledger, because each call may take long.
+        While the ledger is away, only the keeper calls the ledger, because each call can take up to 10 s.
         """
         run = self._state.by_fence.get(asked.fence)
         if run is None or run.slot is None:
@@ -105,7 +105,7 @@ class Requests:
         service = self._deps.services[asked.what]
         try:
             run.calls[asked.id] = service.open(asked.data, run.token.uid, run.token.fence, emit)
-        except Exception as error:  # noqa: BLE001 - a service's fault fails the job's call, not the runner
+        except Exception as error:  # noqa: BLE001 - a service's error must fail only the job's call, not the runner
             text = f"Expected the service {asked.what!r} to accept the request, got {type(error).__name__}: {error}"
             run.slot.reply(asked.fence, asked.id, {SERVICE_ERROR: text})
 
@@ -115,7 +115,7 @@ class Requests:
             call.cancel()
 
     def service_said(self, said: ServiceSaid) -> None:
-        """Relay an event of a service to the job that called it, if its run is still there."""
+        """Relay an event of a service to the job that called the service, if the job's run is still in its slot."""
         run = self._state.by_fence.get(said.fence)
         if run is None or run.slot is None or said.id not in run.calls:
             return

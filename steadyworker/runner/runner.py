@@ -1,9 +1,9 @@
 """
 The runner: receive → claim → run → decide → settle, for one Worker in one worker process.
 
-It is a step machine.
-Every input is an event in its inbox: `handle` processes one event completely, and never waits for a job or a broker.
-`tick` does what has become due.
+The runner is a step machine: every input is an event in its inbox.
+`handle` processes one event completely, and never waits for a job or a broker.
+`tick` makes the calls that are due.
 In production one thread calls both in a loop; the simulation calls them in any order.
 
 ::
@@ -15,8 +15,8 @@ In production one thread calls both in a loop; the simulation calls them in any 
     settler ── PlanResult ────────────────────────────────────────────┤
     worker process ── Staged, ServiceSaid ────────────────────────────┘
 
-`deliveries.py` is its front half, `runs.py` its back half; `unkeyed.py` is for messages without a key.
-`requests.py` serves running jobs, and `state.py` is what all of them share.
+`deliveries.py` is its front half, and `runs.py` its back half; `unkeyed.py` handles messages without a key.
+`requests.py` serves running jobs, and `state.py` has the state that all these files share.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ _LONGEST_WAIT = 5.0
 """The loop turns at least once in this many seconds, so that the watchdog sees that an idle runner is alive."""
 
 QUIET_AFTER = 60.0
-"""Seconds without a consumer after which an owner registers as quiet; after a shorter pause it consumes again, as a rule."""
+"""Seconds without consuming after which an owner registers as quiet; shorter pauses are common and end by themselves."""
 
 
 class Runner:
@@ -65,7 +65,7 @@ class Runner:
 
     1. `start` opens slots and adapter; `run` drives the machine until `end`.
     2. `post` puts an event into the inbox, from any thread.
-    3. The event `Staged` begins a stop; `finished` is True when nothing is left to wait for.
+    3. The event `Staged` begins a stop; `finished` is True when every run, plan and held delivery has ended.
     4. `not_ready` returns the reasons why the runner takes no message; any thread may call it.
     """
 
@@ -94,7 +94,7 @@ class Runner:
     # --- driving ---------------------------------------------------------------------------------------------------
 
     def start(self) -> None:
-        """Open the slots, then the adapter; messages come once a slot is warm."""
+        """Open the slots, then the adapter; the broker delivers messages once a slot is warm."""
         for slot in self.deps.slots:
             slot.start(self.post)
         self.deps.adapter.start(self.post)
@@ -128,12 +128,12 @@ class Runner:
         return handled
 
     def tick(self) -> None:
-        """Do what has become due, and end the turn."""
+        """Make the calls that are due, and end the turn."""
         self.timers.fire()
         self._end_turn()
 
     def handle(self, event: RunnerEvent) -> None:
-        """Process one event completely, as a turn of its own."""
+        """Process one event completely, as one turn."""
         self._take(event)
         self._end_turn()
 
@@ -147,7 +147,7 @@ class Runner:
                 self.deliveries.arrived(delivery)
             case Lost(id=id_, cause=cause):
                 if id_ is None:
-                    self._connection = cause  # kept until the next Connected, even if that one is lost again at once
+                    self._connection = cause  # kept until the next Connected, even if that connection is lost at once
                 self.deliveries.lost(event)
             case Unreachable(cause=cause, final=final):
                 self._connection = cause
@@ -188,7 +188,7 @@ class Runner:
                 self._staged(stage, kill=kill)
 
     def _end_turn(self) -> None:
-        """End the turn: decide on held deliveries, set the prefetch, and provide what other threads read."""
+        """End the turn: decide on held deliveries, set the prefetch, and update the values that other threads read."""
         state = self.state
         while state.recheck:
             state.recheck = False
@@ -198,7 +198,7 @@ class Runner:
             self._prefetch, state.paused = 0, False
         if (wanted := self._wanted_prefetch()) != self._prefetch:
             if wanted > 0 and self.quiet:
-                self.deps.hurry()  # the ledger counts this process as a consumer again
+                self.deps.hurry()  # so that the ledger soon counts this process as a consumer again
             self._idle_since = None if wanted > 0 else self.deps.clock.monotonic()
             self._prefetch = wanted
             self.deps.adapter.prefetch(wanted)
@@ -209,10 +209,9 @@ class Runner:
 
     def _wanted_prefetch(self) -> int:
         """
-        Return how many deliveries may be unsettled.
+        Return the allowed number of unsettled deliveries: one for each slot that can take runs.
 
-        It is one for each slot that works.
-        A slot whose run is detached counts only for a while, in which the run's message may come back.
+        A slot with a detached run counts only for a while, in which the broker can deliver the run's message again.
         """
         state = self.state
         if state.stage is not Stage.RUNNING or state.ledger_away or self.deps.quota.spent or self.audit_result.cause:
@@ -223,14 +222,14 @@ class Runner:
 
     @property
     def quiet(self) -> bool:
-        """True if it has consumed no messages for a while; any thread may ask."""
+        """True if the runner has consumed no messages for a while; any thread may read it."""
         since = self._idle_since
         return since is not None and self.deps.clock.monotonic() - since >= QUIET_AFTER
 
     # --- slots -----------------------------------------------------------------------------------------------------
 
     def _slot_unready(self, event: Unready) -> None:
-        """Start the slot again after a pause; it takes no job meanwhile, because a job is not at fault if `setup` fails."""
+        """Start the slot again after a pause; it takes no job meanwhile, because a failed `setup` is not the fault of a job."""
         self.state.ready_slots.discard(event.slot)
         pause = self.slot_health.unready(event)
         if self.state.ready_slots:
@@ -252,7 +251,7 @@ class Runner:
         self.post(Renewed(began, answers))
 
     def cancelled(self, marks: Mapping[str, str]) -> None:
-        """Receive the cancel marks of jobs that run in this process (Holder)."""
+        """Receive the cancel marks of jobs that run in this process; the keeper calls this (`Holder`)."""
         self.post(Cancelled(marks))
 
     def ledger_lost(self, cause: str) -> None:
@@ -309,18 +308,18 @@ class Runner:
 
     @property
     def finished(self) -> bool:
-        """True when a stop has begun and nothing is left to wait for."""
+        """True when a stop has begun, and every run, plan and held delivery has ended."""
         state = self.state
         return state.stage >= Stage.DRAINING and not (state.by_fence or state.passing or state.held)
 
     @property
     def idle(self) -> bool:
-        """True when nothing is under way."""
+        """True when there is no run, no plan and no valid delivery."""
         return not (self.state.by_fence or self.state.passing or self.state.valid)
 
     @property
     def waiting(self) -> bool:
-        """True when the runner takes messages, and has none."""
+        """True when the runner is idle, and accepts messages."""
         return self.idle and self._prefetch > 0
 
     def _write_progress(self) -> None:

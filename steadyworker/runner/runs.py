@@ -8,7 +8,7 @@ The back half of the runner: the life of a run, from its claim to its settlement
                       └──────────────────┴──────────┴── the ledger refuses a write: the run is dropped,
                                                         and its delivery goes through the decision table again
 
-While the ledger is away or the run is not trusted, a request of the job is not refused: it waits.
+While the ledger is away or the run is not trusted, a request of the job waits.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ _LIMITS = ("time-limit", "stalled")
 """
 The reasons of failures that a wait for the ledger can cause.
 
-If a run fails for one of them while a request of its job waits, it ends as interrupted, and no attempt is counted.
+If a run fails for one of these reasons while a request of its job waits, it ends as interrupted, and no attempt is counted.
 """
 
 
@@ -47,10 +47,10 @@ class Runs:
     """
     The runs of one Worker in this process.
 
-    1. `start` begins a run, `ended` receives its outcome, `settle` plans and carries out what follows.
-    2. `detached` and `adopt` change which delivery a run will settle, and nothing else.
+    1. `start` begins a run, `ended` receives its outcome, `settle` plans its settlement and carries it out.
+    2. `detached` and `adopt` only change the delivery that a run will settle.
     3. `drop` ends a run whose write the ledger refused.
-    4. `carry_out` takes plans that belong to no run.
+    4. `carry_out` carries out plans that belong to no run.
     """
 
     def __init__(self, deps: Deps, state: RunnerState, timers: Timers, post: Callable[[PlanResult], None]) -> None:
@@ -63,16 +63,16 @@ class Runs:
 
     @property
     def missing(self) -> dict[str, str]:
-        """The targets that a plan could not publish to, each with its cause."""
+        """The targets to which a plan could not publish, each with the cause."""
         return {plan.message.to.value: why for plan, why in self._failing.items() if plan.message is not None}
 
     # --- from claim to outcome -------------------------------------------------------------------------------------
 
     def start(self, row: Row, envelope: Envelope, slot: Slot, began: float, *, lost: bool, before: Row | None) -> None:
         """
-        Begin the run that was claimed, detached if its delivery is not valid.
+        Begin the run that was claimed; the run is detached if its delivery is not valid.
 
-        A cancelled job, or one whose body is too large, ends before its handler starts.
+        A cancelled job, or a job whose body is too large, ends before its handler starts.
         """
         trusted_until = began + self._deps.times.trust_for
         delivery = envelope.delivery if self._state.is_valid(envelope.delivery) else None
@@ -124,7 +124,7 @@ class Runs:
     def slot_ended(self, fence: int, outcome: Outcome) -> None:
         """Receive the outcome of a run whose slot is free again."""
         run = self._state.by_fence.get(fence)
-        if run is None or run.slot is None:  # a slot whose thread failed may say it twice
+        if run is None or run.slot is None:  # a slot whose thread failed can report this twice
             return
         run.slot = None
         if run.waiting and isinstance(outcome, Failed) and outcome.reason in _LIMITS:
@@ -172,7 +172,7 @@ class Runs:
         self._settler.carry_out(plan, None)
 
     def plan_returned(self, result: PlanResult) -> None:
-        """Receive a plan that has been carried out, or that an error has stopped."""
+        """Receive a plan that was carried out, or stopped by an error."""
         plan, run, error = result.plan, result.run, result.error
         self._failing.pop(plan, None)
         match error:
@@ -190,7 +190,7 @@ class Runs:
                 self._over(plan, run)
 
     def _publish_later(self, plan: SettlementPlan, run: Run | None, error: PublishFailed) -> None:
-        """Try again after a while; the plan keeps its lease and its delivery, and the process is not ready meanwhile."""
+        """Publish again after a while; the plan keeps its lease and its delivery, and the process is not ready meanwhile."""
         plan.failures += 1
         self._failing[plan] = str(error)
         self._timers.after(draw(_BACK_OFF, min(plan.failures, 10)), lambda: self.retry(plan, run))
@@ -212,15 +212,15 @@ class Runs:
             self._settler.carry_out(plan, run)
 
     def _record_settled(self, plan: SettlementPlan) -> None:
-        """Record how certain the settlement is: the ledger keeps a row for a shorter time once the broker has confirmed it."""
+        """Record whether the broker confirmed the settlement; if it did, the ledger can delete the row earlier."""
         if plan.settled is None or plan.token is None or isinstance(plan.record, RecordInterrupted):
             return
-        if self._state.ledger_away:  # each call may take long, and this thread serves every job
+        if self._state.ledger_away:  # each call can take up to 10 s, and this thread serves every job
             return
         try:
             self._deps.ledger.settled(plan.token, plan.settled is Settled.CONFIRMED)
         except LedgerUnavailable:
-            return  # nothing is lost: the ledger only keeps the row for longer
+            return  # no harm: the ledger only keeps the row for longer
 
     def _over(self, plan: SettlementPlan, run: Run | None) -> None:
         if run is None:
@@ -249,7 +249,7 @@ class Runs:
                 self._deps.emit(DeliveryLost(**report.about(run.token, self._deps.clock), cause=cause))
 
     def adopt(self, run: Run, delivery: Delivery) -> None:
-        """Bind a redelivery to the run that is under way: the run goes on, and settles this delivery."""
+        """Bind a redelivery to the run under way: the run goes on, and settles this delivery."""
         run.delivery = delivery
         if run.plan is not None:
             run.plan.delivery = delivery
@@ -270,14 +270,14 @@ class Runs:
             self._state.reconsider(delivery)
 
     def ledger_lost(self, cause: str) -> None:
-        """Note that the ledger did not respond, and end the runs that may not go on without a lease."""
+        """Note that the ledger did not respond, and end the runs that must not go on without a lease."""
         if not self._state.ledger_away:
             self._deps.hurry()
         self._state.ledger_cause = cause
         self.stop_without_lease(self._state.by_fence.values())
 
     def stop_without_lease(self, runs: Iterable[Run]) -> None:
-        """With `on_ledger_loss = "stop"`, end those of these runs whose lease is over: another host may take their jobs over."""
+        """With `on_ledger_loss = "stop"`, end the runs whose lease is over, because another host may take their jobs over."""
         if not self._deps.stop_on_ledger_loss:
             return
         now, times = self._deps.clock.boottime(), self._deps.times
@@ -291,7 +291,7 @@ class Runs:
         run.progress = Progress(done, total, note, self._deps.clock.wall())
 
     def write_progress(self, runs: Iterable[Run]) -> None:
-        """Write the progress that changed since the last call; some of it may be lost."""
+        """Write the progress that changed since the last call; a crash can lose such writes."""
         for run in runs:
             if run.progress is not None and not self._state.ledger_away:
                 progress, run.progress = run.progress, None

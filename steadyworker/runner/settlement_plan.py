@@ -1,5 +1,5 @@
 """
-A settlement plan: the steps that one message still needs, and how many of them are done.
+A settlement plan: the steps of one message's settlement, and the number of steps that are done.
 
 ::
 
@@ -9,8 +9,8 @@ A settlement plan: the steps that one message still needs, and how many of them 
       moving   letter      dead
 
 `planning.py` makes plans, `settler.py` carries them out.
-If a process dies between two steps, the next owner may repeat the last step.
-That is safe: the ledger refuses a second record, and a redelivery of the original finds the job recorded.
+If a process dies between two steps, the next owner can repeat the last step.
+This is safe: the ledger refuses a second record, and at a redelivery of the original the row shows the outcome.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from steadyworker.outcome import Counters
 
 
 class Step(Enum):
-    """One step of a settlement, in the order in which they are taken."""
+    """The steps of a settlement, in their order."""
 
     RECORD = "record"
     PUBLISH = "publish"
@@ -50,20 +50,20 @@ Record = RecordDone | RecordInterrupted | Verdict
 @dataclass(slots=True, eq=False)
 class SettlementPlan:
     """
-    The steps that one message needs, and the number of those that are done.
+    The steps of one message's settlement, and the number of steps that are done.
 
     Attributes:
         steps: The steps, in their order.
-        delivery: The delivery to settle; None if it was lost. An adopted redelivery may replace it at any moment.
-        token: The claim that the writes to the ledger carry; None for a plan without such writes.
+        delivery: The delivery to settle; None if it was lost. An adopted redelivery can replace it at any moment.
+        token: The claim under which the plan writes to the ledger; None for a plan without such writes.
         record: The ledger's first entry about the outcome.
         message: The message to publish: a retry, a dead letter, or a deferred copy.
         how: The way to settle the delivery: acknowledge or release it.
         at: The number of steps that are done.
-        failures: The number of failures to publish in a row.
-        settled: The broker's reply, when the delivery is settled.
-        settled_with: The delivery that was settled in the end.
-        stale: True if `settled_with` could no longer be settled, so that nothing was sent to the broker.
+        failures: The number of consecutive failures to publish.
+        settled: The certainty of the settlement, once the delivery is settled.
+        settled_with: The delivery that the plan settled.
+        stale: True if `settled_with` could no longer be settled, so that the adapter sent nothing to the broker.
     """
 
     steps: tuple[Step, ...]
@@ -80,5 +80,5 @@ class SettlementPlan:
 
     @property
     def surely_unsettled(self) -> bool:
-        """True if no settlement was ever sent, so that the broker still has the message, and delivers it again."""
+        """True if no settlement was ever sent, so that the broker still has the message and delivers it again."""
         return self.settled_with is None or self.stale

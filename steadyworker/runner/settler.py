@@ -1,7 +1,7 @@
 """
-The settler carries settlement plans out: the only caller of `adapter.publish` and `adapter.settle`.
+The settler carries settlement plans out; it is the only caller of `adapter.publish` and `adapter.settle`.
 
-It settles a delivery once, as the last step, so that the ledger has the outcome before the broker forgets the message.
+It settles a delivery once, as the last step, so that the ledger has the outcome before the broker deletes the message.
 `settlement_plan.py` has the steps and their order.
 """
 
@@ -29,7 +29,7 @@ class Settler:
         ledger: Records outcomes.
         adapter: Publishes messages and settles deliveries.
         submit: Runs a callable on a pool thread.
-        post: Receives a `PlanResult` for each plan that ended or was stopped; called from any thread.
+        post: Receives a `PlanResult` for each plan that ended, or that an error stopped; called from any thread.
     """
 
     def __init__(
@@ -51,7 +51,7 @@ class Settler:
         if Step.PUBLISH in left or (self._async is None and Step.SETTLE in left):
             self._submit(lambda: self._carry_out(plan, run))
         else:
-            # No step waits for the broker, so the runner's thread takes them all: that saves two changes of thread.
+            # No step waits for the broker, so the runner's thread takes all steps, without two changes of thread.
             self._carry_out(plan, run)
 
     def _carry_out(self, plan: SettlementPlan, run: Run | None) -> None:
@@ -66,8 +66,8 @@ class Settler:
         Take the steps that are left, and return True when all are done.
 
         Returns False if the broker has not yet confirmed an asynchronous settlement.
-        `on_settled` is then called once, from any thread, when the broker has replied.
-        A delivery that can no longer be settled is not an error, because its redelivery finds the job recorded.
+        The adapter then calls `on_settled` once, from any thread, when the broker has replied.
+        A delivery that can no longer be settled is not an error: at its redelivery, the row shows the outcome.
 
         Raises Refused, LedgerUnavailable or PublishFailed from the step that failed; `plan.at` stays at that step.
         """
@@ -111,7 +111,7 @@ class Settler:
         except SteadyWorkerError:
             raise
         except Exception as error:
-            # A message that an adapter cannot encode must not end the process, because it would end each later process too.
+            # A message that an adapter cannot encode must not end this process: it would end every later process, too.
             raise PublishFailed(
                 f"Expected the adapter to publish a message, got {type(error).__name__}: {error}"
             ) from error

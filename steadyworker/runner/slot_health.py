@@ -3,8 +3,8 @@ The health of slots: the reasons why a slot cannot take a run, and its pause bef
 
 A slot pauses for 1 s, then twice as long after each failure in a row, at most 30 s.
 The pause is 1 s again after the slot was ready for a while.
-Failures of `setup` have a count of their own, because three in a row end the process.
-A child that dies idle never ends the process.
+Failures of `setup` are also counted separately, because three in a row end the worker process.
+The death of an idle child never ends the worker process.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class SlotHealth:
         self._ready_at[number] = self._clock.monotonic()
 
     def unready(self, event: Unready) -> float:
-        """Note that the slot takes no run, and return its pause in seconds."""
+        """Note that the slot cannot take a run, and return its pause in seconds."""
         number, now = event.slot, self._clock.monotonic()
         self.causes[number] = event.reason
         if not event.stood:
@@ -52,5 +52,5 @@ class SlotHealth:
 
     @property
     def setup_failures(self) -> int:
-        """The number of failures of `setup` in a row, in the slot where it failed most often."""
+        """The number of consecutive failures of `setup`, in the slot with the most of them."""
         return max(self._setup_failures.values(), default=0)

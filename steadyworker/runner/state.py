@@ -30,7 +30,7 @@ from steadyworker.spec import WorkerSpec
 
 
 class Quota:
-    """The number of jobs that this process may still begin (`--max-jobs`); its runners share it."""
+    """The number of jobs that this process may still begin (`--max-jobs`); all its runners share one quota."""
 
     def __init__(self, limit: int | None = None) -> None:
         self._lock = threading.Lock()
@@ -54,7 +54,7 @@ class Quota:
 
     @property
     def spent(self) -> bool:
-        """True when no further job may begin."""
+        """True when no other job may begin."""
         return self._left == 0
 
 
@@ -63,21 +63,21 @@ def _nothing() -> None:
 
 
 def _forget(_folder: bytes) -> None:
-    """Ignore the folder, because nothing removes stages here."""
+    """Ignore the folder, because nothing removes staging folders here."""
 
 
 @dataclass(frozen=True, slots=True)
 class Deps:
     """
-    Everything that a runner is given.
+    The dependencies of a runner.
 
     `worker` names this process in events and dead letters.
-    `submit` runs a callable on another thread, because a settlement may wait for a broker; the simulation runs it at once.
+    `submit` runs a callable on another thread, because a settlement can wait for the broker; the simulation runs it at once.
     `hurry` asks the keeper to call the ledger now instead of at the next renewal.
-    `remember_folder` keeps a folder in which a job makes a stage, so that the stage is removed if the job cannot remove it.
+    `remember_folder` records a folder of staging folders, so that a later chore removes a staging folder that its job left there.
     Without `adoption` the runner defers each redelivery of its own runs.
     Adoption saves time; correctness does not depend on it.
-    `stop_on_ledger_loss` ends a run whose lease ended without a renewal.
+    With `stop_on_ledger_loss`, the runner ends a run whose lease ended without a renewal.
     """
 
     spec: WorkerSpec
@@ -124,7 +124,7 @@ class Run:
 
     Attributes:
         delivery: The delivery that the run will settle; None while the run is detached, because its delivery was lost.
-        trusted_until: Boot time until which the run may rely on its last claim or granted renewal.
+        trusted_until: The boot time until which the run may commit, counted from its last claim or granted renewal.
         stopped: True while the settlement waits for the ledger.
         saved: True once the run has saved a checkpoint.
         waiting: Requests of the job that wait for the ledger.
@@ -158,11 +158,11 @@ class RunnerState:
         by_fence: The runs, by their fencing token.
         passing: Settlement plans that belong to no run.
         valid: The deliveries that can still be settled, by epoch and id.
-        held: The valid deliveries that wait for something: the ledger, a slot, the end of an earlier run.
+        held: The valid deliveries that wait for the ledger, for a slot, or for the end of an earlier run.
         ready_slots: The numbers of the slots that take runs.
         ledger_cause: The reason why the last call of the ledger failed; None while the ledger responds.
         recheck: True if the runner must take `held` through the decision table at the end of this turn.
-        adopt_until: The monotonic time until which the prefetch has room for the redeliveries of detached runs.
+        adopt_until: The monotonic time until which the slots of detached runs count in the prefetch.
         paused: True if the prefetch is 0 until the end of this turn, so that a released message does not return at once.
     """
 
@@ -186,7 +186,7 @@ class RunnerState:
         return self.ledger_cause is not None
 
     def reconsider(self, delivery: Delivery | None = None) -> None:
-        """Take everything that is held, and this delivery too, through the decision table at the end of this turn."""
+        """Take all held deliveries, and this delivery, through the decision table at the end of this turn."""
         self.recheck = True
         if delivery is not None:
             self.held.append(delivery)
@@ -220,12 +220,12 @@ class RunnerState:
         return {run.slot.id for run in self.by_fence.values() if run.slot is not None}
 
 
-# --- Events of the runner's inbox, beside those of adapter and slots ------------------------------------------------------
+# --- Events of the runner's inbox, besides the events of adapter and slots -----------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
 class Renewed:
-    """The ledger replied to a renewal that began at this boot time."""
+    """The ledger's reply to a renewal that began at this boot time."""
 
     began: float
     answers: Sequence[tuple[Token, Renewal]]
@@ -233,14 +233,14 @@ class Renewed:
 
 @dataclass(frozen=True, slots=True)
 class Cancelled:
-    """The ledger has cancel marks of these jobs: their reasons, by uid."""
+    """The cancel marks of jobs that run here: the reasons, by the jobs' uids."""
 
     marks: Mapping[str, str]
 
 
 @dataclass(frozen=True, slots=True)
 class LedgerLost:
-    """The ledger did not respond."""
+    """A call to the ledger got no response."""
 
     cause: str
 
@@ -279,11 +279,11 @@ class Timers:
         self._numbers = itertools.count()
 
     def after(self, seconds: float, do: Callable[[], None]) -> None:
-        """Call `do` once, that many seconds from now."""
+        """Call `do` once, `seconds` from now."""
         heapq.heappush(self._heap, (self._clock.monotonic() + seconds, next(self._numbers), do))
 
     def next_in(self) -> float | None:
-        """Return the seconds until the first call is due (0 when it is), or None when there is none."""
+        """Return the seconds until the first call is due (0 if it is due now), or None if no call is planned."""
         return max(0.0, self._heap[0][0] - self._clock.monotonic()) if self._heap else None
 
     def fire(self) -> None:

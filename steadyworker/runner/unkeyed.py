@@ -1,5 +1,5 @@
 """
-The messages without a key: each is replaced by a copy with a generated key, and then acknowledged.
+The messages without a key: the runner replaces each by a copy with a generated key, and then acknowledges it.
 
 ::
 
@@ -10,18 +10,18 @@ The messages without a key: each is replaced by a copy with a generated key, and
                                publish the copy with a delay,               an equal message that the broker
                                and begin its job at once                    delivers again is acknowledged instead
 
-**A full queue** accepts no copy, and senders may take each place that becomes free.
+**A full queue** accepts no copy, and senders can fill each place that becomes free.
 The copy then waits in a retry queue, and its job begins at once, as a run without a delivery.
-So every message in a full queue can run, and each has a copy at the broker before its original is gone.
-When the delay is over, the copy is deferred, adopted or acknowledged by the decision table, as any redelivery is.
-A message that could not begin now stays in the full queue, because a retry queue has no limit.
+So every message in a full queue can run, and each has a copy at the broker before its original is acknowledged.
+When the delay is over, the decision table defers, adopts or acknowledges the copy, like any redelivery.
+If the job cannot begin now, the original stays in the full queue, because a retry queue has no length limit.
 
-**A lost delivery** that was surely not acknowledged comes back, and it has a copy already, or may have one.
-So the plan waits for it, and settles the next equal message that is not new: same body, headers and time of sending.
-Equal messages are exchangeable: as many jobs end as there were messages, whichever of them had the copy.
-An acknowledgement that was sent, but that no reply confirmed, proves nothing.
-Its message may be gone, and an equal message in its place would be lost, so that one gets a key of its own.
-A message that comes back to another worker process, or after this one was killed, gets another key too.
+**A lost delivery** that was certainly not acknowledged comes back, although its copy exists or could exist.
+So the plan waits for the next redelivered message that is equal (same body, headers and time of sending), and settles it.
+Equal messages are exchangeable: the number of jobs equals the number of messages, whichever of the messages had the copy.
+If an acknowledgement was sent but not confirmed, the broker may have deleted the message.
+The plan then does not settle an equal message, because that message would be lost; the equal message gets its own key.
+A message that comes back to another worker process, or after the death of this process, also gets another key.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ _WAITS = 600.0
 
 @dataclass(frozen=True, slots=True)
 class _Original:
-    """The message that a plan replaces: its first delivery, what makes another message equal, and until when it is expected."""
+    """The message that a plan replaces: its first delivery, its fingerprint, and the time until which the plan waits for it."""
 
     delivery: Delivery
     fingerprint: bytes
@@ -63,11 +63,11 @@ class UnkeyedMessages:
     3. `over` receives a plan whose steps are done.
 
     Attributes:
-        plans: The plans that `refused` and `over` are for, each with its original.
+        plans: The plans that `refused` and `over` accept, each with its original.
 
     Args:
-        deps: What the runner is given.
-        state: What the runner's parts share.
+        deps: The runner's dependencies.
+        state: The state that the runner's parts share.
         runs: Carries plans out.
         may_begin: Returns whether a new job could begin now.
         begin: Claims a job, for a run that begins without a delivery.
@@ -92,7 +92,7 @@ class UnkeyedMessages:
         self.plans: dict[SettlementPlan, _Original] = {}
 
     def take(self, delivery: Delivery) -> None:
-        """Publish a copy with a generated key, then acknowledge the delivery; an equal message may have a copy already."""
+        """Publish a copy with a generated key, then acknowledge the delivery; publish nothing if a plan waits for this delivery."""
         self._forget_old()
         digest = fingerprint(delivery)
         if delivery.redelivered is not Redelivered.NO and self._bind(delivery, digest):
@@ -106,7 +106,7 @@ class UnkeyedMessages:
         """
         Find another way for a copy that the full work queue refused; return False if the plan must try again later.
 
-        If its job could begin now, the copy goes to a retry queue; if not, the original goes back to the full queue.
+        If the job could begin now, the copy goes to a retry queue; otherwise the original goes back to the full queue.
         """
         plan, message, delivery = result.plan, result.plan.message, result.plan.delivery
         if not isinstance(result.error, TargetFull) or delivery is None:
@@ -125,7 +125,7 @@ class UnkeyedMessages:
         return True
 
     def over(self, plan: SettlementPlan) -> None:
-        """Receive a plan whose steps are done: its original is acknowledged, or must still be."""
+        """Receive a plan whose steps are done; if its original is not yet acknowledged, plan the acknowledgement."""
         original = self.plans[plan]
         late = plan.delivery if plan.delivery is not plan.settled_with else None
         if not plan.surely_unsettled:
@@ -162,7 +162,7 @@ class UnkeyedMessages:
         return takes_jobs and (self._state.ledger_away or self._state.warming())
 
     def _begin_job(self, delivery: Delivery, message: OutgoingMessage) -> None:
-        """Begin the job of a copy that is delayed, if that is possible; if not, the copy begins it."""
+        """Begin the job of a delayed copy now, if that is possible; otherwise the job begins when the copy arrives."""
         keyed = replace(delivery, headers=message.headers)
         envelope = identify(keyed, self._deps.namespace, self._deps.spec.key_header)
         if isinstance(envelope, Envelope) and self._may_begin():
@@ -170,7 +170,7 @@ class UnkeyedMessages:
 
 
 def fingerprint(delivery: Delivery) -> bytes:
-    """Return a digest of what the sender gave: body, headers and time of sending; the same for each redelivery."""
+    """Return a digest of the sender's data (body, headers, time of sending), which is the same for each redelivery."""
     theirs = sorted((name, text) for name, text in delivery.headers.items() if name not in delivery.brokers_own)
     parts = [repr((delivery.sent_at, theirs)).encode("utf-8", "surrogatepass"), delivery.body]
     return b"".join(hashlib.sha256(part).digest() for part in parts)

@@ -16,9 +16,9 @@ class Waits:
     """
     The waits of one Worker, by its retry policy.
 
-    The runner's thread serves every job, so a user's own `wait` is called in a thread of its own, and has one second to return.
-    If it raises or takes longer, or no thread can be started, the wait is the default policy's.
-    A `wait` that took longer is not called again: each call could leave a thread behind.
+    The runner's thread serves every job, so a user's own `wait` runs in another thread, and must return within one second.
+    If the user's `wait` raises or takes longer, or no thread can start, the default policy draws the wait.
+    A `wait` that took longer is not called again, because each call could leave a blocked thread.
     """
 
     def __init__(self, spec: WorkerSpec) -> None:
@@ -34,7 +34,7 @@ class Waits:
         def draw() -> None:
             try:
                 drawn.append(drawn_delay(outcome, counters, self._spec.retry))
-            except BaseException:  # noqa: BLE001 - whatever a user's `wait` raises for this attempt
+            except BaseException:  # noqa: BLE001 - a user's `wait` can raise anything
                 self._log.exception("wait_failed", worker=self._spec.target)
 
         if not self._in_thread:

@@ -159,7 +159,7 @@ def assemble(
 
     This function starts only the threads of the settle pools.
     `spare` is a running child, for the first slot that needs a child.
-    `known` are findings that have been logged already.
+    `known` are findings that are already in the log.
     Raises ConfigError if the namespace is bound to another broker, and BrokerUnavailable if a broker does not respond.
     """
     options, clock, times = plan.options, plan.clock, plan.times

@@ -1,5 +1,5 @@
 """
-Repeats the broker's checks while the worker process runs, because an operator may change policies at any time.
+Repeats the broker's checks while the worker process runs, because an operator can change policies at any time.
 
 ::
 
@@ -7,9 +7,9 @@ Repeats the broker's checks while the worker process runs, because an operator m
                            │
                            └── an error ── a minute ──→ look ── the same error ──→ it is lasting: exit 78
 
-The first look comes a minute after the start: by then the broker has its queues, and reports which policy applies to each.
-The verdict is that of `check` and of the start: what would have prevented the start also ends the worker process.
-One look is not enough for that, because a broker that is being changed may report something that is over a moment later.
+The first check is one minute after the start: the broker then has the queues, and reports the policy of each queue.
+An error that would have prevented the start also ends the worker process, if two checks in a row find it.
+One check is not enough, because during a change the broker can report an error that ends a moment later.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ DAILY = 86400.0
 
 class BrokerRecheck:
     """
-    The checks of all brokers of one worker process, in a thread of their own, because a broker may respond slowly.
+    The checks of all brokers of one worker process, in a separate thread, because a broker can respond slowly.
 
     Args:
-        brokers: Each adapter, which has been started, with the queue that it is for.
-        known: Findings that the start has logged; a warning is logged once.
+        brokers: The started adapters, each with its queue.
+        known: The findings that the start has logged, and that are not logged again.
     """
 
     def __init__(self, brokers: Sequence[tuple[Adapter, QueueSpec]], known: Collection[Finding] = ()) -> None:
@@ -42,20 +42,20 @@ class BrokerRecheck:
         self._ended = threading.Event()
 
     def run(self) -> None:
-        """Look a minute from now, and then daily, until `end`."""
+        """Check one minute from now, and then daily, until `end`."""
         wait = SOON
         while not self._ended.wait(wait):
             wait = self.look()
 
     def end(self) -> None:
-        """Make `run` return; a look that is under way is not waited for."""
+        """Make `run` return; this call does not wait for a check under way."""
         self._ended.set()
 
     def look(self) -> float:
         """
-        Check every broker once, and return the seconds until the next look.
+        Check every broker once, and return the seconds until the next check.
 
-        A broker that does not respond is looked at again a minute later.
+        If a broker does not respond, or has an error, the next check is one minute later.
         """
         away = False
         found: list[Finding] = []

@@ -142,9 +142,9 @@ def _reach(options: Options, broker: Capabilities) -> Iterator[Finding]:
 
 def _keys(spec: WorkerSpec, broker: Capabilities) -> Iterator[Finding]:
     """
-    Note that a sender may leave key and id out, so that no ledger can recognise the message when it comes again.
+    Yield a note that a sender can leave out key and id; the ledger then cannot recognise a redelivery of the message.
 
-    This is no warning, because it holds for every queue of such a broker; only `check` shows a note.
+    It is a note and not a warning, because it applies to every queue of such a broker; only `check` shows a note.
     """
     if spec.unkeyed == "generate" and broker.optional_ids:
         what = f"A message to {spec.queue!r} without a key or an id may run twice if a connection or a process is lost while it arrives."
@@ -181,7 +181,7 @@ def _broker(spec: WorkerSpec, adapter: Adapter) -> Sequence[Finding]:
 
 
 def _name(spec: WorkerSpec, options: Options, adapter: Adapter, ledger: Ledger) -> Iterator[Finding]:
-    """Check that no worker process lives under a former name of the broker; a part that is away has its own finding."""
+    """Check that no worker process lives under a former name of the broker; an unreachable broker or ledger has its own finding."""
     with suppress(BrokerUnavailable, LedgerUnavailable):
         if (former := former_identity(adapter, options, ledger, spec.queue)) is not None:
             yield renamed(former, spec.queue)

@@ -237,7 +237,7 @@ class Service:
                 thread.start()
                 closing.append(thread)
             except RuntimeError:  # the system allows no further thread
-                with suppress(Exception):  # whatever it raises, the next part is closed
+                with suppress(Exception):  # after any error, the next part must still be closed
                     close(max(0.0, end - _FORCE_TAKES - self._clock.monotonic()))
         while any(thread.is_alive() for thread in closing) and self._clock.monotonic() < end:
             self._hear(_LOOK_SOON)
@@ -288,7 +288,7 @@ class Service:
 
     def _look(self, assembly: Assembly) -> None:
         now = self._clock.monotonic()
-        if now >= self._chores_at:  # a stop looks fifty times a second
+        if now >= self._chores_at:  # a stop makes fifty turns a second
             self._chores_at = now + _LOOK_EVERY
             assembly.guard.check()
             self._orphans.reap()
@@ -313,7 +313,7 @@ class Service:
             return
         if now >= self._purge_at:
             self._purge_at = now + _PURGE_EVERY
-            with suppress(RuntimeError):  # the system allows no further thread: the next purge will do
+            with suppress(RuntimeError):  # the system allows no further thread; a later purge deletes the rows
                 threading.Thread(target=assembly.purge, name="purge", daemon=True).start()
 
     # --- stages ----------------------------------------------------------------------------------------------------

@@ -119,7 +119,7 @@ class Child:
             outcome = _outcome_of(executor, task, link)
             try:
                 self._restore(dispositions)
-            except BaseException:  # noqa: BLE001 - a signal handler that the job has set; the second time it is gone
+            except BaseException:  # noqa: BLE001 - raised by a signal handler of the job; it is removed before the second try
                 self._restore(dispositions)
             self.send(over(task.fence, outcome))
         try:
@@ -186,8 +186,8 @@ class Child:
         """
         Receive frames; the body of the reader thread.
 
-        A signal that the handler's thread has blocked must not reach the process by this thread.
-        The signal for stacks does, because a stalled handler may have blocked every signal.
+        This thread blocks signals too, so that it does not receive a signal that the handler's thread has blocked.
+        It does not block the signal for stacks, because a stalled handler could have blocked every signal.
         """
         signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals() - {STACKS_SIGNAL})
         poll = select.poll()
@@ -267,10 +267,10 @@ class _Upstream:
 
 
 def _outcome_of(executor: Executor, task: Task, link: Link) -> Outcome:
-    """Return the outcome of a run, even if a signal handler that the job has set raises after the job's own handler."""
+    """Return the outcome of a run, even if a signal handler of the job raises after the end of the job's handler."""
     try:
         return executor.run(task, link).outcome
-    except BaseException as error:  # noqa: BLE001 - whatever that signal handler raises
+    except BaseException as error:  # noqa: BLE001 - that signal handler can raise anything
         if executor.returned and link.raised is None:
             return Done()
         return Failed(error_text(error), class_name(error))
@@ -335,7 +335,7 @@ def _keep(held: Sequence[int]) -> None:
     left = list(held)
 
     def close() -> None:
-        while left:  # in a fork of the fork, the numbers may be other files'
+        while left:  # in a fork of the fork, the numbers can belong to other files
             with suppress(OSError):
                 os.close(left.pop())
 

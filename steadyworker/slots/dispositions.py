@@ -15,9 +15,9 @@ _TIMERS = (signal.ITIMER_REAL, signal.ITIMER_VIRTUAL, signal.ITIMER_PROF)
 
 class Dispositions:
     """
-    The signal handlers, the mask of blocked signals, the wake-up descriptor and the timers, as they are at construction.
+    The signal handlers, the mask of blocked signals, the wake-up descriptor and the timers at construction.
 
-    `calm` stops ITIMER_REAL, the timer behind `signal.alarm`, in one call that no signal can interrupt half-way.
+    `calm` stops ITIMER_REAL, the timer of `signal.alarm`, in one call that no signal can interrupt half-way.
     Call the constructor and all methods in the main thread.
     """
 
@@ -36,7 +36,7 @@ class Dispositions:
         """
         Restore the handlers and the mask, stop each timer that did not run at construction, and drop pending signals.
 
-        The caller sets the handlers of `ours` again after this call, because a job may have registered `faulthandler` for them.
+        The caller must then set the handlers of `ours` again, because a job can have registered `faulthandler` for them.
         """
         for timer in self._timers:
             signal.setitimer(timer, 0)
@@ -44,16 +44,16 @@ class Dispositions:
             faulthandler.unregister(number)
         pending = signal.sigpending()
         for number, handler in self._handlers.items():
-            if handler is None:  # not set by Python
+            if handler is None:  # a handler that Python did not set
                 continue
             if number in pending:
-                signal.signal(number, signal.SIG_IGN)  # this drops it
+                signal.signal(number, signal.SIG_IGN)  # this drops the pending signal
             if signal.getsignal(number) is not handler:
                 signal.signal(number, handler)
                 if number == STACKS_SIGNAL:
                     watch_for_stacks_signal()
         signal.set_wakeup_fd(-1)
-        with suppress(ValueError, OSError):  # it was closed
+        with suppress(ValueError, OSError):  # the job has closed it
             signal.set_wakeup_fd(self._wakeup)
         signal.pthread_sigmask(signal.SIG_SETMASK, self._mask)
 

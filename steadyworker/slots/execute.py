@@ -46,7 +46,7 @@ class Executor:
 
     `exposed` is the link of the run whose synchronous handler runs now: a signal can raise Interrupt in this handler.
     `exposed` is None while the event loop runs an `async` handler, because a stop cancels its task instead.
-    The executor calls `calm` directly after the handler; it stops a timer whose signal handler could raise in the slot's code.
+    The executor calls `calm` directly after the handler, to stop a timer whose signal handler could raise in the slot's code.
     `returned` is true once the handler of the last run has returned.
     """
 
@@ -118,7 +118,8 @@ class Executor:
         """
         Call the handler so that a hard stop can end it, by an Interrupt in this thread or by a cancelled task.
 
-        Python runs signal handlers at calls and jumps; none is between the handler's return and the line that sets `returned`.
+        Python runs signal handlers only at calls and jumps.
+        There is no call or jump between the handler's return and the line that sets `returned`.
         An exception that a signal handler raises after this line is not an error of the job's handler.
         """
         self.exposed = link
@@ -220,7 +221,7 @@ class Executor:
 
 
 def _nothing() -> None:
-    """Do nothing: signal handlers run in a process's main thread only."""
+    """Do nothing, because signal handlers run only in a process's main thread."""
 
 
 def outcome_of_interrupt(reason: InterruptReason) -> Outcome:

@@ -73,7 +73,7 @@ class Guard:
                 self._replace()
 
     def watch_own_session(self) -> None:
-        """End the session of this process when it dies; ignored if it does not lead it, because others are in it too."""
+        """Kill the session of this process when it dies; ignored if it does not lead the session, which others then share."""
         if os.getsid(0) == os.getpid():
             self.watch(os.getpid())
 
@@ -92,7 +92,7 @@ class Guard:
 
     def close(self) -> None:
         """
-        End the guard process, which first kills the sessions that are left; a second call does nothing.
+        End the guard process, which first kills the remaining sessions; a second call does nothing.
 
         This process's own session is not killed.
         """
@@ -100,7 +100,7 @@ class Guard:
             self._closed = True
             own = os.getpid()
             if own in self._sessions and not self._say(f"-{own}\n") and self._process is not None:
-                self._process.kill()  # before its stream ends: it would end this session later
+                self._process.kill()  # at once: after the end of its stream, the guard would kill this session
             process, self._process = self._process, None
         if process is not None and process.stdin is not None:
             process.stdin.close()

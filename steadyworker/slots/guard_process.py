@@ -3,7 +3,7 @@ The program of the guard process, which `guard.py` starts.
 
 The guard reads lines from its standard input: `+PID` adds the session of this leader, and `-PID` removes it.
 At the end of its input, or at the death of its parent, the guard kills all processes of the sessions that are left.
-It kills the parent's own session, if that is among them, only when the parent is dead.
+If the parent's own session is among them, the guard kills it only when the parent is dead.
 A fork of the worker process can hold the input open; therefore the guard also watches its parent, on Linux.
 The guard holds the owner's lock, so that no other worker process can prove the owner's death before the last SIGKILL.
 The guard blocks all signals that can be blocked, from its start.
@@ -42,7 +42,7 @@ def main() -> None:
 
 
 def _end(known: Mapping[int, int | None]) -> None:
-    """Kill the sessions of these leaders, unless another process has a leader's process id now."""
+    """Kill the sessions of these leaders; skip a leader whose process id another process has now."""
     # If another process has reaped a leader, the leader's process id can belong to a new process, which began later.
     end_sessions([pid for pid, began in known.items() if started_at(pid) in (None, began)])
 

@@ -6,7 +6,7 @@ A thread slot protects the worker process less than a child process does:
 - A handler that holds the GIL, crashes or leaks memory harms the whole worker process.
 - The slot does not limit memory.
 - If the worker process is killed, the processes that the handler has started run on, unless the worker process leads its session.
-  A systemd service and the first process of a container do lead it; the guard (`guard.py`) then ends that session.
+  A systemd service and the first process of a container lead their session; the guard (`guard.py`) then ends that session.
 - The slot cannot end a synchronous handler that makes no Job call.
   When such a run must end, the slot abandons its thread; then `stuck` is true, and the worker process must exit.
 

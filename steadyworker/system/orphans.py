@@ -1,4 +1,4 @@
-"""The dead processes that this process has not started, but inherited: as PID 1 of a container, or as a subreaper."""
+"""Reaps dead processes that this process inherited (as PID 1 of a container, or as a subreaper), but did not start."""
 
 from __future__ import annotations
 
@@ -10,20 +10,20 @@ from contextlib import suppress
 from steadyworker.system.procfs import dead_children
 
 LOOKS = 30
-"""Looks in a row that find the same dead process, after which nothing is going to wait for it."""
+"""The number of looks in a row at the same dead process, after which no code can be about to wait for it."""
 
 _PR_GET_CHILD_SUBREAPER = 37
 
 
 class Orphans:
     """
-    Reaps dead orphans, so that they do not use up the processes that a container may have.
+    A reaper of dead orphans, which otherwise use up the number of processes that a container may have.
 
-    An orphan that does not lead its session is in another one than this process, unlike any process that was started here.
-    One that leads its session looks like a process that was started here with a session of its own.
-    It is reaped when `LOOKS` looks in a row have found it dead, because code that starts a process waits for it sooner.
+    A dead child in another session, which does not lead that session, is an orphan: this process starts no such child.
+    A dead child that leads its session can be an orphan, or a child that this process started with a new session.
+    The reaper waits until `LOOKS` looks in a row have found it dead, because the code that started a child waits for it sooner.
 
-    `adopts` says whether this process inherits orphans; by default the kernel is asked.
+    `adopts` says whether this process inherits orphans; by default the kernel decides.
     """
 
     def __init__(self, *, adopts: bool | None = None) -> None:

@@ -31,18 +31,18 @@ def make_private_file(path: Path) -> None:
     """
     Create an empty file with the permissions 600; a file that exists keeps its content and its permissions.
 
-    A symbolic link to a missing file gets its file.
+    For a symbolic link to a missing file, create that file.
     SQLite gives its `-wal` and `-shm` files the permissions of the database.
     Raises OSError if the file cannot be created.
     """
     with suppress(FileExistsError):
-        place = os.path.realpath(path)  # O_EXCL takes a link for a file
+        place = os.path.realpath(path)  # O_EXCL treats a link as an existing file
         os.close(os.open(place, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, FILE))
 
 
 def access_findings(what: str, path: Path) -> list[Finding]:
     """
-    Return warnings if other users can access the file, or can write to its folder, or own one of them.
+    Return warnings if other users can access the file or write to its folder, or if another user owns the file or the folder.
 
     This function changes no permissions, because an operator can have given them to a group on purpose.
     """

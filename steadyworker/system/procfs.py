@@ -105,7 +105,7 @@ def end_own_session() -> NoReturn:
 
 
 def dead_children() -> list[Process]:
-    """Return the children of this process that have ended, and whose status was not fetched."""
+    """Return the children of this process that have ended, and for which no code has waited."""
     found = [_process(Path("/proc", str(pid))) for pid in _children(os.getpid())]
     return [child for child in found if child is not None and child.state == b"Z"]
 

@@ -215,13 +215,13 @@ def _redacted(text: str) -> str:
     """
     Return the text without secrets; leave out the middle of a text of more than 65,536 characters.
 
-    Log collectors refuse longer texts. The end is kept, because it often names the error.
+    Log collectors refuse longer texts. The end stays, because it often names the error.
     """
     if len(text) <= 2 * _HALF:
         return redact(as_unicode(text))
-    # Between words, or a cut could take the `@` by which a URL's password is recognised.
+    # Cut only between words, because a cut could remove the `@` that marks a URL's password.
     head = text[:_HALF].rsplit(None, 1)
-    # A secret may lie across the cut, and its second half is not recognised: so the end is searched from further up.
+    # A secret can lie across the cut, where its second half is not recognised; so the search for the end's secrets begins earlier.
     tail = redact(as_unicode(text[-_HALF - LONGEST_VALUE :]))[LONGEST_VALUE:].split(None, 1)
     left_out = f" … ({len(text)} characters) … "
     return left_out.join((redact(as_unicode(head[0])) if len(head) > 1 else "", tail[-1] if len(tail) > 1 else ""))

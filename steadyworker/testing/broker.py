@@ -1,23 +1,22 @@
 """
-An in-memory broker that produces the faults of real brokers when a test asks for them.
+An in-memory broker, with methods for the faults of real brokers.
 
 `MemoryBroker(clock)` has no thread and never sleeps.
 Publishing, settling and every fault act at once; signals wait until `pump()` delivers them.
-A test, a simulation or the Harness therefore decides the order of events.
-With `pump(choose=random.Random(seed).randrange)`, a seed decides this order.
+So a test, a simulation or the Harness decides the order of events; with `pump(choose=random.Random(seed).randrange)`, a seed decides it.
 
 | method | the same event on a real broker |
 |---|---|
 | `drop_connection(adapter)` | the socket is cut: the epoch ends, un-acked messages are redelivered, a new epoch follows |
 | `redeliver(key)` | a delivery timeout: the message is delivered again, and the first delivery is no longer valid |
 | `duplicate(key)` | a sender that did not receive its confirm and published twice |
-| `hasten(key)` | a delay that ends too early, because a clock was set |
+| `hasten(key)` | a delay that ends too early, because an operator set a clock |
 | `delay_by(*levels)` | a broker without exact delays: a delay is rounded up to a level, and cut to the longest level |
 | `lose_settlement(adapter, landed=…)` | a settlement, or the reply to it, is lost |
 | `lose_confirm(adapter, landed=…)` | a publish, or its confirm, is lost |
 | `go_down()`, `come_up()` | the broker restarts |
 | `block()`, `unblock()` | an alarm: the broker accepts no publishes |
-| `fill_queue(name)`, `make_room(name)` | a queue at its length limit refuses messages, but not those whose delay is over |
+| `fill_queue(name)`, `make_room(name)` | a queue at its length limit refuses new messages, but accepts delayed messages that are due |
 | `delete_queue(name)`, `declare_queue(name)` | an operator removes a queue, and declares it again |
 """
 
@@ -42,16 +41,16 @@ from steadyworker.testing.memory_adapter import MemoryAdapter
 from steadyworker.testing.queues import Consumer, Message, Queues
 
 Choose = Callable[[int], int]
-"""Picks one of n: returns an index from 0 to n - 1, as `random.Random.randrange` does."""
+"""A function that chooses one of n items: it returns an index from 0 to n - 1, as `random.Random.randrange` does."""
 
 
 class MemoryBroker:
     """
-    A broker with queues in memory; all adapters that `adapter(spec)` makes share them.
+    A broker with queues in memory; all adapters that `adapter(spec)` makes share these queues.
 
     Delays are exact by the given clock, unless `delay_by` sets levels.
-    Thread-safe except for `pump`, which only one thread may call.
-    Only `pump` calls sinks, and it holds no lock then.
+    Every method except `pump` is thread-safe; only one thread may call `pump`.
+    Only `pump` calls sinks, and it holds no lock during these calls.
     """
 
     def __init__(self, clock: Clock, identity: str = "memory") -> None:
@@ -63,14 +62,14 @@ class MemoryBroker:
         self._pump = 0
 
     def adapter(self, spec: QueueSpec, settings: Settings | None = None) -> MemoryAdapter:
-        """Return a new adapter for this queue; to the broker it is another worker process."""
+        """Return a new adapter for this queue; the broker treats each adapter as another worker process."""
         self._dead_letter_queues[spec.queue] = spec.dead_letter_queue
         return MemoryAdapter(self._queues, self.identity, spec, settings or Settings(clock=self._clock))
 
     # Results for a test
 
     def messages(self, queue: str) -> list[Message]:
-        """Return every message that is not acknowledged, including delayed and un-acked ones, in the order of their due times."""
+        """Return every message that is not acknowledged, including delayed and un-acked messages, in the order of their due times."""
         return self._queues.messages(queue)
 
     def dead(self, queue: str) -> list[Message]:
@@ -78,7 +77,7 @@ class MemoryBroker:
         return self.messages(self._dead_letter_queues[queue])
 
     def depth(self, queue: str) -> int:
-        """Return how many messages of the queue are not acknowledged, including delayed and un-acked ones."""
+        """Return the number of the queue's messages that are not acknowledged, including delayed and un-acked messages."""
         return len(self._queues.by_name.get(queue, ()))
 
     def due_in(self) -> float | None:
@@ -94,7 +93,7 @@ class MemoryBroker:
 
     def pump(self, choose: Choose | None = None, limit: int | None = None) -> int:
         """
-        Deliver signals until none is left, or `limit` of them, and return how many were delivered.
+        Deliver all waiting signals, or at most `limit` of them, and return the number of delivered signals.
 
         Without `choose`, the oldest message goes first, and consumers take turns.
         `choose` picks the consumer and the message.
@@ -145,11 +144,11 @@ class MemoryBroker:
         self._queues.levels = levels
 
     def lose_settlement(self, adapter: MemoryAdapter, *, landed: bool) -> None:
-        """Make the adapter's next settlement raise Unsettled and end its epoch; if `landed`, the broker has carried it out."""
+        """Make the adapter's next settlement raise Unsettled and end its epoch; if `landed`, the broker carries it out first."""
         adapter.consumer.settlement_lost = landed
 
     def lose_confirm(self, adapter: MemoryAdapter, *, landed: bool) -> None:
-        """Make the adapter's next publish raise PublishFailed; if `landed`, the message is in its queue all the same."""
+        """Make the adapter's next publish raise PublishFailed; if `landed`, the message still gets into its queue."""
         adapter.consumer.confirm_lost = landed
 
     def go_down(self, cause: str = "the broker is down") -> None:
@@ -175,7 +174,7 @@ class MemoryBroker:
         self._tell(Unblocked())
 
     def fill_queue(self, name: str) -> None:
-        """Fill a queue: publishing to it raises TargetFull until `make_room`; a delayed message still gets in when it is due."""
+        """Fill a queue: a publish to it raises TargetFull until `make_room`; a delayed message still gets into it when it is due."""
         self._queues.full.add(name)
 
     def make_room(self, name: str) -> None:
@@ -183,7 +182,7 @@ class MemoryBroker:
         self._queues.full.discard(name)
 
     def delete_queue(self, name: str) -> None:
-        """Delete a queue: publishing to it raises TargetMissing until it is declared again."""
+        """Delete a queue: a publish to it raises TargetMissing until `declare_queue`."""
         self._queues.deleted.add(name)
 
     def declare_queue(self, name: str) -> None:
@@ -208,7 +207,7 @@ class MemoryBroker:
         consumer, due = ready[choose(len(ready)) if choose else 0]
         if not due:
             return consumer.tell, consumer.outbox.popleft()
-        self._queues.everyone.remove(consumer)  # moved to the end, so that consumers take turns
+        self._queues.everyone.remove(consumer)  # the consumer moves to the end, so that consumers take turns
         self._queues.everyone.append(consumer)
         message = due[choose(len(due)) if choose else 0]
         return consumer.tell, Delivered(self._queues.plan(consumer, message, self._pump))

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 class FakeClock:
     """
-    A `steadyworker.clock.Clock` whose three readings a test moves.
+    A `steadyworker.clock.Clock` whose three clocks a test moves.
 
     Args:
         wall: The wall clock's first reading, in seconds since 1970; the other two start at 1,000 seconds.
@@ -17,11 +17,11 @@ class FakeClock:
         self._wall = wall
 
     def monotonic(self) -> float:
-        """Return seconds that do not advance while the machine sleeps."""
+        """Return the seconds of a clock that stops while the machine is suspended."""
         return self._monotonic
 
     def boottime(self) -> float:
-        """Return the seconds since boot, sleep included."""
+        """Return the seconds since boot, including the time of a suspend."""
         return self._boottime
 
     def wall(self) -> float:
@@ -29,15 +29,15 @@ class FakeClock:
         return self._wall
 
     def advance(self, seconds: float) -> None:
-        """Move all three readings forward."""
+        """Move all three clocks forward."""
         self._monotonic += seconds
         self.sleep(seconds)
 
     def sleep(self, seconds: float) -> None:
-        """Move time forward as on a suspended machine: the monotonic clock stands still."""
+        """Move time forward as on a suspended machine: the monotonic clock does not move."""
         self._boottime += seconds
         self._wall += seconds
 
     def step_wall(self, seconds: float) -> None:
-        """Move only the wall clock, as an operator does who sets it; a negative value moves it back."""
+        """Move only the wall clock, as if an operator sets it; a negative value moves it back."""
         self._wall += seconds

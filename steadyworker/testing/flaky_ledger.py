@@ -11,10 +11,10 @@ from steadyworker.ledger.base import Ledger
 
 class LedgerLine:
     """
-    Passes every call to the ledger, unless a test has cut the connection.
+    A connection to the ledger, which passes every call on.
 
     After `cut`, calls do nothing and raise LedgerUnavailable, until `mend`.
-    `lose_answer` is worse: the ledger carries out the call, but the caller gets LedgerUnavailable.
+    After `lose_answer`, the ledger carries out the call, but the caller gets LedgerUnavailable.
     """
 
     def __init__(self, ledger: Ledger) -> None:

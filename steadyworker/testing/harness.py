@@ -11,9 +11,9 @@ Runs a whole worker process in a test: the real runner, ledger rules and slots, 
         h.wait(key, until="done")
         assert h.starts(key) == 1
 
-Time is fake, so that a test need not wait for a retry after an hour.
-`wait` moves time forward by itself, but only if nothing else can happen, and so never while a handler runs.
-`advance` always moves time forward, and does everything that falls due meanwhile (renewals, retries, limits).
+Time is fake, so a test does not wait an hour for a retry after an hour.
+`wait` moves time forward by itself, but only if nothing else can happen; so it never moves time while a handler runs.
+`advance` always moves time forward, and does everything that becomes due in this time (renewals, retries, limits).
 """
 
 from __future__ import annotations
@@ -58,15 +58,15 @@ class Harness:
     A started worker process for these Workers; `start` adds more.
 
     Args:
-        workers: Worker classes; they may be defined inside a test.
-        adoption: True if a run adopts the redelivery of its own job; without adoption, jobs must end in the same way.
+        workers: Worker classes; a test function can define them.
+        adoption: True if a run adopts the redelivery of its own job; jobs end in the same way without adoption.
         processes: True to run handlers in real child processes instead of threads; the machine's clock then measures their limits.
 
     Attributes:
         clock: The fake clock.
         broker: The in-memory broker, which can also produce faults.
         ledger: The in-memory ledger.
-        events: Every event so far, of all worker processes.
+        events: The events of all worker processes so far.
         processes: The worker processes, in the order of their start; each has its own connection to the ledger, which a test can cut.
 
     Not thread-safe: everything except the handlers runs in the test's thread.
@@ -145,7 +145,7 @@ class Harness:
         return self.job(key)
 
     def advance(self, seconds: float) -> None:
-        """Move fake time forward by this much, and do everything that falls due meanwhile."""
+        """Move fake time forward by `seconds`, and do everything that becomes due in this time."""
         self._turns.advance(seconds)
 
     def drop_connection(self) -> None:
@@ -160,9 +160,9 @@ class Harness:
 
     def expire_lease(self, key: str) -> None:
         """
-        Freeze the worker process that runs this job, until another one has taken the job over; then thaw it.
+        Freeze the worker process that runs this job, until another worker process has taken the job over; then thaw it.
 
-        The first run goes on, but each of its requests to the ledger is refused from then on.
+        The first run goes on, but from now on the ledger refuses each of its requests.
         """
         frozen = next((process for process in self.processes if process.run_of(normal_key(key)) is not None), None)
         row = self.job(key)
@@ -229,7 +229,7 @@ class Harness:
     # --- results for a test ---
 
     def starts(self, key: str) -> int:
-        """Return how many runs of this job have started, in all its rounds."""
+        """Return the number of started runs of this job, in all its rounds."""
         return sum(isinstance(event, JobStarted) for event in self.of(key))
 
     def of(self, key: str) -> list[Event]:
@@ -247,7 +247,7 @@ class Harness:
 
     @property
     def not_ready(self) -> dict[str, str]:
-        """The reasons why worker processes take no message, by the name of the part; empty if there are none."""
+        """The reasons why worker processes take no message, by the name of the part; empty if there is no such reason."""
         running = (process for process in self.processes if not process.stopped)
         return {part: why for process in running for each in process.runners for part, why in each.not_ready().items()}
 

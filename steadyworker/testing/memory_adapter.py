@@ -1,4 +1,4 @@
-"""The adapter of the in-memory broker: the smallest adapter that keeps every promise, and the best one to read first."""
+"""The adapter of the in-memory broker: the smallest adapter that keeps every promise, and the first one to read."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ class MemoryAdapter:
             self._queues.connect(self.consumer)
 
     def prefetch(self, count: int) -> None:
-        """Allow at most this many un-settled deliveries; the number is kept through a reconnect."""
+        """Set the prefetch: the largest number of un-settled deliveries; it keeps its value through a reconnect."""
         self.consumer.window = count
 
     def publish(self, message: OutgoingMessage) -> None:
@@ -71,7 +71,7 @@ class MemoryAdapter:
         return Settled.CONFIRMED
 
     def identity(self) -> str:
-        """Return the name that was given to the broker."""
+        """Return the broker's name."""
         self._queues.reach()
         return self._identity
 
@@ -80,7 +80,7 @@ class MemoryAdapter:
         return self._queues.has_queue(self.consumer.queue)
 
     def consumers(self) -> int:
-        """Return the number of connected adapters that the queue has."""
+        """Return the number of the queue's connected adapters."""
         return self._queues.consumers(self.consumer.queue)
 
     def findings(self, spec: QueueSpec) -> Sequence[Finding]:
@@ -91,7 +91,7 @@ class MemoryAdapter:
 
     @contextmanager
     def dead_letters(self) -> Iterator[MemoryDeadLetters]:
-        """Open the dead letters, each held from when it is read; raises LettersHeld for a second reader."""
+        """Open the dead letters; the reader holds each letter from its read on; a second reader gets LettersHeld."""
         reader = Consumer(self._targets[Target.DEAD], epoch=1, connected=True)
         self._queues.open_reader(reader)
         try:

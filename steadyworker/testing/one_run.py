@@ -2,8 +2,8 @@
 Runs one job in this process: for tests of a Worker, and for a debugger.
 
 There is no broker, no ledger and no child process.
-The handler is called in the calling thread, so that breakpoints and mocks work.
-Each request of the job to its worker process is granted at once; time limits are not enforced.
+The handler runs in the calling thread, so that breakpoints and mocks work.
+Every request of the job is granted at once, and no time limit applies.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class Ran:
 
     Attributes:
         outcome: The run's outcome.
-        settlement: The settlement of the message, by the Worker's retry policy.
+        settlement: The settlement that the Worker's retry policy decides on.
         error: The exception that the handler raised, or None.
         checkpoints: The saved checkpoints, in order, as plain JSON data.
         progress: Every `progress` call as (done, total, note), in order.
@@ -71,14 +71,14 @@ def run_one(
 
     Args:
         worker: A Worker class, or an instance of one, which can hold fakes.
-            `setup` and `teardown` are called only if it is a class.
+            Only for a class, `run_one` calls `setup` and `teardown`.
         payload: The payload, plain data that decodes to it, or a raw body.
         key: The job's key.
         attempt: The number of this attempt, from 1.
         checkpoint: The checkpoint of an earlier run.
         headers: The message's headers.
-        stop_at_checkpoint: The number of a checkpoint, from 1; after it is saved, `Interrupt` is raised as in a shutdown.
-        raises: Raise an unplanned exception of the handler (not Retry, Reject, Snooze or Interrupt) to the caller.
+        stop_at_checkpoint: The number of a checkpoint, from 1; after this checkpoint, `Interrupt` is raised as in a shutdown.
+        raises: True to raise an unexpected exception of the handler (not Retry, Reject, Snooze or Interrupt) to the caller.
 
     Raises:
         BadPayload: The payload is not of the Worker's payload type.
@@ -119,7 +119,7 @@ def run_one(
 
 
 class _Desk:
-    """Stands in for the worker process: grants every request, and records it."""
+    """A substitute for the worker process, which grants and records every request."""
 
     def __init__(self, stop_at_checkpoint: int | None) -> None:
         self.link: Link

@@ -139,13 +139,13 @@ class Queues:
                 raise Unsettled("Expected the broker's reply, got none: the message is either gone or redelivered.")
 
     def consumers(self, queue: str) -> int:
-        """Return the number of connected consumers that the queue has."""
+        """Return the number of the queue's connected consumers."""
         self.reach()
         with self.lock:
             return sum(1 for consumer in self.everyone if consumer.connected and consumer.queue == queue)
 
     def has_queue(self, queue: str) -> bool:
-        """Return whether a message or a consumer has used the queue, and it was not deleted."""
+        """Return whether a message or a consumer has used the queue, and no test has deleted the queue."""
         self.reach()
         with self.lock:
             used = queue in self.by_name or any(consumer.queue == queue for consumer in self.everyone)
@@ -157,14 +157,14 @@ class Queues:
             raise BrokerUnavailable(f"Expected a broker that responds, got: {self.down}.")
 
     def open_reader(self, reader: Consumer) -> None:
-        """Record a reader of dead letters until `close`; raises LettersHeld if its queue has one."""
+        """Record a reader of dead letters until `close`; raises LettersHeld if the queue already has a reader."""
         with self.lock:
             if any(other.queue == reader.queue for other in self.readers):
                 raise LettersHeld(f"Expected no other reader of {reader.queue!r}, got one: wait until it has ended.")
             self.readers.append(reader)
 
     def read(self, reader: Consumer) -> Iterator[Delivery]:
-        """Yield each message that is due now, and hold it for a reader that is not a worker."""
+        """Yield each message that is due now, and hold it for this reader of dead letters."""
         self.reach()
         for message in self.messages(reader.queue):
             with self.lock:
@@ -191,7 +191,7 @@ class Queues:
                 insort(self.by_name[message.queue], message, key=_place)
 
     def due(self, queue: str, pump: int, limit: int | None = None) -> list[Message]:
-        """Return the messages that can be delivered now and were not delivered in this pump, oldest first."""
+        """Return the messages that can be delivered now, and that this pump has not yet delivered, oldest first."""
         now = self.clock.boottime()
         due: list[Message] = []
         for message in self.by_name.get(queue, ()):
@@ -228,7 +228,7 @@ class Queues:
             consumer.outbox.append(Lost(consumer.epoch, cause))
 
     def revoke(self, key: str) -> tuple[Consumer, str]:
-        """Take an un-acked message from its consumer; return the consumer, and the id of the delivery that is no longer valid."""
+        """Take an un-acked message from its consumer; return the consumer, and the id of the invalid delivery."""
         for message in self.find(key):
             if (holder := message.holder) is not None:
                 id_ = next(id_ for id_, held in holder.held.items() if held is message)
@@ -247,12 +247,12 @@ class Queues:
         return found
 
     def _delay(self, wanted: float) -> float:
-        """Round a delay up to a level, or cut it to the longest level; without levels it is unchanged."""
+        """Return the delay, rounded up to a level or cut to the longest level; without levels, return it unchanged."""
         return next((level for level in self.levels if level >= wanted), max(self.levels, default=wanted))
 
     def _take(self, consumer: Consumer, id_: str, *, remove: bool) -> None:
         message = consumer.held.pop(id_, None)
-        if message is not None:  # else it is settled already: settling is idempotent
+        if message is not None:  # otherwise it is already settled, and a second settlement does nothing
             message.holder = None
             if remove:
                 self.by_name[message.queue].remove(message)

@@ -1,8 +1,8 @@
 """
-Decides what runs next in a Harness, and when fake time passes.
+The scheduler of a Harness: it decides on the next turn, and moves fake time.
 
 Only handlers have their own threads in a Harness; everything else runs in the test's thread.
-The test waits in real time only while a handler or a `setup` runs; each of them wakes the test with its events.
+The test waits in real time only while a handler or a `setup` runs; the events of these wake the test.
 Fake time passes only when nothing else can happen, or when a test moves it.
 """
 
@@ -38,13 +38,13 @@ class Turns:
         self._real = SystemClock()
 
     def turn(self) -> bool:
-        """Run one turn of the broker and of each worker process; return whether any of them had something to do."""
+        """Run one turn of the broker and of each worker process; return whether any of them had work."""
         self.wake.clear()
         done = [self._broker.pump() > 0, *(process.turn() for process in self._processes)]
         return any(done)
 
     def advance(self, seconds: float) -> None:
-        """Move fake time forward by this much, and stop wherever something falls due."""
+        """Move fake time forward by `seconds`, in steps from one due time to the next."""
         end = self._clock.monotonic() + seconds
         self._settle()
         while (left := end - self._clock.monotonic()) > _AT_ONCE:
@@ -55,7 +55,7 @@ class Turns:
         """
         Run turns until `reached` returns something true.
 
-        Raises AssertionError, with the text of `told`, after `timeout` real seconds or if nothing can happen any more.
+        Raises AssertionError, with the text of `told`, after `timeout` real seconds, or if nothing more can happen.
         """
         deadline = self._real.monotonic() + timeout
         while not reached():
@@ -76,7 +76,7 @@ class Turns:
         while warming and self._real.monotonic() < deadline:
             warming = (
                 process.warming
-            )  # read first: a slot that is warm by now has posted its event, and the turn below handles it
+            )  # read before the turn: a slot that is warm by now has posted its event, and the turn below handles it
             if not self.turn() and warming:
                 self.wake.wait(_LOOK)
 
@@ -104,7 +104,7 @@ class Turns:
             pass
 
     def _due(self) -> list[float]:
-        """Return the seconds until each process, and the broker, has something to do."""
+        """Return the seconds until the next work of each process, and of the broker."""
         awake = [process.due_in for process in self._processes if not (process.frozen or process.stopped)]
         due = self._broker.due_in()
         return awake if due is None else [*awake, due]

@@ -1,5 +1,5 @@
 """
-One worker process of a Harness: it has all parts of a real one except threads, signals and exit code.
+One worker process of a Harness: it has all parts of a real worker process except threads, signals and exit code.
 
 The Harness runs the turns of runners, keeper and settlements in the test's thread.
 Only handlers run elsewhere: in the threads of their slots, or in real children.
@@ -37,10 +37,10 @@ class WorkerProcess:
     One worker process.
 
     Attributes:
-        ledger: Its own connection to the ledger, which a test can cut.
-        runners: One for each Worker.
-        adapters: One for each Worker, in the same order.
-        frozen: True while it does nothing, like a stopped or starved process; the broker then delivers nothing to it.
+        ledger: The process's own connection to the ledger, which a test can cut.
+        runners: The runners, one for each Worker.
+        adapters: The adapters, one for each Worker, in the same order.
+        frozen: True while the process does nothing, like a stopped process; the broker then delivers nothing to it.
     """
 
     def __init__(
@@ -114,7 +114,7 @@ class WorkerProcess:
 
     @property
     def busy(self) -> bool:
-        """True if another thread works for it: a handler that does not wait for a reply, or a slot's `setup`."""
+        """True if another thread of the process works: a handler that does not wait for a reply, or a slot's `setup`."""
         return not (self.frozen or self.stopped) and any(
             _is_busy(slot, runner) for runner in self.runners for slot in runner.deps.slots
         )
@@ -126,7 +126,7 @@ class WorkerProcess:
 
     @property
     def idle(self) -> bool:
-        """True if nothing runs in it, so that only a message can give it work."""
+        """True if nothing runs in the process, so that only a message can give it work."""
         return (
             self.frozen
             or self.stopped
@@ -135,14 +135,14 @@ class WorkerProcess:
 
     @property
     def due_in(self) -> float:
-        """Seconds until its next timer, renewal or look at the cancel marks."""
+        """The seconds until the next timer, renewal or read of the cancel marks."""
         timers = (runner.timers.next_in() for runner in self.runners)
         keeper = min(self._keeper_due, self._look_due) if self._looks else self._keeper_due
         return max(0.0, min(keeper - self._clock.monotonic(), *(due for due in timers if due is not None)))
 
     @property
     def _looks(self) -> bool:
-        """True while it reads cancel marks: jobs run here, and the ledger responds."""
+        """True while the process reads cancel marks: jobs run here, and the ledger responds."""
         return not self._keeper.away and any(runner.tokens() for runner in self.runners)
 
     def run_of(self, key: str) -> Run | None:
@@ -181,7 +181,7 @@ class WorkerProcess:
 
     @property
     def finished(self) -> bool:
-        """True if it is stopped, or every runner has finished after a stop."""
+        """True if the process is stopped, or if every runner has finished after the start of a stop."""
         return self.stopped or all(runner.finished for runner in self.runners)
 
     def close(self) -> None:

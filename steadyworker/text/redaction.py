@@ -13,7 +13,7 @@ import re
 REDACTED = "***"
 
 LONGEST_VALUE = 4000
-"""The most characters of a secret in quotes."""
+"""The largest number of characters of a secret in quotes."""
 
 # Every repetition below is bounded, so that the search takes linear time, even in a long line that an attacker wrote.
 _WORD = re.compile(r"\S+")
@@ -23,7 +23,7 @@ _NAMES = (
     r"(?:passw(?:or)?d|passphrase|passcode|(?<![a-z])pwd|secret(?:[_-]?key)?|(?:access|account|api|private)[_-]?key"
     r"|credentials?|token)"
 )
-# Up to its last quote; without one, as in a text that was cut, the rest of the line.
+# The value ends at the closing quote; without a closing quote, as in a cut text, it ends with the line.
 _QUOTED = rf"""(?P<quote> \\{{0,9}}["'])
     (?P<value> (?: (?!(?P=quote)) (?:\\.|.) ){{0,{LONGEST_VALUE}}} ) (?P=quote)?"""
 _UNQUOTED = r"""(?: (?!\\[nr]) [^\s,;&"')\]}] )+"""
@@ -60,7 +60,7 @@ _PLACE = re.compile(r"\$(?:\.[\w-]{1,60}|\[\d{1,9}\]){0,9}\.\w{0,60}$")
 _LONGEST_PLACE = 700
 _SAID_OF_PLACES = frozenset({"duplicate", "expected", "field", "input", "missing", "unknown"})
 _WORDS = re.compile(r" [a-z]{2,}")
-_PUNCTUATION = 3  # characters; no secret is as short and without a letter or digit
+_PUNCTUATION = 3  # characters; a text this short without a letter or digit is not a secret
 _PREFIX = 2  # characters: b, rb
 _PORT_DIGITS = 5
 _MARKS = frozenset(":@")
@@ -122,7 +122,7 @@ def _redacted_word(match: re.Match[str]) -> str:
 
 
 def _is_port_and_query(text: str) -> bool:
-    """Return whether this text is no password, but of a URL without one: `8080/users?email=joe` before `@example.com`."""
+    """Return whether this text belongs to a URL without a password, such as `8080/users?email=joe` before `@example.com`."""
     port, _, path = text.partition("/")
     return port.isdecimal() and len(port) <= _PORT_DIGITS and "=" in path.partition("?")[2] and not _MARKS & set(path)
 
@@ -135,7 +135,7 @@ def _redacted_basic(match: re.Match[str]) -> str:
 
 
 def _redacted_pair(match: re.Match[str]) -> str:
-    """Return the pair without its value, but keep the words of an error about a field or a secret."""
+    """Return the pair without its value; keep the value if it is only the text of an error about a field or a secret."""
     name, quote, before = match["name"], match["quote"] or "", match["before"] or ""
     if quote:
         if len(match["value"]) <= _PUNCTUATION and not any(map(str.isalnum, match["value"])):

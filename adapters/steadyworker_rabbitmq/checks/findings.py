@@ -1,7 +1,7 @@
 """
-Findings: what is wrong between this broker and a Worker's queues, each with its remedy.
+Findings: the problems of this broker and a Worker's queues, each with its remedy.
 
-These checks only look; they change nothing.
+These checks change nothing.
 """
 
 from __future__ import annotations
@@ -33,16 +33,16 @@ def find(
     consuming: bool = False,
 ) -> list[Finding]:
     """
-    Return everything that is wrong, each with its remedy.
+    Return all findings, each with its remedy.
 
-    The call blocks, uses channels of its own, and creates and changes nothing.
-    It queries `management` for what AMQP cannot report, but not again after one failure.
-    A finding then reports what stays unknown.
-    If the adapter is `consuming` already, it waits by itself for permissions and missing queues.
-    Then only findings about existing queues are returned, and nothing is published.
+    The call blocks, uses its own channels, and creates and changes nothing.
+    The call queries `management` for facts that AMQP cannot report, but not again after one failure.
+    A finding then reports the facts that stay unknown.
+    If the adapter is already `consuming`, it waits by itself for permissions and missing queues.
+    In this case the call returns only findings about existing queues, and publishes nothing.
 
     Raises:
-        BrokerUnavailable: The connection was lost meanwhile.
+        BrokerUnavailable: The connection was lost during the call.
     """
     broker = Broker(connection, management)
     if too_old := broker_finding(broker):
@@ -55,7 +55,7 @@ def find(
             found += _queue(broker, topology, wanted, actual)
         elif not consuming:
             found += _missing(broker, topology, wanted)
-    # `_writing` comes last, because during an alarm the broker stops reading a connection that has published.
+    # `_writing` comes last, because during an alarm the broker stops reading from a connection that has published.
     return found if consuming else [*found, *_writing(broker, topology)]
 
 
@@ -72,7 +72,7 @@ def broker_finding(broker: Broker) -> Finding | None:
 
 
 def retry_finding(wanted: Wanted, actual: QueueState) -> Finding | None:
-    """Return a finding if a retry queue differs from the plan, because it could then misroute or lose waiting jobs."""
+    """Return a finding if a retry queue differs from the plan, because such a queue could misroute or lose waiting jobs."""
     different = [each for each in differences(wanted, actual) if each.wanted is not None]
     if not different:
         return None
@@ -85,7 +85,7 @@ def retry_finding(wanted: Wanted, actual: QueueState) -> Finding | None:
 
 
 def missing_finding(broker: Broker, wanted: Wanted) -> Finding:
-    """Return the finding for a queue that is missing and that we may not create."""
+    """Return the finding for a missing queue that the adapter must not create."""
     arguments = ", ".join(f"{name}={value}" for name, value in wanted.arguments.items())
     what = f"Expected the {_ROLES[wanted.role]} {wanted.name!r} in virtual host {broker.vhost!r}, got none."
     return Finding(
@@ -94,7 +94,7 @@ def missing_finding(broker: Broker, wanted: Wanted) -> Finding:
 
 
 def permission_finding(broker: Broker, topology: Topology, what_for: str) -> Finding:
-    """Return the finding for a refused permission; its remedy is one command that grants all that are needed."""
+    """Return the finding for a refused permission; its remedy is one command that grants all necessary permissions."""
     queues = rf"^({re.escape(topology.work)}(\.later\..*)?|{re.escape(topology.dead)})$"
     words = ["rabbitmqctl", "set_permissions", "-p", broker.vhost, broker.user, queues, r"^amq\.default$", queues]
     what = f"User {broker.user!r} may not {what_for}."
@@ -154,7 +154,7 @@ def _queue(broker: Broker, topology: Topology, wanted: Wanted, actual: QueueStat
 
 
 def _missing(broker: Broker, topology: Topology, wanted: Wanted) -> Iterator[Finding]:
-    """Yield what is wrong with a queue that does not exist, and with what it will be: policies wait for it already."""
+    """Yield findings for a queue that does not exist: its absence, and the risks of policies that will apply to it."""
     if topology.mode != "declare":
         yield missing_finding(broker, wanted)
         return
@@ -165,14 +165,14 @@ def _missing(broker: Broker, topology: Topology, wanted: Wanted) -> Iterator[Fin
 
 
 def _trusted(broker: Broker, wanted: Wanted) -> Iterator[Finding]:
-    """Yield a finding only for a work queue that cannot hold jobs at all: all else is the operator's."""
+    """Yield a finding only for a work queue that cannot keep jobs; the operator is responsible for everything else."""
     actual = broker.look(wanted, redeclare=False) if wanted.role == "work" else None
     if actual is not None and (unfit := _unfit(wanted, actual)):
         yield unfit
 
 
 def _unfit(wanted: Wanted, actual: QueueState) -> Finding | None:
-    """Return a finding for a queue that loses or keeps its messages whatever its consumers do; else None."""
+    """Return a finding for a queue that ignores acks, or that loses messages at a restart or when consumers leave; else None."""
     queue = f"The {_ROLES[wanted.role]} {wanted.name!r}"
     if actual.type == "stream":
         what = f"{queue} is a stream, from which an ack removes no message."
@@ -190,7 +190,7 @@ def _unfit(wanted: Wanted, actual: QueueState) -> Finding | None:
 def _risks(
     broker: Broker, topology: Topology, wanted: Wanted, actual: QueueState, why_unknown: str
 ) -> Iterator[Finding]:
-    """Yield what arguments and policies would do to the messages of a queue, be it there already or only planned."""
+    """Yield the risks of arguments and policies for the messages of a queue that exists or is planned."""
     version, vhost = broker.version, broker.vhost
     if wanted.role != "retry":
         yield from risks.delivery_limit(version, vhost, wanted, actual, topology.time_limit)
@@ -218,9 +218,9 @@ def _differs(wanted: Wanted, actual: QueueState) -> Iterator[Finding]:
 
 def _unseen(why: Unanswered, actual: QueueState, timeout: Iterator[Finding]) -> Iterator[Finding]:
     """
-    Yield one finding for all that the management API should have reported but did not.
+    Yield one finding for all facts that the management API failed to report.
 
-    There is no such finding if the operator switched the API off.
+    If the operator switched the API off, yield nothing.
     """
     unseen = "policies" if actual.arguments is not None else "arguments and policies"
     what = f"The {unseen} of queue {actual.name!r} could not be read: {why}. One of them may drop messages."
@@ -231,7 +231,7 @@ def _unseen(why: Unanswered, actual: QueueState, timeout: Iterator[Finding]) -> 
 
 
 def _why(broker: Broker) -> str:
-    """Return why the delivery timeout could not be read, as the end of a sentence."""
+    """Return the reason why the delivery timeout is unknown, as the end of a sentence."""
     if broker.version < limits.TIMEOUT_POLICIES:
         return ": this version does not report it"
     if not broker.asks:

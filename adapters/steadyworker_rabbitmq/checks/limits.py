@@ -9,7 +9,7 @@ Delivery timeouts and delivery limits of each version, and the command that chan
 | 4.3, quorum | 30 min | each consumer for itself, or as before | 20 deliveries; a delivery timeout does not count |
 | 4.3, classic or stream | never | nothing | never |
 
-These facts were seen on running brokers (3.10.8, 4.0.5, 4.3.6), and read in the sources of the versions between.
+These facts come from tests on running brokers (3.10.8, 4.0.5, 4.3.6), and from the source code of the versions between.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from steadyworker_rabbitmq.checks.queue_state import QueueState, QueueType
 from steadyworker_rabbitmq.topology import KEEPS_PLACE, Version
 
 OLDEST: Version = (3, 10)
-"""The first version with message TTL in quorum queues, and with dead-lettering that loses nothing."""
+"""The oldest supported version: the first with message TTL in quorum queues, and with dead-lettering that loses nothing."""
 
 TIMEOUT_POLICIES: Version = (3, 12)
 CONSUMER_TIMEOUTS: Version = (4, 3)
@@ -34,22 +34,22 @@ DEFAULT_TIMEOUT = 1800.0
 DEFAULT_LIMIT = 20
 
 MARGIN = 900.0
-"""A delivery may be this many seconds older than its run, for instance because it waited for the ledger or for a slot."""
+"""The seconds by which a delivery can be older than its run, for instance because it waited for the ledger or for a slot."""
 
 UNLIMITED = 7 * 86400.0
 """
 The delivery timeout, in seconds, for a job without a time limit.
 
 The broker's timeout catches consumers that stay connected and never settle.
-A worker process detects that itself, and a frozen host loses its connection by heartbeats.
-So a week is no risk, and still a limit.
+A worker process detects such a consumer itself, and the broker closes the connection of a frozen host for lack of heartbeats.
+So a limit of one week is safe.
 """
 
 SPARE_HAND_OVERS = 5
-"""Deliveries that one job may need for other reasons than delivery timeouts."""
+"""The number of deliveries that one job can need for other reasons than delivery timeouts."""
 
 _LONGEST = 2**32 - 1
-"""Milliseconds: the longest Erlang timer."""
+"""The longest Erlang timer, in milliseconds."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +69,7 @@ class Timeout:
 
 
 def wanted_timeout(time_limit: float | None) -> float:
-    """Return how many seconds the delivery timeout should be; never less than the broker's default."""
+    """Return the recommended delivery timeout in seconds, which is never less than the broker's default."""
     return UNLIMITED if time_limit is None else max(DEFAULT_TIMEOUT, time_limit + MARGIN)
 
 
@@ -110,16 +110,16 @@ def delivery_limit(version: Version, queue: QueueState) -> int | None:
 
 def outlives(time_limit: float | None, timeout: float | None) -> bool:
     """
-    Return whether a job may still run when its delivery times out.
+    Return whether a job can still run when its delivery times out.
 
-    This includes a time limit that equals the timeout, because a delivery is always a little older than its run.
+    This is also true for a time limit equal to the timeout, because a delivery is always a little older than its run.
     """
     return timeout is not None and (time_limit is None or time_limit >= timeout)
 
 
 def deliveries_needed(version: Version, work: QueueState, time_limit: float | None) -> float:
     """
-    Return how many deliveries of one job the broker may count, with `SPARE_HAND_OVERS` to spare.
+    Return the number of deliveries that one job can need: its delivery timeouts, plus `SPARE_HAND_OVERS`.
 
     From 4.3 on, a delivery timeout does not count towards the limit.
     """
@@ -130,7 +130,7 @@ def deliveries_needed(version: Version, work: QueueState, time_limit: float | No
 
 
 def longer_timeout(version: Version, vhost: str, queue: QueueState, time_limit: float | None) -> str:
-    """Return the command or setting that raises the delivery timeout to what a job with this time limit needs."""
+    """Return the command or setting that makes the delivery timeout long enough for a job with this time limit."""
     milliseconds = _milliseconds(wanted_timeout(time_limit))
     if version < TIMEOUT_POLICIES:
         now = shlex.quote(f"application:set_env(rabbit, consumer_timeout, {milliseconds}).")
@@ -163,7 +163,7 @@ def policy_line(vhost: str, queue: QueueState, key: str, value: int) -> str:
     Return the command that sets one key for one queue by a policy.
 
     Only one policy applies to a queue.
-    If the queue has one already, return a sentence that names the policy to change.
+    If the queue already has a policy, return a sentence that names the policy to change.
     """
     if queue.policy_name is not None:
         return f'set "{key}": {value} in policy {queue.policy_name!r}, which applies to this queue.'

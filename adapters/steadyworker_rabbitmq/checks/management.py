@@ -1,9 +1,9 @@
 """
-Read-only queries to the management API, where the management plugin runs and permits them.
+Read-only queries to the management API, if the management plugin runs and permits them.
 
-Redirects are not followed, and proxies named in the environment are not used, so that no other host sees the credentials.
-Only this API reports policies, and the delivery timeout that is in force.
-Nothing depends on it: without it, the adapter assumes the version's defaults, and a finding reports that.
+The queries follow no redirect and use no proxy of the environment, so that no other host sees the credentials.
+Only this API reports policies, and the delivery timeout in force.
+Without the API, the adapter assumes the version's defaults, and a finding reports this.
 """
 
 from __future__ import annotations
@@ -28,16 +28,16 @@ from steadyworker_rabbitmq.checks.queue_state import QueueState, queue_type
 Answer = TypeVar("Answer")
 
 WITHIN = 2.0
-"""Seconds until a query fails, however its answer arrives; behind a firewall that drops packets, every start waits this long."""
+"""Seconds until a query without a complete response fails; behind a firewall that drops packets, every start waits this long."""
 
 _LARGEST = 4 << 20
 
 
 class Unanswered(Exception):
     """
-    A management API that did not respond, or responded with something other than a queue.
+    A failed query: the management API did not respond, or its response was not of the expected kind.
 
-    The text is the reason, as part of a sentence; `remedy` is what to do.
+    The text is the reason, as part of a sentence; `remedy` is the remedy.
     """
 
     def __init__(self, why: str, remedy: str = "check what listens there, or add ?management=off to --broker.") -> None:
@@ -51,9 +51,9 @@ class _Consumer(msgspec.Struct):
 
 class _Queue(msgspec.Struct):
     """
-    The fields that we read from the response; an empty policy is `{}`, `[]` or null.
+    The fields of the response that the adapter reads; an empty policy is `{}`, `[]` or null.
 
-    A policy that is not in the response is unknown: the API omits it until the queue has its first statistics.
+    Without the field, the policy is unknown: the API omits it until the queue has its first statistics.
     """
 
     arguments: dict[str, Any]
@@ -84,7 +84,7 @@ class Management:
         password: The user's password; no message or finding shows it.
         vhost: The virtual host of the queues.
         tls: The TLS context, for `https`.
-        within: Seconds for the connection, and for a whole response.
+        within: The limit in seconds for the connect, and for a whole response.
     """
 
     url: str
@@ -98,7 +98,7 @@ class Management:
         """
         Return a queue with the arguments and policies in force; None if there is no such queue.
 
-        Its policy is None if the API does not report one yet.
+        The queue's policy is None if the API does not report it yet.
 
         Raises:
             Unanswered: The API did not respond with a queue, or refused the user.
@@ -121,7 +121,7 @@ class Management:
 
     def policies(self) -> Sequence[Policy]:
         """
-        Return all policies of the virtual host, the operators' too.
+        Return all policies of the virtual host, including operator policies.
 
         Raises:
             Unanswered: The API did not respond with policies, or refused the user.
@@ -136,7 +136,7 @@ class Management:
         return found
 
     def _ask(self, path: str, kind: type[Answer], what: str) -> Answer | None:
-        """Return the response as this type; None if there is no such thing."""
+        """Return the response as this type; None if the API has no such object."""
         if (answer := self._get(path)) is None:
             return None
         try:
@@ -184,15 +184,15 @@ class Management:
 @contextmanager
 def _ended_after(connection: HTTPConnection, within: float) -> Iterator[None]:
     """
-    End the connection after so many seconds, if it is still in use.
+    Close the connection after `within` seconds, if it is still in use.
 
-    The connection's own timeout is for each read alone, so that a response that trickles would never be late.
+    The connection's own timeout is for each single read, so a slow but steady response would never exceed it.
     """
     late = Event()
 
     def end() -> None:
         late.set()
-        with suppress(OSError):  # it has just ended by itself
+        with suppress(OSError):  # it has just closed by itself
             sock.shutdown(SHUT_RDWR)
 
     connection.connect()
@@ -211,7 +211,7 @@ def _ended_after(connection: HTTPConnection, within: float) -> Iterator[None]:
 
 
 def _whole(answer: HTTPResponse) -> bytes:
-    """Return the body; raise HTTPException if the connection ended before the body did."""
+    """Return the body; raise HTTPException if the connection ended before the end of the body."""
     body = answer.read(_LARGEST)
     if answer.length:
         raise HTTPException("the response was not complete in time")

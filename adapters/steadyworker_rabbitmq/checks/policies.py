@@ -1,13 +1,13 @@
 """
-The policy that will apply to a queue, worked out from the list of all policies; pure.
+Computes the policy that will apply to a queue from the list of all policies; pure functions.
 
 The management API reports a queue's policy only with the queue's first statistics.
-Until then, for 6 to 8 s after its declaration, the API omits the policy, which is no proof that there is none.
-For a queue that does not exist yet, nothing but this list can say which policy it will get.
+Until then, for 6 to 8 s after the queue's declaration, the API omits the policy, even if the queue has one.
+For a queue that does not exist yet, only this list shows which policy the queue will get.
 
-At most one policy applies to a queue, the one with the highest priority; and at most one operator policy beside it.
-If both set a number, the lower one counts; of two other values, the operator policy's counts.
-A policy with a key that a quorum queue does not support does not apply to any quorum queue, with none of its keys.
+At most one user policy and one operator policy apply to a queue: those with the highest priority.
+If both set a number, the lower number counts; for other values, the value of the operator policy counts.
+If a policy has a key that quorum queues do not support, none of its keys applies to a quorum queue.
 """
 
 from __future__ import annotations
@@ -39,11 +39,11 @@ class Policy:
     One policy of a virtual host.
 
     Attributes:
-        name: Its name.
-        pattern: The pattern of the names that it applies to (PCRE); it may match anywhere in a name.
-        definition: What it sets.
-        apply_to: The kind of queue or exchange that it applies to.
-        priority: Of two policies for one queue, the one with the higher priority applies.
+        name: The policy's name.
+        pattern: A regular expression (PCRE); the policy applies to a name in which the pattern matches anywhere.
+        definition: The keys and values that the policy sets.
+        apply_to: The kind of queue or exchange to which the policy applies.
+        priority: Of two policies for one queue, the policy with the higher priority applies.
         operators: True for an operator policy.
     """
 
@@ -56,10 +56,10 @@ class Policy:
 
     def matches(self, queue: str, type_: QueueType) -> bool:
         """
-        Return whether it applies to a queue of this name and type.
+        Return whether the policy applies to a queue of this name and type.
 
         Raises:
-            ValueError: Python cannot read the pattern, which Erlang can.
+            ValueError: Python cannot read the pattern, although Erlang can.
         """
         if self.apply_to not in (*_APPLY_TO_ALL, _APPLY_TO_TYPE[type_]):
             return False
@@ -75,10 +75,10 @@ class Policy:
 
 def in_force(policies: Iterable[Policy], queue: str, type_: QueueType) -> tuple[str | None, Mapping[str, Any]]:
     """
-    Return the name of the user policy for this queue, and all that the policies set for it.
+    Return the name of the user policy for this queue, and all values that policies set for the queue.
 
     Raises:
-        ValueError: A pattern cannot be read here, so the result is unknown.
+        ValueError: Python cannot read a pattern, so the result is unknown.
     """
     fitting = sorted(
         (policy for policy in policies if policy.matches(queue, type_)), key=lambda policy: policy.priority

@@ -5,8 +5,8 @@ Each probe uses a channel of its own, because a refusal closes the channel.
 AMQP has no query for a permission or for a queue's arguments.
 But a broker checks permissions first, then whether the request is possible, and only then carries it out.
 So each probe sends an impossible request: a negative TTL, a priority that is not a number, a queue that cannot exist.
-The broker's error shows whether the permission is there, and nothing has changed.
-This was seen on RabbitMQ 3.10 and 4.3, and the patterns below match the texts of their errors.
+The broker's error shows whether the permission is there, and the broker changes nothing.
+RabbitMQ 3.10 and 4.3 behave in this way, and the patterns below match the texts of their errors.
 """
 
 from __future__ import annotations
@@ -50,8 +50,8 @@ class Broker:
         heartbeat: The negotiated heartbeat in seconds; 0 for none.
         identity: Cluster name and virtual host: the same from every client, and after every restart.
         asks: True if there is a management API to query.
-        unasked: The reason why the management API is not queried any more; None while it works.
-        unreadable: The reason why the policy of a queue without statistics stays unknown; None while there is none.
+        unasked: The reason for no more queries to the management API; None while the API works.
+        unreadable: The reason why the policy of a queue without statistics is unknown; None if it is known.
     """
 
     def __init__(self, connection: pika.BlockingConnection, management: Management | None) -> None:
@@ -82,7 +82,7 @@ class Broker:
         return refused is None or refused.reply_code != MISSING
 
     def declare(self, wanted: Wanted) -> ChannelClosedByBroker | None:
-        """Declare the queue; return None if it now exists as wanted, else the broker's refusal."""
+        """Declare the queue; return None if it now exists with these arguments, else the broker's refusal."""
         return self._declare(wanted.name, wanted.arguments, {"durable": True})
 
     def look(self, wanted: Wanted, *, redeclare: bool) -> QueueState | None:
@@ -106,9 +106,9 @@ class Broker:
 
     def with_policies(self, queue: QueueState) -> QueueState:
         """
-        Return the same queue with the policies that apply to it; unchanged if they are known, or stay unknown.
+        Return the same queue with the policies that apply to it; return it unchanged if they are known, or stay unknown.
 
-        They are worked out from the list of all policies, for a queue that the API has no statistics of yet.
+        For a queue without statistics, the policies are computed from the list of all policies.
         """
         if queue.policy is not None or self._management is None or self.unasked is not None:
             return queue
@@ -128,7 +128,7 @@ class Broker:
         return replace(queue, policy=policy, policy_name=name)
 
     def queue_type(self, name: str) -> QueueType | None:
-        """Return the type of a queue; None if we may not read it, or if the broker's refusal does not show it (before 4.3)."""
+        """Return the type of a queue; None without permission to read the queue, or if the broker's refusal does not show the type (before 4.3)."""
         refused = self._consume(name)
         if self.version < CONSUMER_TIMEOUTS or refused is None or refused.reply_code != PRECONDITION:
             return None
@@ -136,17 +136,17 @@ class Broker:
         return queue_type({"x-queue-type": named[1]}) if named else "quorum"
 
     def may_configure(self, name: str) -> bool:
-        """Return whether we may declare a queue of this name."""
+        """Return whether the user may declare a queue of this name."""
         refused = self._declare(name, {"x-message-ttl": -1}, {"durable": True})
         return refused is None or refused.reply_code != REFUSED
 
     def may_consume(self, name: str) -> bool:
-        """Return whether we may read a queue of this name."""
+        """Return whether the user may read a queue of this name."""
         refused = self._consume(name)
         return refused is None or refused.reply_code != REFUSED or "exclusive" in refused.reply_text
 
     def may_publish(self) -> bool:
-        """Return whether we may write to the default exchange, which routes to every queue."""
+        """Return whether the user may write to the default exchange, which routes to every queue."""
 
         def publish(channel: BlockingChannel) -> None:
             channel.confirm_delivery()
@@ -171,10 +171,10 @@ class Broker:
 
     def _glimpsed(self, name: str) -> QueueState:
         """
-        Return what an impossible declaration shows of an existing queue, which needs no more than the right to try it.
+        Return the facts about an existing queue that an impossible declaration shows; this needs only the right to configure.
 
         A broker compares the flags first, then the type.
-        The TTL makes the declaration impossible, so that it creates nothing if the queue is gone by now.
+        The TTL makes the declaration impossible, so that it creates nothing if the queue no longer exists.
         """
         flags = {"durable": True, "auto_delete": False}
         type_ = None
@@ -238,5 +238,5 @@ def _value(text: str) -> str | int | bool | None:
     value, kind = found["value"], found["type"]
     if kind == "bool":
         return value == "true"
-    # The broker gives some values without their type; such a value is a number if it looks like one, as no text argument does.
+    # The broker reports some values without their type; such a value is a number if it has only digits, because no text argument does.
     return int(value) if kind != "longstr" and re.fullmatch(r"-?\d+", value) else value

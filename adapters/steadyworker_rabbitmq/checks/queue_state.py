@@ -1,4 +1,4 @@
-"""A queue as it is on the broker, and its differences from the plan."""
+"""The state of an existing queue, and its differences from the plan."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ class QueueState:
     A queue that exists.
 
     Attributes:
-        name: Its name.
-        arguments: The arguments that it was declared with, or None if unknown.
+        name: The queue's name.
+        arguments: The arguments of the queue's declaration, or None if unknown.
         policy: The settings that policies add, or None if unknown: only the management API reports them.
-        policy_name: The user policy that applies to it, or None; at most one policy can apply.
-        durable: True if it survives a restart of the broker.
-        auto_delete: True if the broker deletes it, with its messages, when its last consumer leaves.
-        type: Its type, or None if unknown.
+        policy_name: The user policy that applies to the queue, or None; at most one can apply.
+        durable: True if the queue survives a restart of the broker.
+        auto_delete: True if the broker deletes the queue, with its messages, when its last consumer leaves.
+        type: The queue's type, or None if unknown.
         consumer_timeout: The delivery timeout of its present consumers, in ms, if the management API reports one.
     """
 
@@ -40,7 +40,7 @@ class QueueState:
     consumer_timeout: int | None = None
 
     def number(self, key: str) -> int | None:
-        """Return the number in force: the lower one if the queue and its policy both set it, as in the broker."""
+        """Return the number in force: as in the broker, the lower one if the queue and its policy both set it."""
         values = [value for value in self._both(key) if isinstance(value, int)]
         return min(values, default=None)
 
@@ -49,7 +49,7 @@ class QueueState:
         return next((value for value in self._both(key) if isinstance(value, str)), None)
 
     def sets(self, key: str) -> bool:
-        """Return whether the queue's own arguments set this key; a policy may set it as well."""
+        """Return whether the queue's own arguments set this key; a policy can set it as well."""
         return f"x-{key}" in (self.arguments or {})
 
     def obeys_policy(self, key: str) -> bool:
@@ -62,7 +62,7 @@ class QueueState:
 
 
 def queue_type(arguments: Mapping[str, object]) -> QueueType:
-    """Return the queue type that these arguments declare; without one it is classic."""
+    """Return the queue type that these arguments declare; the default is classic."""
     return _TYPES.get(arguments.get("x-queue-type"), "classic")
 
 
@@ -89,7 +89,7 @@ def differences(wanted: Wanted, actual: QueueState) -> list[Difference]:
 
     The list is empty if the queue's arguments are unknown.
 
-    A policy may set a value in place of an argument.
+    A value from a policy counts as if an argument set it.
     """
     if actual.arguments is None:
         return []

@@ -1,8 +1,8 @@
 """
-Risks that a queue's arguments and policies hold for long-running jobs: dropped, requeued or counted messages.
+The risks of a queue's arguments and policies for long-running jobs: dropped, requeued or counted messages.
 
 Each finding has its remedy.
-The functions are pure: they get a queue as it is, the version of its broker, and the Worker's time limit.
+The functions are pure: they get the state of a queue, the version of its broker, and the Worker's time limit.
 """
 
 from __future__ import annotations
@@ -28,16 +28,16 @@ KNOWN_ARGUMENTS = frozenset(
         *("delayed-retry-type", "delayed-retry-min", "delayed-retry-max"),
     )
 )
-"""Every queue argument of RabbitMQ 3.10 to 4.3; the broker accepts any other argument too, and ignores it."""
+"""Every queue argument of RabbitMQ 3.10 to 4.3; the broker also accepts unknown arguments, and ignores them."""
 
 
 _MESSAGES: dict[Role, str] = {"work": "Jobs", "retry": "Waiting jobs", "dead": "Dead letters"}
 
 
 def losses(wanted: Wanted, actual: QueueState) -> Iterator[Finding]:
-    """Yield a finding for everything that drops messages without an ack, or ends a delay too early."""
+    """Yield a finding for every setting that drops messages without an ack, or ends a delay too early."""
     forwards = wanted.role == "work" and actual.text("dead-letter-exchange") is not None
-    # A limit on dead letters may be intended, and a job that the broker dead-letters is not lost: both are only warnings.
+    # An operator can want a limit on dead letters, and a job that the broker dead-letters is not lost: both are only warnings.
     level: Literal["error", "warning"] = "warning" if forwards or wanted.role == "dead" else "error"
     fate = "become dead letters without being run" if forwards else "are lost"
     messages = f"{_MESSAGES[wanted.role]} in {actual.name!r}"
@@ -63,9 +63,9 @@ def losses(wanted: Wanted, actual: QueueState) -> Iterator[Finding]:
 
 def dead_letter_target(wanted: Wanted, actual: QueueState) -> Iterator[Finding]:
     """
-    Yield a warning if the broker forwards the work queue's messages to another dead-letter queue than the Worker's.
+    Yield a warning if the broker dead-letters the work queue's messages to another queue than the Worker's dead-letter queue.
 
-    A queue behind an exchange of the operator's is unknown, so only the default exchange is judged.
+    This checks only the default exchange, because the queues behind an operator's own exchange are unknown.
     """
     target = actual.text("dead-letter-routing-key")
     expected = wanted.arguments["x-dead-letter-routing-key"]
@@ -86,13 +86,13 @@ def delivery_timeout(
     version: Version, vhost: str, actual: QueueState, time_limit: float | None, unknown: str
 ) -> Iterator[Finding]:
     """
-    Yield a warning if the broker may take a delivery back while its job runs.
+    Yield a warning if the broker can take a delivery back while its job runs.
 
-    `unknown` is the reason to give if the timeout could not be read.
+    `unknown` is the reason to report if the timeout could not be read.
     """
     timeout = limits.delivery_timeout(version, actual, time_limit)
     if timeout.ours or not limits.outlives(time_limit, timeout.seconds):
-        return  # a timeout that our consumer sets is as long as the job needs, or as long as AMQP permits
+        return  # our consumer sets a timeout that is long enough, or the longest that AMQP permits
     longest = "without limit" if time_limit is None else f"{time_limit:g} s"
     how = "" if timeout.known else f" (RabbitMQ's default; the value in force could not be read{unknown})"
     what = f"A job of {actual.name!r} may run {longest}, but the broker takes a delivery back after {timeout.seconds:g} s{how}."
@@ -103,9 +103,9 @@ def delivery_limit(
     version: Version, vhost: str, wanted: Wanted, actual: QueueState, time_limit: float | None
 ) -> Iterator[Finding]:
     """
-    Yield a finding if the broker gives a message up after a number of deliveries.
+    Yield a finding if the broker drops or dead-letters a message after a number of deliveries.
 
-    A delivery also counts if it was lost with its worker or its connection.
+    The broker also counts deliveries that were lost with a worker or a connection.
     """
     limit = limits.delivery_limit(version, actual)
     if limit is None:
@@ -132,7 +132,7 @@ def delivery_limit(
 
 
 def oddities(version: Version, actual: QueueState) -> Iterator[Finding]:
-    """Yield a warning for every setting that works but may surprise the operator."""
+    """Yield a warning for every setting that works but could surprise the operator."""
     name, arguments = actual.name, actual.arguments or {}
     if actual.type == "classic":
         held = ", and has no delivery timeout for a consumer that hangs" if version >= limits.CONSUMER_TIMEOUTS else ""
@@ -155,7 +155,7 @@ def oddities(version: Version, actual: QueueState) -> Iterator[Finding]:
 
 def delayed_retry(version: Version, wanted: Wanted, actual: QueueState) -> Iterator[Finding]:
     """
-    Yield a warning if the queue itself delays what is returned to it.
+    Yield a warning if the queue itself delays returned messages.
 
     The adapter never uses this feature of 4.3; `topology.py` gives the reasons.
     """
@@ -188,7 +188,7 @@ def delayed_retry(version: Version, wanted: Wanted, actual: QueueState) -> Itera
 
 
 def _delayed_retry(actual: QueueState, key: str) -> object:
-    """Return the value in force: for these keys alone, a policy's value outranks the queue's own."""
+    """Return the value in force: only for these keys, a policy's value outranks the queue's own value."""
     own = (actual.arguments or {}).get(f"x-delayed-retry-{key}")
     return (actual.policy or {}).get(f"delayed-retry-{key}", own)
 

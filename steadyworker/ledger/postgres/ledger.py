@@ -2,12 +2,12 @@
 The ledger in a PostgreSQL database, shared by a fleet.
 
 The server's clock judges leases and delays, in the statement that reads them.
-A worker process takes two connections: one for its renewals, so that they wait for no other call, and one for the rest.
-It connects to the server itself or to a pooler, which may be in transaction mode: nothing is kept in a session.
+A worker process opens two connections: one for renewals, so that they wait for no other call, and one for all other calls.
+The worker process connects to the server itself or to a pooler; the pooler can be in transaction mode, because no session has state.
 
-Nothing is lost if the server keeps what it committed.
-That needs `synchronous_commit`, and fail-over only to a synchronous replica.
-After a fail-over to a server that has another ledger, or none, every call fails as long as this process lives.
+The ledger loses nothing if the server keeps every commit.
+This requires `synchronous_commit`, and fail-over only to a synchronous replica.
+After a fail-over to a server without this ledger, every call fails until the worker process is started again.
 The tests run on PostgreSQL 15.
 """
 
@@ -55,7 +55,11 @@ from steadyworker.outcome import Counters
 _PAGE_ROWS = 200
 _PURGE_ROWS = 500
 _SHORT_WAIT = 0.1
-"""How long a renewal of all leases waits for a locked row, as a share of the call timeout: the rows that it has locked wait too."""
+"""
+The longest wait of a renewal of all leases for a locked row, as a share of the call timeout.
+
+This wait is short, because the rows that the renewal has already locked stay locked meanwhile.
+"""
 
 
 class PostgresLedger(Ledger):
@@ -63,16 +67,16 @@ class PostgresLedger(Ledger):
     A ledger in one database, connected at the first call.
 
     Args:
-        url: Returns the `postgresql://` URL; called at each connect, so that a rotated password is used.
+        url: Returns the `postgresql://` URL; called at each connect, so that a changed password is used.
         owners_dir: The directory in which the owners of this host hold their locks.
         clock: Limits the waits of this process; it judges no lease.
-        times: Lease, margin, and how long one call may take.
+        times: The lease, the margin, and the limit for one call.
         worker: The name of the worker process that claims through this ledger, for people.
-        is_dead: Returns whether an owner is proven dead; by default, when its lock in `owners_dir` is free.
+        is_dead: Returns whether an owner is proven dead; by default, whether its lock in `owners_dir` is free.
 
     Raises:
-        ConfigError: At once for a URL that libpq cannot read.
-            At the first call for a refused login, another version of the tables, or missing rights.
+        ConfigError: libpq cannot read the URL.
+            At the first call also: the server refuses the login, the tables have another version, or rights are missing.
     """
 
     def __init__(
@@ -260,7 +264,7 @@ class PostgresLedger(Ledger):
     @override
     def cancel_marks(self, uids: Sequence[str]) -> Mapping[str, str]:
         with self._renewals.connection() as db:  # the keeper reads them between its renewals
-            # Without limits, because a read waits for no row, and a fleet reads marks more often than all else.
+            # Without limits, because a read waits for no row, and this is the most frequent call of a fleet.
             return dict(db.execute(sql.CANCEL_MARKS, {"uids": list(uids)}).fetchall())
 
     @override
@@ -314,7 +318,7 @@ class PostgresLedger(Ledger):
         self._renewals.close()
 
     def _holding(self, owners: Sequence[str]) -> frozenset[str]:
-        """Return those of these owners that rows still name."""
+        """Return the owners among these that rows still name."""
         return frozenset(owner for (owner,) in self._ask(sql.HOLDING, {"owners": list(owners)}))
 
     def _ask(self, statement: LiteralString, values: Mapping[str, Any]) -> list[tuple[Any, ...]]:
@@ -322,16 +326,16 @@ class PostgresLedger(Ledger):
             return db.run(statement, values).fetchall()
 
     def _tell(self, statement: LiteralString, values: Mapping[str, Any]) -> int:
-        """Run a statement, and return how many rows it changed."""
+        """Run a statement, and return the number of changed rows."""
         with self._record.connection() as db:
             return db.run(statement, values).rowcount
 
     def _write(self, statement: LiteralString, token: Token, values: Values) -> bool:
-        """Run one statement on the row of this token; return whether the ledger granted it."""
+        """Run one statement on the row of this token; return True, or False if the ledger refused it."""
         return self._tell(statement, mine_values(token) | values) == 1
 
     def _own(self, statement: LiteralString, values: Values) -> Row | None:
-        """Run one statement that gives a row to an owner under a new fence; return the row, or None when refused."""
+        """Run one statement that gives a row to an owner under a new fence; return the row, or None if refused."""
         with self._record.connection() as db:
             ((fence,),) = db.run(sql.DRAW).fetchall()
             found = db.run(statement, values | self._lease | {"drawn": fence}).fetchall()

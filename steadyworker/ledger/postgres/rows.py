@@ -9,7 +9,7 @@ from steadyworker.ledger.base import JobId, Moving, Progress, Row, State, Token,
 from steadyworker.outcome import Counters
 
 _LONGEST_DELAY = 100 * 365.25 * 86_400.0
-"""A delay of more than a century is cut to a century, because timestamps have a largest value, and delays have none."""
+"""The longest delay in seconds, a century: PostgreSQL's timestamps have a largest value, so longer delays are cut."""
 
 
 def verdict_values(verdict: Verdict) -> Values:
@@ -26,7 +26,7 @@ def verdict_values(verdict: Verdict) -> Values:
 
 
 def tokens_values(tokens: Sequence[Token]) -> Values:
-    """Return what identifies the rows of these tokens, as one array for each column."""
+    """Return the parameters that identify the rows of these tokens: one array for each column."""
     return {
         "uids": [token.uid for token in tokens],
         "fences": [token.fence for token in tokens],
@@ -35,7 +35,7 @@ def tokens_values(tokens: Sequence[Token]) -> Values:
 
 
 def row_of(found: Sequence[Any], is_dead: Callable[[str], bool]) -> Row:
-    """Return the row; its lease is over if the server judged so, or if this host can prove that its owner is dead."""
+    """Return the row; its lease is over if the server says so, or if this host can prove that its owner is dead."""
     (
         namespace, queue, key, round_, uid, state, body_sha256, hop, fence, owner, lease_over,
         attempts, crashes, losses, interruptions, first_failed_at, target, due_in, late_by, delay,
@@ -73,7 +73,7 @@ def row_of(found: Sequence[Any], is_dead: Callable[[str], bool]) -> Row:
 
 
 def progress_of(found: Sequence[Any] | None) -> Progress | None:
-    """Return the last progress of a job, or None; a listing has NULLs where there was none."""
+    """Return the last progress of a job, or None; in a listing, NULLs mean that there is no progress."""
     return None if found is None or found[-1] is None else Progress(*found)
 
 

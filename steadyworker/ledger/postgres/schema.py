@@ -1,13 +1,13 @@
 """
 The PostgreSQL ledger's tables and statements.
 
-The server's clock gives and judges all times (`clock_timestamp()`), so that no worker's clock decides anything.
+The server's clock (`clock_timestamp()`) sets and judges all times; no worker's clock decides anything.
 The tables are in the first schema of the connection's search path; their names do not clash with another program's.
 
-Each write is one statement, and so one transaction.
-A claim draws its fence in a statement before its own, so that no statement locks the row of `steadyworker_meta` and another.
-So claims never deadlock, and a claim that waits for its job's row, or for the disk, holds up no other claim.
-A claim that is refused after that has only skipped a fence.
+Each write is one statement, and therefore one transaction.
+A claim draws its fence in an earlier statement, so no statement locks both the row of `steadyworker_meta` and a job's row.
+Therefore claims never deadlock, and a claim that waits for its job's row, or for the disk, delays no other claim.
+If such a claim is then refused, its fence stays unused.
 """
 # ruff: noqa: S608 - the statements are put together from this file's own constants, once, at import
 
@@ -16,7 +16,7 @@ from __future__ import annotations
 from typing import LiteralString
 
 SCHEMA_VERSION = 4
-"""The version of the tables, raised with every change; a ledger of any other version is refused."""
+"""The version of the tables, raised with every change; the code refuses a ledger of any other version."""
 
 LIMITED = """
     SET TRANSACTION ISOLATION LEVEL READ COMMITTED;
@@ -26,7 +26,8 @@ LIMITED = """
 """
 The first part of every message to the server.
 
-Of two compare-and-sets the second must be refused, and at a stricter isolation the server would raise an error.
+The isolation is READ COMMITTED, because the second of two compare-and-sets must change no row.
+At a stricter isolation, the server would raise an error instead.
 """
 
 _TABLES: tuple[LiteralString, ...] = (
@@ -38,7 +39,7 @@ _TABLES: tuple[LiteralString, ...] = (
         next_fence bigint NOT NULL DEFAULT 1
     )
     """,
-    # Free room in each page lets a renewal write its new row version there, without an update of any index.
+    # With free space in each page, a renewal writes its new row version to the same page, without an update of any index.
     """
     CREATE TABLE steadyworker_jobs (
         number bigint GENERATED ALWAYS AS IDENTITY UNIQUE,
@@ -117,7 +118,7 @@ CREATE: LiteralString = ";".join(
         "INSERT INTO steadyworker_meta (ledger_id, schema) VALUES (%(ledger_id)s, %(schema)s)",
     ]
 )
-# A setting that the URL's `options` made has the source `client`, or `session` behind a pooler that passes it on.
+# A setting from the URL's `options` has the source `client`, or `session` behind a pooler that passes it on.
 PLACE = """
     SELECT
         current_setting('server_encoding'),
@@ -142,7 +143,7 @@ def _after(seconds: LiteralString) -> LiteralString:
 _LEASE = f"lease_until = {_after('%(lease)s')}"
 # The time from which a row is late, or NULL.
 _DUE = "CASE WHEN owner IS NOT NULL THEN lease_until WHEN state = 'moved' THEN not_before END"
-# In the order in which `rows.row_of` unpacks them.
+# The columns are in the order in which `rows.row_of` unpacks them.
 _COLUMNS = f"""
     namespace, queue, key, round, uid, state, body_sha256, hop, fence, owner,
     owner IS NULL OR {_NOW} > lease_until + make_interval(secs => %(margin)s),
@@ -182,8 +183,8 @@ def _committing(level: LiteralString) -> LiteralString:
     return f"WITH committed AS MATERIALIZED (SELECT set_config('synchronous_commit', {level}, true))"
 
 
-# The last fence of this ledger + 1, or the wall clock in milliseconds when that is greater.
-# It waits for no disk: the commit of the claim that uses the fence comes after it in the server's log.
+# The new fence is the last fence of this ledger + 1, or the wall clock in milliseconds if that is greater.
+# This statement does not wait for the disk, because the later commit of the claim also makes the draw durable.
 DRAW = f"""
     {_committing("'off'")}
     UPDATE steadyworker_meta
@@ -222,7 +223,7 @@ RENEW = f"""
         AND job.state IN ('running', 'moving')
     RETURNING mine.place, job.cancel_reason
 """
-# `off` is the only level that does not wait for this server's disk, so it is replaced by `on` here.
+# `off` is the only level that does not wait for this server's disk, so this statement replaces it by `on`.
 MAY_COMMIT = f"""
     {_committing("coalesce(nullif(current_setting('synchronous_commit'), 'off'), 'on')")}
     UPDATE steadyworker_jobs SET {_LEASE} FROM committed WHERE {_MINE} AND state = 'running'
@@ -254,7 +255,7 @@ MOVED = f"""
         END
     WHERE {_MINE} AND state = 'moving'
 """
-# These two writes do not wait for the disk, because a row is only kept longer if one of them is lost.
+# These two writes do not wait for the disk: if one of them is lost, the ledger only keeps the row longer.
 SETTLED_CONFIRMED = f"""
     {_committing("'off'")}
     UPDATE steadyworker_jobs
@@ -266,7 +267,7 @@ SETTLED_SENT = f"""
     UPDATE steadyworker_jobs SET settled = 'sent'
     FROM committed WHERE {_RUN} AND state NOT IN ('running', 'moving') AND settled = 'unknown'
 """
-# A row without a fence was never claimed: it is there for its cancel mark alone, and is kept for a while only.
+# A row without a fence was never claimed: it only holds a cancel mark, and is kept for 14 days.
 CANCEL = f"""
     INSERT INTO steadyworker_jobs AS job (namespace, queue, key, round, uid, state, cancel_reason, keep_until)
     VALUES (
@@ -318,7 +319,7 @@ FORGET = f"""
             AND later.round = %(round)s + 1
     ))
 """
-# Rows that are being claimed are skipped, because the claim clears `keep_until`.
+# This skips rows that another session is claiming, because the claim clears `keep_until`.
 PURGE = f"""
     DELETE FROM steadyworker_jobs WHERE number IN (
         SELECT number FROM steadyworker_jobs WHERE keep_until <= {_NOW} LIMIT %(rows)s FOR UPDATE SKIP LOCKED

@@ -1,11 +1,11 @@
 """
-One connection to a PostgreSQL ledger: it is opened, found to lead to the same ledger as before, and limited in its waits.
+One connection to a PostgreSQL ledger: it checks that the server has the same ledger as before, and limits every wait.
 
-A pooler in transaction mode lends a session of the server for one transaction only.
-So nothing is set or prepared for a session: each statement goes to the server in one message, together with its limits.
-The server runs such a message as one transaction, and begins when it has all of it.
-So a network that fails in the middle leaves no transaction open, and no row locked.
-The message has the values in its text: a server that logs the statements that fail logs checkpoints with them.
+A pooler in transaction mode lends a session of the server for only one transaction.
+So the session prepares and sets nothing: each statement goes to the server in one message, together with its limits.
+The server begins when it has the whole message, and runs it as one transaction.
+So a network failure in the middle leaves no transaction open, and no row locked.
+The message has the values in its text, so a server that logs failed statements also logs checkpoints.
 
 ::
 
@@ -14,8 +14,8 @@ The message has the values in its text: a server that logs the statements that f
             └── wait: back-off, 0.3 s to 5 s ←────────────────────────────────────── away
 
 No statement waits longer than `call` seconds for its result.
-Without this limit it might wait without end: to the kernel, a frozen server or a dead network looks like a busy server.
-If the connection breaks during a statement, LedgerUnavailable is raised; the write may or may not be in the ledger.
+Without this limit a call could wait without end, because the kernel cannot tell a frozen server from a busy one.
+If the connection breaks during a statement, the call raises LedgerUnavailable; whether the write was done is unknown.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ With a timeout of 10 s, the reconnects of a fleet spread over 5 s after a restar
 _MOST_TRIES = 10
 _SERVER_SHARE = 0.8
 """The longest run of a statement in the server, as a share of the call timeout."""
-# libpq reports only by its text why it has no connection. These texts mean faults that only a person can cure.
+# Only the text of libpq's error shows why there is no connection. These texts mean faults that only a person can mend.
 _REFUSED = re.compile(
     r"authentication failed|no password supplied|no pg_hba\.conf entry|does not exist|not permitted|permission denied|"
     r"certificate|does not support SSL|SSL error(?!: unexpected eof)|sslmode|invalid connection option|"
@@ -84,7 +84,7 @@ _OUR_BUGS = (psycopg.ProgrammingError, psycopg.IntegrityError, psycopg.DataError
 
 
 class Connection(psycopg.Connection[tuple[Any, ...]]):
-    """A connection on which no call waits past its deadline, a reading of `clock.monotonic`."""
+    """A connection whose calls never wait past `deadline`, a time of `clock.monotonic`."""
 
     clock: Clock
     deadline: float
@@ -94,10 +94,10 @@ class Connection(psycopg.Connection[tuple[Any, ...]]):
         self, statement: LiteralString, values: Mapping[str, Any] | None = None, *, lock_wait: float | None = None
     ) -> psycopg.Cursor[tuple[Any, ...]]:
         """
-        Run one statement as a transaction of its own, and return the cursor with its result.
+        Run one statement as one transaction, and return the cursor with its result.
 
-        The server gives up before this process does, so that no statement takes effect long after its call.
-        It waits for a lock for at most `lock_wait` seconds, by default half a call.
+        The server's limits are shorter than this process's limit, so that no statement takes effect long after its call.
+        The server waits for a lock for at most `lock_wait` seconds, by default half of the limit for a call.
         """
         limits = {
             "lock_timeout": max(1, round(1000 * (self.call / 2 if lock_wait is None else lock_wait))),  # 0 is no limit
@@ -120,7 +120,7 @@ class Connection(psycopg.Connection[tuple[Any, ...]]):
                 left = max(0.0, self.deadline - self.clock.monotonic())
                 found = poll.poll(left * 1000)
                 if not found:
-                    self.close()  # any further call would wait for the same reply
+                    self.close()  # every later call on this connection would wait for the same reply
                     raise errors.ConnectionTimeout("no answer in time")
                 wanted = gen.send(_ready(found[0][1]))
         except StopIteration as end:
@@ -128,31 +128,31 @@ class Connection(psycopg.Connection[tuple[Any, ...]]):
 
 
 def _ready(events: int) -> Ready:
-    """Return the result of a poll as libpq wants it; an error counts as readable, because libpq finds the cause when it reads."""
+    """Return the result of a poll in libpq's form; an error counts as readable, because libpq finds the cause when it reads."""
     ready = int(Ready.W if events & select.POLLOUT else Ready.NONE)
     return Ready(ready | Ready.R if events & ~select.POLLOUT else ready)
 
 
 @dataclass(slots=True)
 class Identity:
-    """The id of the ledger, once it is known; the sessions of one ledger share it."""
+    """The id of the ledger, once it is known; the sessions of one ledger share this object."""
 
     ledger_id: str | None = None
 
 
 class Session:
     """
-    One connection, which is opened at its first use, and again after it broke; one thread at a time uses it.
+    One connection, which opens at its first use, and again after a failure; one thread at a time uses it.
 
     Args:
-        target: Returns where the ledger is; called at each connect, so that a rotated password is used.
-        identity: The id that the ledger must have; set by the session that opens first.
-        call: Seconds that one call may take; the wait for another thread's call, and connecting, may each take as long.
-        clock: Limits the waits.
+        target: Returns the ledger's address; called at each connect, so that a changed password is used.
+        identity: The id that the ledger must have; the session that opens first sets it.
+        call: The limit in seconds for one call, for connecting, and for the wait for another thread's call.
+        clock: Measures the waits.
 
     Raises:
-        ConfigError: Before the first success, for a fault that no retry can cure: a refused login, another schema, no rights.
-        LedgerUnavailable: For every other fault, and after the first success for any fault.
+        ConfigError: Before the first success: a fault that no retry can mend, such as a refused login, another schema, or no rights.
+        LedgerUnavailable: Every other fault, and every fault after the first success.
     """
 
     def __init__(self, target: Callable[[], Target], identity: Identity, call: float, clock: Clock) -> None:
@@ -187,11 +187,11 @@ class Session:
             raise self._translated(error) from error
         finally:
             if self._connection is not None and self._connection.info.transaction_status != TransactionStatus.IDLE:
-                self._drop()  # broken, or left in the middle of a reply
+                self._drop()  # the connection is broken, or is in the middle of a reply
             self._lock.release()
 
     def close(self) -> None:
-        """Close for good; may be called twice."""
+        """Close permanently; a second call does nothing."""
         with self._lock:
             self._closed = True
             self._drop()
@@ -223,7 +223,7 @@ class Session:
         )
         try:
             connection.clock, connection.call = self._clock, self._call
-            connection.deadline = self._clock.monotonic() + self._call / 2  # connecting had the other half
+            connection.deadline = self._clock.monotonic() + self._call / 2  # connecting used the other half
             self._find(connection)
         except BaseException:
             connection.close()
@@ -278,7 +278,7 @@ class Session:
         return LedgerUnavailable(message) if self._identity.ledger_id is not None else ConfigError(message)
 
     def _translated(self, error: psycopg.Error) -> Exception:
-        """Return the error to raise for an error of psycopg; an error that our own statement caused is returned unchanged."""
+        """Return the error to raise for an error of psycopg; an error in our own statement is returned unchanged."""
         remedy = next((text for kind, text in _REMEDIES.items() if isinstance(error, kind)), None)
         if remedy is None and isinstance(error, _OUR_BUGS):
             return error
@@ -293,7 +293,7 @@ class Session:
 
 
 def _remedy(said: str, *, refused: bool) -> str:
-    """Return what to do when there is no connection."""
+    """Return the remedy for a failed connect."""
     if "startup parameter" in said:
         return _NO_OPTIONS
     if refused:

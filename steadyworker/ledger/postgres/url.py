@@ -3,7 +3,7 @@ Converts a `postgresql://` URL to libpq's parameters, with a limit for every wai
 
 The URL has libpq's own syntax, including several hosts, `sslmode`, `options` and `service`.
 libpq's variables (`PGHOST`, `PGPASSWORD` …) and its password file supply what the URL leaves out.
-No message repeats libpq's error about a URL that it cannot read: that error may quote the password.
+No message repeats libpq's error about a URL that it cannot read, because that error can quote the password.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from psycopg.pq import Conninfo
 from steadyworker.errors import ConfigError
 
 _LEAST_CONNECT = 2.0
-"""The shortest connect timeout, in seconds; libpq turns a shorter one into two seconds."""
+"""The shortest connect timeout, in seconds; libpq uses two seconds for a shorter one."""
 
 _CA_BUNDLES = (
     "/etc/ssl/certs/ca-certificates.crt",  # Debian, Ubuntu, Alpine, Arch
@@ -43,10 +43,10 @@ class Target:
 
     Attributes:
         conninfo: The parameters for libpq; they contain the password.
-        shown: The URL for people: user, hosts, ports and database, and nothing else.
-        password: The password, to be removed from messages; empty when there is none.
+        shown: The URL for people, with only user, hosts, ports and database.
+        password: The password, which must not appear in messages; empty if there is none.
         chooses_schema: True if the URL's `options` set the search path, which names the schema of the tables.
-        verified: True if no other server can pass for this one, because it is on this host, or TLS verifies it.
+        verified: True if no other server can pose as this one, because it is on this host, or TLS verifies it.
     """
 
     conninfo: str = field(repr=False)
@@ -58,7 +58,7 @@ class Target:
 
 def target_of(url: str, call: float) -> Target:
     """
-    Return the target of a `postgresql://` URL; `call` is how many seconds one ledger call may take.
+    Return the target of a `postgresql://` URL; `call` is the limit for one ledger call in seconds.
 
     Raises ConfigError for a URL that libpq cannot read.
     """
@@ -79,7 +79,7 @@ def _read(url: str) -> dict[str, str]:
     except ProgrammingError:
         given = {}
     ports = given.get("port", "").split(",")
-    # For libpq, a `/` in the password ends the host: the text before the `/` is then a port, and the rest a database.
+    # For libpq, a `/` in the password ends the host: it takes the text before the `/` as a port, and the rest as a database.
     torn = "@" in url.partition("://")[2].partition("/")[2].partition("?")[0]
     if not given or torn or not all(port.isdecimal() for port in ports if port):
         raise ConfigError(
@@ -91,10 +91,10 @@ def _read(url: str) -> dict[str, str]:
 
 def tls_defaults(parameters: Parameters) -> dict[str, str]:
     """
-    Return the TLS parameters to add when these parameters do not set `sslmode`.
+    Return the TLS parameters to add if these parameters do not set `sslmode`.
 
     libpq's own default, `prefer`, accepts any server without verifying it.
-    A server on this host keeps that default.
+    For a server on this host, that default stays.
     Any other server must show a certificate for its name (`sslmode=verify-full`), signed by an authority that this system trusts.
     """
     if "sslmode" in parameters or not is_remote(parameters):
@@ -124,8 +124,7 @@ def _system_roots() -> str:
     """
     Return the file of the authorities that this system trusts.
 
-    libpq's value `system` would mean these authorities.
-    But the OpenSSL in psycopg's binary wheels looks for them in a place that no system uses.
+    libpq's value `system` is no alternative: the OpenSSL in psycopg's binary wheels looks for the file in a place that no system uses.
     """
     found = ssl.get_default_verify_paths().cafile
     return found or next((path for path in _CA_BUNDLES if Path(path).exists()), "system")
@@ -142,7 +141,7 @@ def _environment() -> dict[str, str]:
 
 def _limits(call: float, hosts: int) -> dict[str, str]:
     """
-    Return the options of a connection: time limits for libpq and the kernel, and the demand for a primary.
+    Return the options of a connection: time limits for libpq and the kernel, and the requirement of a primary server.
 
     Connecting may take `call` / 2 seconds, divided equally among all hosts.
     """

@@ -1,8 +1,8 @@
 """
 The file of a SQLite ledger: opening it, checking that it is still the same file, and translating its errors.
 
-There is one connection, used by one thread at a time.
-That is enough: a claim takes some tens of microseconds, and SQLite has one writer anyway.
+There is one connection, which one thread at a time uses.
+This is enough, because a claim takes some tens of microseconds, and SQLite permits only one writer.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _FREE_PAGES = 1_000
 """
 The number of free pages (4 MB) that the file may keep.
 
-One step of the vacuum returns at most as many to the file system.
+One step of the vacuum returns at most this number to the file system.
 """
 _WAL_LIMIT = 64 << 20
 _WAL_PAGES = 8_000  # 32 MB: a WAL checkpoint waits for the disk, and a commit at that moment waits with it
@@ -65,18 +65,18 @@ _REMEDIES = {
 
 class LedgerFile:
     """
-    A SQLite database that is a ledger, opened when it is first needed.
+    A SQLite database that is a ledger, opened at its first use.
 
     Args:
-        path: The file; created at the first call only: if it disappears later, it must be put back.
-        synchronous: `normal` or `full`, SQLite's levels: what a commit survives.
-        call: Seconds that one call may wait for another process or thread.
-        clock: Limits the waits.
+        path: The file; only the first call creates it: if it disappears later, an operator must put it back.
+        synchronous: `normal` or `full`, SQLite's levels for the durability of a commit.
+        call: The limit in seconds for a call's wait for another process or thread.
+        clock: Measures the waits.
         marker: A folder that is created right after the file: a folder without its file shows that the file was removed.
 
     Raises:
-        ConfigError: At the first call, for a fault that no retry can cure: no ledger, another schema, not writable.
-        LedgerUnavailable: For all other faults, and for all faults once the ledger was open.
+        ConfigError: At the first call: a fault that no retry can mend (not a ledger, another schema, not writable).
+        LedgerUnavailable: Every other fault, and every fault after the first success.
     """
 
     def __init__(self, path: Path, synchronous: str, call: float, clock: Clock, marker: Path) -> None:
@@ -96,14 +96,14 @@ class LedgerFile:
 
     def connection(self, synchronous: str | None = None) -> AbstractContextManager[sqlite3.Connection]:
         """
-        Return the connection as a context, for this thread alone: each statement is a transaction of its own.
+        Return the connection as a context, for this thread alone; each statement is one transaction.
 
         `synchronous` replaces the ledger's own level in this context.
         """
         return _Held(self, synchronous or self._synchronous)
 
     def take(self, level: str) -> sqlite3.Connection:
-        """Lock the connection for this thread and return it at this level; `give_back` must follow."""
+        """Lock the connection for this thread, set this level, and return it; the caller must call `give_back`."""
         if not (self._lock.acquire(blocking=False) or self._lock.acquire(timeout=self._call)):
             raise LedgerUnavailable(
                 f"Expected the ledger {self.path} to be free within {self._call:g} s, but another call still uses it: "
@@ -132,7 +132,7 @@ class LedgerFile:
 
     @contextmanager
     def transaction(self) -> Iterator[sqlite3.Connection]:
-        """Run one write transaction: committed at the end of the block, rolled back when the block raises."""
+        """Run the block as one write transaction: commit at its end, or roll back if it raises."""
         with self.connection() as connection:
             connection.execute("BEGIN IMMEDIATE")
             while self._later:
@@ -145,7 +145,7 @@ class LedgerFile:
         return self.transaction() if self._later else self.connection()
 
     def later(self, statement: str, values: Mapping[str, Any]) -> None:
-        """Defer a write to the next transaction; it is lost if that transaction fails or this process ends before it."""
+        """Defer a write to the next transaction; the write is lost if that transaction fails, or if this process ends earlier."""
         self._later.append((statement, values))
 
     def owes(self, name: str, value: object) -> bool:
@@ -174,7 +174,7 @@ class LedgerFile:
                     return  # a file of an older version cannot shrink
 
     def close(self) -> None:
-        """Write the deferred writes, and close for good; may be called twice."""
+        """Write the deferred writes, and close permanently; a second call does nothing."""
         with suppress(ConfigError, LedgerUnavailable):
             self.catch_up()
         with self._lock:
@@ -191,7 +191,7 @@ class LedgerFile:
             raise LedgerUnavailable(
                 f"Expected the ledger {self.path} to stay where it was, but it was removed or replaced: put it back."
             )
-        earlier = self._was_open or self._marker.exists()  # before the look at the file, which is created first
+        earlier = self._was_open or self._marker.exists()  # checked before the file, because the file is created first
         before = self._inode_now()
         if before is None and earlier:
             raise self._unfit(
@@ -201,7 +201,7 @@ class LedgerFile:
         connection = self._connect()
         try:
             self._prepare(connection)
-            with suppress(OSError):  # a folder that cannot be written
+            with suppress(OSError):  # the folder is not writable
                 make_private_folder(self._marker)
             self._inode = self._inode_now()
         except BaseException:
@@ -218,7 +218,7 @@ class LedgerFile:
         return connection
 
     def _inode_now(self) -> tuple[int, int] | None:
-        """Return the device and inode that the path names now; None when it names no file."""
+        """Return the device and inode of the file at the path; None if there is no file."""
         try:
             seen = os.stat(self._name)  # noqa: PTH116 - runs before every statement, and Path.stat takes twice as long
         except (FileNotFoundError, NotADirectoryError):
@@ -243,7 +243,7 @@ class LedgerFile:
                     f"Expected to create the directory of the ledger {self.path}, got {error.strerror}: "
                     "make its parent writable for this user, or name another file."
                 ) from error
-            with suppress(OSError):  # SQLite names the cause
+            with suppress(OSError):  # SQLite then reports the cause
                 make_private_file(self.path)
         return sqlite3.connect(
             f"file:{quote(str(self.path))}?mode={mode}",
@@ -263,13 +263,13 @@ class LedgerFile:
                 f"Expected a ledger of schema {sql.SCHEMA_VERSION} at {self.path}, got {schema}: "
                 "finish its jobs with the version of SteadyWorker that made it, or name another file."
             )
-        connection.execute("BEGIN IMMEDIATE")  # fails where the file cannot be written
+        connection.execute("BEGIN IMMEDIATE")  # fails if the file cannot be written
         connection.execute("COMMIT")
         connection.execute(f"PRAGMA wal_autocheckpoint = {_WAL_PAGES}")
         connection.execute(f"PRAGMA journal_size_limit = {_WAL_LIMIT}")
 
     def _create(self, connection: sqlite3.Connection) -> None:
-        connection.execute("PRAGMA auto_vacuum = INCREMENTAL")  # has an effect in an empty file only
+        connection.execute("PRAGMA auto_vacuum = INCREMENTAL")  # has an effect only in an empty file
         self._into_wal(connection)
         connection.execute("BEGIN IMMEDIATE")
         if connection.execute("PRAGMA application_id").fetchone()[0] != sql.APPLICATION_ID:  # else another was first
@@ -284,7 +284,7 @@ class LedgerFile:
         connection.execute("COMMIT")
 
     def _into_wal(self, connection: sqlite3.Connection) -> None:
-        """Switch to a write-ahead log; wait for other processes that do the same, because SQLite does not wait here."""
+        """Switch to a write-ahead log; wait for other processes that do the same, because SQLite does not wait for them."""
         if connection.execute("SELECT count(*) FROM sqlite_schema").fetchone()[0]:
             return  # a ledger already, or another program's database: leave it as it is
         deadline = self._clock.monotonic() + self._call
@@ -323,7 +323,7 @@ class LedgerFile:
 
 
 class _Held(AbstractContextManager[sqlite3.Connection]):
-    """The context in which one thread has the connection; a class, because a generator is slower and every job uses it twice."""
+    """The context in which one thread has the connection; it is a class, because a generator would be slower."""
 
     __slots__ = ("_file", "_level")
 

@@ -1,9 +1,9 @@
 """
 The ledger in one SQLite file, shared by the worker processes of one host.
 
-A commit survives the death of any process at once.
-A power cut may lose the last commits, unless `synchronous` is `full`.
-The cost is that of a host's death: a job runs again from an earlier checkpoint, and no message is lost.
+A commit survives the death of every process.
+A power cut can lose the last commits, if `synchronous` is not `full`.
+A job then runs again from an earlier checkpoint, as after the death of a host, and no message is lost.
 """
 
 from __future__ import annotations
@@ -61,12 +61,13 @@ class SqliteLedger(Ledger):
         path: The ledger file; owners keep their locks beside it, in `owners_dir`.
         synchronous: `normal`, or `full`, which syncs every commit to disk.
         clock: The boot clock judges leases and delays; the wall clock numbers fences and ages rows.
-        times: Lease, margin, and how long one call may take.
+        times: The lease, the margin, and the limit for one call.
         worker: The name of the worker process that claims through this ledger, for people.
-        is_dead: Returns whether an owner is proven dead; by default, when its lock in `owners_dir` is free.
+        is_dead: Returns whether an owner is proven dead; by default, whether its lock in `owners_dir` is free.
 
     Raises:
-        ConfigError: For an unknown `synchronous`; at the first call, for no ledger, another schema, or no right to write.
+        ConfigError: `synchronous` is unknown.
+            At the first call also: the file is not a ledger, has another schema, or cannot be written.
     """
 
     def __init__(
@@ -229,7 +230,7 @@ class SqliteLedger(Ledger):
 
     @override
     def settled(self, token: Token, known: bool) -> None:
-        # Deferred: the runner claims its next job at this moment, and this would be one commit in three.
+        # Deferred to the claim of the next job, which the runner makes now: this saves one commit in three.
         keep = {"now": self._clock.wall(), "keep_confirmed": retention.DONE_AND_KNOWN}
         self._file.later(sql.SETTLED_CONFIRMED if known else sql.SETTLED_SENT, mine_values(token) | keep)
 
@@ -316,17 +317,17 @@ class SqliteLedger(Ledger):
         self._file.close()
 
     def _holding(self, owners: Sequence[str]) -> frozenset[str]:
-        """Return those of these owners that rows still name."""
+        """Return the owners among these that rows still name."""
         with self._file.connection() as db:
             return frozenset(owner for (owner,) in db.execute(sql.HOLDING, {"owners": json.dumps(list(owners))}))
 
     def _write(self, statement: str, token: Token, values: Values, synchronous: str | None = None) -> bool:
-        """Run one statement on the row of this token; return True, or False when the ledger refused it."""
+        """Run one statement on the row of this token; return True, or False if the ledger refused it."""
         with self._file.connection(synchronous) as db:
             return db.execute(statement, mine_values(token) | values).rowcount == 1
 
     def _own(self, statement: str, values: Values, owner: str) -> Row | None:
-        """Run one statement that gives a row to an owner under a new fence; return the row, or None when refused."""
+        """Run one statement that gives a row to an owner under a new fence; return the row, or None if refused."""
         with self._file.writing() as db:
             found = db.execute(statement, values | self._lease() | self._drawn(owner)).fetchall()
         return row_of(found[0], self._clock, self._times, self._boot, _lives) if found else None

@@ -1,4 +1,4 @@
-"""The check of a SQLite ledger's place: it must be a local disk with room."""
+"""The check of a SQLite ledger's place: it must be a local disk with free space."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _ROOM = 64 << 20
 
 
 def place_findings(where: Path) -> list[Finding]:
-    """Return the faults of the place of this (resolved) ledger file: no local disk, no room."""
+    """Return the faults of this ledger file's place (no local disk, no free space); the path must be resolved."""
     found = []
     kind = network_file_system(where, mounted())
     if kind:

@@ -26,8 +26,8 @@ def verdict_values(verdict: Verdict, clock: Clock, boot: str) -> Values:
 
 
 def row_of(found: Sequence[Any], clock: Clock, times: Times, boot: str, is_dead: Callable[[str], bool]) -> Row:
-    """Return the row as it is now: its lease judged by the clock of this boot and by the proof of its owner's death."""
-    # By position: looking up 35 columns by name takes longer than reading them from the file.
+    """Return the row as it is now; this boot's clock and the proof of its owner's death decide whether its lease is over."""
+    # By position, because the lookup of 35 columns by name takes longer than reading them from the file.
     (
         namespace, queue, key, round_, uid, state, body_sha256, hop, fence, owner, lease_boot, lease_until,
         attempts, crashes, losses, interruptions, first_failed_at, target, due_boot, due, not_before, delay,
@@ -74,7 +74,7 @@ def row_of(found: Sequence[Any], clock: Clock, times: Times, boot: str, is_dead:
 
 
 def new_row(claim: Claimed, uid: str, fence: int, checkpoint: bytes | None, now: float, worker: str) -> Row:
-    """Return the row that a claim has inserted: all its values are known, so it need not be read."""
+    """Return the row that a claim has inserted, without a read, because all its values are known."""
     return Row(
         id=claim.id,
         uid=uid,

@@ -10,7 +10,7 @@ Times that are for people or age rows (`…_at`, `not_before`, `keep_until`) are
 from __future__ import annotations
 
 SCHEMA_VERSION = 5
-"""The version of the tables, raised with every change; a ledger of any other version is refused."""
+"""The version of the tables, raised with every change; the code refuses a ledger of any other version."""
 
 APPLICATION_ID = 0x53574C47
 """`SWLG` in the file's header: distinguishes a ledger from any other SQLite database."""
@@ -20,8 +20,8 @@ def _one_of(column: str, *values: str) -> str:
     """
     Return the condition that the column has one of these values.
 
-    It uses no `IN`: for more than two values SQLite makes a table of them, each time a row is written.
-    On SQLite 3.40 that was a third of a claim's work.
+    It uses no `IN`: for more than two values, SQLite would make a temporary table at each write of a row.
+    On SQLite 3.40 this table took a third of a claim's time.
     """
     return " OR ".join(f"{column} = '{value}'" for value in values)
 
@@ -131,7 +131,7 @@ CREATE = (
 _JOB = "namespace = :namespace AND queue = :queue AND key = :key AND round = :round"
 _SEEN = f"{_JOB} AND uid = :uid AND fence = :fence AND state = :state"
 _MINE = f"{_JOB} AND uid = :uid AND fence = :fence AND owner = :owner"
-# The order in which `rows.row_of` unpacks them.
+# The columns are in the order in which `rows.row_of` unpacks them.
 _COLUMNS = """
     namespace, queue, key, round, uid, state, body_sha256, hop, fence, owner, lease_boot, lease_until,
     attempts, crashes, losses, interruptions, first_failed_at, target, due_boot, due, not_before, delay,
@@ -143,7 +143,7 @@ _CHECKPOINT_OF_ROUND_BEFORE = """(
     WHERE earlier.namespace = :namespace AND earlier.queue = :queue AND earlier.key = :key
         AND earlier.round = :round - 1
 )"""
-# Never given before, and above every fence of a ledger that was lost; the triggers `fence_is_drawn_…` store the next one.
+# A fence that is new, and above every fence of a ledger that was lost; the triggers `fence_is_drawn_…` store the next fence.
 _FENCE = "(SELECT max(next_fence, :wall_ms) FROM meta)"
 _OWN = f"fence = {_FENCE}, owner = :owner, lease_boot = :boot, lease_until = :lease_until"
 _NOBODY = "owner = NULL, lease_boot = NULL, lease_until = NULL"
@@ -159,14 +159,14 @@ _MOVING = f"""
     export_state = iif(:keep_checkpoint, export_state, NULL)
 """
 
-# As `rows.row_of` computes it.
+# This computes the same as `rows.row_of`.
 _LATE_BY = """CASE
     WHEN owner IS NOT NULL THEN :boottime - iif(lease_boot = :boot, lease_until, 0.0) WHEN state = 'moved' THEN :now - not_before
 END"""
 
 READ = f"SELECT {_COLUMNS} FROM jobs WHERE {_JOB}"
 # A row's number (rowid) is the fence that it began with.
-# SQLite reports the rowid of an inserted row; for RETURNING it would make a table first.
+# SQLite reports the rowid of an inserted row without RETURNING, for which it would make a temporary table.
 CLAIM_NEW = f"""
     INSERT INTO jobs (
         rowid, namespace, queue, key, round, uid, body_sha256, state, hop, fence, owner, lease_boot, lease_until,
@@ -226,7 +226,7 @@ SETTLED_SENT = f"""
     WHERE {_JOB} AND uid = :uid AND fence = :fence AND state NOT IN ('running', 'moving') AND settled = 'unknown'
 """
 STATE_OF = f"SELECT state FROM jobs WHERE {_JOB}"
-# A row without a fence was never claimed: it is there for its cancel mark alone, and is kept for a while only.
+# A row without a fence was never claimed: it only holds a cancel mark, and is kept for 14 days.
 CANCEL = f"""
     UPDATE jobs SET cancel_reason = :reason, keep_until = iif(fence = 0, :now + :keep_mark, keep_until)
     WHERE {_JOB} AND state NOT IN ('done', 'dead')

@@ -1,5 +1,5 @@
 """
-Test suites that define a correct adapter and a correct ledger: one test for each sentence of their Protocols.
+Test suites that define a correct adapter and a correct ledger: one test for each promise of their Protocols.
 
 An author subclasses a suite in a test module, implements the method that makes an adapter or a ledger, and runs pytest.
 """

@@ -34,7 +34,7 @@ class ConsumePromises(AdapterBench):
         self.started(adapter).stays(deliveries=0)
 
     def test_credits_are_a_window(self, adapter: Adapter) -> None:
-        """There are never more un-settled deliveries than the prefetch; settling one allows one more."""
+        """There are never more un-settled deliveries than the prefetch; each settlement allows one more delivery."""
         for each in messages(5):
             adapter.publish(each)
         tape = self.started(adapter, 2)
@@ -48,7 +48,7 @@ class ConsumePromises(AdapterBench):
         tape.stays(deliveries=4)
 
     def test_zero_credits_stop_deliveries_and_nothing_else(self, adapter: Adapter) -> None:
-        """With prefetch 0 no new delivery arrives; un-settled deliveries stay valid, and a higher prefetch brings the next."""
+        """With prefetch 0 no new delivery arrives; un-settled deliveries stay valid; a higher prefetch brings new deliveries."""
         tape = self.started(adapter, 1)
         adapter.publish(message("k-1"))
         held = tape.delivery()

@@ -41,7 +41,7 @@ class AdapterBench:
         raise NotImplementedError
 
     def clear(self, adapter: Adapter) -> None:
-        """Remove what the test left in the broker, if the broker outlives the test; by default does nothing."""
+        """Remove the test's queues, if the broker outlives the test; by default do nothing."""
 
     def pump(self) -> None:
         """Run the adapters' turns, if they have no thread of their own."""
@@ -57,7 +57,7 @@ class AdapterBench:
 
     @pytest.fixture
     def open_adapter(self, tmp_path: Path, spec: QueueSpec) -> Iterator[Callable[[], Adapter]]:
-        """Return a function that opens another client; all are stopped when the test ends."""
+        """Return a function that opens another client; the fixture stops all clients when the test ends."""
         opened: list[Adapter] = []
 
         def another() -> Adapter:
@@ -123,7 +123,7 @@ class Tape:
             pytest.fail(f"Expected {deliveries} deliveries and no more, got {self.signals}.")
 
     def until(self, probe: Callable[[], Answer], what: str) -> Answer:
-        """Wait until `probe` returns something true, and return that."""
+        """Wait until `probe` returns something true, and return this result."""
         clock = SystemClock()
         deadline = clock.monotonic() + self._bench.within
         while True:

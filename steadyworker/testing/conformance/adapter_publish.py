@@ -60,7 +60,7 @@ class PublishPromises(AdapterBench):
         tape.stays(deliveries=2)
 
     def test_a_delay_survives_its_sender(self, open_adapter: Open) -> None:
-        """The broker keeps the copy, not the process that published it."""
+        """The broker keeps the copy, so it does not need the process that published the copy."""
         sender, worker = open_adapter(), open_adapter()
         if sender.capabilities.delays is Delays.NONE:
             pytest.skip("this broker does not delay")
@@ -79,7 +79,7 @@ class PublishPromises(AdapterBench):
                 assert [(letter.headers[KEY], letter.body) for letter in dead] == [("k-1", b"broken")]
 
     def test_dead_letters_are_held_while_they_are_read(self, open_adapter: Open) -> None:
-        """A reader gets each dead letter once, oldest first; until its context ends, another one gets LettersHeld, not a part."""
+        """A reader gets each dead letter once, oldest first; until its context ends, every other reader gets LettersHeld."""
         one, two = open_adapter(), open_adapter()
         self._needs_dead_letters(one)
         for n in range(1, 4):
@@ -93,7 +93,7 @@ class PublishPromises(AdapterBench):
         assert self._all_dead_keys(two) == ["k-1", "k-2", "k-3"]
 
     def test_two_readers_at_once_take_no_part_for_the_whole(self, open_adapter: Open) -> None:
-        """Each reader gets all dead letters, or LettersHeld; and of readers that try again, each gets them all."""
+        """Each of two readers gets all dead letters or LettersHeld; a reader that tries again gets all of them."""
         readers = [open_adapter(), open_adapter()]
         self._needs_dead_letters(readers[0])
         for n in range(40):
@@ -180,7 +180,7 @@ class PublishPromises(AdapterBench):
         tape.stays(deliveries=1)
 
     def _all_dead_keys(self, adapter: Adapter) -> list[str]:
-        """Read the dead letters, again and again while another reader has them."""
+        """Read the dead letters; try again while another reader holds them."""
         clock = SystemClock()
         deadline = clock.monotonic() + self.within
         while True:
@@ -189,7 +189,7 @@ class PublishPromises(AdapterBench):
             except LettersHeld:
                 if clock.monotonic() > deadline:
                     raise
-            threading.Event().wait(random.uniform(0.02, 0.2))  # noqa: S311 - two readers that met do not meet again
+            threading.Event().wait(random.uniform(0.02, 0.2))  # noqa: S311 - so that two waiting readers do not collide again
 
     @staticmethod
     def _needs_dead_letters(adapter: Adapter) -> None:

@@ -65,7 +65,7 @@ class SettlePromises(AdapterBench):
         assert other.delivery().headers[KEY] == "k-1"
 
     def test_settling_is_idempotent_within_its_epoch(self, adapter: Adapter) -> None:
-        """Settling a delivery again changes nothing, even after its message was delivered again."""
+        """A second settlement of a delivery changes nothing, even after its message was delivered again."""
         tape = self.started(adapter, 1)
         adapter.publish(message())
         first = tape.delivery()
@@ -127,7 +127,7 @@ class SettlePromises(AdapterBench):
         self.started(two, 40).stays(deliveries=0)
 
     def test_settling_soon_answers_each_settlement_once(self, adapter: Adapter) -> None:
-        """If an adapter has `settle_async`, it reports to each caller what `settle` would return or raise."""
+        """If an adapter has `settle_async`, each caller gets the result or error of `settle` once."""
         if not isinstance(adapter, SettlesAsync):
             pytest.skip("this adapter settles in the call")
         answers: SimpleQueue[tuple[str, Settled | StaleDelivery | Unsettled]] = SimpleQueue()

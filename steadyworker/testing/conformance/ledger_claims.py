@@ -58,7 +58,7 @@ class ClaimPromises(LedgerBench):
         assert row.started_at is not None
 
     def test_jobs_are_told_apart_by_namespace_queue_key_and_round(self, ledger: Ledger) -> None:
-        """These four are the primary key."""
+        """Namespace, queue, key and round are the primary key."""
         ids = [
             JOB,
             replace(JOB, namespace="other"),
@@ -69,14 +69,14 @@ class ClaimPromises(LedgerBench):
         assert len({claimed(ledger, id).uid for id in ids}) == len(ids)
 
     def test_a_first_claim_is_refused_when_there_is_a_row_by_now(self, ledger: Ledger) -> None:
-        """A claim with `seen` None lands only if there is no row yet."""
+        """The ledger grants a claim with `seen` None only if there is no row yet."""
         first = claimed(ledger)
         assert ledger.claim(Claimed(JOB, None, OTHER, 0, BODY, Counters())) is None
         assert timeless(seen(ledger)) == timeless(first)
 
     @pytest.mark.parametrize("state", [State.RUNNING, State.INTERRUPTED, State.MOVING, State.MOVED])
     def test_a_claim_keeps_uid_checkpoint_handle_and_cancel_mark(self, ledger: Ledger, state: State) -> None:
-        """A claim starts a run, and keeps what the job has saved."""
+        """A claim starts a run, and keeps the job's checkpoint and export state."""
         token = claimed(ledger).token
         assert ledger.checkpoint(token, b"17")
         assert ledger.export_state(token, b"spark-1")
@@ -117,7 +117,7 @@ class ClaimPromises(LedgerBench):
     def test_what_was_seen_running_is_not_claimed_or_lost_when_it_no_longer_runs(
         self, ledger: Ledger, state: State
     ) -> None:
-        """The state must match too, because a run ends without a new fence."""
+        """The state must match too, because the end of a run draws no new fence."""
         now, _ = in_state(ledger, state)
         before = replace(now, state=State.RUNNING)
         assert ledger.claim(Claimed(JOB, before, OTHER, 0, BODY, Counters())) is None
@@ -125,7 +125,7 @@ class ClaimPromises(LedgerBench):
         assert timeless(seen(ledger)) == timeless(now)
 
     def test_a_claim_is_refused_when_the_row_is_gone(self, ledger: Ledger) -> None:
-        """A row that was removed since it was seen cannot be claimed."""
+        """The ledger refuses a claim if the row was removed after the read."""
         dead = in_state(ledger, State.DEAD)[0]
         ledger.forget(JOB)
         assert ledger.claim(Claimed(JOB, dead, OTHER, 0, BODY, Counters())) is None
@@ -220,7 +220,7 @@ class ClaimPromises(LedgerBench):
         assert not seen(ledger).lease_over
 
     def test_a_lease_runs_out_while_its_machine_sleeps(self, ledger: Ledger, clock: FakeClock) -> None:
-        """Leases use a clock that includes sleep, because other machines go on meanwhile."""
+        """The clock of leases includes a suspend, because other machines go on during the suspend."""
         if self.own_clock:
             pytest.skip("reads a clock of its own")
         claimed(ledger)

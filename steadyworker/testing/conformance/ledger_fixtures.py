@@ -28,9 +28,9 @@ class LedgerBench:
     Base of the ledger tests; a subclass implements `make_ledger`.
 
     Attributes:
-        times: The ledger's times; a suite for a ledger with its own clock scales them down, so that no test waits long.
-        own_clock: True if the ledger reads its own clock (a server's); tests in which days pass are then skipped.
-        durable: True if the record is still there when the ledger is opened again.
+        times: The ledger's durations; a suite for a ledger with its own clock scales them down, so that no test waits long.
+        own_clock: True if the ledger reads its own clock (a server's clock); the suite then skips tests in which days pass.
+        durable: True if the record survives a close of the ledger.
     """
 
     times = Times()
@@ -42,7 +42,7 @@ class LedgerBench:
         raise NotImplementedError
 
     def let_pass(self, clock: FakeClock, seconds: float) -> None:
-        """Let time pass on the ledger's clock; a suite for a ledger with its own clock waits instead."""
+        """Move the ledger's clock forward; a suite for a ledger with its own clock waits instead."""
         clock.advance(seconds)
 
     @pytest.fixture
@@ -58,7 +58,7 @@ class LedgerBench:
         ledger.close()
 
     def lease_ends(self, clock: FakeClock) -> None:
-        """Let a lease that starts now end, and its margin too."""
+        """Wait until a lease that starts now, and its margin, are over."""
         self.let_pass(clock, self.times.lease + self.times.margin + 0.01)
 
 

@@ -25,7 +25,7 @@ from steadyworker.testing.conformance.ledger_fixtures import (
 )
 
 OLD = {
-    (State.MOVED, None): 14 * DAY + 20,  # counted from the time at which the copy is due
+    (State.MOVED, None): 14 * DAY + 20,  # counted from the copy's due time, 20 s from now
     (State.MOVED, True): 14 * DAY + 20,
     (State.DONE, None): 14 * DAY,
     (State.DONE, False): 14 * DAY,
@@ -48,7 +48,7 @@ class RecordPromises(LedgerBench):
         assert len(list(ledger.jobs())) == 40
 
     def test_a_ledger_has_an_id_of_its_own(self, ledger: Ledger, tmp_path: Path, clock: FakeClock) -> None:
-        """The id never changes, and differs from that of another ledger."""
+        """The id never changes, and differs from the id of every other ledger."""
         (tmp_path / "elsewhere").mkdir()
         other = self.make_ledger(tmp_path / "elsewhere", clock, self.times)
         assert ledger.ledger_id() == ledger.ledger_id()
@@ -65,7 +65,7 @@ class RecordPromises(LedgerBench):
         assert "secret" not in ledger.url
 
     def test_the_first_broker_is_the_one_that_is_bound(self, ledger: Ledger) -> None:
-        """`bind` returns the broker that the queue is bound to, even if the caller names another broker."""
+        """`bind` returns the identity of the first broker, even if a later caller names another broker."""
         assert ledger.bind("shop", "exports", "broker-1") == "broker-1"
         assert ledger.bind("shop", "exports", "broker-2") == "broker-1"
         assert ledger.bind("shop", "exports", "broker-1") == "broker-1"
@@ -73,7 +73,7 @@ class RecordPromises(LedgerBench):
         assert ledger.bind("other", "exports", "broker-3") == "broker-3"
 
     def test_owners_are_known_while_they_are_seen(self, ledger: Ledger, clock: FakeClock) -> None:
-        """Registering again updates an owner; it is not listed after it unregisters, or after a day."""
+        """A second registration updates the owner; the ledger does not list an owner that has unregistered, or after a day."""
         ledger.register(ME, "host", ["exports", "refunds"])
         self.let_pass(clock, self.times.renew)
         ledger.register(OTHER, "other-host", [])
@@ -94,7 +94,7 @@ class RecordPromises(LedgerBench):
 
     @pytest.mark.parametrize("state", [State.RUNNING, State.INTERRUPTED, State.MOVING, State.MOVED])
     def test_a_cancel_leaves_a_mark(self, ledger: Ledger, state: State) -> None:
-        """`cancel` returns the job's state, and changes only the reason; a second reason replaces the first."""
+        """`cancel` returns the job's state, and changes only the cancel reason; a second reason replaces the first."""
         before, _ = in_state(ledger, state)
         assert ledger.cancel(JOB, "first") is state
         assert ledger.cancel(JOB, "wrong month") is state
@@ -110,7 +110,7 @@ class RecordPromises(LedgerBench):
         assert timeless(seen(ledger)) == timeless(before)
 
     def test_cancel_marks_are_read_for_the_jobs_that_are_named(self, ledger: Ledger) -> None:
-        """By uid, whatever their state; jobs without a mark, and those that are not in the ledger, are left out."""
+        """`cancel_marks` returns the reasons by uid, in any state; it leaves out jobs without a mark, and unknown jobs."""
         rows = {key: claimed(ledger, replace(JOB, key=key)) for key in ("a", "b", "c", "d")}
         for key in ("a", "b", "d"):
             ledger.cancel(rows[key].id, f"wrong month {key}")
@@ -159,7 +159,7 @@ class RecordPromises(LedgerBench):
         assert ledger.last_round(JOB.namespace, JOB.queue, JOB.key) == 2
 
     def test_jobs_are_listed_newest_first_with_their_progress(self, ledger: Ledger) -> None:
-        """`jobs` returns all jobs, or those of a namespace or a queue."""
+        """`jobs` returns all jobs, or only the jobs of a namespace or a queue."""
         rows = [claimed(ledger, replace(JOB, key=f"m-{number}")) for number in range(450)]
         ledger.progress(rows[3].token, Progress(1, 2, "x", 3.5))
         elsewhere = claimed(ledger, replace(JOB, namespace="other", queue="refunds"))
@@ -171,7 +171,7 @@ class RecordPromises(LedgerBench):
         assert list(ledger.jobs(Wanted("shop", "refunds"))) == []
 
     def test_jobs_of_some_states_and_late_jobs_are_listed_alone(self, ledger: Ledger, clock: FakeClock) -> None:
-        """`jobs` lists the rows of some states, or those that are late by more than so many seconds."""
+        """`jobs` can list only the rows in some states, or only the rows that are late by more than `late_by` seconds."""
         for state in State:
             in_state(ledger, state, id=replace(JOB, key=state.value))
         scheduled = claimed(ledger, replace(JOB, key="scheduled")).token
@@ -214,7 +214,7 @@ class RecordPromises(LedgerBench):
         assert ledger.ended([]) == frozenset()
 
     def test_a_checkpoint_outlives_the_replay_until_the_next_round_has_it(self, ledger: Ledger) -> None:
-        """The row of a replayed dead letter may be removed before the next round is claimed, but not its checkpoint."""
+        """`forget` keeps the row of a replayed dead letter with a checkpoint until the next round has copied the checkpoint."""
         token = claimed(ledger).token
         ledger.checkpoint(token, b"400")
         ledger.moving(token, DEAD_END)
@@ -254,7 +254,7 @@ class RecordPromises(LedgerBench):
         assert seen(ledger).state is state
 
     def test_a_purge_removes_many(self, ledger: Ledger, clock: FakeClock) -> None:
-        """`purge` returns how many rows it removed."""
+        """`purge` returns the number of removed rows."""
         if self.own_clock:
             pytest.skip("reads a clock of its own")
         for number in range(1200):
@@ -276,7 +276,7 @@ class RecordPromises(LedgerBench):
         assert seen(ledger).settled == "confirmed"
 
     def test_a_cancel_mark_without_a_job_is_kept_for_fourteen_days(self, ledger: Ledger, clock: FakeClock) -> None:
-        """`purge` deletes the row 14 days after the last cancel, and never once a message has claimed it."""
+        """`purge` deletes the row 14 days after the last cancel, but not if a message has claimed the row."""
         if self.own_clock:
             pytest.skip("reads a clock of its own")
         came = replace(JOB, key="came")
@@ -293,7 +293,7 @@ class RecordPromises(LedgerBench):
         assert seen(ledger, came).cancel_reason == "first"
 
     def test_the_bound_queues_of_a_namespace_are_listed(self, ledger: Ledger) -> None:
-        """`queues` returns what `bind` bound in this namespace."""
+        """`queues` returns the queues that `bind` has bound in this namespace."""
         assert list(ledger.queues("shop")) == []
         for namespace, queue in (("shop", "exports"), ("shop", "refunds"), ("other", "exports")):
             ledger.bind(namespace, queue, "broker-1")
@@ -310,7 +310,7 @@ class RecordPromises(LedgerBench):
         assert ledger.read(replace(JOB, key="unknown")) is None
 
     def test_the_record_outlives_the_process(self, ledger: Ledger, tmp_path: Path, clock: FakeClock) -> None:
-        """A ledger that was closed, even twice, has everything when it is opened again, and its fences continue."""
+        """A ledger that was closed, even twice, still has all rows when it is opened again, and its fences continue."""
         if not self.durable:
             pytest.skip("is not durable")
         token = claimed(ledger).token

@@ -66,7 +66,7 @@ class WritePromises(LedgerBench):
     @pytest.mark.parametrize("write", WRITES)
     @pytest.mark.parametrize("forged", ["uid", "fence", "owner"])
     def test_a_write_names_the_run_in_full(self, ledger: Ledger, write: str, forged: str) -> None:
-        """A write lands only if uid, fence and owner all match the row."""
+        """The ledger grants a write only if uid, fence and owner all match the row."""
         state = State.MOVING if write == "moved" else State.RUNNING
         before, token = in_state(ledger, state)
         others = {
@@ -79,7 +79,7 @@ class WritePromises(LedgerBench):
 
     @pytest.mark.parametrize("write", WRITES)
     def test_a_write_to_a_row_that_is_gone_is_refused(self, ledger: Ledger, write: str) -> None:
-        """A write is refused even if the row was removed and created again."""
+        """The ledger refuses the write even if the row was removed and created again."""
         token = in_state(ledger, State.DEAD)[1]
         ledger.forget(JOB)
         assert WRITES[write](ledger, token) is False
@@ -111,7 +111,7 @@ class WritePromises(LedgerBench):
         assert seen(ledger).export_state is None
 
     def test_leave_to_commit_renews_the_lease(self, ledger: Ledger, clock: FakeClock) -> None:
-        """A run that may commit has a whole lease to do so."""
+        """A run that may commit has the time of a whole lease for the commit."""
         token = claimed(ledger).token
         self.let_pass(clock, self.times.lease * 0.8)
         assert ledger.may_commit(token).granted
@@ -119,7 +119,7 @@ class WritePromises(LedgerBench):
         assert seen(ledger).late_by == 0.0
 
     def test_a_cancelled_job_may_not_commit(self, ledger: Ledger) -> None:
-        """Not from the moment in which `cancel` has returned; the reply has the reason, and the run still owns the job."""
+        """After `cancel` has returned, `may_commit` returns the reason instead of a grant; the run still owns the job."""
         row = claimed(ledger)
         assert ledger.may_commit(row.token) == Renewal(granted=True)
         ledger.cancel(JOB, "wrong month")
@@ -162,7 +162,7 @@ class WritePromises(LedgerBench):
         assert 19.0 < row.due_in <= 20.0
 
     def test_a_verdict_may_clear_the_checkpoint(self, ledger: Ledger) -> None:
-        """After `Retry(fresh=True)` the next attempt starts from the beginning; an export's position is cleared too."""
+        """After `Retry(fresh=True)` the next attempt starts from the beginning; the export state is cleared too."""
         token = claimed(ledger).token
         ledger.checkpoint(token, b"17")
         ledger.export_state(token, b"row 17")
@@ -201,7 +201,7 @@ class WritePromises(LedgerBench):
         assert seen(ledger).late_by > 0
 
     def test_odd_text_is_kept_readable(self, ledger: Ledger) -> None:
-        """Reasons come from exceptions, so no write may fail for a NUL, undecodable bytes of a file name, or a long text."""
+        """Reasons come from exceptions, so no write fails for a NUL, undecodable bytes of a file name, or a long text."""
         token = claimed(ledger).token
         odd = "no \udcff \x00 ü 𝄞 " + "x" * 100_000
         assert ledger.moving(token, replace(AGAIN, reason=odd, error_class=odd, error_text=odd))
