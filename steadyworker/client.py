@@ -362,7 +362,7 @@ def _checked_key(key: object) -> str:
     if (place := surrogate_in(key)) is not None:
         raise ValueError(f"Expected a key of valid Unicode, got {key!r}, which {_lone(place)}")
     if not key:
-        raise ValueError("Expected a key that is not empty, got '': name the job; `send` alone can do without a key.")
+        raise ValueError("Expected a key that is not empty, got '': name the job; only `send` works without a key.")
     return normal_key(key)
 
 
@@ -385,6 +385,6 @@ def _check_headers(given: object) -> None:
 
 def _lone(place: int) -> str:
     return (
-        f"has a lone surrogate at {place}, as os.fsdecode makes of bytes that are not UTF-8: "
+        f"has a lone surrogate at {place}, which os.fsdecode makes from bytes that are not UTF-8: "
         "decode the bytes with their own encoding, or send them in the payload as base64."
     )

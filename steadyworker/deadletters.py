@@ -132,7 +132,7 @@ class DeadLetterQueue:
     All methods except `letters` can raise LedgerUnavailable.
 
     Attributes:
-        others: The number of letters that the last call found for each other work queue, and did not touch.
+        others: For each of the other work queues, the number of its letters that the last call found and left alone.
     """
 
     def __init__(

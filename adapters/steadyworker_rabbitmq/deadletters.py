@@ -28,7 +28,7 @@ _MOST_AT_ONCE = 65_535
 """The largest prefetch that AMQP can express."""
 
 _LOOKS, _LOOKS_AFTER = 100, 0.1
-"""The number of a reader's looks, and the seconds before each; by the first look, an earlier reader has given its letters back."""
+"""How many times a reader looks for other readers, and the seconds before each look, in which an earlier reader can return its letters."""
 
 _NEXT_WITHIN = 5.0
 
@@ -139,7 +139,7 @@ class RabbitmqDeadLetters:
                 self._refuse(readers - 1)
                 return left
         raise BrokerUnavailable(
-            f"Expected queue {self._queue!r} to count its consumers, got none for {_LOOKS * _LOOKS_AFTER:g} s: "
+            f"Expected a consumer count from queue {self._queue!r}, got no count for {_LOOKS * _LOOKS_AFTER:g} s: "
             "check whether the broker is overloaded, or the queue has lost its majority."
         )
 

@@ -155,7 +155,9 @@ class Preparation:
             self._attempt = None
             if not attempt.done():  # a defect, or an interrupt of this thread alone
                 attempt.set_exception(
-                    BrokerUnavailable("Expected prepared queues, got an interrupted attempt: send again.")
+                    BrokerUnavailable(
+                        "Expected the queues to be declared, but the attempt was interrupted: send again."
+                    )
                 )
 
     def forget(self) -> None:

@@ -20,10 +20,10 @@ SILENCE = 30.0
 """Seconds without a turn of the I/O thread after which a living process loses its messages."""
 
 _STAMPS = 10
-"""The number of times that the I/O thread records its turn within `SILENCE`: every 3 s."""
+"""How many times the I/O thread records its turn within `SILENCE`, which means once every 3 s."""
 
 LOOK = 0.5
-"""Seconds between an idle consumer's looks for dead consumers; a new message wakes it at once by its bell."""
+"""How often an idle consumer searches for dead consumers, in seconds; a new message wakes the consumer at once."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)

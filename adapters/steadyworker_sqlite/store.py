@@ -30,7 +30,7 @@ UNREADABLE = "sw-hop"
 """
 The header that gets the reason if a message's headers are unreadable, because any program can write to the file.
 
-The reason is not a number, so the runner makes the message a dead letter.
+The runner expects a number in this header, so a text makes the message a dead letter with this reason.
 """
 
 _NO_LIMIT = (1 << 63) - 1

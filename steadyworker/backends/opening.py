@@ -152,7 +152,7 @@ def renamed(former: str, queue_name: str) -> Finding:
     """Return the finding for a broker whose name seems to have changed."""
     what = (
         f"Expected broker {former!r}, under whose name this ledger has the jobs of queue {queue_name!r}, "
-        "got the same place at a broker with another name."
+        "got a broker with another name at the same address."
     )
     remedy = (
         f"if the broker was renamed, give it its former name, or set --namespace {former!r} for all workers and senders; "

@@ -52,7 +52,7 @@ _STATES = {
     JobState.CANCELLED: (State.MOVING, State.DEAD),
     JobState.DEAD: (State.MOVING, State.DEAD),
 }
-"""The states of rows in which users may see a job so (`Row.job_state`): the ledger leaves out all others at once."""
+"""For each state that users see (`Row.job_state`), the states of rows that can be shown as it; the ledger's query leaves out all other rows."""
 
 Job = tuple[Row, Progress | None]
 

@@ -38,7 +38,8 @@ _SEEN_WITHIN = 90.0
 """
 Seconds without a renewal after which the audit does not count an owner: the leases and margins of its jobs are then over.
 
-The broker can count the owner's consumer a little longer, and the audit tolerates a surplus for longer than this difference.
+The broker can count the owner's consumer a little longer than the audit does.
+This raises no alarm, because the audit tolerates a surplus for longer than that.
 If the audit counted an owner that no longer consumes, a foreign consumer could stay hidden.
 """
 

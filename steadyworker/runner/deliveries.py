@@ -56,7 +56,7 @@ from steadyworker.telemetry.logs import get_logger
 from steadyworker.text.plain_text import as_unicode
 
 _TRIES = 20
-"""The most decisions in a row on a delivery whose claims are refused; after them, the runner holds the delivery for a while."""
+"""How many times in a row the runner decides about a delivery whose claim was refused; after that, it holds the delivery for a while."""
 
 
 class Deliveries:
@@ -315,7 +315,7 @@ class Deliveries:
         return max((level for level in self._deps.adapter.capabilities.levels if level <= left), default=left)
 
     def _replay(self, envelope: Envelope) -> None:
-        """Treat a dead letter that an operator moved here as the first message of the next round, as after `dead replay`."""
+        """If an operator moved a dead letter here, treat it as the first message of the next round, as after `dead replay`."""
         next_round = structs.replace(envelope.id, round=envelope.id.round + 1)
         self._log.info("dead_letter_replayed", key=next_round.key, queue=next_round.queue, round=next_round.round)
         delivery = replace(envelope.delivery, headers=in_round(envelope.delivery.headers, next_round))

@@ -225,7 +225,7 @@ class RunnerState:
 
 @dataclass(frozen=True, slots=True)
 class Renewed:
-    """The ledger's reply to a renewal that began at this boot time."""
+    """The ledger's reply to a renewal that began at this reading of the boot clock."""
 
     began: float
     answers: Sequence[tuple[Token, Renewal]]

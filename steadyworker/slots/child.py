@@ -187,7 +187,7 @@ class Child:
         Receive frames; the body of the reader thread.
 
         This thread blocks signals too, so that it does not receive a signal that the handler's thread has blocked.
-        It does not block the signal for stacks, because a stalled handler could have blocked every signal.
+        It receives the signal for stacks itself, because a stalled handler could have blocked this signal in the main thread.
         """
         signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals() - {STACKS_SIGNAL})
         poll = select.poll()

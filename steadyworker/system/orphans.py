@@ -10,7 +10,7 @@ from contextlib import suppress
 from steadyworker.system.procfs import dead_children
 
 LOOKS = 30
-"""The number of looks in a row at the same dead process, after which no code can be about to wait for it."""
+"""How many looks in a row must find the same process dead; by then, the code that started it has had time to wait for it."""
 
 _PR_GET_CHILD_SUBREAPER = 37
 
@@ -21,7 +21,7 @@ class Orphans:
 
     A dead child in another session, which does not lead that session, is an orphan: this process starts no such child.
     A dead child that leads its session can be an orphan, or a child that this process started with a new session.
-    The reaper waits until `LOOKS` looks in a row have found it dead, because the code that started a child waits for it sooner.
+    The reaper waits until `LOOKS` looks in a row have found it dead, so that the code that started the child has time to wait for it.
 
     `adopts` says whether this process inherits orphans; by default the kernel decides.
     """

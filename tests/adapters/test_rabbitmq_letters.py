@@ -331,7 +331,7 @@ def test_check_names_a_queue_whose_letters_go_where_the_worker_does_not_look(vho
 
     (finding,) = found(worker, spec)
     assert finding.what.startswith(
-        "Jobs of 'a' that the broker gives up go to queue 'a.dead', but `steadyworker dead` reads"
+        "When the broker gives up a job of 'a', it moves the job to queue 'a.dead', but `steadyworker dead` reads"
     )
     assert finding.remedy.startswith("set dead_letter_queue = 'a.dead' on the Worker")
     assert found(sender, QueueSpec("a", "a.dead")) == []

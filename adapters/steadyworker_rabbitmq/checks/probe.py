@@ -50,7 +50,7 @@ class Broker:
         heartbeat: The negotiated heartbeat in seconds; 0 for none.
         identity: Cluster name and virtual host: the same from every client, and after every restart.
         asks: True if there is a management API to query.
-        unasked: The reason for no more queries to the management API; None while the API works.
+        unasked: Why the management API is no longer queried; None while the API works.
         unreadable: The reason why the policy of a queue without statistics is unknown; None if it is known.
     """
 

@@ -72,13 +72,13 @@ def dead_letter_target(wanted: Wanted, actual: QueueState) -> Iterator[Finding]:
     if actual.text("dead-letter-exchange") != "" or target in (None, expected):
         return
     what = (
-        f"Jobs of {actual.name!r} that the broker gives up go to queue {target!r}, "
+        f"When the broker gives up a job of {actual.name!r}, it moves the job to queue {target!r}, "
         f"but `steadyworker dead` reads {expected!r}, the Worker's dead_letter_queue."
     )
     if "dead-letter-routing-key" in (actual.policy or {}) and not actual.sets("dead-letter-routing-key"):
         remedy = f"set dead-letter-routing-key in policy {actual.policy_name!r} to {expected!r}."
     else:
-        remedy = f"set dead_letter_queue = {target!r} on the Worker, or delete the queue when it is empty and start the Worker first."
+        remedy = f"set dead_letter_queue = {target!r} on the Worker, or delete the queue when it is empty, and start the Worker before anything else creates the queue."
     yield Finding("warning", what, remedy)
 
 

@@ -15,7 +15,7 @@ The engine for Spark Connect: the user runs the server, and each job has its own
 The run names its session (`Plan.session`), and stores that name in the ledger before the first call to Spark.
 So the next host or run can end the operations of a lost host or an earlier run before it begins the job.
 The engine reports the end of a cancelled job when the job's call ends, or after 5 s if the server is slow.
-The engine cancels in the session for two minutes more, because an interrupted operation can still begin Spark jobs (`kills.py`).
+For two more minutes, the engine cancels each Spark job that begins in the session, because an interrupted operation can still begin jobs (`kills.py`).
 The engine reports a job without progress (`Stuck`), and passes parts on while the job writes later parts.
 """
 
@@ -106,7 +106,9 @@ class ConnectEngine:
         except ExportError as error:
             last = Failed(job.id, kind_of(error), str(error))
         except Closed:
-            last = Failed(job.id, "job", "a later run of this job has ended it at the Spark Connect server")
+            last = Failed(
+                job.id, "job", "a later run of this job has ended this run's session at the Spark Connect server"
+            )
         except _Lost as error:
             if not job.cancelled.is_set():
                 self._lost(f"the Spark Connect server at {self._server} was lost: {error}")

@@ -100,8 +100,8 @@ def _wide(kind: DataType, name: str, place: str) -> DataType:
             return MapType(_wide(kind.keyType, name, place), _wide(kind.valueType, name, place))
         case DecimalType() if kind.precision > _DIGITS - _SPARE:
             raise ExportError(
-                f"Expected decimals of at most {_DIGITS - _SPARE} digits in column {name!r} of {place}, got {_told(kind)}, which "
-                "Spark would round silently with a locale or mode in options=, or in a struct, array or map: "
+                f"Expected decimals of at most {_DIGITS - _SPARE} digits in column {name!r} of {place}, got {_told(kind)}. "
+                "Spark rounds such decimals silently if options= has a locale or mode, or if they are inside a struct, array or map: "
                 f"declare DECIMAL({_DIGITS - _SPARE},{min(kind.scale, _DIGITS - _SPARE)}), or STRING."
             )
         case DecimalType():

@@ -122,7 +122,9 @@ class Jdbc:
             )
         unknown = sorted(asked.keys() - _PROPERTIES.keys())
         if unknown:
-            raise ExportError(f"Expected {', '.join(_PROPERTIES)} in the URL, got {', '.join(unknown)}: remove it.")
+            raise ExportError(
+                f"Expected only the options {', '.join(_PROPERTIES)} in the URL, got {', '.join(unknown)}: remove it."
+            )
         host = f"[{url.hostname}]" if ":" in url.hostname else url.hostname
         properties = {_PROPERTIES[name]: value for name, value in asked.items()}
         if "sslmode" not in properties and url.hostname not in _HERE:

@@ -217,7 +217,7 @@ def _check(schema: StructType, plan: Plan) -> None:
     for name in (*plan.order_by, *plan.sums):
         if name not in names:
             raise ExportError(
-                f"Expected order_by and totals out of the query's columns {', '.join(names)}, got {name!r}: correct the name."
+                f"Expected order_by and totals to name columns of the query ({', '.join(names)}), got {name!r}: correct the name."
             )
 
 

@@ -112,9 +112,9 @@ def _json(session: SparkSession, source: Source, options: Mapping[str, str], pat
     except AnalysisException as error:
         if error.getCondition() != "NEGATIVE_SCALE_DISALLOWED":  # only 1e3 and the like have one
             raise
-        others = ["at least one column, as 1e3 is"]
+        others = ["at least one column (a number such as 1e3)"]
     raise ExportError(
-        f"Expected numbers that fit into a decimal of {_DIGITS} digits together in {source.path}, got others in {', '.join(others)}: "
+        f"Expected each column of numbers in {source.path} to fit into one decimal of {_DIGITS} digits, got others in {', '.join(others)}: "
         'Spark would read them as binary floats; declare the types, Files(path, schema="id BIGINT, ratio DOUBLE"), or STRING.'
     )
 

@@ -182,8 +182,8 @@ class RemoteTasks:
             return ""
         return (
             f"nothing has moved for {seconds:.0f} s, neither a task nor a byte, with {self.done} of {self.total} tasks "
-            f"complete and {self._running} in flight; the limit is {limit:.0f} s ({_UNSEEN:.0f} times spark_stuck_after or more, "
-            "because a Spark Connect server reports nothing from inside a task, or five times its longest pause before)"
+            f"complete and {self._running} in flight; the limit is {limit:.0f} s: {_UNSEEN:.0f} times spark_stuck_after, "
+            "or five times the longest pause of this export so far, because a Spark Connect server reports nothing from inside a task"
         )
 
     def ended(self) -> None:

@@ -221,8 +221,8 @@ def _check(here: sqlite3.Connection, name: str, source: Database, column: str, a
         number = None if bits and isinstance(value, str) and not _INTEGER.fullmatch(value) else _number(value)
         if bits and not (number is not None and _places(number) == 0 and -(1 << bits - 1) <= number < 1 << bits - 1):
             raise ExportError(
-                f"Expected whole numbers that {kind.simpleString().upper()} holds in column {column!r} of table {name!r}, as it is "
-                f'declared, got {value!r:.100}: declare what they are, Jdbc(schema="{column} DECIMAL(38,18)") or STRING.'
+                f"Expected whole numbers that fit into {kind.simpleString().upper()}, the declared type of column {column!r} of table {name!r}, "
+                f'got {value!r:.100}: declare what they are, Jdbc(schema="{column} DECIMAL(38,18)") or STRING.'
             )
         if not bits and number is not None and (needs := _places(number)) > after:
             remedy = (
@@ -238,8 +238,8 @@ def _check_text(here: sqlite3.Connection, name: str, source: Database, column: s
     query = f"SELECT {c} FROM {source.relation} WHERE typeof({c}) = 'real' AND CAST(CAST({c} AS TEXT) AS REAL) <> {c} LIMIT 1"  # noqa: S608
     for (value,) in here.execute(query):
         raise ExportError(
-            f"Expected numbers that SQLite writes with 15 digits in column {column!r} of table {name!r}, which is declared as text, "
-            f"got {value!r}: declare DOUBLE, or write all digits in a query, "
+            f"Expected numbers of at most 15 digits in column {column!r} of table {name!r}, because the column is declared as text "
+            f"and SQLite writes no more digits, got {value!r}: declare DOUBLE, or write all digits in a query, "
             f"Jdbc(url, \"SELECT CASE typeof({c}) WHEN 'real' THEN printf('%!.17g', {c}) ELSE {c} END AS {c}, …\")."
         )
 

@@ -56,7 +56,7 @@ _PAGE_ROWS = 200
 _PURGE_ROWS = 500
 _SHORT_WAIT = 0.1
 """
-The longest wait of a renewal of all leases for a locked row, as a share of the call timeout.
+How long the renewal of all leases waits for a locked row, as a share of the call timeout.
 
 This wait is short, because the rows that the renewal has already locked stay locked meanwhile.
 """

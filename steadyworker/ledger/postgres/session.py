@@ -64,7 +64,7 @@ _REFUSED = re.compile(
 _TOO_MANY = re.compile(r"too many (clients|connections)|connection slots|no more connections allowed")
 _NO_OPTIONS = (
     "take `options` out of the URL in --ledger, because a pooler does not pass it on; "
-    "set what it sets with ALTER ROLE … SET, for the ledger's user, and let the pooler reconnect to the server."
+    "give the ledger's user the same settings with ALTER ROLE … SET, and let the pooler reconnect to the server."
 )
 _READ_ONLY = "the server is read-only; point --ledger at the primary, or list every host in its URL."
 _REMEDIES: dict[type[psycopg.Error], str] = {

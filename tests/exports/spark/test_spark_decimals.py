@@ -102,7 +102,7 @@ def test_numbers_of_json_that_no_decimal_holds_are_not_made_floats_in_silence(
         ):
             lines(warm, Files(file), tmp_path / "no.csv", "SELECT id FROM t")
     file.write_text('{"id": 1, "amount": 1e3}\n')
-    with pytest.raises(ExportError, match=r"got others in at least one column, as 1e3 is: .*or STRING"):
+    with pytest.raises(ExportError, match=r"got others in at least one column \(a number such as 1e3\): .*or STRING"):
         lines(warm, Files(file), tmp_path / "no.csv", "SELECT id FROM t")
     file.write_text('{"id": 1, "amount": 1e-30}\n{"id": 2, "amount": 12.5}\n')
     assert lines(warm, Files(file, schema="id BIGINT, amount DOUBLE"), tmp_path / "said.csv") == [
@@ -172,7 +172,7 @@ def test_a_decimal_of_sqlites_has_every_digit_of_its_values(sources: SparkServic
         sources, Jdbc(url, "SELECT id, text FROM t1", schema=schema), no, digits.format("text", r"10\.005", "round")
     )
     refused(sources, Jdbc(url, "SELECT id, text FROM t2", schema=schema), no, digits.format("text", "1e-3", "round"))
-    whole = "Expected whole numbers that {} holds in column '{}' of table 't', as it is declared, got {}: declare"
+    whole = "Expected whole numbers that fit into {}, the declared type of column '{}' of table 't', got {}: declare"
     refused(sources, Jdbc(url, "SELECT id, part FROM t2", schema=schema), no, whole.format("BIGINT", "part", r"0\.5"))
     refused(sources, Jdbc(url, "SELECT id, big FROM t2", schema=schema), no, whole.format("INT", "big", "2147483648"))
     refused(
