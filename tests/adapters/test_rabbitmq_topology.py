@@ -237,6 +237,12 @@ def test_one_policy_applies_to_a_queue_so_that_an_existing_one_is_named() -> Non
     assert limits.no_limit(V40, "/", queue).startswith("set \"delivery-limit\": -1 in policy 'shop'")
 
 
+def test_a_limit_that_only_the_policy_sets_is_removed_from_the_policy() -> None:
+    """The queue itself has none, as we declare it: to delete it would help nothing."""
+    queue = QueueState("exports", {"x-delivery-limit": -1}, {"delivery-limit": 20}, policy_name="shop", type="quorum")
+    assert limits.no_limit(V40, "/", queue).startswith("remove delivery-limit from policy 'shop'")
+
+
 @pytest.mark.parametrize(
     ("product", "version"), [("RabbitMQ", "3.9.27"), ("RabbitMQ", ""), ("LavinMQ", "4.0.0"), ("RabbitMQ", "3.8.0-rc.1")]
 )
