@@ -92,6 +92,17 @@ def test_a_slow_network_and_stalls_between_worker_and_ledger(fleet: Stage, datab
         all_done(fleet)
 
 
+def test_a_distant_ledger(fleet: Stage, database: str) -> None:
+    """Each message takes 200 ms, so that each call takes 400 ms; the calls of one worker process wait for each other."""
+    with Proxy(database) as proxy:
+        proxy.delay(0.2)
+        for _ in range(4):
+            fleet.worker(STEPS, ledger=proxy.url, concurrency=8)
+        all_done(fleet)
+    outages = [line for process in fleet.processes for line in process.lines("not_ready") if "ledger" in line["part"]]
+    assert outages == []
+
+
 @pytest.mark.parametrize("claim", ["has arrived", "is lost"])
 def test_a_fail_over_to_a_synchronous_standby_in_mid_claim(
     stage: Stage, pair: tuple[Cluster, Cluster], claim: str
