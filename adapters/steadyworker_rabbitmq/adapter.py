@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import replace
@@ -25,7 +25,7 @@ from steadyworker.adapter import (
     Sink,
 )
 from steadyworker.errors import BrokerUnavailable
-from steadyworker_rabbitmq.checks.findings import find
+from steadyworker_rabbitmq.checks.findings import find, names_finding
 from steadyworker_rabbitmq.checks.probe import Broker
 from steadyworker_rabbitmq.connection import ANSWER_WITHIN, ManagedConnection, hasty, visit
 from steadyworker_rabbitmq.consumer import Consumer
@@ -155,11 +155,14 @@ class RabbitmqAdapter:
             where_ = self._url()
             purpose = f"{self._settings.consumer} checks {spec.queue}"
             with visit(where_, purpose) as connection, translated(str(where_)):
-                return find(connection, topology, where_.management, consuming=self._consumer.started)
+                found = find(connection, topology, where_.management, consuming=self._consumer.started)
         except Refused as error:
             if self._consumer.was_connected:
                 raise  # after a first connect, a refusal can end; the caller checks again later
             return [Finding("error", f"{error}", "correct --broker; until then `run` exits with code 78.")]
+        if len(where_.addresses) > 1 and not self._consumer.started:
+            found += names_finding(_names(where_, purpose))
+        return found
 
     @contextmanager
     def dead_letters(self) -> Iterator[RabbitmqDeadLetters]:
@@ -205,3 +208,13 @@ def count_consumers(link: ManagedConnection, queue: str, answer: Future[int]) ->
         channel.close()
 
     connection.channel(on_open_callback=opened).add_on_close_callback(closed)
+
+
+def _names(url: BrokerUrl, purpose: str) -> Mapping[str, str]:
+    """Return the cluster name that each host reports; a host that does not respond is left out."""
+    found: dict[str, str] = {}
+    for address in url.addresses:
+        alone = hasty(replace(url, addresses=(address,)))
+        with suppress(BrokerUnavailable), visit(alone, purpose) as connection, translated(str(address)):
+            found[str(address)] = Broker(connection, None).identity.removesuffix(f":{url.vhost}")
+    return found

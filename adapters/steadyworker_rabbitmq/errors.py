@@ -132,6 +132,12 @@ def _judged(error: BaseException) -> tuple[str, str, bool]:  # noqa: C901, PLR09
     """Return a description of the error, its remedy, and whether it is a refusal."""
     text = repr(error)
     match error:
+        case ssl.SSLCertVerificationError(verify_code=9 | 10, verify_message=message):  # not yet valid, or expired
+            return (
+                f"a certificate that is not valid now ({message})",
+                "renew the broker's certificate, or correct the clock of this host",
+                True,
+            )
         case ssl.SSLCertVerificationError(verify_message=message):
             return (
                 f"an untrusted certificate ({message})",
@@ -143,6 +149,12 @@ def _judged(error: BaseException) -> tuple[str, str, bool]:  # noqa: C901, PLR09
                 "a connection that closed during the TLS handshake",
                 "see the broker's log, and check proxies and firewalls on the way",
                 False,
+            )
+        case ssl.SSLError() | exceptions.IncompatibleProtocolError() if "ALERT_CERTIFICATE_EXPIRED" in text:
+            return (
+                "a refusal, because our certificate has expired",
+                "renew the file that ?certfile= names, which is read again at each connect",
+                True,
             )
         case ssl.SSLError() | exceptions.IncompatibleProtocolError() if alert := _OUR_CERTIFICATE.search(text):
             return (

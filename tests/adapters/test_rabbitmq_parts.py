@@ -277,6 +277,13 @@ def closed(code: int, text: str) -> str:
     return repr(exceptions.ConnectionClosedByBroker(code, text))
 
 
+def expired() -> ssl.SSLCertVerificationError:
+    """As OpenSSL finds a broker's certificate that is too old."""
+    error = ssl.SSLCertVerificationError(1, "[SSL: CERTIFICATE_VERIFY_FAILED]")
+    error.verify_code, error.verify_message = 10, "certificate has expired"
+    return error
+
+
 @pytest.mark.parametrize(
     ("error", "final", "says"),
     [
@@ -304,6 +311,8 @@ def closed(code: int, text: str) -> str:
         ),
         (Foreign(), True, "not AMQP 0-9-1"),
         (ssl.SSLError(1, "[SSL: WRONG_VERSION_NUMBER] wrong version number"), True, "the scheme and the port"),
+        (expired(), True, "renew the broker's certificate"),
+        (ssl.SSLError(1, "[SSL: SSLV3_ALERT_CERTIFICATE_EXPIRED] sslv3 alert"), True, "renew the file that ?certfile="),
         (ssl.SSLEOFError(8, "EOF occurred in violation of protocol"), False, "TLS handshake"),
         (exceptions.ConnectionClosedByBroker(320, "CONNECTION_FORCED - shutdown"), False, "CONNECTION_FORCED"),
         (exceptions.AMQPHeartbeatTimeout("No activity"), False, "heartbeat"),

@@ -13,7 +13,7 @@ from steadyworker.adapter import DELAYS, QueueSpec, Settings
 from steadyworker.delivery import OutgoingMessage, Target
 from steadyworker.errors import ConfigError
 from steadyworker_rabbitmq.checks import limits
-from steadyworker_rabbitmq.checks.findings import find
+from steadyworker_rabbitmq.checks.findings import find, names_finding
 from steadyworker_rabbitmq.checks.queue_state import Difference, QueueState, QueueType, differences
 from steadyworker_rabbitmq.checks.risks import KNOWN_ARGUMENTS
 from steadyworker_rabbitmq.declare import prepare
@@ -235,6 +235,20 @@ def test_one_policy_applies_to_a_queue_so_that_an_existing_one_is_named() -> Non
         "set \"consumer-timeout\": 604800000 in policy 'shop'"
     )
     assert limits.no_limit(V40, "/", queue).startswith("set \"delivery-limit\": -1 in policy 'shop'")
+
+
+def test_a_limit_that_only_the_policy_sets_is_removed_from_the_policy() -> None:
+    """The queue itself has none, as we declare it: to delete it would help nothing."""
+    queue = QueueState("exports", {"x-delivery-limit": -1}, {"delivery-limit": 20}, policy_name="shop", type="quorum")
+    assert limits.no_limit(V40, "/", queue).startswith("remove delivery-limit from policy 'shop'")
+
+
+def test_hosts_that_report_different_cluster_names_are_an_error() -> None:
+    assert names_finding({"a:5672": "shop", "b:5672": "shop"}) == []
+    (finding,) = names_finding({"b:5672": "rabbit@b", "a:5672": "rabbit@a"})
+    assert finding.level == "error"
+    assert "'rabbit@b' from b:5672, 'rabbit@a' from a:5672" in finding.what
+    assert finding.remedy.startswith("rabbitmqctl set_cluster_name rabbit@a;")
 
 
 @pytest.mark.parametrize(

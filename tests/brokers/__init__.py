@@ -20,9 +20,11 @@ A test asks for a fixture; nothing is installed or started before one does:
 |---|---|---|
 | `rabbitmq` | a broker that runs, once per version wanted; all tests of a run share it | the run |
 | `rabbitmq_node` | a `Node` of our own, to be killed and set; healed afterwards | the xdist worker |
+| `trio` | three nodes of one cluster, to be killed and frozen | the test |
 | `vhost` | a virtual host, a user, their URLs (plain and TLS) | the test |
 | `postgres` | a server that runs; all tests of a run share it | the run |
 | `postgres_cluster` | a `Cluster` of our own, to be killed; healed afterwards | the xdist worker |
+| `pair` | a `Cluster` and its synchronous standby, which can be promoted | the test |
 | `database` | the URL of an empty database | the test |
 | `pooler` | starts PgBouncer in transaction mode before the server of `postgres` | the test |
 | `drivers` | nothing: the JDBC drivers are there | the machine |

@@ -28,6 +28,7 @@ from tests.brokers.pgbouncer import Pooler
 from tests.brokers.postgres import Cluster, Postgres
 from tests.brokers.rabbitmq import Node, RabbitMQ, Vhost
 from tests.brokers.shared import POSTGRES, Ask, Owner, ask_by
+from tests.brokers.trio import Trio
 
 AMQP_URL = "STEADYWORKER_TEST_AMQP_URL"
 MANAGEMENT_URL = "STEADYWORKER_TEST_AMQP_MANAGEMENT_URL"
@@ -132,7 +133,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         asked = getattr(item, "fixturenames", ())
         if "rabbitmq_series" in asked:
             item.add_marker("rabbitmq")
-        if {"postgres", "postgres_cluster", "database"} & set(asked):
+        if {"postgres", "postgres_cluster", "database", "pair"} & set(asked):
             item.add_marker("postgres")
         if "rabbitmq_node" in asked and isinstance(item, pytest.Function) and hasattr(item, "callspec"):
             series = str(item.callspec.params["rabbitmq_series"]).replace(NEWEST, [*SUITES][-1])
@@ -217,6 +218,30 @@ def rabbitmq_node(rabbitmq: RabbitMQ) -> Iterator[Node]:
         pytest.skip(f"this test kills, stops or sets the broker, and that of {AMQP_URL} is not ours to")
     yield rabbitmq
     rabbitmq.heal()
+
+
+@pytest.fixture
+def trio(rabbitmq_series: str) -> Iterator[Trio]:
+    """Three nodes of one cluster, for this test alone."""
+    if rabbitmq_series == GIVEN:
+        pytest.skip(f"this test kills nodes of a cluster, and the broker of {AMQP_URL} is not ours to kill")
+    with _had():
+        made = Trio(newest_rabbitmq() if rabbitmq_series == NEWEST else rabbitmq_series)
+    with closing(made):
+        made.start()
+        yield made
+
+
+@pytest.fixture
+def pair() -> Iterator[tuple[Cluster, Cluster]]:
+    """A PostgreSQL server whose commits wait for its synchronous standby (`remote_apply`), and the standby; for this test alone."""
+    with _had(), ExitStack() as stack:
+        primary = stack.enter_context(closing(Cluster()))
+        primary.start()
+        standby = stack.enter_context(closing(Cluster(primary)))
+        standby.start()
+        primary.wait_for_standby()
+        yield primary, standby
 
 
 @pytest.fixture

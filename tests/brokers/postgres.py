@@ -7,6 +7,7 @@ import secrets
 import shutil
 import signal
 import subprocess
+import time
 from urllib.parse import urlsplit
 
 import psycopg
@@ -16,6 +17,8 @@ from tests.brokers.install import postgres_programs
 from tests.brokers.process import BrokerError, Guard, Server, free_ports
 
 USER = "steadyworker"
+STANDS_BY_WITHIN = 60.0
+"""Seconds until a standby follows its primary."""
 CONFIGURATION = """\
 listen_addresses = '127.0.0.1'
 port = {port}
@@ -52,14 +55,18 @@ class Postgres:
 class Cluster(Postgres):
     """A server of our own, on a free loopback port, in a temporary folder; logins need the password (SCRAM)."""
 
-    def __init__(self) -> None:
-        """Make one ready to start (a second or two); raises MissingError when there are no programs and no apt."""
+    def __init__(self, primary: Cluster | None = None) -> None:
+        """
+        Make one ready to start (a second or two), empty or a hot standby of the primary, which must run.
+
+        Raises MissingError when there are no programs and no apt.
+        """
         programs = postgres_programs()
         self._guard = Guard("postgres")
         self.folder = self._guard.folder
         self.log = self.folder / "server.log"
         (self.port,) = free_ports(1)
-        password = secrets.token_hex(8)
+        password = str(urlsplit(primary.url).password) if primary else secrets.token_hex(8)
         super().__init__(f"postgresql://{USER}:{password}@127.0.0.1:{self.port}/postgres")
         data, secret = self.folder / "data", self.folder / "password"
         secret.write_text(password)
@@ -69,9 +76,12 @@ class Cluster(Postgres):
                 shutil.chown(path, "nobody")
             unprivileged = ["setpriv", "--reuid=nobody", "--clear-groups", "--"]
         environment = {"PATH": os.defpath, "LC_ALL": "C.UTF-8"}
-        options = [f"--username={USER}", "--auth=scram-sha-256", f"--pwfile={secret}", "--encoding=UTF8", "--no-sync"]
+        options = ["initdb", f"--username={USER}", "--auth=scram-sha-256", f"--pwfile={secret}", "--encoding=UTF8"]
+        if primary:
+            options = ["pg_basebackup", f"--dbname={primary.url}", "--write-recovery-conf", "--checkpoint=fast"]
+        program, *options = options
         made = subprocess.run(
-            [*unprivileged, str(programs / "initdb"), f"--pgdata={data}", *options],
+            [*unprivileged, str(programs / program), f"--pgdata={data}", "--no-sync", *options],
             env=environment,
             capture_output=True,
             text=True,
@@ -79,7 +89,7 @@ class Cluster(Postgres):
         )
         if made.returncode:
             self._guard.close()
-            raise BrokerError(f"initdb failed: {(made.stdout + made.stderr).strip()}")
+            raise BrokerError(f"{program} failed: {(made.stdout + made.stderr).strip()}")
         with data.joinpath("postgresql.conf").open("a") as file:
             file.write(CONFIGURATION.format(port=self.port))
         command = [*unprivileged, str(programs / "postgres"), "-D", str(data)]
@@ -112,6 +122,22 @@ class Cluster(Postgres):
 
     def thaw(self) -> None:
         self._server.thaw()
+
+    def wait_for_standby(self) -> None:
+        """Let every commit wait from now on until the standby has applied it; returns when that is so."""
+        with psycopg.connect(self.url, autocommit=True) as connection:
+            for name, value in (("synchronous_standby_names", "*"), ("synchronous_commit", "remote_apply")):
+                connection.execute(sql.SQL("ALTER SYSTEM SET {} = {}").format(sql.Identifier(name), value))
+            connection.execute("SELECT pg_reload_conf()")
+            deadline = time.monotonic() + STANDS_BY_WITHIN
+            while not connection.execute("SELECT 1 FROM pg_stat_replication WHERE sync_state = 'sync'").fetchone():
+                if time.monotonic() > deadline:
+                    raise self._server.error(f"had no synchronous standby within {STANDS_BY_WITHIN:g} s")
+                time.sleep(0.05)
+
+    def promote(self) -> None:
+        """Make a standby a primary, and return when it takes writes."""
+        self._execute(sql.SQL("SELECT pg_promote()").format())
 
     def heal(self) -> None:
         """Whatever a test did to it: running and reachable."""

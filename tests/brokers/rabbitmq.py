@@ -14,6 +14,7 @@ import threading
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
+from datetime import datetime
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -27,7 +28,6 @@ from tests.brokers.install import HOST, rabbitmq_root
 from tests.brokers.process import Guard, Server, free_ports
 
 USER = "steadyworker"
-NODE = "test@localhost"
 CONFIGURATION = """\
 listeners.tcp.1 = 127.0.0.1:{amqp}
 listeners.ssl.1 = 127.0.0.1:{amqps}
@@ -140,14 +140,22 @@ def _with_login(url: str, name: str, password: str) -> str:
 class Node(RabbitMQ):
     """A node of our own, on free loopback ports, in a temporary folder, with an epmd of its own."""
 
-    def __init__(self, series: str) -> None:
-        """Make a node of this series ready to start; raises MissingError when it cannot be brought here."""
+    def __init__(self, series: str, *, beside: Node | None = None) -> None:
+        """
+        Make a node of this series ready to start; raises MissingError when it cannot be brought here.
+
+        A node `beside` another shares its epmd, cookie and password, and so may join it in a cluster.
+        """
         self._root = rabbitmq_root(series)
         self._guard = Guard(f"rabbitmq-{series}")
         self.series, self.folder = series, self._guard.folder
         self.log = self.folder / "node.log"
-        self.amqp, self.amqps, management, self._dist, self._epmd_port = free_ports(5)
-        password = secrets.token_hex(8)
+        self.amqp, self.amqps, management, self._dist, epmd_port = free_ports(5)
+        self.name = f"test-{self._dist}@localhost" if beside else "test@localhost"
+        """Erlang's name for it."""
+        self._epmd_port: int = beside._epmd_port if beside else epmd_port
+        self._cookie: str = beside._cookie if beside else secrets.token_hex(16)
+        password = str(urlsplit(beside.url).password) if beside else secrets.token_hex(8)
         super().__init__(f"amqp://{USER}:{password}@127.0.0.1:{self.amqp}/%2F", f"http://127.0.0.1:{management}")
         self.tls_url = f"amqps://{USER}:{password}@127.0.0.1:{self.amqps}/%2F"
         self.ca = trustme.CA()
@@ -155,16 +163,21 @@ class Node(RabbitMQ):
         self.ca_file = self.folder / "ca.pem"
         self._write_files(password, management)
         self._frozen = False
+        self._owns_epmd = beside is None
         self._calls = threading.Lock()
         environment = self._environment()
         epmd = self._enter("epmd", "-port", str(self._epmd_port), "-address", "127.0.0.1")
         names = self._enter("epmd", "-names")
-        self._epmd = Server(
-            self._guard,
-            epmd,
-            environment,
-            log=self.folder / "epmd.log",
-            ready=lambda: subprocess.run(names, env=environment, capture_output=True, check=False).returncode == 0,
+        self._epmd: Server = (
+            beside._epmd
+            if beside
+            else Server(
+                self._guard,
+                epmd,
+                environment,
+                log=self.folder / "epmd.log",
+                ready=lambda: subprocess.run(names, env=environment, capture_output=True, check=False).returncode == 0,
+            )
         )
         self._server = Server(
             self._guard, self._enter(self._program("rabbitmq-server")), environment, log=self.log, ready=self._answers
@@ -218,6 +231,12 @@ class Node(RabbitMQ):
         self.start()
         self.set_memory_alarm(on=False)
         self.set_delivery_timeout(1800, looked_at_every=60)
+        self.set_certificate()
+
+    def join(self, other: Node) -> None:
+        """Leave what it has, and become a node of the other's cluster (some seconds)."""
+        for words in (["stop_app"], ["join_cluster", other.name], ["start_app"]):
+            self.ctl(*words)
 
     def add_vhost(self) -> Vhost:
         """
@@ -244,16 +263,17 @@ class Node(RabbitMQ):
         super().remove_vhost(vhost)
 
     def close(self) -> None:
-        """Leave nothing behind: no process, no folder."""
+        """Leave nothing behind: no process, no folder, and no epmd for the nodes beside it."""
         self._server.kill()
-        self._epmd.kill()
+        if self._owns_epmd:
+            self._epmd.kill()
         self._guard.close()
 
     # --- Its settings -------------------------------------------------------------------------------------------------
 
     def ctl(self, *arguments: str) -> str:
         """What `rabbitmqctl ARGUMENTS` prints (about a second); raises BrokerError when it fails."""
-        return self._run(self._enter(self._program("rabbitmqctl"), "-n", NODE, *arguments))
+        return self._run(self._enter(self._program("rabbitmqctl"), "-n", self.name, *arguments))
 
     def eval(self, expression: str) -> str:
         """The value of an Erlang expression, evaluated in the node (some milliseconds)."""
@@ -276,6 +296,21 @@ class Node(RabbitMQ):
     def set_memory_alarm(self, *, on: bool) -> None:
         """Raise the memory alarm (who publishes is blocked), or clear it."""
         self.eval(f"vm_memory_monitor:set_vm_memory_high_watermark({{absolute, {1 if on else MEMORY}}})")
+
+    def set_certificate(self, not_after: datetime | None = None) -> None:
+        """Give it another certificate, for the TLS connections to come; by default one that is valid for years."""
+        self._write_certificate(not_after)
+        self.eval("ssl:clear_pem_cache()")
+
+    @contextmanager
+    def plugin(self, name: str) -> Iterator[None]:
+        """Have this plugin for a while; switching it on and off takes some seconds."""
+        command = self._enter(self._program("rabbitmq-plugins"), "-n", self.name)
+        self._run([*command, "enable", name])
+        try:
+            yield
+        finally:
+            self._run([*command, "disable", name])
 
     @contextmanager
     def listener_for_certificates(self, tls: str) -> Iterator[int]:
@@ -322,7 +357,7 @@ class Node(RabbitMQ):
             "PATH": "/usr/sbin:/usr/bin:/sbin:/bin",
             "HOME": str(inside),
             "LANG": "C.UTF-8",
-            "RABBITMQ_NODENAME": NODE,
+            "RABBITMQ_NODENAME": self.name,
             "RABBITMQ_CONFIG_FILE": f"{inside}/rabbitmq.conf",
             "RABBITMQ_MNESIA_BASE": f"{inside}/data",
             "RABBITMQ_LOG_BASE": f"{inside}/log",
@@ -336,14 +371,16 @@ class Node(RabbitMQ):
             "RUNNING_UNDER_SYSTEMD": "true",  # the start script becomes the Erlang machine: one pid, and signals reach it
         }
 
-    def _write_files(self, password: str, management: int) -> None:
-        certificate = self.ca.issue_cert("127.0.0.1", "localhost")
-        self.ca.cert_pem.write_to_path(self.ca_file)
+    def _write_certificate(self, not_after: datetime | None = None) -> None:
+        certificate = self.ca.issue_cert("127.0.0.1", "localhost", not_after=not_after)
         certificate.private_key_pem.write_to_path(self.folder / "server.key")
-        for pem in certificate.cert_chain_pems:
-            pem.write_to_path(self.folder / "server.pem", append=True)
+        (self.folder / "server.pem").write_bytes(b"".join(pem.bytes() for pem in certificate.cert_chain_pems))
+
+    def _write_files(self, password: str, management: int) -> None:
+        self._write_certificate()
+        self.ca.cert_pem.write_to_path(self.ca_file)
         cookie = self.folder / ".erlang.cookie"
-        cookie.write_text(secrets.token_hex(16))
+        cookie.write_text(self._cookie)
         cookie.chmod(0o400)  # Erlang refuses one that others may read
         self.folder.joinpath("plugins").write_text("[rabbitmq_auth_mechanism_ssl, rabbitmq_management].")
         self.folder.joinpath("rabbitmq.conf").write_text(

@@ -13,7 +13,7 @@ import pytest
 from steadyworker import config
 from steadyworker.telemetry.event_log import LINES
 from tests.brokers.fixtures import NEWEST
-from tests.brokers.rabbitmq import NODE, Node, RabbitMQ, Vhost
+from tests.brokers.rabbitmq import Node, RabbitMQ, Vhost
 from tests.examples.conftest import ROOT, Terminal
 from tests.examples.pages import Command, Page, difference
 
@@ -78,7 +78,7 @@ def at_home(rabbitmq: RabbitMQ, vhost: Vhost, desk: Path) -> Mapping[str, str]:
     if not isinstance(rabbitmq, Node):
         pytest.skip("only a node of ours brings its rabbitmqctl")
     environ = [f"{name}={text}" for name, text in rabbitmq._environment().items()]
-    command = ["env", "-i", *environ, *rabbitmq._enter(rabbitmq._program("rabbitmqctl"), "-n", NODE)]
+    command = ["env", "-i", *environ, *rabbitmq._enter(rabbitmq._program("rabbitmqctl"), "-n", rabbitmq.name)]
     (desk / "bin/rabbitmqctl").write_text(f'#!/bin/sh\nexec {shlex.join(command)} "$@"\n')
     (desk / "bin/rabbitmqctl").chmod(0o755)
     return {

@@ -5,6 +5,7 @@ from __future__ import annotations
 import socket
 import struct
 from abc import ABC, abstractmethod
+from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -27,6 +28,8 @@ class Fault:
     """All is read, nothing is passed on."""
     rate: float = 0.0
     """Bytes a second; 0 for as fast as they come."""
+    delay: float = 0.0
+    """Seconds that each byte is on its way; as many are on their way as the source sends."""
     slice: int = CHUNK
     """Bytes of one write."""
 
@@ -70,28 +73,36 @@ class Faults(ABC):
         """Pass no more than this (both directions when none is named)."""
         self.change(directions or BOTH, rate=bytes_per_second)
 
+    def delay(self, seconds: float, *directions: Direction) -> None:
+        """Let each byte arrive so much later (both directions when none is named): a distant server."""
+        self.change(directions or BOTH, delay=seconds)
+
     def slice(self, count: int, *directions: Direction) -> None:
         """Write so many bytes at a time, each in a packet of its own (both directions when none is named)."""
         self.change(directions or BOTH, slice=count)
 
 
 class Pipe:
-    """One direction of a link: at most one chunk waits between source and sink, so that back pressure passes through."""
+    """
+    One direction of a link.
+
+    At most one chunk waits between source and sink, so that back pressure passes through; with a delay, many are on their way.
+    """
 
     def __init__(self, source: socket.socket, sink: socket.socket, fault: Fault) -> None:
         self.source, self.sink, self.fault = source, sink, fault
         self.passed = 0
-        self.due = 0.0
-        """The loop's time before which nothing more is written."""
         self.stop_at: int | None = None
         """`passed` at which `action` is due."""
         self.action: Callable[[Link], None] = Link.cut
-        self._waiting = b""
+        self._waiting: deque[tuple[float, bytes]] = deque()  # each chunk, with the time at which it arrives
         self._ended = self._closed = False
+        self._arrives = self._paced = 0.0
 
     @property
     def reads(self) -> bool:
-        return not (self.fault.hold or self._ended) and (self.fault.drop or not self._waiting)
+        takes = self.fault.drop or self.fault.delay or not self._waiting
+        return bool(takes) and not (self.fault.hold or self._ended)
 
     @property
     def writes(self) -> bool:
@@ -99,15 +110,24 @@ class Pipe:
         return waits and not (self.fault.hold or self.fault.drop)
 
     @property
+    def due(self) -> float:
+        """The loop's time before which nothing more is written."""
+        return max(self._paced, self._waiting[0][0] if self._waiting else self._arrives)
+
+    @property
     def finished(self) -> bool:
         """Whether the source ended, and the sink was told."""
         return self._closed
 
-    def read(self) -> None:
+    def read(self, now: float) -> None:
         """Take what is there; raises OSError when the source was reset."""
         data = self.source.recv(CHUNK)
         self._ended = not data
-        self._waiting = b"" if self.fault.drop else data
+        self._arrives = now + self.fault.delay
+        if self.fault.drop:
+            self._waiting.clear()
+        elif data:
+            self._waiting.append((self._arrives, data))
 
     def write(self, now: float) -> None:
         """Pass on one slice, or the end; raises OSError when the sink is gone."""
@@ -120,15 +140,23 @@ class Pipe:
             size = min(size, max(1, int(self.fault.rate / 20)))  # twenty writes a second look like a slow line
         if self.stop_at is not None:
             size = min(size, self.stop_at - self.passed)
-        sent = self.sink.send(self._waiting[:size])
-        self._waiting = self._waiting[sent:]
+        arrives, data = self._waiting[0]
+        sent = self.sink.send(data[:size])
+        if sent < len(data):
+            self._waiting[0] = (arrives, data[sent:])
+        else:
+            self._waiting.popleft()
         self.passed += sent
-        self.due = now + sent / self.fault.rate if self.fault.rate else 0.0
+        self._paced = now + sent / self.fault.rate if self.fault.rate else 0.0
 
     def lose(self) -> None:
         """The source is gone, and nobody beyond this pipe hears of it."""
         self._ended = self._closed = True
-        self._waiting = b""
+        self._waiting.clear()
+
+    def heal(self) -> None:
+        """No fault any more; what is on its way arrives when it would have."""
+        self.fault, self.stop_at, self._paced = Fault(), None, 0.0
 
 
 class Link(Faults):
@@ -184,7 +212,7 @@ class Link(Faults):
     def resume(self) -> None:
         def heal() -> None:
             for pipe in self.pipes.values():
-                pipe.fault, pipe.stop_at, pipe.due = Fault(), None, 0.0
+                pipe.heal()
 
         self._do(heal)
 

@@ -1,5 +1,5 @@
 """
-A TCP proxy that breaks connections on purpose: cut, close, stall, drop, hold, slow down, slice, refuse.
+A TCP proxy that breaks connections on purpose: cut, close, stall, drop, hold, slow down, delay, slice, refuse.
 
     with Proxy(vhost.url) as proxy:
         client = connect(proxy.url)         # the same URL, through the proxy
@@ -38,10 +38,15 @@ WITHIN = 60.0
 
 
 class Proxy(Faults):
-    """A proxy in front of one server; `upstream` is a URL or `HOST:PORT`, and `url` the same through the proxy."""
+    """
+    A proxy in front of one server; `upstream` is a URL or `HOST:PORT`, and `url` the same through the proxy.
 
-    def __init__(self, upstream: str) -> None:
+    `host` is the loopback address that it listens on, of IPv4 or IPv6.
+    """
+
+    def __init__(self, upstream: str, host: str = "127.0.0.1") -> None:
         parts = _parts(upstream)
+        self._host = host
         self._server = (parts.hostname, parts.port)
         (self.port,) = free_ports(1)
         self.url = self.through(upstream)
@@ -69,7 +74,8 @@ class Proxy(Faults):
         """Another URL of the same server, through the proxy."""
         parts = _parts(url)
         login, at, _ = parts.netloc.rpartition("@")
-        return parts._replace(netloc=f"{login}{at}127.0.0.1:{self.port}").geturl().removeprefix("//")
+        host = f"[{self._host}]" if ":" in self._host else self._host
+        return parts._replace(netloc=f"{login}{at}{host}:{self.port}").geturl().removeprefix("//")
 
     def __enter__(self) -> Self:
         return self
@@ -193,7 +199,9 @@ class Proxy(Faults):
         while not self._stopping:
             now = time.monotonic()
             due = [at for link in self.links for at in self._attend(link, now)]
-            for key, events in self._selector.select(min(due) - now if due else None):
+            ready = self._selector.select(min(due) - now if due else None)
+            now = time.monotonic()
+            for key, events in ready:
                 if key.fileobj is self._bell:
                     self._obey()
                 elif key.fileobj is self._listener:
@@ -206,7 +214,7 @@ class Proxy(Faults):
                 self._turned.notify_all()
 
     def _attend(self, link: Link, now: float) -> Iterator[float]:
-        """Ask the selector for what the link can do now; yields when a slow pipe may write again."""
+        """Ask the selector for what the link can do now; yields when a slow or a long pipe may write again."""
         for end in link.sockets:
             out, back = link.out_of(end), link.into(end)
             events = selectors.EVENT_READ if out.reads else 0
@@ -225,7 +233,7 @@ class Proxy(Faults):
     def _pass(self, link: Link, end: socket.socket, events: int, now: float) -> None:
         try:
             if events & selectors.EVENT_READ and link.open and link.out_of(end).reads:
-                link.out_of(end).read()
+                link.out_of(end).read(now)
             if events & selectors.EVENT_WRITE and link.open and link.into(end).writes:
                 link.into(end).write(now)
         except OSError:
@@ -274,7 +282,8 @@ class Proxy(Faults):
             self._selector.unregister(end)
 
     def _listen(self) -> socket.socket:
-        listener = socket.create_server(("127.0.0.1", self.port))
+        family = socket.AF_INET6 if ":" in self._host else socket.AF_INET
+        listener = socket.create_server((self._host, self.port), family=family)
         self._selector.register(listener, selectors.EVENT_READ)
         return listener
 

@@ -183,6 +183,23 @@ def test_slow_passes_so_many_bytes_a_second(ends: Ends, proxy: Proxy) -> None:
     assert time.monotonic() - began >= 0.4
 
 
+def test_a_delay_holds_each_byte_for_so_long_and_no_byte_waits_for_another(ends: Ends, proxy: Proxy) -> None:
+    client, server = ends.pair()
+    proxy.delay(0.3)
+    time.sleep(0.4)  # the delay counts from a byte's arrival, not from the loop's last turn
+    began = time.monotonic()
+    for _ in range(10):
+        client.sendall(b"q" * 100_000)
+    assert exactly(server, 1_000_000) == b"q" * 1_000_000
+    server.sendall(b"a")
+    assert exactly(client, 1) == b"a"
+    assert 0.6 <= time.monotonic() - began < 3.0, "ten delays one after the other would take 3 s"
+    client.close()
+    closed = time.monotonic()
+    assert server.recv(1) == b""
+    assert time.monotonic() - closed >= 0.29, "the end is on its way as long as the bytes"
+
+
 def test_a_slice_is_a_write_of_its_own() -> None:
     with ExitStack() as stack:
         sender, source = (stack.enter_context(end) for end in socket.socketpair())
@@ -190,7 +207,7 @@ def test_a_slice_is_a_write_of_its_own() -> None:
         sink, receiver = (stack.enter_context(end) for end in socket.socketpair(*kinds))
         pipe = Pipe(source, sink, Fault(slice=2))
         sender.sendall(b"abcde")
-        pipe.read()
+        pipe.read(0.0)
         while pipe.writes:
             pipe.write(0.0)
 

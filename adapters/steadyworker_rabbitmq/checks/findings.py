@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 import shlex
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 import pika
 
@@ -69,6 +69,26 @@ def broker_finding(broker: Broker) -> Finding | None:
         "this broker would lose jobs that wait for a retry."
     )
     return Finding("error", what, "upgrade the broker, or name another with --broker.")
+
+
+def names_finding(reported: Mapping[str, str]) -> list[Finding]:
+    """
+    Return an error if hosts report different cluster names; `reported` has the name by host.
+
+    Until `set_cluster_name` was run, each node of a cluster reports its own name as the cluster's.
+    The ledger would then record the jobs of one queue under several names, and no name would protect the jobs of another.
+    """
+    names = sorted({*reported.values()})
+    if len(names) < 2:  # noqa: PLR2004 - two names differ
+        return []
+    got = ", ".join(f"{name!r} from {host}" for host, name in reported.items())
+    what = (
+        f"Expected one cluster name from all hosts of --broker, got {got}: jobs would be recorded under each of them."
+    )
+    remedy = (
+        f"rabbitmqctl set_cluster_name {shlex.quote(names[0])}; if these are several clusters, name one in --broker."
+    )
+    return [Finding("error", what, remedy)]
 
 
 def retry_finding(wanted: Wanted, actual: QueueState) -> Finding | None:

@@ -148,13 +148,14 @@ def longer_timeout(version: Version, vhost: str, queue: QueueState, time_limit: 
 
 def no_limit(version: Version, vhost: str, queue: QueueState) -> str:
     """Return the command or change that removes the delivery limit."""
-    if queue.sets("delivery-limit"):
+    own = (queue.arguments or {}).get("x-delivery-limit")
+    if isinstance(own, int) and own >= 0:
         return (
             f"delete queue {queue.name!r} and create it again without x-delivery-limit: "
             "a policy cannot raise this argument, because the lower value of the two applies."
         )
-    if version < DELIVERY_LIMITS:
-        return f"remove delivery-limit from policy {queue.policy_name!r}."
+    if version < DELIVERY_LIMITS or own is not None:  # without the policy there is no limit
+        return f"remove delivery-limit from policy {queue.policy_name!r}, or from the operator policy that sets it."
     return policy_line(vhost, queue, "delivery-limit", -1)
 
 

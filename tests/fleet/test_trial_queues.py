@@ -1,0 +1,126 @@
+"""A hundred jobs on each kind of queue that operators have: each job starts once and ends done, whatever is cut."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.faults.proxy import Proxy
+from tests.fleet.kit import LIGHT, QUEUE, SOON, Fleet
+from tests.fleet.trials import (
+    HELD,
+    JOBS,
+    KEYS,
+    all_done,
+    all_once,
+    lose_all,
+    publish_all,
+    set_policy,
+    two_workers,
+    with_management,
+)
+from tests.support.stage import eventually
+
+DEAD_LETTERS = {"x-dead-letter-exchange": "", "x-dead-letter-routing-key": f"{QUEUE}.dead"}
+
+pytestmark = pytest.mark.slow
+
+
+@pytest.mark.parametrize("kind", ["classic", "quorum"])
+def test_a_single_active_consumer(fleet: Fleet, kind: str) -> None:
+    """The active worker process is cut off: the other one becomes active, and gets the messages of the first one's runs."""
+    fleet.declare(QUEUE, **{"x-queue-type": kind, "x-single-active-consumer": True} | DEAD_LETTERS)
+    fleet.send_all(JOBS)
+    with Proxy(fleet.vhost.url) as proxy:
+        first = fleet.worker(LIGHT, broker=fleet.url(proxy.url), concurrency=HELD, script=SOON)
+        fleet.notes("starts", HELD)
+        second = fleet.worker(LIGHT, concurrency=HELD, script=SOON).started()
+        eventually(lambda: len(fleet.rabbitmq.management("GET", f"consumers/{fleet.vhost.name}")) == 2, "two consumers")
+        assert fleet.consumers() == (2 if kind == "classic" else 1), "a quorum queue counts the active one only"
+        assert not second.lines("job_started")
+        proxy.cut()
+        first.says("delivery_lost", HELD)
+        second.says("delivery_deferred")
+        fleet.notes("ends", len(JOBS) - HELD)
+        fleet.open()
+        all_once(fleet)
+
+
+@pytest.mark.parametrize("kind", ["classic", "quorum"])
+def test_messages_with_priorities(fleet: Fleet, kind: str) -> None:
+    """A cut puts a message back to its place: of those that wait, the most urgent ones start first."""
+    fleet.declare(QUEUE, **{"x-queue-type": kind} | ({"x-max-priority": 9} if kind == "classic" else DEAD_LETTERS))
+    fleet.open()
+    publish_all(fleet.vhost.url, QUEUE, priorities=range(10))
+    with Proxy(fleet.vhost.url) as proxy:
+        fleet.worker(LIGHT, broker=fleet.url(proxy.url), script=SOON)
+        for count in (20, 50, 80):
+            fleet.notes("starts", count)
+            proxy.cut()
+        all_once(fleet)
+    urgency = [KEYS.index(line.split()[0]) % 10 for line in fleet.lines("starts")]
+    if kind == "classic" or fleet.rabbitmq.version >= (4, 3):  # before, a quorum queue has two priorities, or none
+        assert urgency == sorted(urgency, reverse=True)
+
+
+@pytest.mark.parametrize("rabbitmq_series", ["3.10"], indirect=True)
+@pytest.mark.parametrize("by", ["argument", "policy"])
+def test_a_lazy_queue(fleet: Fleet, by: str) -> None:
+    """From 3.12 on, a broker ignores the mode."""
+    fleet.declare(QUEUE, **{"x-queue-mode": "lazy"} if by == "argument" else {})
+    if by == "policy":
+        set_policy(fleet, {"queue-mode": "lazy"})
+    fleet.send_all(JOBS)
+    with Proxy(fleet.vhost.url) as proxy:
+        workers = two_workers(fleet, fleet.url(proxy.url))
+        proxy.cut()
+        lose_all(workers)
+        fleet.open()
+        all_once(fleet)
+
+
+def test_a_delivery_limit_by_policy_that_is_high_enough(fleet: Fleet) -> None:
+    """Each lost connection counts a delivery of each job that runs; the worker process says so, and takes jobs."""
+    fleet.send_all(JOBS)
+    set_policy(fleet, {"delivery-limit": 20})
+    with Proxy(fleet.vhost.url) as proxy:
+        worker = fleet.worker(LIGHT, broker=with_management(fleet, proxy.url), concurrency=HELD).started()
+        (warning,) = [line for line in worker.lines("check_warning") if "after 20 deliveries" in line["what"]]
+        assert "'theirs'" in warning["remedy"]
+        fleet.notes("starts", HELD)
+        for turn in range(1, 6):
+            proxy.cut()
+            worker.says("adopted", turn * HELD)
+        fleet.open()
+        all_once(fleet)
+
+
+def test_a_delivery_limit_by_policy_that_is_too_low_is_refused(fleet: Fleet) -> None:
+    fleet.send_all(JOBS)
+    set_policy(fleet, {"delivery-limit": 2})
+    worker = fleet.worker(LIGHT, broker=with_management(fleet, fleet.vhost.url))
+    worker.ended(78)
+    refused = worker.lines("startup_refused")[0]
+    assert "the broker gives a message up after 2" in refused["what"]
+    assert "'theirs'" in refused["remedy"]
+    assert fleet.lines("starts") == []
+
+
+def test_a_delivery_limit_by_policy_that_is_too_low_and_unseen(fleet: Fleet) -> None:
+    """
+    Without the management API, no worker process can know of it: the broker gives up the messages of jobs that run.
+
+    The jobs start once and end done all the same, and a replay of such a dead letter starts nothing.
+    """
+    fleet.send_all(JOBS)
+    set_policy(fleet, {"delivery-limit": 1})
+    with Proxy(fleet.vhost.url) as proxy:
+        worker = fleet.worker(LIGHT, broker=fleet.url(proxy.url), concurrency=HELD, script=SOON)
+        fleet.notes("starts", HELD)
+        proxy.cut()
+        worker.says("adopted", HELD)
+        proxy.cut()
+        eventually(lambda: fleet.left().get(f"{QUEUE}.dead") == HELD, "given up", report=fleet.logs)
+        fleet.open()
+        all_done(fleet)
+        fleet.command("dead", "replay", QUEUE, "--all").ended(0)
+        all_once(fleet)
