@@ -185,7 +185,7 @@ class Wanted(Struct, frozen=True):
     Attributes:
         namespace, queue: Only this one.
         states: Only these.
-        late_by: Only rows whose `late_by` is more than this many seconds.
+        late_by: Only rows whose `late_by` is more than this many seconds, and that no later round of their key replaces.
     """
 
     namespace: str | None = None
