@@ -185,7 +185,7 @@ class Wanted(Struct, frozen=True):
     Attributes:
         namespace, queue: Only rows of this namespace, or of this queue.
         states: Only rows in one of these states.
-        late_by: Only rows whose `late_by` is more than this many seconds.
+        late_by: Only rows whose `late_by` is more than this many seconds, and that are the last round of their key.
     """
 
     namespace: str | None = None

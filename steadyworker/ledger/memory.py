@@ -285,7 +285,13 @@ class MemoryLedger(Ledger):
     def jobs(self, wanted: Wanted = EVERY_ROW) -> Iterable[tuple[Row, Progress | None]]:
         with self._lock:
             listed = [(self._row(job), job.progress) for job in reversed(self._jobs.values())]
-        return [(row, progress) for row, progress in listed if _fits(row, wanted)]
+        by_round = sorted((row.id for row, _ in listed), key=lambda id: id.round)
+        last = {(id.namespace, id.queue, id.key): id.round for id in by_round}
+        return [
+            (row, progress)
+            for row, progress in listed
+            if _fits(row, wanted, last[row.id.namespace, row.id.queue, row.id.key])
+        ]
 
     @override
     def ended(self, uids: Sequence[str]) -> frozenset[str]:
@@ -346,10 +352,10 @@ class MemoryLedger(Ledger):
         return Renewal(granted=True, cancel_reason=job.cancel_reason)
 
 
-def _fits(row: Row, wanted: Wanted) -> bool:
+def _fits(row: Row, wanted: Wanted, last_round: int) -> bool:
     return (
         wanted.namespace in (None, row.id.namespace)
         and wanted.queue in (None, row.id.queue)
         and (wanted.states is None or row.state in wanted.states)
-        and (wanted.late_by is None or row.late_by > wanted.late_by)
+        and (wanted.late_by is None or (row.late_by > wanted.late_by and row.id.round == last_round))
     )

@@ -143,6 +143,11 @@ def _after(seconds: LiteralString) -> LiteralString:
 _LEASE = f"lease_until = {_after('%(lease)s')}"
 # The time from which a row is late, or NULL.
 _DUE = "CASE WHEN owner IS NOT NULL THEN lease_until WHEN state = 'moved' THEN not_before END"
+_LAST_OF_ITS_KEY = """NOT EXISTS (
+    SELECT FROM steadyworker_jobs AS later
+    WHERE later.namespace = steadyworker_jobs.namespace AND later.queue = steadyworker_jobs.queue
+        AND later.key = steadyworker_jobs.key AND later.round > steadyworker_jobs.round
+)"""
 # The columns are in the order in which `rows.row_of` unpacks them.
 _COLUMNS = f"""
     namespace, queue, key, round, uid, state, body_sha256, hop, fence, owner,
@@ -309,7 +314,7 @@ PAGE = f"""
     WHERE number < %(below)s AND (%(namespace)s::text IS NULL OR namespace = %(namespace)s)
         AND (%(queue)s::text IS NULL OR queue = %(queue)s)
         AND (%(states)s::text[] IS NULL OR state = ANY(%(states)s::text[]))
-        AND (%(late_by)s::float8 IS NULL OR {_DUE} < {_after("- %(late_by)s::float8")})
+        AND (%(late_by)s::float8 IS NULL OR {_DUE} < {_after("- %(late_by)s::float8")} AND {_LAST_OF_ITS_KEY})
     ORDER BY number DESC LIMIT %(rows)s
 """
 FORGET = f"""

@@ -258,7 +258,11 @@ LAST_ROUND = "SELECT max(round) FROM jobs WHERE namespace = :namespace AND queue
 PAGE = f"""
     SELECT {_COLUMNS}, jobs.rowid FROM jobs
     WHERE jobs.rowid < :below AND (:namespace IS NULL OR namespace = :namespace) AND (:queue IS NULL OR queue = :queue)
-        AND (:states IS NULL OR state IN (SELECT value FROM json_each(:states))) AND (:late_by IS NULL OR {_LATE_BY} > :late_by)
+        AND (:states IS NULL OR state IN (SELECT value FROM json_each(:states)))
+        AND (:late_by IS NULL OR {_LATE_BY} > :late_by AND NOT EXISTS (
+            SELECT 1 FROM jobs AS later
+            WHERE later.namespace = jobs.namespace AND later.queue = jobs.queue AND later.key = jobs.key AND later.round > jobs.round
+        ))
     ORDER BY jobs.rowid DESC LIMIT :rows
 """
 FORGET = f"""

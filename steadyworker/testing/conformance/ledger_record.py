@@ -193,6 +193,22 @@ class RecordPromises(LedgerBench):
         assert keys(Wanted(late_by=max(late.values()) + 60)) == []
         assert keys(Wanted(states=(State.RUNNING,), late_by=0.0)) == ["running"]
 
+    def test_a_late_job_that_a_later_round_replaces_is_not_listed_as_late(
+        self, ledger: Ledger, clock: FakeClock
+    ) -> None:
+        """A job whose message was lost is late until it is sent again; `jobs` still lists its row."""
+        replaced, waiting = (in_state(ledger, State.MOVED, id=replace(JOB, key=key))[0].id for key in ("m-1", "m-2"))
+        in_state(ledger, State.DONE, id=replace(JOB, queue="refunds", key="m-2", round=1))
+        self.let_pass(clock, self.times.lease + AGAIN.delay)
+
+        def late() -> set[JobId]:
+            return {row.id for row, _ in ledger.jobs(Wanted(late_by=0.0))}
+
+        assert late() == {replaced, waiting}
+        again = in_state(ledger, State.DONE, id=replace(replaced, round=1))[0].id
+        assert late() == {waiting}
+        assert {replaced, again} <= {row.id for row, _ in ledger.jobs()}
+
     @pytest.mark.parametrize("state", State)
     def test_only_a_dead_job_is_forgotten(self, ledger: Ledger, state: State) -> None:
         """`forget` removes the row of a dropped dead letter, with its progress; rows in other states stay."""
