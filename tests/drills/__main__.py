@@ -19,6 +19,7 @@ from pathlib import Path
 from rich.console import Console
 
 from tests.brokers.install import newest_rabbitmq
+from tests.brokers.postgres import Cluster
 from tests.brokers.rabbitmq import Node
 from tests.drills.contestants import CONTESTANTS, Contestant
 from tests.drills.report import Results
@@ -28,7 +29,7 @@ from tests.drills.verdicts import Verdict
 
 def main() -> int:
     """Print the tables; 1 when SteadyWorker failed a drill."""
-    parser = argparse.ArgumentParser(prog="python -m tests.drills", description="The drills D1 to D6, as a table.")
+    parser = argparse.ArgumentParser(prog="python -m tests.drills", description="The drills D1 to D7, as a table.")
     names = {one.name.lower(): one for one in CONTESTANTS}
     parser.add_argument("--only", nargs="*", choices=names, metavar="NAME", help=f"of {', '.join(names)}")
     parser.add_argument(
@@ -48,17 +49,21 @@ def main() -> int:
     versions = {one.name: one.version() for one in contestants}
     with ExitStack() as stack:
         folder = asked.logs or Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="drills-")))
-        brokers: dict[str, tuple[Node, Node]] = {}
+        brokers: dict[str, tuple[Node, Node, Cluster | None]] = {}
         for series in asked.series or ["3.10", newest_rabbitmq()]:
             broker, own = (stack.enter_context(closing(Node(series))) for _ in range(2))
             broker.start()
             own.start()
-            brokers[".".join(map(str, broker.version))] = (broker, own)
+            server = stack.enter_context(closing(Cluster())) if any(one.needs_a_ledger for one in drills) else None
+            if server:
+                server.start()
+            brokers[".".join(map(str, broker.version))] = (broker, own, server)
         for contestant in contestants:
 
             def held(version: str, contestant: Contestant = contestant) -> list[Verdict]:
                 pairs = [(drill, contestant) for drill in drills]
-                return list(hold(pairs, *brokers[version], folder / version))
+                broker, own, server = brokers[version]
+                return list(hold(pairs, broker, own, folder / version, server))
 
             with ThreadPoolExecutor(len(brokers)) as pool:
                 for version, found in zip(brokers, pool.map(held, brokers), strict=True):

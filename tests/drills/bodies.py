@@ -45,6 +45,11 @@ def perform(id: str, do: str, seconds: float = 0) -> None:
     note("end", id)
 
 
+def is_open(gate: str) -> bool:
+    """Whether the drill has opened this gate: a file beside the notes."""
+    return Path(os.environ["DRILL_NOTES"]).with_name(gate).exists()
+
+
 @dataclass(frozen=True)
 class Note:
     """A line that a job left: it started or it ended, in this process, at this time of CLOCK_MONOTONIC."""

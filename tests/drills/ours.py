@@ -9,8 +9,8 @@ from typing import Any
 
 from tenacity import wait_fixed
 
-from steadyworker import Client, Job, RetryPolicy, Worker
-from tests.drills.bodies import QUEUE, note, perform
+from steadyworker import Client, Job, Reject, Retry, RetryPolicy, Worker
+from tests.drills.bodies import QUEUE, is_open, note, perform
 
 
 class Drill(Worker[dict[str, Any], int]):
@@ -36,6 +36,38 @@ class Threads(Drill):
     """The same in threads of the worker process, which the benchmarks measure beside it."""
 
     isolation = "thread"
+
+
+class Operated(Drill):
+    """
+    The jobs of D7, which wait for what the operator opens.
+
+    | `do` | |
+    |---|---|
+    | `work` | a short job of the stream |
+    | `call` | fails until the API is open, and then comes back after 30 s |
+    | `look up` | is rejected until the merchant is known |
+    | `go on` | saves five positions a second until the end |
+    """
+
+    def handle(self, job: Job[dict[str, Any], int]) -> None:
+        """Note its start, do what it is for, note its end."""
+        note("start", job.key)
+        match job.payload["do"]:
+            case "work":
+                time.sleep(0.2)
+            case "call" if not is_open("api"):
+                raise Retry("the API is busy", delay=30)
+            case "look up" if not is_open("merchant"):
+                raise Reject("no such merchant")
+            case "go on":
+                position = job.last_checkpoint or 0
+                while not is_open("end"):
+                    position += 1
+                    job.checkpoint(position)
+                    job.check()
+                    time.sleep(0.2)
+        note("end", job.key)
 
 
 if __name__ == "__main__":

@@ -25,6 +25,7 @@ ROWS = {
     "a late acknowledgement after a reconnect": r"D4",
     "SIGTERM in the middle of a job": r"D5",
     "a job kills its process, a good job waits behind it": r"D6",
+    "an operator's mistakes under a fleet, each named by `check` or `jobs --overdue`": r"D7",
 }
 """What a row says, and the drills that it sums up."""
 
@@ -104,10 +105,10 @@ def _told(verdict: Verdict) -> dict[str, object]:
 
 
 def cell(verdicts: Sequence[Verdict]) -> str:
-    """`passed`, or what went wrong; of several drills how many were passed, and the worst of the others."""
+    """`passed`, or what went wrong; of several drills how many were passed, and the worst of the others; – for none."""
     failed = [verdict for verdict in verdicts if not verdict.passed]
     if not verdicts:
-        return ""
+        return "–"
     words = ", ".join(max(failed, key=lambda one: (one.starts, len(one.faults))).faults) if failed else ""
     if len(verdicts) == 1:
         return words or "passed"

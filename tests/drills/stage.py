@@ -24,6 +24,7 @@ import psutil  # type: ignore[import-untyped]
 from pika.exceptions import ChannelClosedByBroker
 
 from tests.brokers.guard import end, family, runs
+from tests.brokers.postgres import Cluster
 from tests.brokers.process import Guard
 from tests.brokers.rabbitmq import RabbitMQ
 from tests.drills.bodies import QUEUE, Note, notes
@@ -120,9 +121,11 @@ class Stage:
         prefetch: int = 1,
         gate: AbstractContextManager[object] | None = None,
         proxied: bool = True,
+        ledger_server: Cluster | None = None,
     ) -> None:
         folder.mkdir(parents=True)
         self.broker, self.contestant, self.folder, self.prefetch = broker, contestant, folder, prefetch
+        self.ledger_server = ledger_server
         self.vhost = broker.add_vhost()
         self.proxy = Proxy(self.vhost.url)
         self._first_url = self.proxy.url if proxied else self.vhost.url
@@ -145,15 +148,19 @@ class Stage:
 
     def start_worker(self) -> Supervised:
         """Start one more, and return when it consumes."""
-        url = self.vhost.url if self.workers else self._first_url
-        number = len(self.workers) + 1
-        log = self.folder / f"worker-{number}.log"
-        environ = self.contestant.environment(url, self.folder, self.prefetch)
-        worker = Supervised(self.contestant.command(self.contestant.worker, number), environ, log, self._guard)
-        self.workers.append(worker)
+        return self.start_workers(1)[0]
+
+    def start_workers(self, count: int) -> list[Supervised]:
+        """Start so many more at the same time, and return when all of them consume."""
+        for number in range(len(self.workers) + 1, len(self.workers) + count + 1):
+            url = self.vhost.url if self.workers else self._first_url
+            log = self.folder / f"worker-{number}.log"
+            environ = self.contestant.environment(url, self.folder, self.prefetch)
+            command = self.contestant.command(self.contestant.worker, number)
+            self.workers.append(Supervised(command, environ, log, self._guard))
         with self.connection() as connection:
             self.expect("a consumer", lambda: _consumers(connection) >= len(self.workers), every=0.5)
-        return worker
+        return self.workers[-count:]
 
     def send(self, *jobs: Mapping[str, object]) -> None:
         """Send these, in this order, straight to the broker."""
@@ -167,9 +174,13 @@ class Stage:
             capture_output=True,
         )
 
-    def notes(self, what: str, id: str) -> list[Note]:
-        """The notes of this kind that this job left, oldest first."""
-        return [note for note in notes(self.folder / "notes") if (note.what, note.id) == (what, id)]
+    def notes(self, what: str, id: str | None = None) -> list[Note]:
+        """The notes of this kind that this job left, or all jobs, oldest first."""
+        return [note for note in notes(self.folder / "notes") if note.what == what and id in (note.id, None)]
+
+    def open(self, gate: str) -> None:
+        """Let the jobs pass that ask for this gate."""
+        (self.folder / gate).touch()
 
     # --- Time ---------------------------------------------------------------------------------------------------------
 

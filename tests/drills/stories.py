@@ -9,6 +9,7 @@ The drills: the same stories for every contestant, each on a stage of its own.
 | D4 | a run that ends after a reconnect has an acknowledgement to give: to no other message |
 | D5 | SIGTERM in the middle of a job |
 | D6 | a job that kills its own process, and a good one behind it |
+| D7 | what an operator does to a fleet of four with a PostgreSQL ledger (`operator_story.py`); the peers have no ledger |
 """
 
 from __future__ import annotations
@@ -23,9 +24,11 @@ from pathlib import Path
 from threading import Semaphore
 from typing import Any
 
+from tests.brokers.postgres import Cluster
 from tests.brokers.rabbitmq import Node, RabbitMQ
 from tests.drills.bodies import QUEUE
 from tests.drills.contestants import Contestant
+from tests.drills.operator_story import operated
 from tests.drills.stage import DrillError, Stage
 from tests.drills.verdicts import Verdict
 from tests.faults.link import Link
@@ -51,12 +54,17 @@ class Drill:
     @property
     def needs_a_node(self) -> bool:
         """Whether it changes the broker for everybody."""
-        return self.name == "D3"
+        return self.name in ("D3", "D7")
+
+    @property
+    def needs_a_ledger(self) -> bool:
+        """Whether it restarts the server of a ledger: then it is not for the peers, which have none."""
+        return self.name == "D7"
 
     def held(self, stage: Stage) -> Verdict:
         """Hold it, and judge what was found."""
         beyond = dict(self.hold(stage))
-        restarts = sum(worker.restarts for worker in stage.workers)
+        restarts = beyond.pop("restarts", 0) + sum(worker.restarts for worker in stage.workers)
         left = beyond.pop("found", None) or stage.take_what_is_left()
         dead = [message for message in left if message.queue == stage.contestant.dead_queue]
         return Verdict(
@@ -187,23 +195,29 @@ DRILLS = (
     Drill("D4", "a late acknowledgement after a reconnect", late_acknowledgement),
     Drill("D5", "SIGTERM in the middle of a job", told_to_stop),
     Drill("D6", "a job kills its process, a good job waits behind it", killer),
+    Drill("D7", "an operator's mistakes under a fleet of four", operated),
 )
 
 
 def hold(
-    pairs: Iterable[tuple[Drill, Contestant]], broker: RabbitMQ, own: RabbitMQ | None, folder: Path
+    pairs: Iterable[tuple[Drill, Contestant]],
+    broker: RabbitMQ,
+    own: RabbitMQ | None,
+    folder: Path,
+    ledger_server: Cluster | None = None,
 ) -> Iterator[Verdict]:
     """
     Hold these drills at the same time, each on a stage of its own; the verdicts come in the order asked for.
 
     `own` is a node for the drills that change the broker for everybody; without one they are left out.
+    Those with a ledger are left out without its server; they come last, as they need the processor.
     """
 
     def held(drill: Drill, contestant: Contestant) -> Verdict:
         chosen = own if drill.needs_a_node else broker
         assert chosen
         place = folder / f"{contestant.name}-{drill.name}".replace(" ", "-")
-        with closing(Stage(chosen, contestant, place, gate=gate)) as stage:
+        with closing(Stage(chosen, contestant, place, gate=gate, ledger_server=ledger_server)) as stage:
             try:
                 return drill.held(stage)
             except DrillError as error:
@@ -211,5 +225,8 @@ def hold(
 
     gate = Semaphore(STARTING)
     possible = [pair for pair in pairs if own or not pair[0].needs_a_node]
-    with ThreadPoolExecutor(len(possible)) as pool:
-        yield from pool.map(held, *zip(*possible, strict=True))
+    together = [(drill, contestant) for drill, contestant in possible if not drill.needs_a_ledger]
+    last = [(drill, one) for drill, one in possible if drill.needs_a_ledger and ledger_server and not one.peer]
+    for batch in filter(None, (together, last)):
+        with ThreadPoolExecutor(len(batch)) as pool:
+            yield from pool.map(held, *zip(*batch, strict=True))

@@ -4,18 +4,21 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from tests.brokers.postgres import Cluster
 from tests.brokers.rabbitmq import Node, RabbitMQ
 from tests.drills.contestants import STEADYWORKER
+from tests.drills.operator_story import Operator
 from tests.drills.report import PAGE, ROWS, Results, cell
 from tests.drills.stage import Stage
-from tests.drills.stories import DRILLS, hold, job
+from tests.drills.stories import DRILLS, Drill, hold, job
 from tests.drills.verdicts import STARTS_OF_A_KILLER, Verdict
 
 WITHOUT_ADOPTION = replace(
@@ -47,7 +50,7 @@ def own_node(rabbitmq: RabbitMQ) -> Iterator[Node | None]:
 @pytest.mark.timeout(500)
 def test_we_pass_every_drill(rabbitmq: RabbitMQ, own_node: Node | None, tmp_path: Path) -> None:
     """All at once, as they mostly sleep; the ways to lose a connection once more with adoption switched off."""
-    pairs = [(drill, STEADYWORKER) for drill in DRILLS]
+    pairs = [(drill, STEADYWORKER) for drill in DRILLS if not drill.needs_a_ledger]
     pairs += [(drill, WITHOUT_ADOPTION) for drill in DRILLS if drill.name.startswith("D2")]
     outlived = STEADYWORKER
     if rabbitmq.version >= (4, 3):
@@ -73,6 +76,41 @@ def is_right(verdict: Verdict) -> bool:
         case _:
             code = 0 if verdict.drill == "D5" else None
             return verdict == replace(SETTLED, drill=verdict.drill, contestant=verdict.contestant, exit_code=code)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+def test_no_act_of_an_operator_loses_a_job_or_starts_one_without_a_cause(
+    rabbitmq_node: Node, postgres_cluster: Cluster, tmp_path: Path
+) -> None:
+    """And each is named by `check`, or by `jobs --overdue`, or needs nothing to be done."""
+    pairs = [(drill, STEADYWORKER) for drill in DRILLS if drill.needs_a_ledger]
+    (verdict,) = hold(pairs, rabbitmq_node, rabbitmq_node, tmp_path / "drills", postgres_cluster)
+    assert_clean(verdict, tmp_path / "drills" / "SteadyWorker-D7")
+
+
+@pytest.mark.timeout(200)
+def test_what_an_operator_does_to_queues_costs_a_small_fleet_no_job(
+    rabbitmq: RabbitMQ, database: str, tmp_path: Path
+) -> None:
+    """The first half of the story; `tests/fleet` has a renamed cluster, and `tests/ledger` a server that dies."""
+
+    def queues_only(stage: Stage) -> Mapping[str, Any]:
+        operator = Operator(stage, database, fleet=2)
+        return operator.work(
+            operator.sets_a_policy_for_all_queues, operator.purges_a_retry_queue, operator.moves_dead_letters
+        )
+
+    with closing(Stage(rabbitmq, STEADYWORKER, tmp_path / "stage")) as stage:
+        assert_clean(Drill("D7", "", queues_only).held(stage), stage.folder)
+
+
+def assert_clean(verdict: Verdict, folder: Path) -> None:
+    """The exact numbers of D7; fails with what the operator saw."""
+    log = folder / "operator.log"
+    expected = Verdict(drill="D7", contestant=STEADYWORKER.name, jobs=verdict.jobs, exit_code=0)
+    assert verdict == expected, log.read_text()[-20_000:] if log.exists() else ""
+    assert verdict.passed
 
 
 def test_a_job_that_cannot_finish_in_time_hands_back_with_its_checkpoint(rabbitmq: RabbitMQ, tmp_path: Path) -> None:
@@ -115,3 +153,22 @@ def test_a_cell_says_the_worst() -> None:
     assert cell([failed]) == "3 starts, 2 at once"
     assert cell([passed, failed]) == "1 of 2 (3 starts, 2 at once)"
     assert cell([passed, passed]) == "2 of 2"
+    assert cell([]) == "–"
+
+
+@pytest.mark.parametrize(
+    ("found", "faults"),
+    [
+        ({}, ()),
+        ({"jobs": 0}, ("no jobs",)),
+        ({"lost": 1}, ("1 of 9 jobs lost",)),
+        ({"causeless": 2}, ("2 starts without a cause",)),
+        ({"left": 1, "dead": 1}, ("never acknowledged", "a dead letter")),
+        ({"restarts": 1, "exit_code": None}, ("worker died once", "did not stop")),
+        ({"exit_code": 143}, ("exit code 143",)),
+        ({"unnamed": "the policy"}, ("not named: the policy",)),
+    ],
+)
+def test_whatever_an_operator_costs_is_a_fault(found: dict[str, Any], faults: tuple[str, ...]) -> None:
+    clean = Verdict(drill="D7", contestant="", jobs=9, exit_code=0)
+    assert replace(clean, **found).faults == faults

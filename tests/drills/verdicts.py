@@ -31,6 +31,10 @@ class Verdict:
         named: Whether the dead letter's headers say SIGKILL.
         taken: Whether a message was gone that no run had finished.
         unheld: Why the drill could not be held; empty when it was.
+        jobs: How many there were, where a drill has a stream of them.
+        lost: Of these, those that did not end done, or never.
+        causeless: Their starts beyond one for each outcome that the ledger accepted, and their ends beyond the first.
+        unnamed: What the operator did and was not told about as the story says; empty when there is nothing.
     """
 
     drill: str
@@ -47,6 +51,10 @@ class Verdict:
     named: bool = False
     taken: bool = False
     unheld: str = ""
+    jobs: int = 0
+    lost: int = 0
+    causeless: int = 0
+    unnamed: str = ""
 
     @property
     def faults(self) -> tuple[str, ...]:
@@ -58,6 +66,8 @@ class Verdict:
                 return tuple(self._of_another_message())
             case "D6":
                 return tuple(self._of_a_killer())
+            case "D7":
+                return tuple(self._of_a_fleet())
             case _:
                 return tuple(self._of_one_job())
 
@@ -106,6 +116,25 @@ class Verdict:
             yield "dropped without a dead letter"
         elif not self.named:
             yield "a dead letter without the cause"
+
+    def _of_a_fleet(self) -> Iterator[str]:
+        """Every job done once, every worker process as it was, every finding named."""
+        if not self.jobs:
+            yield "no jobs"
+        if self.lost:
+            yield f"{self.lost} of {self.jobs} jobs lost"
+        if self.causeless:
+            yield f"{self.causeless} starts without a cause"
+        if self.left:
+            yield "never acknowledged"
+        if self.dead:
+            yield "a dead letter"
+        if self.restarts:
+            yield f"worker died {_times(self.restarts)}"
+        if self.exit_code != 0:
+            yield "did not stop" if self.exit_code is None else f"exit code {self.exit_code}"
+        if self.unnamed:
+            yield f"not named: {self.unnamed}"
 
 
 def _times(count: int) -> str:
