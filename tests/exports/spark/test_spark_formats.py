@@ -210,7 +210,7 @@ def test_a_lake_s_folder_is_refused_by_its_url_too(warm: SparkService, tmp_path:
             LiveServices(warm, uid=name), tmp_path / f"{name}.csv"
         )
 
-    for path in ("_delta_log/0.json", "metadata/1-a.metadata.json", ".hoodie/hoodie.properties"):
+    for path in ("_delta_log/0.json", "metadata/00001-a.metadata.json", ".hoodie/hoodie.properties"):
         sign = table / path
         sign.parent.mkdir()
         sign.touch()
