@@ -91,8 +91,11 @@ class WorkerProcess(subprocess.Popen[bytes]):
         """Wait for the one child that runs this module of SteadyWorker, and return it."""
 
         def found() -> list[psutil.Process]:
-            children = psutil.Process(self.pid).children()
-            return [child for child in children if f"steadyworker.{name}" in child.cmdline()]
+            ours = []
+            for child in psutil.Process(self.pid).children():
+                with suppress(psutil.NoSuchProcess):  # it has ended since
+                    ours += [child] if f"steadyworker.{name}" in child.cmdline() else []
+            return ours
 
         (child,) = eventually(found, name, report=self.said)
         return child
