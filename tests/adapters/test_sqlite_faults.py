@@ -220,16 +220,9 @@ def test_the_work_to_list_dead_letters_grows_with_their_number_and_not_with_its_
     assert steps(2000) < 6 * steps(500)
 
 
-@pytest.mark.parametrize(
-    "error", [RuntimeError("odd"), KeyboardInterrupt(), MemoryError()], ids=lambda error: type(error).__name__
-)
-@pytest.mark.parametrize("at", ["put", "peers"])
-def test_an_error_in_the_thread_that_commits_for_others_leaves_none_waiting(
-    path: Path, monkeypatch: pytest.MonkeyPatch, eventually: Eventually, error: BaseException, at: str
-) -> None:
-    adapter = SqliteAdapter(path, SPEC, Settings())
-    adapter.publish(work("k-0"))
-    ends: list[BaseException | None] = []
+def ends_of_a_batch(adapter: SqliteAdapter, eventually: Eventually) -> list[BaseException]:
+    """Let three threads publish in one batch, and return what each raised; none of them may hang."""
+    ends: list[BaseException] = []
 
     def send(key: str) -> None:
         try:
@@ -237,14 +230,6 @@ def test_an_error_in_the_thread_that_commits_for_others_leaves_none_waiting(
         except BaseException as raised:  # noqa: BLE001 - a KeyboardInterrupt too
             ends.append(raised)
 
-    real, failures = getattr(store.Store, at), [error]
-
-    def fails_once(*arguments: Any) -> Any:
-        if failures:
-            raise failures.pop()
-        return real(*arguments)
-
-    monkeypatch.setattr(store.Store, at, fails_once)
     publisher = adapter._publisher
     threads = [threading.Thread(target=send, args=(f"k-{number}",), daemon=True) for number in (1, 2, 3)]
     with publisher._using:  # until all of them wait, so that they are one batch
@@ -254,10 +239,31 @@ def test_an_error_in_the_thread_that_commits_for_others_leaves_none_waiting(
     for thread in threads:
         thread.join(10)
     assert not any(thread.is_alive() for thread in threads)
+    return ends
+
+
+@pytest.mark.parametrize(
+    "error", [RuntimeError("odd"), KeyboardInterrupt(), MemoryError()], ids=lambda error: type(error).__name__
+)
+@pytest.mark.parametrize("at", ["put", "peers"])
+def test_an_error_in_the_thread_that_commits_for_others_leaves_none_waiting(
+    path: Path, monkeypatch: pytest.MonkeyPatch, eventually: Eventually, error: BaseException, at: str
+) -> None:
+    adapter = SqliteAdapter(path, SPEC, Settings())
+    adapter.publish(work("k-0"))
+    real, failures = getattr(store.Store, at), [error]
+
+    def fails_once(*arguments: Any) -> Any:
+        if failures:
+            raise failures.pop()
+        return real(*arguments)
+
+    monkeypatch.setattr(store.Store, at, fails_once)
+    ends = ends_of_a_batch(adapter, eventually)
     assert [raised for raised in ends if raised is error] == [error], "its own thread raises what it is"
     others = [raised for raised in ends if raised is not error]
     assert [type(raised) for raised in others] == [PublishFailed, PublishFailed]
-    assert all(raised is not None and raised.__cause__ is error for raised in others)
+    assert all(raised.__cause__ is error for raised in others)
     adapter.publish(work("k-4"))
     adapter.stop(5)
 
@@ -267,29 +273,14 @@ def test_a_connection_that_cannot_be_closed_after_an_error_leaves_none_waiting(
 ) -> None:
     adapter = SqliteAdapter(path, SPEC, Settings())
     adapter.publish(work("k-0"))
-    ends: list[BaseException] = []
-
-    def send(key: str) -> None:
-        try:
-            adapter.publish(work(key))
-        except BaseException as raised:  # noqa: BLE001 - whatever it is
-            ends.append(raised)
 
     def fails(*_: Any) -> None:
         raise MemoryError
 
-    publisher = adapter._publisher
-    threads = [threading.Thread(target=send, args=(f"k-{number}",), daemon=True) for number in (1, 2, 3)]
     with monkeypatch.context() as broken:
         broken.setattr(store.Store, "put", fails)
         broken.setattr(store.Store, "close", fails)
-        with publisher._using:
-            for thread in threads:
-                thread.start()
-            eventually(lambda: len(publisher._waiting) == 3)
-        for thread in threads:
-            thread.join(10)
-        assert not any(thread.is_alive() for thread in threads)
+        ends = ends_of_a_batch(adapter, eventually)
     assert sorted(type(raised).__name__ for raised in ends) == ["MemoryError", "PublishFailed", "PublishFailed"]
     adapter.publish(work("k-4"))
     adapter.stop(5)

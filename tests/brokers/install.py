@@ -15,7 +15,7 @@ import os
 import platform
 import shutil
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
@@ -58,25 +58,37 @@ def newest_rabbitmq() -> str:
 
 def postgres_programs() -> Path:
     """The folder of PostgreSQL's server programs, the newest that this machine has."""
-    if found := _postgres():
-        return found
-    if may_install():
-        with lock("apt"):
-            apt_install("postgresql")
-    if not (found := _postgres()):
-        raise MissingError("PostgreSQL's server was not found: sudo apt-get install postgresql, or put initdb on PATH")
-    return found
+    missing = "PostgreSQL's server was not found: sudo apt-get install postgresql, or put initdb on PATH"
+    return _installed("postgresql", _postgres, missing)
 
 
 def pgbouncer_program() -> Path:
     """PgBouncer's program."""
-    if not (found := _pgbouncer()) and may_install():
+    missing = "PgBouncer was not found: sudo apt-get install pgbouncer, or put pgbouncer on PATH"
+    return _installed("pgbouncer", _pgbouncer, missing)
+
+
+def faketime_program() -> Path:
+    """The program that runs another one with a changed clock."""
+    missing = "faketime was not found: sudo apt-get install faketime, or put faketime on PATH"
+    return _installed("faketime", _faketime, missing)
+
+
+def _installed(package: str, find: Callable[[], Path | None], missing: str) -> Path:
+    """What `find` finds, after an installation by apt where it finds nothing; raises MissingError."""
+    found = find()
+    if not found and may_install():
         with lock("apt"):
-            apt_install("pgbouncer")
-        found = _pgbouncer()
+            apt_install(package)
+        found = find()
     if not found:
-        raise MissingError("PgBouncer was not found: sudo apt-get install pgbouncer, or put pgbouncer on PATH")
+        raise MissingError(missing)
     return found
+
+
+def _faketime() -> Path | None:
+    found = shutil.which("faketime")
+    return Path(found) if found else None
 
 
 def _pgbouncer() -> Path | None:

@@ -83,16 +83,19 @@ class Verdict:
             yield f"{self.together} at once"
         if self.ends == 0:
             yield "never finished"
+        yield from self._left_over()
+        if self.drill == "D1" and self.connection_lost:
+            yield "connection lost"
+        if self.drill == "D5" and self.exit_code != 0:
+            yield "did not stop" if self.exit_code is None else f"exit code {self.exit_code}"
+
+    def _left_over(self) -> Iterator[str]:
         if self.left:
             yield "never acknowledged"
         if self.dead:
             yield "a dead letter"
         if self.restarts:
             yield f"worker died {_times(self.restarts)}"
-        if self.drill == "D1" and self.connection_lost:
-            yield "connection lost"
-        if self.drill == "D5" and self.exit_code != 0:
-            yield "did not stop" if self.exit_code is None else f"exit code {self.exit_code}"
 
     def _of_another_message(self) -> Iterator[str]:
         if self.taken:
@@ -125,12 +128,7 @@ class Verdict:
             yield f"{self.lost} of {self.jobs} jobs lost"
         if self.causeless:
             yield f"{self.causeless} starts without a cause"
-        if self.left:
-            yield "never acknowledged"
-        if self.dead:
-            yield "a dead letter"
-        if self.restarts:
-            yield f"worker died {_times(self.restarts)}"
+        yield from self._left_over()
         if self.exit_code != 0:
             yield "did not stop" if self.exit_code is None else f"exit code {self.exit_code}"
         if self.unnamed:

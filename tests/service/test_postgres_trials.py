@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shutil
 import signal
 import time
 from collections.abc import Callable, Iterator
@@ -19,6 +18,7 @@ from steadyworker.errors import LedgerUnavailable
 from steadyworker.ledger.base import Ledger, State, Wanted
 from steadyworker.ledger.postgres.ledger import PostgresLedger
 from steadyworker.outcome import Counters
+from tests.brokers.install import faketime_program
 from tests.brokers.postgres import Cluster
 from tests.faults.proxy import Proxy
 from tests.support.stage import Stage, each_once, eventually
@@ -64,11 +64,10 @@ def all_done(fleet: Stage) -> None:
     assert {row.counters for row, _ in fleet.ledger.jobs()} == {Counters()}
 
 
-@pytest.mark.skipif(shutil.which("faketime") is None, reason="faketime was not found: apt-get install faketime")
 def test_worker_processes_whose_clocks_differ_by_twenty_minutes(fleet: Stage) -> None:
     """The server's clock judges leases; a worker process whose clock is ahead takes no job of the other over."""
     for offset in ("+10m", "-10m"):
-        fleet.worker(STEPS, around=("faketime", "-f", offset), concurrency=3, stop_within=60)
+        fleet.worker(STEPS, around=(str(faketime_program()), "-f", offset), concurrency=3, stop_within=60)
     all_done(fleet)
     assert all(process.lines("job_started") for process in fleet.processes), "both took part"
     ahead, behind = (
