@@ -43,7 +43,7 @@ def test_a_cancel_without_a_job_is_listed_with_its_reason_and_no_run(shell: Shel
     assert (marked["key"], marked["state"], marked["cancelled"]) == ("k-2", "interrupted", "wrong month")
     assert (marked["started_at"], marked["interruptions"]) == (None, 0)
     states = shell("jobs", "--help").out
-    assert "it was cancelled in advance" in " ".join(states.split())
+    assert "it was cancelled before its first message" in " ".join(states.split())
 
 
 def test_off_a_terminal_are_plain_columns_that_nothing_is_cut_from(shell: Shell, queues: Queues) -> None:
