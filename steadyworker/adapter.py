@@ -3,6 +3,7 @@ The interface of every broker adapter.
 
 An adapter imports this module, `steadyworker.errors` and `steadyworker.names`.
 An adapter for a file also imports `steadyworker.system.mounts` and `steadyworker.system.private`.
+An adapter for a broker on a network also imports `steadyworker.network`.
 
 An adapter is a package with a function `open_adapter(url, spec, settings) -> Adapter` in its `__init__.py`.
 The entry-point group `steadyworker.adapters` maps each URL scheme to the adapter's package.

@@ -83,13 +83,14 @@ WINGS: dict[str, Wing] = {
     "exports/": Wing(floors=2, also=("payload.py", "telemetry/", "system/")),
     "deadletters.py": Wing(floors=4, also=("runner/envelope.py",)),
     "diagnosis/": Wing(floors=2, also=("telemetry/",)),
+    "network/": Wing(floors=2, seen_from=10),  # what adapters for brokers on a network share; the core never imports it
     "testing/": Wing(floors=7, also=("exports/", "deadletters.py"), seen_from=10),  # shipped for users; never imported
 }
 
 # What runs inside a child speaks frames, and knows neither broker nor ledger.
 STRANGERS: dict[str, tuple[str, ...]] = {"slots/child.py": ("adapter.py", "delivery.py", "backends/", "ledger/")}
 
-ADAPTERS_MAY_IMPORT = {"adapter.py", "errors.py", "names.py", "system/mounts.py", "system/private.py"}
+ADAPTERS_MAY_IMPORT = {"adapter.py", "errors.py", "names.py", "network/", "system/mounts.py", "system/private.py"}
 ADAPTER_FILES = {"__init__.py", "adapter.py", "connection.py", "topology.py", "errors.py"}
 OPTIONAL_LIBRARIES = {
     *("duckdb", "pika", "prometheus_client", "psycopg", "pyarrow", "py4j", "pydantic", "pyspark", "rocketmq", "stomp")
@@ -316,7 +317,7 @@ def adapters_know_the_contract_only(house: House) -> Iterator[str]:
     for file in house.adapters.values():
         own = file.name.split("/")[1]
         for node, target in house.arrows(file):
-            if target.removeprefix("steadyworker/") not in ADAPTERS_MAY_IMPORT:
+            if not under(target, tuple(ADAPTERS_MAY_IMPORT)):
                 yield file.at(
                     node, f"imports {target}; an adapter may import {sorted(ADAPTERS_MAY_IMPORT)} of steadyworker"
                 )

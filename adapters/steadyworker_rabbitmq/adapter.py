@@ -9,6 +9,7 @@ from dataclasses import replace
 from functools import partial
 
 from pika import BlockingConnection
+from pika.adapters.select_connection import IOLoop
 from pika.channel import Channel
 from pika.exceptions import AMQPError, ChannelClosedByBroker
 
@@ -25,15 +26,18 @@ from steadyworker.adapter import (
     Sink,
 )
 from steadyworker.errors import BrokerUnavailable
+from steadyworker.network.errors import Refused
+from steadyworker.network.iothread import IoThread
+from steadyworker.network.owed import ANSWER_WITHIN
+from steadyworker.network.preparation import Preparation
+from steadyworker.network.settlement import OnSettled
 from steadyworker_rabbitmq.checks.findings import find, names_finding
 from steadyworker_rabbitmq.checks.probe import Broker
-from steadyworker_rabbitmq.connection import ANSWER_WITHIN, ManagedConnection, hasty, visit
+from steadyworker_rabbitmq.connection import ManagedConnection, hasty, visit
 from steadyworker_rabbitmq.consumer import Consumer
 from steadyworker_rabbitmq.deadletters import PATIENCE, RabbitmqDeadLetters
-from steadyworker_rabbitmq.declare import Preparation
-from steadyworker_rabbitmq.epoch import OnSettled
-from steadyworker_rabbitmq.errors import Refused, closed_channel, is_missing, translated
-from steadyworker_rabbitmq.iothread import IoThread
+from steadyworker_rabbitmq.declare import prepare_at
+from steadyworker_rabbitmq.errors import closed_channel, is_missing, translated
 from steadyworker_rabbitmq.publisher import Publisher
 from steadyworker_rabbitmq.topology import Topology
 from steadyworker_rabbitmq.url import BrokerUrl, parse_url
@@ -57,8 +61,9 @@ class RabbitmqAdapter:
         self._settings = settings
         self._first = parse_url(url)
         self._topology = Topology(spec, settings)
-        self._preparation = Preparation(self._url, self._topology, f"{settings.consumer} prepares {spec.queue}")
-        self._io = IoThread(f"rabbitmq {spec.queue}", settings.clock)
+        purpose = f"{settings.consumer} prepares {spec.queue}"
+        self._preparation = Preparation(lambda: prepare_at(self._url, self._topology, purpose))
+        self._io = IoThread(f"rabbitmq {spec.queue}", settings.clock, IOLoop)
         self._consumer = Consumer(self._io, self._url, self._preparation, spec, settings)
         self._publisher = Publisher(
             self._io, self._url, self._preparation, self._topology, settings, self._consumer.tell

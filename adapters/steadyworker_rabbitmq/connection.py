@@ -23,13 +23,12 @@ from dataclasses import replace
 from pika import BlockingConnection, SelectConnection
 
 from steadyworker.errors import BrokerUnavailable, ConfigError
+from steadyworker.network.errors import Foreign, Silent, worst
+from steadyworker.network.iothread import IoThread, Timer
+from steadyworker.network.url import Address
 from steadyworker_rabbitmq import pika_internals
-from steadyworker_rabbitmq.errors import Foreign, Refused, Silent, translated, unavailable
-from steadyworker_rabbitmq.iothread import IoThread, Timer
-from steadyworker_rabbitmq.url import Address, BrokerUrl
-
-ANSWER_WITHIN = 30.0
-"""Seconds in which the broker must reply to an RPC; pika itself would wait without limit (issue 652 of pika)."""
+from steadyworker_rabbitmq.errors import translated, unavailable
+from steadyworker_rabbitmq.url import BrokerUrl
 
 
 class ManagedConnection:
@@ -139,8 +138,7 @@ class ManagedConnection:
         if self._left:
             self._try_next()
             return
-        # The error is Refused only if every host refused; otherwise a later try can succeed.
-        self._tell(next((each for each in self._errors if not isinstance(each, Refused)), self._errors[-1]))
+        self._tell(worst(self._errors))
 
     def _closed(self, _: SelectConnection, error: Exception) -> None:
         self._tell(unavailable(self._cause or error, str(self.place)))
@@ -152,36 +150,6 @@ class ManagedConnection:
             self._deadline = None
         self._io.guard(lambda: self._down(error))
         self._io.end_if_closed()
-
-
-class Owed:
-    """
-    The pending replies of the broker on one channel; only for the I/O thread.
-
-    If a reply is late, this object aborts the connection.
-    """
-
-    def __init__(self, io: IoThread, link: ManagedConnection) -> None:
-        self._io = io
-        self._link = link
-        self._timers: set[Timer] = set()
-
-    def expect(self, what: str) -> Callable[[], None]:
-        """Return a function to call when the reply arrives; without this call in time, abort the connection."""
-        silent = Silent(f"no reply to {what} within {ANSWER_WITHIN:g} s")
-        timer = self._io.after(ANSWER_WITHIN, lambda: self._link.abort(silent))
-        self._timers.add(timer)
-
-        def answered() -> None:
-            self._timers.discard(timer)
-            timer.cancel()
-
-        return answered
-
-    def forgive(self) -> None:
-        """Cancel all timers, because the channel is closed and no reply will come."""
-        while self._timers:
-            self._timers.pop().cancel()
 
 
 # --- Visits --------------------------------------------------------------------------------------------------------------
@@ -230,4 +198,4 @@ def _connected(url: BrokerUrl, purpose: str) -> BlockingConnection:
                 return BlockingConnection(parameters, _impl_class=pika_internals.Connection)
         except BrokerUnavailable as error:
             errors.append(error)
-    raise errors[-1]
+    raise worst(errors)

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Mapping
-from concurrent.futures import Future
 from dataclasses import dataclass, field
 
 import pika
 
-from steadyworker.errors import BrokerUnavailable, ConfigError, Finding, SteadyWorkerError, TargetMissing
+from steadyworker.errors import BrokerUnavailable, ConfigError, Finding, TargetMissing
 from steadyworker_rabbitmq.checks import limits
 from steadyworker_rabbitmq.checks.findings import broker_finding, missing_finding, permission_finding, retry_finding
 from steadyworker_rabbitmq.checks.management import Management
@@ -102,64 +100,12 @@ def _fatal(finding: Finding) -> ConfigError:
     return ConfigError(str(finding), [finding])
 
 
-class Preparation:
+def prepare_at(url: Callable[[], BrokerUrl], topology: Topology, purpose: str) -> Prepared:
     """
-    The preparation of the queues, which runs once, and whose result is kept; thread-safe.
+    Prepare the queues as `prepare` does, on a connection of its own to the current URL.
 
-    Args:
-        url: Returns the current URL.
-        topology: The plan of the queues.
-        purpose: The name of the connection in the broker's list of connections.
+    `purpose` is the connection's name in the broker's list of connections.
     """
-
-    def __init__(self, url: Callable[[], BrokerUrl], topology: Topology, purpose: str) -> None:
-        self._url = url
-        self._topology = topology
-        self._purpose = purpose
-        self._lock = threading.Lock()
-        self._prepared: Prepared | None = None
-        self._attempt: Future[Prepared] | None = None
-
-    @property
-    def known(self) -> Prepared | None:
-        """The result of the preparation, or None before it; never blocks."""
-        return self._prepared
-
-    def prepared(self) -> Prepared:
-        """
-        Return the result; at the first call, prepare the queues.
-
-        The call blocks, and raises the errors of `prepare`.
-        Threads that call it at the same time share one attempt and its result.
-        If each thread made its own attempt in turn, the last of many senders would wait for the timeouts of all.
-        """
-        with self._lock:
-            if self._prepared is not None:
-                return self._prepared
-            theirs = self._attempt
-            attempt = self._attempt = theirs or Future()
-        if theirs is None:
-            self._try(attempt)
-        return attempt.result()
-
-    def _try(self, attempt: Future[Prepared]) -> None:
-        """Prepare the queues, and set the attempt's result, even after an unexpected error."""
-        try:
-            url = hasty(self._url())
-            with visit(url, self._purpose) as connection, translated(str(url)):
-                self._prepared = prepare(connection, self._topology, url.management)
-            attempt.set_result(self._prepared)
-        except SteadyWorkerError as error:
-            attempt.set_exception(error)
-        finally:
-            self._attempt = None
-            if not attempt.done():  # a defect, or an interrupt of this thread alone
-                attempt.set_exception(
-                    BrokerUnavailable(
-                        "Expected the queues to be declared, but the attempt was interrupted: send again."
-                    )
-                )
-
-    def forget(self) -> None:
-        """Discard the result, so that the next use prepares the queues again; for a queue that is missing or has changed."""
-        self._prepared = None
+    current = hasty(url())
+    with visit(current, purpose) as connection, translated(str(current)):
+        return prepare(connection, topology, current.management)

@@ -38,13 +38,13 @@ from dataclasses import dataclass
 from pika.channel import Channel
 from pika.spec import Basic, BasicProperties
 
-from steadyworker.adapter import Delivered, Delivery, Lost, QueueSpec, Settings, Settle, Settled, Sink
-from steadyworker.errors import StaleDelivery, Unsettled
+from steadyworker.adapter import Delivered, Lost, QueueSpec, Settings, Settle, Settled, Sink
+from steadyworker.network.iothread import Timer
+from steadyworker.network.owed import Owed
+from steadyworker.network.settlement import Settlement, stale, unsettled
 from steadyworker_rabbitmq import pika_internals
-from steadyworker_rabbitmq.connection import Owed
 from steadyworker_rabbitmq.declare import Prepared
 from steadyworker_rabbitmq.errors import closed_channel, is_delivery_timeout
-from steadyworker_rabbitmq.iothread import Timer
 from steadyworker_rabbitmq.messages import delivery_of
 
 _MOST = 65_535
@@ -56,17 +56,6 @@ _EARLY = 1.0
 
 _GATHER = 0.02
 """The least time between two barriers, in seconds; this delays no job, but only the report of a confirmed ack."""
-
-OnSettled = Callable[[Settled | StaleDelivery | Unsettled], None]
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Settlement:
-    """One pending settlement; the epoch calls `on_settled` once, in the I/O thread."""
-
-    delivery: Delivery
-    how: Settle
-    on_settled: OnSettled
 
 
 @dataclass(frozen=True, slots=True)
@@ -282,17 +271,4 @@ class Epoch:
         open_, self._proving, self._unproven = [*self._proving, *self._unproven], [], []
         for settlement in open_:
             # The settlement was sent, but it is unknown whether it arrived.
-            settlement.on_settled(
-                Unsettled(
-                    f"Expected the broker to confirm a settlement, got: {cause}; "
-                    "if the settlement did not arrive, the message comes again."
-                )
-            )
-
-
-def stale(delivery: Delivery) -> StaleDelivery:
-    """Return the error for a delivery of an epoch that is over."""
-    return StaleDelivery(
-        f"Expected a delivery of the open channel, got one of epoch {delivery.epoch}, which is over: "
-        "wait until the broker delivers its message again."
-    )
+            settlement.on_settled(unsettled(cause))

@@ -36,6 +36,7 @@ from pika.exceptions import AMQPError
 from pika.spec import Basic, BasicProperties
 
 from steadyworker.adapter import Delivery, OutgoingMessage, Redelivered
+from steadyworker.network.headers import fitted as fitted_headers
 from steadyworker_rabbitmq.pika_internals import UNREADABLE
 from steadyworker_rabbitmq.topology import work_queue_of
 
@@ -55,7 +56,6 @@ The frame has 7 bytes for its type, channel and size, 12 for class, weight and b
 _SHORT_STRING = 255
 _BROKERS_OWN = ("x-death", "x-first-death-", "x-last-death-", "x-delivery-count", "x-acquired-count", "x-opt-")
 _NEVER = ("CC", "BCC", EXACT)
-_OURS, _WORDY = "sw-", ("sw-reason", "sw-error")
 _TABLE, _BYTES, _TIME, _DECIMAL = "table", "bytes", "time", "decimal"
 
 
@@ -158,23 +158,13 @@ def size_of(properties: BasicProperties) -> int:
 
 
 def fitted(properties: BasicProperties, limit: int) -> BasicProperties:
-    """
-    Return the properties with their longest texts cut until they fit into one frame.
+    """Return the properties with their headers cut until they fit into one frame (`network.headers`)."""
 
-    So the broker never refuses a copy because its headers grew.
-    When all texts are empty, headers are removed too, the header with the longest name first.
-    Our own headers stay, except reason and error, because they identify the job.
-    """
-    headers: dict[str, Any] = dict(properties.headers or {})
-    theirs = {name for name in headers if not name.startswith(_OURS) or name in _WORDY}
-    while theirs and size_of(properties) > limit:
-        longest = max(theirs, key=lambda name: len(_text(headers[name])))
-        if text := _text(headers[longest]):
-            headers[longest] = text[: len(text) // 2]
-        else:
-            theirs.remove(longest := max(theirs, key=len))
-            del headers[longest]
+    def fit(headers: Mapping[str, Any]) -> bool:
         properties.headers = headers
+        return size_of(properties) <= limit
+
+    properties.headers = fitted_headers(properties.headers or {}, fit, _text)
     return properties
 
 

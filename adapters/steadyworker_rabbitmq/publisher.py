@@ -19,10 +19,12 @@ from pika.spec import Basic, BasicProperties
 
 from steadyworker.adapter import Blocked, OutgoingMessage, Settings, Signal, Unblocked, check_size
 from steadyworker.errors import BrokerUnavailable, ConfigError, NotPublished, PublishFailed, TargetFull, TargetMissing
-from steadyworker_rabbitmq.connection import ANSWER_WITHIN, ManagedConnection, Owed
-from steadyworker_rabbitmq.declare import Preparation
+from steadyworker.network.iothread import IoThread
+from steadyworker.network.owed import ANSWER_WITHIN, Owed
+from steadyworker.network.preparation import Preparation
+from steadyworker_rabbitmq.connection import ManagedConnection
+from steadyworker_rabbitmq.declare import Prepared
 from steadyworker_rabbitmq.errors import closed_channel
-from steadyworker_rabbitmq.iothread import IoThread
 from steadyworker_rabbitmq.messages import HEADER_BYTES, fits_id, fitted, properties_of, size_of
 from steadyworker_rabbitmq.topology import Topology
 from steadyworker_rabbitmq.url import BrokerUrl
@@ -63,7 +65,7 @@ class Publisher:
         self,
         io: IoThread,
         url: Callable[[], BrokerUrl],
-        preparation: Preparation,
+        preparation: Preparation[Prepared],
         topology: Topology,
         settings: Settings,
         tell: Callable[[Signal], None],
@@ -76,7 +78,7 @@ class Publisher:
         self._link = ManagedConnection(
             io, url, f"{settings.consumer} publishes to {topology.work}", self._up, self._down
         )
-        self._owed = Owed(io, self._link)
+        self._owed = Owed(io, self._link.abort)
         self._channel: Channel | None = None
         self._ready = False
         self._frame_max = 0

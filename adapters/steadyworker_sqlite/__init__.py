@@ -22,6 +22,7 @@ The author of an adapter has eight duties:
 1. Make a package with these files: `__init__` (`open_adapter`), `adapter`, `connection`, `topology`, `errors`.
    Register it in the entry-point group `steadyworker.adapters` under its URL scheme.
    Import only from `steadyworker.adapter`, `.errors`, `.names`, `.system.mounts` and `.system.private`.
+   An adapter for a broker on a network also imports `steadyworker.network`, which has parts of 2, 5 and 6.
 2. Use one I/O thread; no other thread may use the client library's consuming connection.
    Send every signal from that thread, in order: Connected, deliveries, Lost, Connected…
 3. Publish on another connection, and return only when the broker has the message.

@@ -12,7 +12,8 @@ import trustme
 from steadyworker.adapter import Connected, Delivered, QueueSpec, Settings, Unreachable
 from steadyworker.delivery import KEY, OutgoingMessage, Settle, Settled, Target
 from steadyworker.errors import BrokerUnavailable
-from steadyworker_rabbitmq import RabbitmqAdapter, backoff
+from steadyworker.network import backoff
+from steadyworker_rabbitmq import RabbitmqAdapter
 from tests.brokers.rabbitmq import Node, Vhost
 
 SPEC = QueueSpec("exports", "exports.dead", time_limit=5)

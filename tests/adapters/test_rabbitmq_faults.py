@@ -41,7 +41,8 @@ from steadyworker.errors import (
     TargetMissing,
     Unsettled,
 )
-from steadyworker_rabbitmq import RabbitmqAdapter, backoff, connection
+from steadyworker.network import backoff, owed
+from steadyworker_rabbitmq import RabbitmqAdapter
 from steadyworker_rabbitmq import url as urls
 from steadyworker_rabbitmq.checks import limits
 from tests.brokers.rabbitmq import Node, RabbitMQ, Vhost
@@ -204,7 +205,7 @@ def test_a_deleted_queue_is_waited_for_where_it_is_not_ours_to_make(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """And what a channel was to answer before it was closed is not held against the connection afterwards."""
-    monkeypatch.setattr(connection, "ANSWER_WITHIN", 3.0)
+    monkeypatch.setattr(owed, "ANSWER_WITHIN", 3.0)
     maker = open_worker()
     maker.adapter.publish(work())
     worker = open_worker(topology="verify")
@@ -597,7 +598,7 @@ def test_a_settlement_without_an_answer_ends_the_epoch(
     proxy: Proxy, vhost: Vhost, open_worker: OpenWorker, eventually: Eventually, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Also where heartbeats would not miss anything for long: the broker owes an answer."""
-    monkeypatch.setattr(connection, "ANSWER_WITHIN", 1.0)
+    monkeypatch.setattr(owed, "ANSWER_WITHIN", 1.0)
     worker = open_worker(proxy.through(vhost.url))
     worker.start()
     worker.adapter.publish(work())

@@ -1,14 +1,11 @@
-"""The parts of RabbitMQ's adapter that need no broker: waits, messages, errors, and the thread."""
+"""The parts of RabbitMQ's adapter that need no broker: messages, errors, and sending at once."""
 
 from __future__ import annotations
 
 import random
 import socket
 import ssl
-import threading
-from bisect import bisect_left
-from collections.abc import Callable, Iterator
-from concurrent.futures import Future
+from collections.abc import Iterator
 from datetime import UTC, datetime
 from decimal import Decimal
 from typing import Any
@@ -20,88 +17,13 @@ from pika import exceptions
 from pika.adapters.utils import connection_workflow
 from pika.spec import Basic, BasicProperties
 
-from steadyworker.adapter import OutgoingMessage, Redelivered, SystemClock, Target
+from steadyworker.adapter import OutgoingMessage, Redelivered, Target
 from steadyworker.errors import BrokerUnavailable, PublishFailed
+from steadyworker.network.errors import Foreign, Refused
 from steadyworker.runner.unkeyed import fingerprint
-from steadyworker_rabbitmq.backoff import Backoff
-from steadyworker_rabbitmq.errors import Foreign, Refused, translated, unavailable
-from steadyworker_rabbitmq.iothread import IoThread
+from steadyworker_rabbitmq.errors import translated, unavailable
 from steadyworker_rabbitmq.messages import EXACT, delivery_of, fitted, properties_of, size_of
 from steadyworker_rabbitmq.pika_internals import Connection
-
-# --- Waits ------------------------------------------------------------------------------------------------------------
-
-
-def test_the_first_try_comes_soon_and_later_ones_spread() -> None:
-    """Within 0.5 s of a cut; once refused, over 10 s, and then up to a limit that doubles to 60 s; each as wide as it may be."""
-    bounds = [(0.0, 0.5), (0.0, 10.0), (10.0, 20.0), (20.0, 40.0), (30.0, 60.0), (30.0, 60.0)]
-    drawn: list[list[float]] = [[] for _ in bounds]
-    for _ in range(2000):
-        backoff = Backoff()
-        for number, waits in enumerate(drawn):
-            waits.append(backoff.refused() if number else backoff.cut(useful=True))
-    for (least, most), waits in zip(bounds, drawn, strict=True):
-        assert least <= min(waits) < least + (most - least) * 0.02
-        assert most - (most - least) * 0.02 < max(waits) <= most
-
-
-def test_a_connection_of_use_is_missed_at_once_again() -> None:
-    backoff = Backoff()
-    for _ in range(10):
-        backoff.refused()
-    assert max(backoff.cut(useful=True) for _ in range(100)) <= 0.5
-
-
-def test_a_connection_that_never_serves_is_tried_ever_more_rarely() -> None:
-    """A broker that dies at each connect is left in peace."""
-    waits = [[backoff.cut(useful=False) for _ in range(8)] for backoff in (Backoff() for _ in range(300))]
-    assert max(each[0] for each in waits) <= 0.5
-    assert sum(each[-1] for each in waits) / len(waits) > 20
-
-
-FLEET, OUTAGES = 200, 20
-
-
-@pytest.fixture
-def _drawn_alike() -> Iterator[None]:
-    """The same waits each time: what is asserted of chance is looked at once, and then stays as it is."""
-    before = random.getstate()
-    random.seed(200)
-    yield
-    random.setstate(before)
-
-
-@pytest.mark.usefixtures("_drawn_alike")
-@pytest.mark.parametrize("away", [0.6, 1, 1.5, 2, 3, 4, 5, 6, 7, 8, 10, 12, 15, 20, 30, 60, 120, 300, 600])
-def test_a_fleet_of_200_does_not_come_back_as_one(away: float) -> None:
-    """
-    All lose the broker at once; who tries while it is away is refused, and who tries when it is back stays.
-
-    However long it was away, in no second from its return on does a fifth of the fleet try, and a minute sees all of it:
-    not in one of 20 outages, and on average far from it.
-    """
-    together: list[float] = []
-    for _ in range(OUTAGES):
-        tries = sorted(_first_after(away) for _ in range(FLEET))
-        assert tries[-1] <= 60
-        assert _busiest_second(tries) < FLEET * 0.2
-        together += tries
-    assert _busiest_second(sorted(together)) < FLEET * OUTAGES * 0.125
-
-
-def _first_after(away: float) -> float:
-    """Seconds from the broker's return to one worker's next try."""
-    backoff = Backoff()
-    now = backoff.cut(useful=True)
-    while now < away:
-        now += backoff.refused()
-    return now - away
-
-
-def _busiest_second(tries: list[float]) -> int:
-    """The most tries in any second; `tries` ascend."""
-    return max(bisect_left(tries, first + 1) - number for number, first in enumerate(tries))
-
 
 # --- Messages ---------------------------------------------------------------------------------------------------------
 
@@ -338,89 +260,6 @@ def test_errors_of_ours_pass_and_others_are_what_they_are_to_be() -> None:
         raise BrokerUnavailable("away")
     with pytest.raises(Refused, match="no"), translated("h"):
         raise Refused("no")
-
-
-# --- The thread -------------------------------------------------------------------------------------------------------
-
-
-class Wreck:
-    """A member of the loop that only hears of failures."""
-
-    is_closed = True
-
-    def __init__(self) -> None:
-        self.failures: list[Exception] = []
-
-    def fail(self, error: Exception) -> None:
-        self.failures.append(error)
-
-    def close(self, within: float) -> None: ...
-
-
-def explode() -> None:
-    msg = "boom"
-    raise RuntimeError(msg)
-
-
-def later(after: Callable[[float, Callable[[], None]], object]) -> None:
-    after(0, explode)
-
-
-def test_an_error_in_a_call_ends_connections_and_not_the_thread(eventually: Callable[..., Any]) -> None:
-    """Neither one of ours, nor one that pika lets through to its loop."""
-    io, wreck = IoThread("test", SystemClock()), Wreck()
-    io.members.append(wreck)
-    try:
-        io.call(explode)
-        io.call(lambda: later(io.after))
-        io.call(lambda: later(io.loop.call_later))
-        eventually(lambda: len(wreck.failures) == 3)
-        before = io.last_turn
-        assert before is not None
-        eventually(lambda: (io.last_turn or 0) > before)
-    finally:
-        io.stop(5)
-
-
-def answer_one(answer: Future[int]) -> None:
-    answer.set_result(1)
-
-
-def test_whoever_asks_a_thread_that_stops_gets_an_answer() -> None:
-    """A call is done, or refused; never forgotten."""
-    for _ in range(50):
-        io = IoThread("test", SystemClock())
-        asking = threading.Barrier(3)
-        heard: list[object] = []
-
-        def ask(io: IoThread = io, asking: threading.Barrier = asking, heard: list[object] = heard) -> None:
-            asking.wait()
-            for _ in range(random.randrange(20)):
-                try:
-                    io.ask(answer_one, 5)
-                except BrokerUnavailable:
-                    break
-            heard.append("answered")
-
-        threads = [threading.Thread(target=ask) for _ in range(2)]
-        for thread in threads:
-            thread.start()
-        asking.wait()
-        io.stop(5)
-        for thread in threads:
-            thread.join(5)
-        assert heard == ["answered"] * 2
-
-
-def test_an_error_in_an_answer_is_the_askers() -> None:
-    io = IoThread("test", SystemClock())
-
-    def question(_: Future[int]) -> None:
-        explode()
-
-    with pytest.raises(RuntimeError, match="boom"):
-        io.ask(question, 5)
-    io.stop(5)
 
 
 # --- Sending at once --------------------------------------------------------------------------------------------------

@@ -12,7 +12,8 @@ from cryptography.hazmat.primitives import serialization
 from pika.credentials import ExternalCredentials
 
 from steadyworker.errors import ConfigError
-from steadyworker_rabbitmq.url import HEARTBEAT, Address, BrokerUrl, Tls, parse_url
+from steadyworker.network.url import Address, Tls
+from steadyworker_rabbitmq.url import HEARTBEAT, BrokerUrl, parse_url
 
 CANARY = "c4n4ry"
 

@@ -16,9 +16,9 @@ import os
 import sys
 from unittest.mock import patch
 
+from steadyworker.network import backoff
 from steadyworker.runner import consumer_audit, runner
 from steadyworker.service import broker_recheck
-from steadyworker_rabbitmq import backoff
 from tests.support.main import main
 
 if __name__ == "__main__":

@@ -1,8 +1,12 @@
 """
-The I/O thread: it runs pika's loop, and is the only thread that touches pika's asynchronous connections.
+The I/O thread: it runs a loop, and is the only thread that touches an adapter's consuming connection.
 
 Other threads pass functions to it, which it runs.
-An error in such a function, or in pika, ends the connections but never the thread.
+An error in such a function, or in the client library, ends the connections but never the thread.
+
+The adapter gives the loop.
+For a client library with a loop of its own, it is that loop: pika's `IOLoop`.
+For a client library that reads in threads of its own, it is the `PlainLoop` of `loop.py`.
 """
 
 from __future__ import annotations
@@ -11,9 +15,7 @@ import threading
 from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Future
-from typing import Protocol, TypeVar
-
-from pika.adapters.select_connection import IOLoop
+from typing import Any, Protocol, TypeVar
 
 from steadyworker.adapter import Clock
 from steadyworker.errors import BrokerUnavailable
@@ -41,10 +43,38 @@ class Member(Protocol):
         ...
 
 
+class Loop(Protocol):
+    """The interface of a loop; its names are those of pika's `IOLoop`."""
+
+    def call_later(self, delay: float, action: Callable[[], None], /) -> object:
+        """Call a function after `delay` seconds, and return a handle of this timer."""
+        ...
+
+    def remove_timeout(self, handle: Any, /) -> None:
+        """Cancel a timer."""
+        ...
+
+    def add_callback_threadsafe(self, action: Callable[[], None], /) -> None:
+        """Call a function soon; any thread may ask for it."""
+        ...
+
+    def start(self) -> None:
+        """Run until `stop`."""
+        ...
+
+    def stop(self) -> None:
+        """End the loop after the present call."""
+        ...
+
+    def close(self) -> None:
+        """Free the loop's resources."""
+        ...
+
+
 class Timer:
     """A delayed call; the I/O thread may call `cancel` at any time."""
 
-    def __init__(self, loop: IOLoop, delay: float, action: Callable[[], None]) -> None:
+    def __init__(self, loop: Loop, delay: float, action: Callable[[], None]) -> None:
         self._loop = loop
         self._handle = loop.call_later(delay, action)
 
@@ -58,15 +88,21 @@ class IoThread:
     One thread and its loop, started on first use; it cannot be started again after `stop`.
 
     `call`, `ask` and `stop` are for other threads; `after`, `in_background` and `loop` are for the thread itself.
+
+    Args:
+        name: The thread's name.
+        clock: The clock of `last_turn`.
+        new_loop: Makes the loop, at the thread's start.
     """
 
-    loop: IOLoop
+    loop: Any
 
-    def __init__(self, name: str, clock: Clock) -> None:
+    def __init__(self, name: str, clock: Clock, new_loop: Callable[[], Loop]) -> None:
         self.members: list[Member] = []
         self.last_turn: float | None = None
         self._name = name
         self._clock = clock
+        self._new_loop = new_loop
         self._lock = threading.Lock()
         self._calls: deque[Callable[[], None]] = deque()
         self._thread: threading.Thread | None = None
@@ -82,11 +118,11 @@ class IoThread:
             awake = bool(self._calls)
             self._calls.append(action)
             if self._thread is None:
-                self.loop = IOLoop()
+                self.loop = self._new_loop()
                 self._thread = threading.Thread(target=self._run, name=self._name, daemon=True)
                 self._thread.start()
-        if not awake:  # otherwise a wake-up is already pending
-            self.loop.add_callback_threadsafe(self._do_calls)
+            if not awake:  # otherwise a wake-up is already pending
+                self.loop.add_callback_threadsafe(self._do_calls)
 
     def ask(self, question: Callable[[Future[Answer]], None], within: float) -> Answer:
         """
@@ -157,7 +193,7 @@ class IoThread:
             try:
                 self.loop.start()
                 break
-            except Exception as error:  # noqa: BLE001 - a defect in pika must not end the thread
+            except Exception as error:  # noqa: BLE001 - a defect in the client library must not end the thread
                 self._fail(error)
         with self._lock:
             self._over = True
@@ -178,7 +214,7 @@ class IoThread:
         """Run a function; an error in it ends the connections."""
         try:
             action()
-        except Exception as error:  # noqa: BLE001 - an exception would end pika's loop, and lose timers
+        except Exception as error:  # noqa: BLE001 - an exception would end the loop, and lose timers
             self._fail(error)
 
     def _fail(self, error: Exception) -> None:

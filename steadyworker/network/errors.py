@@ -1,0 +1,168 @@
+"""
+Translates the errors of TLS, name service and operating system into ours; an adapter adds those of its client library.
+
+Each of our messages states what was expected, what was got, and what to do; each of our errors keeps the original error as its cause.
+"""
+
+from __future__ import annotations
+
+import re
+import socket
+import ssl
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from steadyworker.errors import BrokerUnavailable, ConfigError, SteadyWorkerError
+
+_LISTED = 200
+"""The largest number of characters of a broker's text that a message repeats."""
+
+_OUR_CERTIFICATE = re.compile(r"\w+_ALERT_(?:\w*CERTIFICATE\w*|UNKNOWN_CA|ACCESS_DENIED|HANDSHAKE_FAILURE)")
+"""The TLS alerts by which a broker refuses our certificate; in TLS 1.2, HANDSHAKE_FAILURE means a missing certificate."""
+
+NO_ANSWER = "check that the broker is up, and that no firewall is in between"
+SEE_LOG = "see the broker's log"
+
+
+class Refused(BrokerUnavailable):
+    """A refusal of credentials, virtual host, certificate or protocol, which no retry can mend: a person must act."""
+
+
+class Silent(Exception):
+    """A reply of the broker that did not arrive in time."""
+
+
+class Foreign(Exception):
+    """A reply that is not of the expected protocol."""
+
+
+class Judged(NamedTuple):
+    """A description of an error, its remedy, and whether it is a refusal (`Refused`)."""
+
+    got: str
+    remedy: str
+    refused: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Translator:
+    """
+    The translator of one adapter.
+
+    Args:
+        broker: The broker's name in messages.
+        ports: The schemes and their default ports, as messages give them.
+        trusts: The broker's setting that names the authorities whose client certificates it trusts.
+        judge: Judges the errors of the client library; None for all others.
+        root: Returns the error inside the client library's wrappers.
+    """
+
+    broker: str
+    ports: str
+    trusts: str
+    judge: Callable[[BaseException], Judged | None]
+    root: Callable[[BaseException], BaseException] = lambda error: error
+
+    def unavailable(self, error: BaseException, place: str) -> BrokerUnavailable:
+        """
+        Return SteadyWorker's error for an error that ended or prevented a connection to `place`.
+
+        The result is `Refused` if a person must act.
+        Otherwise it is a plain BrokerUnavailable, after which the adapter tries again.
+        """
+        if isinstance(error, BrokerUnavailable):
+            return error
+        if isinstance(error, ConfigError):
+            return _caused(Refused(str(error)), error)
+        root = self.root(error)
+        got, remedy, refused = self._certificate(root) or self.judge(root) or self._common(root)
+        kind = Refused if refused else BrokerUnavailable
+        return _caused(kind(f"Expected a connection to {self.broker} at {place}, got: {got}; {remedy}."), error)
+
+    @contextmanager
+    def translated(self, place: str, to: type[SteadyWorkerError] | None = None) -> Iterator[None]:
+        """
+        Translate errors of libraries that are raised in this context, as `unavailable` does.
+
+        If `to` is given, the new error has this type, with the same text.
+        """
+        try:
+            yield
+        except SteadyWorkerError as error:
+            if to is None or isinstance(error, to) or not isinstance(error, BrokerUnavailable):
+                raise
+            raise to(str(error)) from error
+        except Exception as error:
+            ours = self.unavailable(error, place)
+            raise (ours if to is None else to(str(ours))) from error
+
+    def _certificate(self, error: BaseException) -> Judged | None:
+        """Judge an error that contains the broker's TLS alert about our certificate; None for all others."""
+        text = repr(error)
+        if "ALERT_CERTIFICATE_EXPIRED" in text:
+            return Judged(
+                "a refusal, because our certificate has expired",
+                "renew the file that ?certfile= names, which is read again at each connect",
+                refused=True,
+            )
+        if alert := _OUR_CERTIFICATE.search(text):
+            return Judged(
+                f"a refusal, because our certificate is missing or untrusted ({alert[0]})",
+                f"set ?certfile= to a certificate that the broker's {self.trusts} trusts, and ?keyfile= to its key",
+                refused=True,
+            )
+        return None
+
+    def _common(self, error: BaseException) -> Judged:  # noqa: PLR0911 - one case per kind of error
+        match error:
+            case ssl.SSLCertVerificationError(verify_code=9 | 10, verify_message=message):  # not yet valid, or expired
+                return Judged(
+                    f"a certificate that is not valid now ({message})",
+                    "renew the broker's certificate, or correct the clock of this host",
+                    refused=True,
+                )
+            case ssl.SSLCertVerificationError(verify_message=message):
+                return Judged(
+                    f"an untrusted certificate ({message})",
+                    "set ?cafile= to the PEM file of the signing authority, and connect by a host name that the certificate contains",
+                    refused=True,
+                )
+            case ssl.SSLEOFError() | ssl.SSLZeroReturnError() | ssl.SSLSyscallError():
+                return Judged(
+                    "a connection that closed during the TLS handshake",
+                    f"{SEE_LOG}, and check proxies and firewalls on the way",
+                )
+            case ssl.SSLError():
+                return Judged(
+                    f"no TLS ({getattr(error, 'reason', None) or error})",
+                    f"correct the scheme and the port ({self.ports})",
+                    refused=True,
+                )
+            case Silent():
+                return Judged(str(error), "check whether the broker is frozen or overloaded")
+            case socket.gaierror():
+                return Judged(f"no address ({error.strerror})", "correct the host in --broker, or the name service")
+            case TimeoutError():
+                return Judged("no reply in time", NO_ANSWER)
+            case OSError():
+                return Judged(error.strerror or short(repr(error)), NO_ANSWER)
+            case _:
+                return Judged(short(repr(error)), SEE_LOG)
+
+
+def worst(errors: Sequence[BrokerUnavailable]) -> BrokerUnavailable:
+    """Return the error that stands for a try at every host: `Refused` only if every host refused, as otherwise a later try can succeed."""
+    return next((error for error in errors if not isinstance(error, Refused)), errors[-1])
+
+
+def short(text: str) -> str:
+    """Return the text as one line of limited length."""
+    line = " ".join(text.split())
+    return line if len(line) <= _LISTED else line[: _LISTED - 1] + "…"
+
+
+def _caused(ours: BrokerUnavailable, error: BaseException) -> BrokerUnavailable:
+    ours.__cause__ = error
+    return ours

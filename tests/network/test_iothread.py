@@ -1,0 +1,104 @@
+"""The I/O thread, on pika's loop and on the plain one."""
+
+from __future__ import annotations
+
+import random
+import threading
+from collections.abc import Callable
+from concurrent.futures import Future
+from typing import Any
+
+import pytest
+from pika.adapters.select_connection import IOLoop
+
+from steadyworker.adapter import SystemClock
+from steadyworker.errors import BrokerUnavailable
+from steadyworker.network.iothread import IoThread, Loop
+from steadyworker.network.loop import PlainLoop
+
+new_loops = pytest.mark.parametrize("new_loop", [IOLoop, PlainLoop])
+
+
+class Wreck:
+    """A member of the loop that only hears of failures."""
+
+    is_closed = True
+
+    def __init__(self) -> None:
+        self.failures: list[Exception] = []
+
+    def fail(self, error: Exception) -> None:
+        self.failures.append(error)
+
+    def close(self, within: float) -> None: ...
+
+
+def explode() -> None:
+    msg = "boom"
+    raise RuntimeError(msg)
+
+
+def later(after: Callable[[float, Callable[[], None]], object]) -> None:
+    after(0, explode)
+
+
+@new_loops
+def test_an_error_in_a_call_ends_connections_and_not_the_thread(
+    new_loop: Callable[[], Loop], eventually: Callable[..., Any]
+) -> None:
+    """Neither one of ours, nor one that pika lets through to its loop; nothing of ours calls the plain loop directly."""
+    io, wreck = IoThread("test", SystemClock(), new_loop), Wreck()
+    io.members.append(wreck)
+    try:
+        io.call(explode)
+        io.call(lambda: later(io.after))
+        io.call(lambda: later(io.loop.call_later if new_loop is IOLoop else io.after))
+        eventually(lambda: len(wreck.failures) == 3)
+        before = io.last_turn
+        assert before is not None
+        eventually(lambda: (io.last_turn or 0) > before)
+    finally:
+        io.stop(5)
+
+
+def answer_one(answer: Future[int]) -> None:
+    answer.set_result(1)
+
+
+@new_loops
+def test_whoever_asks_a_thread_that_stops_gets_an_answer(new_loop: Callable[[], Loop]) -> None:
+    """A call is done, or refused; never forgotten."""
+    for _ in range(50):
+        io = IoThread("test", SystemClock(), new_loop)
+        asking = threading.Barrier(3)
+        heard: list[object] = []
+
+        def ask(io: IoThread = io, asking: threading.Barrier = asking, heard: list[object] = heard) -> None:
+            asking.wait()
+            for _ in range(random.randrange(20)):
+                try:
+                    io.ask(answer_one, 5)
+                except BrokerUnavailable:
+                    break
+            heard.append("answered")
+
+        threads = [threading.Thread(target=ask) for _ in range(2)]
+        for thread in threads:
+            thread.start()
+        asking.wait()
+        io.stop(5)
+        for thread in threads:
+            thread.join(5)
+        assert heard == ["answered"] * 2
+
+
+@new_loops
+def test_an_error_in_an_answer_is_the_askers(new_loop: Callable[[], Loop]) -> None:
+    io = IoThread("test", SystemClock(), new_loop)
+
+    def question(_: Future[int]) -> None:
+        explode()
+
+    with pytest.raises(RuntimeError, match="boom"):
+        io.ask(question, 5)
+    io.stop(5)
