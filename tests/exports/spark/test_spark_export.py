@@ -248,7 +248,7 @@ def test_json_lines_keep_decimals_exact_and_a_schema_is_taken_at_its_word(warm: 
         ("SELEKT 1 AS id", r"query.*\[PARSE_SYNTAX_ERROR\]"),
         ("SELECT nothing AS id FROM payments", r"query.*nothing"),
         ("SELECT id, id FROM payments", r"different names, got id twice"),
-        ("SELECT amount FROM payments", r"order_by.*columns amount, got 'id'"),
+        ("SELECT amount FROM payments", r"order_by.*\(amount\), got 'id'"),
         ("SELECT id, array(1) AS list FROM payments", r"column 'list', got array<int>"),
         ("SELECT id, 1 / (id - 7) AS x FROM payments", r"job.*DIVIDE_BY_ZERO"),
         ("SELECT id FROM payments WHERE merchant = :missing", r"query.*missing"),
