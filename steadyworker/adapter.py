@@ -84,7 +84,9 @@ class Capabilities:
         levels: The broker's delay levels in seconds, ascending; the adapter rounds other delays up to the next level.
         stable_ids: A message's id, if it has one, stays the same in every redelivery.
         optional_ids: A sender can leave the id out, so a message can arrive without any key.
-        counts_consumers: `consumers()` returns a number.
+        counts_consumers: The broker can count the consumers of a queue.
+            If it refuses to count them for this client, `consumers()` still returns None.
+        counts_holders: The broker counts an adapter that holds a delivery as a consumer, even if its prefetch is 0.
         forgets_consumers_within: Seconds after which the broker no longer counts a dead or frozen consumer
             (three heartbeats).
         reads_dead_letters: `dead_letters()` works.
@@ -98,6 +100,7 @@ class Capabilities:
     stable_ids: bool = True
     optional_ids: bool = False
     counts_consumers: bool = False
+    counts_holders: bool = False
     forgets_consumers_within: float = 0.0
     reads_dead_letters: bool = True
     max_body: int | None = None
@@ -221,7 +224,11 @@ class Adapter(Protocol):
 
     @property
     def capabilities(self) -> Capabilities:
-        """The abilities of this broker; the same before and after `start`."""
+        """
+        The abilities of this broker; the same before and after `start`.
+
+        Only `counts_holders` may change when the adapter first connects, because it can depend on the queue's type.
+        """
         ...
 
     @property
@@ -293,8 +300,10 @@ class Adapter(Protocol):
         """
         Return the number of the queue's consumers, or None if the broker cannot count them.
 
-        An adapter is at most one consumer, and no consumer while its prefetch is 0.
-        Raises BrokerUnavailable.
+        The result is None also if the broker refuses to count them for this client.
+        An adapter is at most one consumer, whatever its prefetch is.
+        An adapter with prefetch 0 is no consumer, except while it holds a delivery of a broker that `counts_holders`.
+        Raises BrokerUnavailable: the broker does not respond.
         """
         ...
 

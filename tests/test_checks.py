@@ -32,9 +32,15 @@ class Exports(Worker[dict[str, str]]):
 class Broker:
     """As much of an adapter as `check` asks."""
 
-    def __init__(self, capabilities: Capabilities, found: Sequence[Finding] | Exception = ()) -> None:
+    def __init__(
+        self,
+        capabilities: Capabilities,
+        found: Sequence[Finding] | Exception = (),
+        count: int | Exception | None = 0,
+    ) -> None:
         self.capabilities = capabilities
         self.found = found
+        self.count = count
         self.asked: list[QueueSpec] = []
 
     def findings(self, spec: QueueSpec) -> Sequence[Finding]:
@@ -42,6 +48,11 @@ class Broker:
         if isinstance(self.found, Exception):
             raise self.found
         return self.found
+
+    def consumers(self) -> int | None:
+        if isinstance(self.count, Exception):
+            raise self.count
+        return self.count
 
 
 class Ledger:
@@ -120,6 +131,34 @@ def test_a_ledger_of_one_host_with_consumers_that_cannot_be_counted_is_an_error_
 )
 def test_reach_that_is_safe_or_said_out_loud(settings: Options, broker: Capabilities) -> None:
     assert found(settings=settings, broker=broker) == []
+
+
+REFUSES = Broker(NETWORK, count=None)
+
+
+@pytest.mark.parametrize("ledger", ["sqlite:/l.db", "memory:"])
+def test_a_broker_that_refuses_to_count_is_an_error_with_a_ledger_of_one_host(ledger: str) -> None:
+    findings = found(settings=options(ledger=ledger), adapter=REFUSES)
+    only(
+        findings, "error", "does not report to this user how many consumers queue 'exports' has", "--ledger-reach host"
+    )
+    assert "let the broker's user count" in findings[0].remedy
+
+
+@pytest.mark.parametrize("settings", [options(ledger_reach="host"), options(ledger="postgresql://h/db")])
+def test_a_broker_that_refuses_to_count_is_not_asked_where_its_answer_does_not_matter(settings: Options) -> None:
+    assert found(settings=settings, adapter=REFUSES) == []
+    assert found(settings=settings, adapter=Broker(NETWORK, count=AssertionError("asked"))) == []
+    one_host = Capabilities(counts_consumers=True, one_host=True)
+    assert found(adapter=Broker(one_host, count=AssertionError("asked"))) == []
+
+
+def test_a_broker_that_does_not_respond_has_not_refused_to_count() -> None:
+    """The worker process waits for it; then its audit asks again."""
+    away = BrokerUnavailable("away")
+    only(found(adapter=Broker(NETWORK, away, away)), "warning", "The broker does not respond", "start the broker")
+    uncounted = found(adapter=Broker(Capabilities(), away, away))
+    assert [finding.level for finding in uncounted] == ["error", "warning"]
 
 
 # --- names and overrides

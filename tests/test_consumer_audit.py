@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import pytest
@@ -23,13 +23,13 @@ HEARTBEATS = 180.0
 
 @dataclass
 class Broker:
-    """Counts as the test says."""
+    """Counts as the test says; None as a broker does that refuses to count."""
 
-    count: int = 1
+    count: int | None = 1
     away: bool = False
     capabilities: Capabilities = field(default=Capabilities(forgets_consumers_within=HEARTBEATS))
 
-    def consumers(self) -> int:
+    def consumers(self) -> int | None:
         if self.away:
             raise BrokerUnavailable("away")
         return self.count
@@ -55,12 +55,22 @@ def owner(name: str, *, seen_ago: float = 5.0, dead: bool = False, queue: str = 
 class Watched:
     """A reach with everything that it sees, and what it says of its own place in the queue."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, local_ledger: bool = False) -> None:
         self.broker, self.ledger, self.clock = Broker(), Owners(), FakeClock()
         self.left: list[tuple[str, bool]] = []
+        self.holding = False
         adapter: Any = self.broker
         ledger: Any = self.ledger
-        self.audit = ConsumerAudit(NAME, "me", adapter, ledger, self.clock, lambda *said: self.left.append(said))
+        self.audit = ConsumerAudit(
+            NAME,
+            "me",
+            adapter,
+            ledger,
+            self.clock,
+            lambda *said: self.left.append(said),
+            lambda: self.holding,
+            local_ledger=local_ledger,
+        )
 
     def looks(self, times: int) -> list[tuple[bool, bool]]:
         """Look once a minute; answers (not ready, lasting) of each look."""
@@ -103,30 +113,51 @@ def test_who_is_not_ready_has_left_the_queue_and_is_not_counted(watched: Watched
 
 
 class Queue:
-    """A queue with a foreign consumer, and worker processes that each look at it once a minute."""
+    """
+    A queue with a foreign consumer, and worker processes that each look at it once a minute.
 
-    def __init__(self, owners: int, *, foreign: int = 1) -> None:
+    The broker counts who holds a delivery, too; whose number is in `holders` holds one until the test takes it away.
+    """
+
+    def __init__(self, owners: int, *, foreign: int = 1, holders: int = 0) -> None:
         self.clock, self.foreign = FakeClock(), foreign
         self.consuming = {f"owner-{number}": True for number in range(owners)}
-        self.registered = dict(self.consuming)
+        self.holding = set(list(self.consuming)[:holders])
         self.ended: dict[str, int] = {}
         self.capabilities = Capabilities(forgets_consumers_within=HEARTBEATS)
+        self.ledger = MemoryLedger(self.clock, Times())
+        self.keepers = {name: self._keeper(name) for name in self.consuming}
         self.reaches = {
-            name: ConsumerAudit(NAME, name, self, self, self.clock, self._tell(name))  # type: ignore[arg-type]
-            for name in self.consuming
+            name: ConsumerAudit(
+                NAME,
+                name,
+                self,  # type: ignore[arg-type]
+                self.ledger,
+                self.clock,
+                lambda queue, left, keeper=keeper: keeper.left(queue, left=left),  # type: ignore[misc]
+                partial(self._holds, name),
+            )
+            for name, keeper in self.keepers.items()
         }
 
-    def _tell(self, name: str) -> Callable[[str, bool], None]:
-        def tell_left(_: str, left: bool) -> None:
-            self.registered[name] = not left
+    def _keeper(self, name: str) -> Keeper:
+        holds = lambda _: self._holds(name)  # noqa: E731 - what the assembly gives it
+        return Keeper(self.ledger, name, "host", [NAME], [], self.clock, Times(), holds=holds)
 
-        return tell_left
+    def _holds(self, name: str) -> bool:
+        return name in self.holding
 
     def consumers(self) -> int:
-        return self.foreign + sum(self.consuming.values())
+        return self.foreign + sum(here or name in self.holding for name, here in self.consuming.items())
 
-    def owners(self) -> list[OwnerSeen]:
-        return [OwnerSeen(name, "host", (NAME,) if here else (), 5.0, False) for name, here in self.registered.items()]
+    def registered(self) -> int:
+        """How many the ledger knows as consumers."""
+        self._turn()
+        return sum(NAME in seen.queues for seen in self.ledger.owners())
+
+    def _turn(self) -> None:
+        for keeper in self.keepers.values():
+            keeper.turn()
 
     def minutes(self, count: int, apart: float) -> None:
         """All look once a minute, so many seconds after one another; with none, all see the same before any does a thing."""
@@ -134,6 +165,7 @@ class Queue:
             names = list(self.reaches)
             rounds = [[name] for name in names] if apart else [names]
             for looking in rounds:
+                self._turn()
                 for name, said in [(name, self.reaches[name].look()) for name in looking]:
                     self._hear(name, said)
                 self.clock.advance(apart)
@@ -143,29 +175,51 @@ class Queue:
         """What a worker process does with the word of its lookout."""
         self.consuming[name] = said.cause is None
         if said.lasting:
-            del self.consuming[name], self.registered[name], self.reaches[name]
+            del self.consuming[name], self.keepers[name], self.reaches[name]
+            self.holding.discard(name)
+            self.ledger.unregister(name)
             self.ended[name] = 78
 
 
 @pytest.mark.parametrize("apart", [0.0, 1.0, 20.0])
-@pytest.mark.parametrize("owners", [1, 2, 3])
-def test_a_foreign_consumer_ends_all_who_count_whenever_they_look(owners: int, apart: float) -> None:
+@pytest.mark.parametrize(("owners", "holders"), [(1, 0), (2, 0), (3, 0), (1, 1), (2, 1), (3, 3)])
+def test_a_foreign_consumer_ends_all_who_count_whenever_they_look(owners: int, holders: int, apart: float) -> None:
     """Two that leave the queue together must not take the foreign one for each other, and come back."""
-    queue = Queue(owners)
+    queue = Queue(owners, holders=holders)
     queue.minutes(7 * owners, apart)
     assert queue.ended == dict.fromkeys((f"owner-{number}" for number in range(owners)), 78)
     assert queue.consumers() == 1
 
 
 @pytest.mark.parametrize("apart", [0.0, 1.0, 20.0])
-def test_a_foreign_consumer_that_leaves_with_them_ends_nobody(apart: float) -> None:
-    queue = Queue(2)
+@pytest.mark.parametrize("holders", [0, 1, 2])
+def test_a_foreign_consumer_that_leaves_with_them_ends_nobody(holders: int, apart: float) -> None:
+    """Where the broker counts a holder, a job in hand must not look like the foreign consumer."""
+    queue = Queue(2, holders=holders)
     while all(queue.consuming.values()):
         queue.minutes(1, apart)
     queue.foreign = 0
     queue.minutes(10, apart)
     assert queue.ended == {}
-    assert queue.consumers() == sum(queue.registered.values()) == 2
+    assert queue.consumers() == queue.registered() == 2
+
+
+@pytest.mark.parametrize("apart", [0.0, 1.0, 20.0])
+def test_a_holder_that_is_quiet_for_hours_stops_no_peer_and_hides_no_foreign_consumer(apart: float) -> None:
+    """A stop that waits for a long job: its process takes nothing more, and the broker counts it until the job is settled."""
+    queue = Queue(2, foreign=0, holders=1)
+    queue.consuming["owner-0"] = False
+    queue.keepers["owner-0"].left(NAME, left=True)  # as a runner that is quiet does it
+    del queue.reaches["owner-0"]  # it is on its way out, and no word of its audit matters
+    queue.minutes(60, apart)
+    assert queue.ended == {}
+    assert queue.consumers() == queue.registered() == 2
+    queue.holding.clear()
+    queue.minutes(1, apart)
+    assert queue.consumers() == queue.registered() == 1
+    queue.foreign = 1
+    queue.minutes(7, apart)
+    assert queue.ended == {"owner-1": 78}
 
 
 def test_who_leaves_the_queue_says_so_and_who_comes_back_too(watched: Watched) -> None:
@@ -239,3 +293,125 @@ def test_a_part_that_is_away_changes_nothing(watched: Watched, part: str) -> Non
     assert watched.audit.look().cause is not None
     getattr(watched, part).away = True
     assert watched.audit.look().cause is not None
+
+
+# --- who holds a delivery, and is counted for it
+
+
+def test_who_is_counted_for_what_it_holds_counts_itself(watched: Watched) -> None:
+    """It has left the queue and runs a job of hours: the one consumer that is left is itself."""
+    watched.broker.count, watched.holding = 2, True
+    assert watched.looks(6)[-1] == (True, False)
+    watched.broker.count = 1
+    assert watched.looks(5) == [(False, False)] * 5
+
+
+def test_who_counts_itself_still_sees_a_foreign_consumer(watched: Watched) -> None:
+    watched.broker.count, watched.holding = 2, True
+    assert watched.looks(7)[-1] == (True, True)
+
+
+@pytest.mark.parametrize(("count", "then"), [(1, (True, True)), (0, (False, False))])
+def test_right_after_the_last_settlement_the_next_look_decides(
+    watched: Watched, count: int, then: tuple[bool, bool]
+) -> None:
+    """The one consumer may be the foreign one, or this process, whose end the broker has not noticed yet."""
+    watched.broker.count, watched.holding = 2, True
+    assert watched.looks(6)[-1] == (True, False)
+    watched.broker.count, watched.holding = 1, False
+    assert watched.looks(1) == [(True, False)]
+    watched.broker.count = count
+    assert watched.looks(1) == [then]
+
+
+def test_a_delivery_that_is_settled_while_the_broker_counts_decides_nothing(watched: Watched) -> None:
+    """The answer may be from before the settlement or from after it."""
+    watched.broker.count, watched.holding = 2, True
+    assert watched.looks(6)[-1] == (True, False)
+    answers = iter([True, False])
+    watched.audit._holds = lambda: next(answers)
+    watched.broker.count = 1
+    assert watched.looks(1) == [(True, False)]
+
+
+# --- a broker that refuses to count
+
+
+@pytest.fixture
+def alone() -> Watched:
+    """A worker process whose ledger serves this host only."""
+    return Watched(local_ledger=True)
+
+
+def test_a_broker_that_stops_counting_is_no_reason_to_end_a_job(alone: Watched) -> None:
+    """Suspect, then not ready, then lasting: but only once the jobs are over, as nothing shows a foreign consumer."""
+    assert alone.looks(3) == [(False, False)] * 3
+    alone.broker.count = None
+    assert alone.looks(4) == [(False, False), (True, False), (True, True), (True, True)]
+    assert alone.left[0] == (NAME, True)
+    said = alone.audit.look()
+    assert said.after_jobs
+    assert "does not report how many consumers" in (cause := said.cause or "")
+    for remedy in ("Let the broker's user count", "--ledger postgresql://", "--ledger-reach host"):
+        assert remedy in cause
+
+
+def test_a_surplus_ends_the_worker_process_without_waiting_for_its_jobs(alone: Watched) -> None:
+    alone.broker.count = 2
+    assert alone.looks(7)[-1] == (True, True)
+    assert not alone.audit.look().after_jobs
+
+
+def test_a_broker_that_counts_again_ends_it(alone: Watched) -> None:
+    """At any time; and a surplus that it then counts has its whole time."""
+    alone.broker.count = None
+    assert alone.looks(3)[-1] == (True, True)
+    alone.broker.count = 1
+    assert alone.looks(1) == [(False, False)]
+    assert alone.left[-1] == (NAME, False)
+    alone.broker.count = None
+    assert alone.looks(2) == [(False, False), (True, False)]
+    alone.broker.count = 2
+    assert alone.looks(7) == [(False, False)] * 6 + [(True, False)]
+    assert not alone.audit.look().after_jobs
+
+
+def test_one_look_without_a_number_changes_nothing(alone: Watched) -> None:
+    for count in (None, 1, None, 1, None):
+        alone.broker.count = count
+        assert alone.looks(1) == [(False, False)]
+    assert alone.left == []
+
+
+def test_an_outage_between_two_looks_without_a_number_begins_again(alone: Watched) -> None:
+    """A broker that restarts can refuse for a moment."""
+    for away in (False, True, False, True):
+        alone.broker.count, alone.broker.away = None, away
+        assert alone.looks(1) == [(False, False)]
+    alone.broker.away = False
+    assert alone.looks(2) == [(False, False), (True, False)]
+
+
+def test_a_surplus_that_the_broker_no_longer_counts_is_no_longer_a_surplus(alone: Watched) -> None:
+    """It was suspected before; and it does not become ready because the number is missing."""
+    alone.broker.count = 2
+    assert alone.looks(4) == [(False, False)] * 4
+    alone.broker.count = None
+    assert alone.looks(1) == [(False, False)]
+    alone.broker.count = 2
+    assert alone.looks(6)[-1] == (True, False)
+    alone.broker.count = None
+    assert alone.looks(3) == [(True, False), (True, False), (True, True)]
+    assert alone.audit.look().after_jobs
+
+
+def test_a_ledger_that_all_hosts_share_needs_no_number(watched: Watched) -> None:
+    """As with a broker that cannot count at all; what was said before it stays said."""
+    watched.broker.count = None
+    assert watched.looks(10) == [(False, False)] * 10
+    watched.broker.count = 2
+    assert watched.looks(6)[-1] == (True, False)
+    watched.broker.count = None
+    assert watched.looks(10) == [(True, False)] * 10
+    watched.broker.count = 0
+    assert watched.looks(1) == [(False, False)]

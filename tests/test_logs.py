@@ -76,6 +76,19 @@ def test_client_libraries_are_heard_at_debug_only(out: io.StringIO) -> None:
         assert len(lines(out)) == heard
 
 
+def test_a_client_library_that_logs_whole_frames_shows_none_at_debug(out: io.StringIO) -> None:
+    """The logger is the one of stomp.py 9, which leaves passcode and bodies in its debug lines."""
+    library = logging.getLogger("stomp.py")
+    for level, heard in (("info", []), ("debug", ["attempt failed"])):
+        out.truncate(out.seek(0))
+        configure("json", level, out)
+        library.debug("sending frame: %s", ["CONNECT\n", "passcode:canary\n"])
+        library.debug("received frame: %r, headers=%r, body=%r", "MESSAGE", {}, b"canary")
+        library.warning("attempt failed")
+        assert [line["event"] for line in lines(out)] == heard
+        assert "canary" not in out.getvalue()
+
+
 def test_the_libraries_lines_look_like_ours_with_their_extras_and_the_context(out: io.StringIO) -> None:
     with bound_contextvars(key="m-17", attempt=2):
         logging.getLogger("lib").warning("%s of %s", 1, 2, extra={"part": "io"})

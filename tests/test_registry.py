@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from importlib.metadata import entry_points
 from pathlib import Path
 
 import pytest
@@ -76,7 +77,9 @@ def test_two_adapters_for_one_scheme_are_refused(site: Path) -> None:
     [
         ("sqlit:/x", r"got 'sqlit': did you mean sqlite:\?"),
         ("canary", "a text without a scheme"),
-        ("zzz://a:canary@h", "got 'zzz'"),
+        ("zzz://a:canary@h", "got 'zzz': correct --broker, or install an adapter"),
+        ("rabbitmq://a:canary@h", r"got 'rabbitmq': did you mean amqps?:\?"),
+        ("postgres://a:canary@h", "got 'postgres': correct --broker, or install an adapter"),
     ],
 )
 def test_an_unknown_scheme_names_the_known_ones_and_the_near_match_and_no_secret(url: str, says: str) -> None:
@@ -84,3 +87,13 @@ def test_an_unknown_scheme_names_the_known_ones_and_the_near_match_and_no_secret
         registry.open_adapter(url, SPEC, Settings())
     assert "sqlite" in str(caught.value)
     assert "canary" not in str(caught.value)
+
+
+def test_a_package_whose_scheme_is_not_installed_names_its_extra(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An editable installation that is older than the package has no entry point for it."""
+    older = [entry for entry in entry_points(group=registry.GROUP) if entry.value == "steadyworker_sqlite"]
+    monkeypatch.setattr(registry, "entry_points", lambda group: older if group == registry.GROUP else [])
+    for url in ("rabbitmq://a:canary@h", "rabbitmq+ssl://a:canary@h"):
+        with pytest.raises(ConfigError, match=r"pip install 'steadyworker\[rabbitmq\]'\.$") as caught:
+            registry.open_adapter(url, SPEC, Settings())
+        assert "canary" not in str(caught.value)

@@ -78,13 +78,17 @@ class RabbitmqAdapter:
         """
         The abilities of this broker: delays by levels, and a consumer count.
 
+        A quorum queue counts a cancelled consumer until its last delivery is settled; a classic queue does not.
+        Until the adapter knows the queue's type, it assumes a quorum queue.
         The abilities do not include delivery timeout and delivery limit, which depend on the queue; `findings` reports these two.
         """
+        prepared = self._preparation.known
         return Capabilities(
             delays=Delays.LEVELS,
             levels=self._topology.levels,
             optional_ids=True,
             counts_consumers=True,
+            counts_holders=prepared is None or prepared.counts_holders,
             forgets_consumers_within=3.0 * self._first.heartbeat,
             max_body=self._settings.max_body,
         )
@@ -132,7 +136,7 @@ class RabbitmqAdapter:
         """
         Return the number of the queue's consumers; 0 if the queue does not exist.
 
-        An adapter with a prefetch of 0 is not a consumer.
+        An adapter with a prefetch of 0 is not a consumer, except while it holds a delivery of a quorum queue.
         """
         queue = self._spec.queue
         if self._consumer.started:

@@ -28,11 +28,13 @@ class Prepared:
         consume_arguments: Arguments for `basic.consume` on the work queue.
         delivery_timeout: Seconds after which the broker takes a delivery back from such a consumer; None for never.
         longer_timeout: The command that makes the delivery timeout long enough for a job.
+        counts_holders: True unless the work queue is classic: other queues count a cancelled consumer that holds a delivery.
     """
 
     consume_arguments: Mapping[str, int] = field(default_factory=dict)
     delivery_timeout: float | None = None
     longer_timeout: str = ""
+    counts_holders: bool = True
 
 
 def prepare(connection: pika.BlockingConnection, topology: Topology, management: Management | None = None) -> Prepared:
@@ -64,6 +66,7 @@ def prepare(connection: pika.BlockingConnection, topology: Topology, management:
         consume_arguments=limits.consume_arguments(broker.version, work.type, topology.time_limit),
         delivery_timeout=timeout.seconds,
         longer_timeout=limits.longer_timeout(broker.version, broker.vhost, work, topology.time_limit),
+        counts_holders=work.type != "classic",
     )
 
 

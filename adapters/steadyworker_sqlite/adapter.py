@@ -26,7 +26,7 @@ from steadyworker.system.mounts import mounted
 from steadyworker.system.private import access_findings
 from steadyworker_sqlite.connection import Connection, delivery_of, numbers_of
 from steadyworker_sqlite.errors import Unusable, translated
-from steadyworker_sqlite.presence import Presence, is_gone
+from steadyworker_sqlite.presence import Presence, is_gone, takes_messages
 from steadyworker_sqlite.publisher import Publisher
 from steadyworker_sqlite.session import SILENCE, evict_the_gone
 from steadyworker_sqlite.store import FIRST, BrokerFile, Entry, Store
@@ -105,12 +105,15 @@ class SqliteAdapter:
         return self.path.exists() and self._publisher.ask(lambda store: store.has_queue(self._spec.queue))
 
     def consumers(self) -> int:
-        """Return the number of the queue's living consumers."""
+        """Return the number of the queue's living consumers with a prefetch above 0."""
         silent_since = self._settings.clock.boottime() - self._silence
-        alive = self._publisher.ask(
-            lambda store: [p for p in store.peers() if not is_gone(store.folder, p.presence, silent_since)]
-        )
-        return sum(1 for peer in alive if peer.queue == self._spec.queue and not peer.reads)
+
+        def count(store: Store) -> int:
+            peers = [peer.presence for peer in store.peers() if peer.queue == self._spec.queue and not peer.reads]
+            alive = (name for name in peers if not is_gone(store.folder, name, silent_since))
+            return sum(takes_messages(store.folder, name) for name in alive)
+
+        return self._publisher.ask(count)
 
     def findings(self, spec: QueueSpec) -> Sequence[Finding]:
         """Return the problems of the file's location, the file, and its queues."""

@@ -66,6 +66,7 @@ class Session:
         now = self._turned = self._stamped = self._looked = self._clock.boottime()
         self._awake_since = float("-inf")
         self._held: set[tuple[int, int]] = set()
+        self._taking = False
         declare = settings.topology == "declare"
         with ExitStack() as stack:
             self._store = file.open()
@@ -86,6 +87,7 @@ class Session:
 
         If there is no work, write nothing.
         """
+        self._note_prefetch(window)
         settled = {(each.seq, each.count) for each in settlements}
         room = max(0, window - len(self._held - settled))
         self._tend(room)
@@ -134,6 +136,14 @@ class Session:
             return self._silence / _STAMPS
         due = self._store.due_in(self._queue)
         return LOOK if due is None else min(due, LOOK)
+
+    def _note_prefetch(self, window: int) -> None:
+        """Record whether this consumer takes messages, for processes that count the consumers."""
+        taking = window > 0
+        if taking is not self._taking:
+            with translated(self._store.path):
+                self._presence.take_messages(taking=taking)
+            self._taking = taking
 
     def _tend(self, room: int) -> None:
         """Record the turn, check the file and this consumer's registration, and evict dead consumers, each when it is due."""

@@ -8,7 +8,9 @@ If an adapter's client library is missing, opening the adapter raises an error t
 from __future__ import annotations
 
 import difflib
+from collections.abc import Mapping
 from importlib.metadata import EntryPoint, entry_points
+from importlib.util import find_spec
 from typing import cast
 
 from steadyworker.adapter import Adapter, OpenAdapter, QueueSpec, Settings
@@ -48,10 +50,27 @@ def open_adapter(url: str, spec: QueueSpec, settings: Settings) -> Adapter:
     if not colon or entry is None:
         # Only the scheme is shown: the rest of a URL can contain a password.
         got = f"{scheme!r}" if colon else "a text without a scheme"
-        near = difflib.get_close_matches(scheme.lower(), known, n=1) if colon else []
-        remedy = f"did you mean {near[0]}:?" if near else "correct --broker, or install an adapter for this scheme."
+        remedy = _remedy(scheme.lower() if colon else "", known)
         raise ConfigError(f"Expected --broker with one of the schemes {', '.join(sorted(known))}, got {got}: {remedy}")
     return _opener(entry)(url, spec, settings)
+
+
+def _remedy(scheme: str, known: Mapping[str, EntryPoint]) -> str:
+    """
+    Return what to do about a scheme that no installed adapter has; the scheme can be any text.
+
+    The package `steadyworker_x` has the extra `x`, and a user can write this name instead of the scheme.
+    If the files are newer than the installation, the package is there without its schemes; installing the extra adds them.
+    """
+    extra = scheme.partition("+")[0]
+    package = f"steadyworker_{extra}"
+    near = [name for name, entry in known.items() if entry.module == package]
+    if near := near or difflib.get_close_matches(scheme, known, n=1):
+        return f"did you mean {near[0]}:?"
+    for dist in (entry.dist for entry in known.values()):
+        if dist is not None and extra in (dist.metadata.get_all("Provides-Extra") or ()) and find_spec(package):
+            return f"pip install '{dist.name}[{extra}]'."
+    return "correct --broker, or install an adapter for this scheme."
 
 
 def _opener(entry: EntryPoint) -> OpenAdapter:

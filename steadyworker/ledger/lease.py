@@ -59,6 +59,7 @@ class Keeper:
        `run` reads the cancel marks every `times.cancel_look` seconds.
     4. `hurry` makes the next turn come soon; `end` makes `run` return.
     5. While this owner has `left` a queue, or is `quiet` there, it registers the queue with a suffix that says so.
+       An owner that `holds` a delivery still counts as a consumer, so it registers the queue without the suffix.
     """
 
     def __init__(
@@ -71,6 +72,7 @@ class Keeper:
         clock: Clock,
         times: Times,
         quiet: Callable[[str], bool] = lambda _: False,
+        holds: Callable[[str], bool] = lambda _: False,
     ) -> None:
         self.last_turn = clock.monotonic()
         self.away = False
@@ -80,6 +82,7 @@ class Keeper:
         self._queues = queues
         self._left: frozenset[str] = frozenset()
         self._quiet = quiet
+        self._holds = holds
         self._holders = holders
         self._clock = clock
         self._times = times
@@ -104,7 +107,8 @@ class Keeper:
         self.last_turn = self._clock.monotonic()
 
     def _registered(self, name: str) -> str:
-        return f"{name}{QUIET}" if name in self._left or self._quiet(name) else name
+        away = name in self._left or self._quiet(name)
+        return f"{name}{QUIET}" if away and not self._holds(name) else name
 
     def look(self) -> None:
         """Read the cancel marks of the jobs that run here, and report them to the holders."""

@@ -11,6 +11,18 @@ If there are more consumers than living owners, a foreign consumer receives mess
        ↑                      │                             │
        └──────────────────────┴──────── no surplus ─────────┘
 
+::
+
+               no number           no number again            still no number
+    shared ──────────────→ suspect ───────────────→ not ready ────────────────→ lasting: exit 78, once no job is left
+       ↑                      │                         │
+       └──────────────────────┴──────── a number ───────┘
+
+A broker can refuse to count: an operator takes a right away, or replaces the broker.
+If the ledger serves one host only, the audit then cannot exclude a foreign consumer, and the worker process must stop.
+But nothing shows that there is one, so no job ends early for it: first the worker process finishes the jobs that it holds.
+If all hosts share the ledger, the audit waits for a number, as it waits for a broker that does not respond.
+
 If a worker process has just died or frozen, the broker counts its consumer until the consumer has missed its heartbeats.
 So the audit ignores a surplus until it has lasted for that time and one minute more.
 
@@ -18,6 +30,9 @@ A worker process that becomes not ready stops consuming the queue, and the ledge
 All worker processes see the same surplus at about the same time, so all of them stop consuming.
 If the audit still counted them, the foreign consumer would look like one of them, and all would consume again.
 For the same reason, a worker process registers as quiet if it is quiet, drains, or has no slot whose `setup` succeeded.
+
+Some brokers count a worker process until it has settled its last delivery (`Capabilities.counts_holders`).
+So a process that holds a delivery counts itself, and registers as quiet only when it holds none.
 """
 
 from __future__ import annotations
@@ -55,12 +70,14 @@ class AuditResult:
     The result for one queue.
 
     Attributes:
-        cause: The evidence that a consumer does not share our ledger, or None.
-        lasting: True if the surplus was still there at a later count, so that the worker process must stop.
+        cause: The reason why a consumer may not share our ledger, or None.
+        lasting: True if a later count did not end the cause, so that the worker process must stop.
+        after_jobs: True if the worker process stops only when it holds no job, because nothing shows a foreign consumer.
     """
 
     cause: str | None = None
     lasting: bool = False
+    after_jobs: bool = False
 
 
 class ConsumerAudit:
@@ -74,6 +91,8 @@ class ConsumerAudit:
         ledger: Lists the living owners.
         clock: Measures the duration of a surplus.
         tell_left: A function that gets the name, and True when this process stops consuming, False when it consumes again.
+        holds: Returns whether the broker counts this process for a delivery that it holds, even with prefetch 0.
+        local_ledger: True if the ledger serves this host only, so that only the broker's count shows consumers elsewhere.
     """
 
     def __init__(
@@ -84,6 +103,9 @@ class ConsumerAudit:
         ledger: Ledger,
         clock: Clock,
         tell_left: Callable[[str, bool], None],
+        holds: Callable[[], bool] = lambda: False,
+        *,
+        local_ledger: bool = False,
     ) -> None:
         self._name = name
         self._owner = owner
@@ -92,20 +114,42 @@ class ConsumerAudit:
         self._ledger = ledger
         self._clock = clock
         self._tolerated = adapter.capabilities.forgets_consumers_within + _SPARE
+        self._holds = holds
+        self._local_ledger = local_ledger
+        self._held = False
         self._since: float | None = None
+        self._uncounted = False
         self._said = AuditResult()
 
     def look(self) -> AuditResult:
         """Count once, and return the result; if the broker or the ledger does not respond, return the previous result."""
+        held = {self._held, self._holds()}
         try:
-            consumers = self._adapter.consumers() or 0
-            peers = self._peers()
+            consumers, peers = self._adapter.consumers(), self._peers()
         except (BrokerUnavailable, LedgerUnavailable):
             self._since = None  # right after an outage the broker still counts consumers that are gone
+            self._uncounted = False
             return self._said
-        if self._said.cause is not None:
-            # This process does not consume now, so it counts neither as a consumer nor as an owner.
-            self._say(replace(self._said, lasting=True) if consumers > peers else AuditResult())
+        self._held = self._holds()
+        if consumers is not None:
+            self._uncounted = False
+            self._compare(consumers, peers, held | {self._held})
+        else:
+            self._since = None
+            if self._local_ledger:
+                self._miss_count()
+        return self._said
+
+    def _compare(self, consumers: int, peers: int, held: set[bool]) -> None:
+        """Compare the consumers with the owners; `held` are the answers of `holds` since the previous look."""
+        if self._said.after_jobs:
+            self._say(AuditResult())  # the broker counts again; a surplus is tolerated as after the start
+        elif self._said.cause is not None:
+            # This process does not consume now, so it counts neither as a consumer nor as an owner, unless it holds a delivery.
+            # If it has just settled its last delivery, the broker may count it or not: the next look decides.
+            if len(held) == 1:
+                known = peers + sum(held)
+                self._say(replace(self._said, lasting=True) if consumers > known else AuditResult())
         elif consumers <= (known := peers + 1):
             self._since = None
         elif self._lasts(consumers, known):
@@ -116,7 +160,22 @@ class ConsumerAudit:
             )
             self._since = None
             self._say(AuditResult(cause))
-        return self._said
+
+    def _miss_count(self) -> None:
+        """Note that the broker did not report a number, although only this number shows consumers on other hosts."""
+        if self._said.after_jobs:
+            self._say(replace(self._said, lasting=True))
+        elif self._uncounted:
+            cause = (
+                "the broker does not report how many consumers the queue has, and the ledger serves this host only: "
+                "consumers on other hosts may run the same jobs. Let the broker's user count the consumers, "
+                "give all workers the same ledger (--ledger postgresql://…), "
+                "or state that all of them are on this host (--ledger-reach host)"
+            )
+            self._say(AuditResult(cause, after_jobs=True))
+        else:
+            self._uncounted = True
+            get_logger("steadyworker.runner").warning("consumers_uncounted", queue=self._name)
 
     def _say(self, said: AuditResult) -> None:
         self._said = said

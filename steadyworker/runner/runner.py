@@ -87,6 +87,7 @@ class Runner:
         self._blocked: str | None = None
         self._prefetch = 0
         self._idle_since: float | None = self.last_turn
+        self._holds = False
         self._not_ready: Mapping[str, str] = self._causes()
         self._tokens: tuple[Token, ...] = ()
         self._inbox: queue.SimpleQueue[RunnerEvent] = queue.SimpleQueue()
@@ -202,6 +203,9 @@ class Runner:
             self._idle_since = None if wanted > 0 else self.deps.clock.monotonic()
             self._prefetch = wanted
             self.deps.adapter.prefetch(wanted)
+        held, self._holds = self._holds, bool(state.valid) and self.deps.adapter.capabilities.counts_holders
+        if held and not self._holds and wanted == 0:
+            self.deps.hurry()  # so that the ledger soon stops counting this process, as the broker does
         self._not_ready = self._causes()
         self.last_turn = self.deps.clock.monotonic()
 
@@ -225,6 +229,14 @@ class Runner:
         """True if the runner has consumed no messages for a while; any thread may read it."""
         since = self._idle_since
         return since is not None and self.deps.clock.monotonic() - since >= QUIET_AFTER
+
+    def holds(self) -> bool:
+        """
+        Return whether the broker counts this process as a consumer even if its prefetch is 0, because it holds a delivery.
+
+        The answer is as of the runner's last turn; any thread may call this.
+        """
+        return self._holds
 
     # --- slots -----------------------------------------------------------------------------------------------------
 

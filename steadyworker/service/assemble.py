@@ -195,14 +195,21 @@ def assemble(
             remember_folder=stages.remember,
             stop_on_ledger_loss=options.stops_on_ledger_loss,
         )
-        runners.append(Runner(deps))
+        runner = Runner(deps)
+        runners.append(runner)
         pools.append(team)
         if counted(adapter.capabilities, options):
-            name = registered_name(namespace, spec.queue)
             audit = ConsumerAudit(
-                name, owner, adapter, plan.ledger, clock, lambda name, left: keeper.left(name, left=left)
+                registered_name(namespace, spec.queue),
+                owner,
+                adapter,
+                plan.ledger,
+                clock,
+                lambda name, left: keeper.left(name, left=left),
+                runner.holds,
+                local_ledger=options.ledger_is_local,
             )
-            audits[audit] = runners[-1].post
+            audits[audit] = runner.post
     by_name = {registered_name(runner.deps.namespace, runner.deps.spec.queue): runner for runner in runners}
     keeper = Keeper(
         plan.ledger,
@@ -213,6 +220,7 @@ def assemble(
         clock,
         times,
         quiet=lambda name: by_name[name].quiet,
+        holds=lambda name: by_name[name].holds(),
     )
     recheck = BrokerRecheck(
         [(adapter, spec.queue_spec) for adapter, spec in zip(plan.adapters, plan.specs, strict=True)], known

@@ -50,9 +50,9 @@ def check(
         *_ledger(ledger),
     ]
     for spec, adapter in zip(specs, adapters, strict=True):
-        found += _reach(options, adapter.capabilities)
         found += _keys(spec, adapter.capabilities)
         found += _broker(spec, adapter)
+        found += _reach(spec, options, adapter)
         found += _name(spec, options, adapter, ledger)
     return sorted(dict.fromkeys(found), key=by_level)
 
@@ -121,23 +121,29 @@ def _unit(options: Options, host: Host) -> Iterator[Finding]:
         )
 
 
-def _reach(options: Options, broker: Capabilities) -> Iterator[Finding]:
+def _reach(spec: WorkerSpec, options: Options, adapter: Adapter) -> Iterator[Finding]:
     """
     Check that all consumers of a queue share one ledger.
 
     If the broker cannot count consumers, the operator must confirm with --ledger-reach host that all are on this host.
+    A broker that does not respond has its own finding; the consumer audit asks it again every minute.
     """
-    if broker.one_host or broker.counts_consumers or options.ledger_reach == "host" or not options.ledger_is_local:
+    broker = adapter.capabilities
+    if broker.one_host or options.ledger_reach == "host" or not options.ledger_is_local:
         return
     scheme = options.ledger.partition(":")[0]
-    what = (
-        f"The {scheme}: ledger serves this host only, and this broker does not report how many consumers a queue has."
-    )
-    yield Finding(
-        "error",
-        what,
-        "set --ledger postgresql://…, or confirm with --ledger-reach host that all consumers are on this host.",
-    )
+    remedy = "set --ledger postgresql://…, or confirm with --ledger-reach host that all consumers are on this host."
+    if not broker.counts_consumers:
+        what = f"The {scheme}: ledger serves this host only, and this broker does not report how many consumers a queue has."
+        yield Finding("error", what, remedy)
+        return
+    with suppress(BrokerUnavailable):
+        if adapter.consumers() is None:
+            what = (
+                f"The {scheme}: ledger serves this host only, and this broker does not report to this user "
+                f"how many consumers queue {spec.queue!r} has."
+            )
+            yield Finding("error", what, f"let the broker's user count the consumers of its queues, or {remedy}")
 
 
 def _keys(spec: WorkerSpec, broker: Capabilities) -> Iterator[Finding]:

@@ -62,8 +62,9 @@ def _broken(runners: Sequence[Runner]) -> list[tuple[str, int]]:
     for runner in runners:
         if runner.final is not None:
             found.append((f"refused by the broker: {runner.final}", EX_CONFIG))
-        if runner.audit_result.lasting:
-            found.append((f"{runner.deps.spec.queue}: {runner.audit_result.cause}", EX_CONFIG))
+        audit = runner.audit_result
+        if audit.lasting and (not audit.after_jobs or all(each.idle for each in runners)):
+            found.append((f"{runner.deps.spec.queue}: {audit.cause}", EX_CONFIG))
         if runner.slot_health.setup_failures >= _SETUP_FAILURES:
             found.append(
                 (f"setup failed {_SETUP_FAILURES} times in a row: {runner.not_ready().get('setup')}", EX_SOFTWARE)

@@ -38,8 +38,14 @@ __all__ = ["configure", "get_logger", "redact"]
 
 LogFormat = Literal["auto", "json", "pretty"]
 
-_CLIENT_LIBRARIES = ("pika", "rocketmq", "stomp")
-"""Client libraries whose lines appear only at log level debug, because their adapters report the same facts, with a remedy."""
+_CLIENT_LIBRARIES = {"pika": logging.NOTSET, "rocketmq": logging.NOTSET, "stomp": logging.INFO}
+"""
+Client libraries whose lines appear only at log level debug, because their adapters report the same facts, with a remedy.
+
+The value is the lowest level of a library's lines that then appear.
+The debug lines of stomp.py contain the whole frame that it sends or receives: the body of each message, and the passcode.
+Its logger is `stomp.py`, which is a child of `stomp`.
+"""
 
 _LABORIOUS = frozenset({"exc_info", "stack_info", "positional_args"})
 _DEPTH = 6
@@ -66,8 +72,8 @@ def configure(format: LogFormat, level: str, stream: TextIO | None = None) -> No
         root.removeHandler(old)
     root.addHandler(handler)
     root.setLevel(level.upper())
-    for name in _CLIENT_LIBRARIES:
-        logging.getLogger(name).setLevel(logging.CRITICAL if root.level > logging.DEBUG else logging.NOTSET)
+    for name, lowest in _CLIENT_LIBRARIES.items():
+        logging.getLogger(name).setLevel(logging.CRITICAL if root.level > logging.DEBUG else lowest)
 
 
 def get_logger(name: str) -> BoundLogger:

@@ -80,7 +80,7 @@ class MemoryAdapter:
         return self._queues.has_queue(self.consumer.queue)
 
     def consumers(self) -> int:
-        """Return the number of the queue's connected adapters."""
+        """Return the number of the queue's connected adapters with a prefetch above 0."""
         return self._queues.consumers(self.consumer.queue)
 
     def findings(self, spec: QueueSpec) -> Sequence[Finding]:

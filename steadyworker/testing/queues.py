@@ -139,10 +139,11 @@ class Queues:
                 raise Unsettled("Expected the broker's reply, got none: the message is either gone or redelivered.")
 
     def consumers(self, queue: str) -> int:
-        """Return the number of the queue's connected consumers."""
+        """Return the number of the queue's connected consumers with a prefetch above 0."""
         self.reach()
         with self.lock:
-            return sum(1 for consumer in self.everyone if consumer.connected and consumer.queue == queue)
+            consuming = (each for each in self.everyone if each.connected and each.window > 0)
+            return sum(1 for consumer in consuming if consumer.queue == queue)
 
     def has_queue(self, queue: str) -> bool:
         """Return whether a message or a consumer has used the queue, and no test has deleted the queue."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -10,6 +11,7 @@ import pytest
 from steadyworker.adapter import (
     Adapter,
     Blocked,
+    Capabilities,
     Connected,
     Delivered,
     Lost,
@@ -24,6 +26,7 @@ from steadyworker.errors import BrokerUnavailable, PublishFailed, StaleDelivery,
 from steadyworker.testing.broker import MemoryBroker
 from steadyworker.testing.clock import FakeClock
 from steadyworker.testing.conformance import AdapterSuite
+from steadyworker.testing.conformance.adapter_consume import ConsumePromises
 from steadyworker.testing.memory_adapter import MemoryAdapter
 
 SPEC = QueueSpec("exports", "exports.dead")
@@ -40,6 +43,41 @@ class TestMemoryAdapter(AdapterSuite):
 
     def make_adapter(self, place: Path, spec: QueueSpec) -> MemoryAdapter:
         return self._broker.adapter(spec, Settings(clock=self.clock, max_body=1000))
+
+    def cut(self, adapter: Adapter) -> None:
+        assert isinstance(adapter, MemoryAdapter)
+        self._broker.drop_connection(adapter)
+
+    def pump(self) -> None:
+        self._broker.pump()
+
+    def let_pass(self, seconds: float) -> None:
+        self.clock.advance(seconds)
+
+
+class HolderAdapter(MemoryAdapter):
+    """Of a broker that also counts who holds a delivery."""
+
+    @property
+    def capabilities(self) -> Capabilities:
+        return replace(super().capabilities, counts_holders=True)
+
+    def consumers(self) -> int:
+        idle = (each for each in self._queues.everyone if each.connected and not each.window)
+        return super().consumers() + sum(bool(each.held) for each in idle)
+
+
+class TestHolderAdapter(ConsumePromises):
+    """The promises about consumers, where a holder is one."""
+
+    @pytest.fixture(autouse=True)
+    def broker(self) -> MemoryBroker:
+        self.clock = FakeClock()
+        self._broker = MemoryBroker(self.clock)
+        return self._broker
+
+    def make_adapter(self, place: Path, spec: QueueSpec) -> HolderAdapter:
+        return HolderAdapter(self._broker._queues, "memory", spec, Settings(clock=self.clock))
 
     def cut(self, adapter: Adapter) -> None:
         assert isinstance(adapter, MemoryAdapter)

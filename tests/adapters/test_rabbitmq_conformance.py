@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import closing
 from pathlib import Path
 
+import pika
 import pytest
 
 from steadyworker.adapter import Adapter, QueueSpec, Settings
@@ -29,3 +31,13 @@ class TestRabbitmqAdapter(AdapterSuite):
 
     def cut(self, adapter: Adapter) -> None:
         self.proxy.cut()
+
+    def test_a_classic_queue_counts_no_holder(self, open_adapter: Callable[[], Adapter], vhost: Vhost) -> None:
+        """The queue is older than the worker; a quorum queue, which the adapter creates itself, counts a holder."""
+        with closing(pika.BlockingConnection(pika.URLParameters(vhost.url))) as connection:
+            connection.channel().queue_declare("exports", durable=True, arguments={"x-queue-type": "classic"})
+        one = open_adapter()
+        self.started(one)
+        assert not one.capabilities.counts_holders
+        one.stop(self.within)
+        self.test_with_prefetch_0_only_a_holder_can_be_a_consumer(open_adapter)

@@ -202,6 +202,6 @@ def test_many_processes_may_make_the_file_at_once(path: Path, client: Start, eve
     clients = [client("hold") for _ in range(6)]
     eventually(lambda: all(each.said("connected 1") for each in clients), within=20)
     adapter = SqliteAdapter(path, SPEC, Settings())
-    assert adapter.consumers() == 6
+    eventually(lambda: adapter.consumers() == 6)
     adapter.stop(5)
     assert not any("gone" in line for each in clients for line in each.lines)

@@ -67,6 +67,25 @@ def test_a_peer_that_is_quiet_hides_no_foreign_consumer(fleet: Fleet) -> None:
         assert peer.poll() is None
 
 
+def test_a_peer_that_is_quiet_and_still_runs_a_job_stops_nobody(fleet: Fleet) -> None:
+    """The queue counts it until its job is settled; a deploy that waits for long jobs would end its successor with 78."""
+    url, script = fleet.url(fleet.vhost.url, HEARTBEAT), LOOKING | {"quiet": 0.5, "times": {"renew": 0.5}}
+    peer = fleet.worker(LIGHT, broker=url, script=script).started()
+    fleet.send_all({"long": {"gate": "gate"}})
+    fleet.notes("starts", 1)
+    peer.send_signal(signal.SIGUSR1)
+    peer.says("stage_changed", stage="quiet")
+    counting = fleet.worker(LIGHT, broker=url, script=script).started()
+    fleet.consumed_by(2)
+    fleet.send_all({"meanwhile": {"delays": [1, 1, 1]}})
+    fleet.notes("ends", 1)
+    fleet.open()
+    fleet.notes("ends", 2)
+    fleet.consumed_by(1)
+    assert counting.lines("surplus_consumers") == []
+    assert peer.poll() is None
+
+
 @pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGSTOP], ids=["dead", "frozen"])
 def test_a_peer_that_is_dead_or_frozen_never_stops_a_healthy_one(fleet: Fleet, how: signal.Signals) -> None:
     """Not even when its host died with it, so that the broker hears no end of the connection and counts it for a while."""

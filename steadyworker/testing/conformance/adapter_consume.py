@@ -6,6 +6,7 @@ from __future__ import annotations
 import threading
 from collections import Counter
 from collections.abc import Callable
+from dataclasses import replace
 
 import pytest
 
@@ -129,23 +130,50 @@ class ConsumePromises(AdapterBench):
             adapter.settle(old, Settle.ACK)
 
     def test_capabilities_are_the_same_before_and_after_start(self, adapter: Adapter) -> None:
-        """Capabilities describe the broker, not a connection."""
+        """Capabilities describe the broker, not a connection; only `counts_holders` can depend on the queue's type."""
         before = adapter.capabilities
         self.started(adapter)
-        assert adapter.capabilities == before
+        assert replace(adapter.capabilities, counts_holders=before.counts_holders) == before
 
     def test_consumers_are_counted(self, open_adapter: Open) -> None:
         """An adapter with a prefetch above 0 is counted; an adapter that only publishes, or that has stopped, is not."""
         one, two, three = open_adapter(), open_adapter(), open_adapter()
-        if not one.capabilities.counts_consumers:
-            assert one.consumers() is None
-            pytest.skip("this broker does not count consumers")
+        self._needs_counts(one)
         tape = self.started(one, 1)
         self.started(two, 1)
         three.publish(message())
         assert tape.until(lambda: three.consumers() == 2, "2 consumers")
         two.stop(self.within)
         assert tape.until(lambda: three.consumers() == 1, "1 consumer")
+
+    def test_an_adapter_is_one_consumer_whatever_its_prefetch(self, open_adapter: Open) -> None:
+        """An adapter with a prefetch of 3 and two un-settled deliveries is one consumer, for itself and for others."""
+        one, two = open_adapter(), open_adapter()
+        self._needs_counts(one)
+        tape = self.started(one, 3)
+        for each in messages(2):
+            one.publish(each)
+        tape.delivery(2)
+        tape.stays(deliveries=2)
+        for adapter in (one, two):
+            assert tape.until(lambda adapter=adapter: adapter.consumers() == 1, "1 consumer")  # type: ignore[misc]
+
+    def test_with_prefetch_0_only_a_holder_can_be_a_consumer(self, open_adapter: Open) -> None:
+        """With prefetch 0 an adapter is counted only while it holds a delivery, and only by a broker that `counts_holders`."""
+        one, two = open_adapter(), open_adapter()
+        self._needs_counts(one)
+        one.publish(message())
+        tape = self.started(one, 1)
+        held = tape.delivery()
+        assert tape.until(lambda: two.consumers() == 1, "1 consumer")
+        one.prefetch(0)
+        tape.stays(deliveries=1)  # so that the broker has noticed the prefetch
+        holders = 1 if one.capabilities.counts_holders else 0
+        assert tape.until(lambda: two.consumers() == holders, f"{holders} consumers while the delivery is held")
+        one.settle(held, Settle.ACK)
+        assert tape.until(lambda: two.consumers() == 0, "no consumer")
+        one.prefetch(1)
+        assert tape.until(lambda: two.consumers() == 1, "1 consumer again")
 
     def test_what_is_un_settled_at_stop_is_the_next_ones(self, open_adapter: Open) -> None:
         """`stop` releases at once; deliveries of a stopped adapter are stale, and it sends no more signals."""
@@ -185,3 +213,9 @@ class ConsumePromises(AdapterBench):
         if before is None:
             pytest.skip("this adapter has no thread of its own")
         tape.until(lambda: (adapter.last_turn or 0) > before, "another turn")
+
+    @staticmethod
+    def _needs_counts(adapter: Adapter) -> None:
+        if not adapter.capabilities.counts_consumers:
+            assert adapter.consumers() is None
+            pytest.skip("this broker does not count consumers")

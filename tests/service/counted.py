@@ -1,0 +1,33 @@
+"""
+A worker process on the embedded broker, which here counts its consumers for this user only as the test says.
+
+The file `count` in the stage's folder has the number, or `none`; the audit looks every 0.1 s, and each look is a line in `looks`.
+"""
+
+from __future__ import annotations
+
+import sys
+from unittest.mock import patch
+
+from steadyworker.adapter import Capabilities
+from steadyworker.runner import consumer_audit
+from steadyworker_sqlite import SqliteAdapter
+from tests.support.jobs import folder, note
+from tests.support.main import main
+
+ON_THE_NETWORK = Capabilities(counts_consumers=True)
+"""What a broker is able to do that serves other hosts too."""
+
+
+def consumers(_: SqliteAdapter) -> int | None:
+    """The number that the test says."""
+    said = (folder() / "count").read_text()
+    note("looks", said)
+    return None if said == "none" else int(said)
+
+
+if __name__ == "__main__":
+    patch.object(SqliteAdapter, "capabilities", ON_THE_NETWORK).start()
+    patch.object(SqliteAdapter, "consumers", consumers).start()
+    patch.object(consumer_audit, "LOOK_EVERY", 0.1).start()
+    sys.exit(main())

@@ -1,0 +1,86 @@
+"""A broker that does not report how many consumers a queue has, to worker processes whose ledger serves one host."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from steadyworker.ledger.base import State
+from steadyworker.outcome import Counters
+from tests.support.stage import Stage
+
+STEPS = "tests.support.jobs:Steps"
+
+
+class CountedStage(Stage):
+    """A stage whose broker counts as the test says."""
+
+    main = Path(__file__).with_name("counted.py")
+
+    def count(self, said: str) -> None:
+        new = self.folder / "count.new"
+        new.write_text(said)
+        new.rename(self.folder / "count")  # a reader never sees half of it
+
+    def looks_again(self, times: int) -> None:
+        """Wait for so many further looks."""
+        self.notes("looks", len(self.lines("looks")) + times)
+
+
+@pytest.fixture
+def stage(tmp_path: Path) -> Iterator[CountedStage]:
+    made = CountedStage(tmp_path)
+    yield made
+    made.close()
+
+
+def test_78_at_the_start_unless_the_operator_answers_for_the_consumers(stage: CountedStage) -> None:
+    stage.count("none")
+    stage.send("steps", {"steps": 1})
+    refused = stage.worker(STEPS)
+    refused.ended(78)
+    line = refused.says("startup_refused")
+    assert "does not report to this user how many consumers queue 'steps' has" in line["what"]
+    assert "let the broker's user count" in line["remedy"]
+    assert "--ledger-reach host" in line["remedy"]
+    stage.worker(STEPS, ledger_reach="host", max_jobs=1).ended(0)
+    assert stage.reaches("steps", State.DONE)
+
+
+def test_a_right_that_is_taken_away_ends_no_job_and_then_the_worker_process(stage: CountedStage) -> None:
+    """The job in hand runs to its end, however often the broker refuses; the next one is not begun; then 78."""
+    stage.count("1")
+    stage.send("steps", {"steps": 3, "gate": "gate"}, key="in-hand")
+    process = stage.worker(STEPS).started()
+    stage.notes("waiting", 1)
+    stage.count("none")
+    process.says("consumers_uncounted")
+    why = process.says("not_ready", part="steps: consumers")["why"]
+    stage.send("steps", {"steps": 1}, key="next")
+    stage.looks_again(20)  # two seconds: the main thread looks for a reason to stop once a second
+    assert process.lines("stage_changed") == []
+    stage.open()
+    process.ended(78)
+    assert stage.reaches("steps", State.DONE, "in-hand").counters == Counters()
+    assert process.says("worker_stopped")["reasons"] == [f"steps: {why}"]
+    assert stage.lines("starts") == ["in-hand 1 0"]
+    assert stage.ready("steps") == 1
+
+
+def test_a_right_that_is_given_back_lets_the_worker_process_go_on(stage: CountedStage) -> None:
+    stage.count("1")
+    stage.send("steps", {"steps": 3, "gate": "gate"}, key="in-hand")
+    process = stage.worker(STEPS).started()
+    stage.notes("waiting", 1)
+    stage.count("none")
+    process.says("not_ready", part="steps: consumers")
+    stage.count("1")
+    process.says("ready_again", part="steps: consumers")
+    stage.send("steps", {"steps": 1}, key="next")
+    stage.open()
+    for key in ("in-hand", "next"):
+        assert stage.reaches("steps", State.DONE, key).counters == Counters()
+    process.terminate()
+    process.ended(0)
