@@ -1,0 +1,138 @@
+"""Java programs of the tests: the jars that Maven resolves and one source file, compiled, below the cache folder."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import re
+import shutil
+import subprocess
+from functools import cache as once
+from pathlib import Path
+
+from tests.brokers.install import MissingError, apt_install, cache, lock, may_install
+
+JAVA = 17
+"""The oldest Java that the brokers run on."""
+
+PLUGIN = "org.apache.maven.plugins:maven-dependency-plugin:3.8.1"
+POM = """\
+<project xmlns="http://maven.apache.org/POM/4.0.0">
+  <modelVersion>4.0.0</modelVersion>
+  <groupId>tests</groupId><artifactId>{name}</artifactId><version>1</version>
+  <dependencies>{dependencies}
+  </dependencies>
+</project>
+"""
+DEPENDENCY = """
+    <dependency>
+      <groupId>{group}</groupId><artifactId>{artifact}</artifactId><version>{version}</version>
+    </dependency>"""
+WHOLE_JAR = """
+    <dependency>
+      <groupId>{group}</groupId><artifactId>{artifact}</artifactId><version>{version}</version>
+      <classifier>{classifier}</classifier>
+      <exclusions><exclusion><groupId>*</groupId><artifactId>*</artifactId></exclusion></exclusions>
+    </dependency>"""
+
+
+def java_program(name: str, artifacts: tuple[str, ...], source: Path) -> Path:
+    """
+    Return the folder of a Java program: `lib` has its jars, `classes` what `source` compiles to.
+
+    An artifact is `GROUP:ARTIFACT:VERSION`; one with `:CLASSIFIER` is a jar that has all it needs.
+    What was made once is kept under a name that has the digest of artifacts and source: then Maven is not called.
+    Raises MissingError when a tool or an artifact cannot be had.
+    """
+    pom = POM.format(name=name, dependencies="".join(map(_dependency, artifacts)))
+    digest = hashlib.sha256(f"{PLUGIN}{pom}{source.read_text(encoding='utf-8')}".encode()).hexdigest()[:12]
+    made = cache() / f"{name}-{digest}"
+    if made.exists():
+        return made
+    with lock(name) as held:
+        if made.exists():  # another process was first
+            return made
+        half = made.with_name(f"{name}.half")
+        shutil.rmtree(half, ignore_errors=True)
+        half.mkdir()
+        javac = compiler()
+        half.joinpath("pom.xml").write_text(pom)
+        _run(
+            [_maven(), "--batch-mode", "--quiet", "-Dstyle.color=never", f"{PLUGIN}:copy-dependencies"]
+            + [f"-DoutputDirectory={half / 'lib'}", "-DincludeScope=runtime"],
+            half,
+            javac,
+            held,
+        )
+        compiled = [str(javac), "--release", str(JAVA), "-cp", f"{half / 'lib'}/*", "-d", str(half / "classes")]
+        _run([*compiled, str(source)], half, javac, held)
+        half.rename(made)
+    return made
+
+
+def java() -> Path:
+    """Return the program `java`, of version 17 or newer; raises MissingError."""
+    return _program("java", "default-jre-headless")
+
+
+def compiler() -> Path:
+    """Return the program `javac`, of version 17 or newer; raises MissingError."""
+    return _program("javac", "default-jdk-headless")
+
+
+@once
+def _program(name: str, package: str) -> Path:
+    found = _newest(name)
+    if not found and may_install():
+        with lock("apt"):
+            apt_install(package)
+        found = _newest(name)
+    if not found:
+        raise MissingError(
+            f"{name} of Java {JAVA} or newer was not found on PATH, in JAVA_HOME or below /usr/lib/jvm: "
+            f"sudo apt-get install {package}"
+        )
+    return found
+
+
+def _newest(name: str) -> Path | None:
+    """Return the first program of this name that is new enough; Debian's own version may not be the one on PATH."""
+    places = [Path(folder) for folder in os.environ.get("PATH", os.defpath).split(os.pathsep) if folder]
+    if home := os.environ.get("JAVA_HOME"):
+        places.insert(0, Path(home, "bin"))
+    places += sorted(Path("/usr/lib/jvm").glob("*/bin"))
+    for program in (place / name for place in places):
+        if program.exists():
+            done = subprocess.run([program, "-version"], capture_output=True, text=True, check=False)
+            version = re.search(r"(\d+)", done.stderr + done.stdout)  # `version "17.0.15"` of java, `javac 17.0.15`
+            if version and int(version[1]) >= JAVA:
+                return program.resolve()
+    return None
+
+
+def _maven() -> str:
+    found = shutil.which("mvn")
+    if not found and may_install():
+        with lock("apt"):
+            apt_install("maven")
+        found = shutil.which("mvn")
+    if not found:
+        raise MissingError("Maven was not found: sudo apt-get install maven, or put mvn on PATH")
+    return found
+
+
+def _dependency(coordinates: str) -> str:
+    group, artifact, version, *classifier = coordinates.split(":")
+    if classifier:
+        return WHOLE_JAR.format(group=group, artifact=artifact, version=version, classifier=classifier[0])
+    return DEPENDENCY.format(group=group, artifact=artifact, version=version)
+
+
+def _run(command: list[str], folder: Path, javac: Path, held: int) -> None:
+    """Run it with the Java that was found, and with the lock; raises MissingError with the end of its output."""
+    environment = {**os.environ, "JAVA_HOME": str(javac.parents[1])}
+    done = subprocess.run(
+        command, cwd=folder, env=environment, pass_fds=[held], capture_output=True, text=True, check=False
+    )
+    if done.returncode:
+        raise MissingError(f"{' '.join(command)} failed here: {(done.stdout + done.stderr).strip()[-500:]}")
