@@ -100,9 +100,7 @@ class Artemis(StompNode):
                 mutual=self.mutual,
                 other=self.other,
                 stomp=STOMP,
-                secure=SECURE.format(
-                    key_store=self.key_store, trust_store=self.trust_store, password=STORE_PASSWORD
-                ),
+                secure=SECURE.format(key_store=self.key_store, trust_store=self.trust_store, password=STORE_PASSWORD),
                 permissions="\n    ".join(f'<permission type="{right}" roles="{roles}"/>' for right, roles in rights),
             )
         )

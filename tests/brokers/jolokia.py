@@ -29,7 +29,7 @@ class Jolokia:
 
     def read(self, pattern: str, *attributes: str) -> dict[str, dict[str, Any]]:
         """Return these attributes of each MBean that matches, by its name; empty when none does."""
-        asked = {"type": "read", "mbean": pattern, "attribute": attributes}
+        asked: dict[str, object] = {"type": "read", "mbean": pattern, "attribute": attributes}
         found: dict[str, dict[str, Any]] = self._ask(asked, {}) if "*" in pattern else {pattern: self._ask(asked)}
         return found
 

@@ -57,15 +57,20 @@ def java_program(name: str, artifacts: tuple[str, ...], source: Path) -> Path:
         half.mkdir()
         javac = compiler()
         half.joinpath("pom.xml").write_text(pom)
-        _run(
-            [_maven(), "--batch-mode", "--quiet", "-Dstyle.color=never", f"{PLUGIN}:copy-dependencies"]
-            + [f"-DoutputDirectory={half / 'lib'}", "-DincludeScope=runtime"],
-            half,
-            javac,
-            held,
-        )
-        compiled = [str(javac), "--release", str(JAVA), "-cp", f"{half / 'lib'}/*", "-d", str(half / "classes")]
-        _run([*compiled, str(source)], half, javac, held)
+        options = (f"-DoutputDirectory={half / 'lib'}", "-DincludeScope=runtime", "-Dstyle.color=never")
+        fetch = [_maven(), "--batch-mode", "--quiet", *options, f"{PLUGIN}:copy-dependencies"]
+        compile_ = [
+            str(javac),
+            "--release",
+            str(JAVA),
+            "-cp",
+            f"{half / 'lib'}/*",
+            "-d",
+            str(half / "classes"),
+            str(source),
+        ]
+        for command in (fetch, compile_):
+            _run(command, half, javac, held)
         half.rename(made)
     return made
 

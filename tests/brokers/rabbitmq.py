@@ -24,6 +24,7 @@ import pika
 import trustme
 from pika.exceptions import AMQPError
 
+from tests.brokers.address import Address
 from tests.brokers.install import HOST, rabbitmq_root
 from tests.brokers.process import Guard, Server, free_ports
 
@@ -184,6 +185,11 @@ class Node(RabbitMQ):
         )
 
     # --- Its life -----------------------------------------------------------------------------------------------------
+
+    @property
+    def address(self) -> Address:
+        """Where other test processes reach it."""
+        return Address(self.url, self.management_url, self.tls_url, certificates=str(self.folder))
 
     @property
     def pid(self) -> int:

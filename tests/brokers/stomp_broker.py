@@ -62,7 +62,9 @@ class StompBroker:
         self.mutual_url, self.other_url = address.mutual_url, address.other_url
         parts = urlsplit(self.url)
         self.user, self.password = unquote(parts.username or ""), unquote(parts.password or "")
-        self.limited_url = parts._replace(netloc=f"{LIMITED}:{parts.password}@{parts.netloc.rpartition('@')[2]}").geturl()
+        self.limited_url = parts._replace(
+            netloc=f"{LIMITED}:{parts.password}@{parts.netloc.rpartition('@')[2]}"
+        ).geturl()
         folder = Path(address.certificates)
         self.ca_file = folder / "ca.pem"
         """Signed the broker's certificate (127.0.0.1, localhost)."""

@@ -119,7 +119,9 @@ class StompClient:
     def subscribe(self, queue: str, name: str = "0", *, prefetch: int = 1, ack: str = "client-individual") -> None:
         """Consume this queue, and return when the broker has confirmed the subscription."""
         window = {"activemq.prefetchSize": str(prefetch), "consumer-window-size": "0"}
-        self.send_frame("SUBSCRIBE", {**self._to(queue, "subscription"), **window, "id": name, "ack": ack}, receipt=True)
+        self.send_frame(
+            "SUBSCRIBE", {**self._to(queue, "subscription"), **window, "id": name, "ack": ack}, receipt=True
+        )
 
     def unsubscribe(self, name: str = "0") -> None:
         """End this subscription: the broker delivers what it holds to another consumer."""
@@ -145,7 +147,9 @@ class StompClient:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, where: TracebackType | None) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, where: TracebackType | None
+    ) -> None:
         self.close()
 
     def _to(self, queue: str, what: str) -> dict[str, str]:
