@@ -15,6 +15,9 @@ from tests.brokers.install import MissingError, apt_install, cache, lock, may_in
 JAVA = 17
 """The oldest Java that the brokers run on."""
 
+JVMS = Path("/usr/lib/jvm")
+"""Where Debian keeps every Java; the one on PATH may be older than others that are there."""
+
 PLUGIN = "org.apache.maven.plugins:maven-dependency-plugin:3.8.1"
 POM = """\
 <project xmlns="http://maven.apache.org/POM/4.0.0">
@@ -94,18 +97,18 @@ def _program(name: str, package: str) -> Path:
         found = _newest(name)
     if not found:
         raise MissingError(
-            f"{name} of Java {JAVA} or newer was not found on PATH, in JAVA_HOME or below /usr/lib/jvm: "
+            f"{name} of Java {JAVA} or newer was not found on PATH, in JAVA_HOME or below {JVMS}: "
             f"sudo apt-get install {package}"
         )
     return found
 
 
 def _newest(name: str) -> Path | None:
-    """Return the first program of this name that is new enough; Debian's own version may not be the one on PATH."""
+    """Return the first program of this name that is new enough."""
     places = [Path(folder) for folder in os.environ.get("PATH", os.defpath).split(os.pathsep) if folder]
     if home := os.environ.get("JAVA_HOME"):
         places.insert(0, Path(home, "bin"))
-    places += sorted(Path("/usr/lib/jvm").glob("*/bin"))
+    places += sorted(JVMS.glob("*/bin"))
     for program in (place / name for place in places):
         if program.exists():
             done = subprocess.run([program, "-version"], capture_output=True, text=True, check=False)

@@ -166,7 +166,7 @@ class ArtemisQueues:
     """Artemis's MBeans."""
 
     BROKER = "org.apache.activemq.artemis:broker=*"
-    LETTERS = "DLQ"
+    LETTERS, EXPIRED = "DLQ", "ExpiryQueue"
 
     def __init__(self, jolokia: Jolokia) -> None:
         self._jolokia = jolokia
@@ -194,9 +194,9 @@ class ArtemisQueues:
         for found in self._jolokia.read(self._queue(f"{prefix}*"), "Name").values():
             everything = (found["Name"], True, True)  # its consumers and its address too
             self._jolokia.execute(broker, "destroyQueue(java.lang.String,boolean,boolean)", *everything)
-        for mbean in self._jolokia.search(self._queue(self.LETTERS)):
-            letters = f"_AMQ_ORIG_QUEUE LIKE '{prefix}%'"
-            self._jolokia.execute(mbean, "removeMessages(java.lang.String)", letters)
+        for letters in (self.LETTERS, self.EXPIRED):
+            for mbean in self._jolokia.search(self._queue(letters)):
+                self._jolokia.execute(mbean, "removeMessages(java.lang.String)", f"_AMQ_ORIG_QUEUE LIKE '{prefix}%'")
 
     def _queue(self, name: str) -> str:
         """The pattern that finds the queue, whatever its address is."""

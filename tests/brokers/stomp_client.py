@@ -116,9 +116,13 @@ class StompClient:
         length = {"content-length": str(len(body)), "persistent": "true"}
         self.send_frame("SEND", {**self._to(queue, "destination"), **length, **(headers or {})}, body, receipt=True)
 
-    def subscribe(self, queue: str, name: str = "0", *, prefetch: int = 1, ack: str = "client-individual") -> None:
-        """Consume this queue, and return when the broker has confirmed the subscription."""
-        window = {"activemq.prefetchSize": str(prefetch), "consumer-window-size": "0"}
+    def subscribe(self, queue: str, name: str = "0", *, greedy: bool = False, ack: str = "client-individual") -> None:
+        """
+        Consume this queue, and return when the broker has confirmed the subscription.
+
+        The broker delivers one message at a time; to a greedy consumer, as many as it will unasked.
+        """
+        window = {} if greedy else {"activemq.prefetchSize": "1", "consumer-window-size": "0"}
         self.send_frame(
             "SUBSCRIBE", {**self._to(queue, "subscription"), **window, "id": name, "ack": ack}, receipt=True
         )

@@ -22,8 +22,8 @@ STORE_PASSWORD = "changeit"
 """Of the files with the certificates; the brokers' own logins have one that is made for the run."""
 
 AGENT = "org.jolokia:jolokia-agent-jvm:2.2.9:javaagent"
-SMALL = ("-Xms32m", "-Xmx512m", "-XX:+UseSerialGC", "-XX:-UsePerfData")
-"""A Java that stays small, and writes no file of counters; an idle broker has some 120 MB."""
+SMALL = ("-Xms32m", "-Xmx512m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-XX:-UsePerfData")
+"""A Java that stays small (an idle broker has some 120 MB), and that spends half as much on its start: no second compiler."""
 
 ADDRESSES = ("-Djava.net.preferIPv4Stack=true",)
 LOG = (
