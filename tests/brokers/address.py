@@ -15,5 +15,6 @@ class Address:
     tls_url: str = ""
     mutual_url: str = ""
     other_url: str = ""
+    limited_url: str = ""
     certificates: str = ""
     """The folder with those for a client of ActiveMQ."""

@@ -61,8 +61,6 @@ class Brokers:
 
     def __init__(self, ask: Ask | None) -> None:
         self._ask = ask
-        self.given = {name: value for name, value in os.environ.items() if name.startswith("STEADYWORKER_TEST_")}
-        """The variables that name servers to use instead; no test sees them itself (`own_environment`)."""
         self._nodes: dict[str, Node] = {}
         self._stomp: dict[str, StompNode] = {}
         self._cluster: Cluster | None = None
@@ -246,7 +244,7 @@ def rabbitmq(request: pytest.FixtureRequest, brokers: Brokers, rabbitmq_series: 
     It is the same as `rabbitmq_node` for a test that asks for both.
     """
     if rabbitmq_series == GIVEN:
-        return RabbitMQ(brokers.given[AMQP_URL], brokers.given.get(MANAGEMENT_URL, "http://127.0.0.1:15672"))
+        return RabbitMQ(os.environ[AMQP_URL], os.environ.get(MANAGEMENT_URL, "http://127.0.0.1:15672"))
     with _had():
         series = newest_rabbitmq() if rabbitmq_series == NEWEST else rabbitmq_series
         return brokers.node(series) if "rabbitmq_node" in request.fixturenames else brokers.rabbitmq(series)
@@ -283,8 +281,8 @@ def stomp_broker(request: pytest.FixtureRequest, brokers: Brokers, stomp_kind: s
     It is the same as `stomp_node` for a test that asks for both.
     """
     if stomp_kind == GIVEN:
-        jolokia = brokers.given.get(JOLOKIA_URL, "http://127.0.0.1:8161/api/jolokia/")
-        return StompBroker(Address(brokers.given[STOMP_URL], jolokia))
+        jolokia = os.environ.get(JOLOKIA_URL, "http://127.0.0.1:8161/api/jolokia/")
+        return StompBroker(Address(os.environ[STOMP_URL], jolokia))
     with _had():
         return brokers.stomp_node(stomp_kind) if "stomp_node" in request.fixturenames else brokers.stomp(stomp_kind)
 
@@ -355,7 +353,7 @@ def vhost(rabbitmq: RabbitMQ) -> Iterator[Vhost]:
 @pytest.fixture(scope="session")
 def postgres(brokers: Brokers) -> Postgres:
     """A PostgreSQL server that runs; other tests use it too, so leave it as it is."""
-    if url := brokers.given.get(POSTGRES_URL):
+    if url := os.environ.get(POSTGRES_URL):
         return Postgres(url)
     with _had():
         return brokers.postgres()
@@ -371,7 +369,7 @@ def drivers() -> None:
 @pytest.fixture
 def postgres_cluster(brokers: Brokers) -> Iterator[Cluster]:
     """A server of our own: to be killed, frozen and stopped, and healed after the test."""
-    if POSTGRES_URL in brokers.given:
+    if POSTGRES_URL in os.environ:
         pytest.skip(f"this test kills or stops the server, and that of {POSTGRES_URL} is not ours to")
     with _had():
         cluster = brokers.cluster()

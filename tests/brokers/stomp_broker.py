@@ -58,13 +58,10 @@ class StompBroker:
 
     def __init__(self, address: Address) -> None:
         self.address = address
-        self.url, self.tls_url = address.url, address.tls_url
-        self.mutual_url, self.other_url = address.mutual_url, address.other_url
+        self.url, self.limited_url = address.url, address.limited_url
+        self.tls_url, self.mutual_url, self.other_url = address.tls_url, address.mutual_url, address.other_url
         parts = urlsplit(self.url)
         self.user, self.password = unquote(parts.username or ""), unquote(parts.password or "")
-        self.limited_url = parts._replace(
-            netloc=f"{LIMITED}:{parts.password}@{parts.netloc.rpartition('@')[2]}"
-        ).geturl()
         folder = Path(address.certificates)
         self.ca_file = folder / "ca.pem"
         """Signed the broker's certificate (127.0.0.1, localhost)."""

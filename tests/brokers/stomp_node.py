@@ -46,7 +46,8 @@ class StompNode(StompBroker):
         self.folder = self._guard.folder
         self.log = self.folder / "node.log"
         self.plain, self.tls, self.mutual, self.other, agent = free_ports(5)
-        login = f"{USER}:{secrets.token_hex(8)}"
+        password = secrets.token_hex(8)
+        login = f"{USER}:{password}"
         super().__init__(
             Address(
                 url=f"stomp://{login}@127.0.0.1:{self.plain}",
@@ -54,6 +55,7 @@ class StompNode(StompBroker):
                 tls_url=f"stomp+ssl://{login}@127.0.0.1:{self.tls}",
                 mutual_url=f"stomp+ssl://{login}@127.0.0.1:{self.mutual}",
                 other_url=f"stomp://{login}@127.0.0.1:{self.other}",
+                limited_url=f"stomp://{LIMITED}:{password}@127.0.0.1:{self.plain}",
                 certificates=str(self.folder),
             )
         )

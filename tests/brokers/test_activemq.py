@@ -119,6 +119,7 @@ def test_a_login_is_required(stomp_broker: StompBroker, instead: str) -> None:
 
 
 def test_tls_reaches_the_broker_whose_certificate_the_node_signed(stomp_broker: StompBroker) -> None:
+    _skip_without(stomp_broker.tls_url)
     with StompClient(stomp_broker.tls_url, ca_file=stomp_broker.ca_file) as client:
         assert client.connected.headers["server"] == stomp_broker.server
     with pytest.raises(ssl.SSLCertVerificationError):
@@ -126,6 +127,7 @@ def test_tls_reaches_the_broker_whose_certificate_the_node_signed(stomp_broker: 
 
 
 def test_one_door_is_for_clients_with_a_certificate(stomp_broker: StompBroker) -> None:
+    _skip_without(stomp_broker.mutual_url)
     with stomp_broker.client(stomp_broker.mutual_url) as client:
         assert client.connected.headers["server"] == stomp_broker.server
     with pytest.raises(ssl.SSLError, match="alert"):
@@ -133,12 +135,14 @@ def test_one_door_is_for_clients_with_a_certificate(stomp_broker: StompBroker) -
 
 
 def test_the_other_door_reads_a_queues_prefix_on_both_brokers(stomp_broker: StompBroker, queue: str) -> None:
+    _skip_without(stomp_broker.other_url)
     with stomp_broker.client(stomp_broker.other_url) as client:
         client.send_frame("SEND", {"destination": f"/queue/{queue}"}, b"m-17", receipt=True)
     assert stomp_broker.depth(queue) == 1
 
 
 def test_the_limited_user_works_but_cannot_ask_who_consumes(stomp_broker: StompBroker, queue: str) -> None:
+    _skip_without(stomp_broker.limited_url)
     refusals = []
     for url in (stomp_broker.url, stomp_broker.limited_url):
         with stomp_broker.client(url) as client:
@@ -147,6 +151,12 @@ def test_the_limited_user_works_but_cannot_ask_who_consumes(stomp_broker: StompB
             client.ack(client.message())
             refusals.append(_answer(client, queue).command == "ERROR")
     assert refusals == [False, True]
+
+
+def _skip_without(url: str) -> None:
+    """Skip the test where a broker that somebody else runs has no such listener or user."""
+    if not url:
+        pytest.skip("the broker that was given has no URL for this")
 
 
 def _answer(client: StompClient, queue: str) -> Frame:
@@ -162,7 +172,7 @@ def _answer(client: StompClient, queue: str) -> Frame:
 
 def test_the_wire_names_the_broker(stomp_broker: StompBroker, stomp_kind: str) -> None:
     named = {"classic": "ActiveMQ/6.3.1", "classic-5.18": "ActiveMQ/5.18.3", "artemis": "ActiveMQ-Artemis/2.55.0"}
-    assert stomp_broker.server.startswith(named[stomp_kind])
+    assert stomp_broker.server.startswith(named.get(stomp_kind, "ActiveMQ"))
 
 
 def test_rabbitmqs_plugin_names_itself_too(rabbitmq_stomp: str) -> None:
