@@ -69,13 +69,16 @@ def test_purged_messages_and_removed_queues_are_gone(stomp_broker: StompBroker, 
     assert stomp_broker.depth(f"{queue}.dead") == 0
 
 
-def test_dead_letters_are_counted_by_their_queue_and_removed_with_it(stomp_broker: StompBroker, queue: str) -> None:
+def test_dead_letters_are_counted_by_their_queue_and_removed_with_it(
+    stomp_broker: StompBroker, queue: str, eventually: Eventually
+) -> None:
     with stomp_broker.client() as client:
         for name in (f"{queue}.1", f"{queue}.2"):
             client.send(name, b"m-17")
     _die(stomp_broker, f"{queue}.1")
 
-    assert [stomp_broker.dead(f"{queue}.{number}") for number in (1, 2)] == [1, 0]
+    eventually(lambda: stomp_broker.dead(f"{queue}.1") == 1)
+    assert stomp_broker.dead(f"{queue}.2") == 0
     stomp_broker.remove_queues(queue)
     assert stomp_broker.dead(f"{queue}.1") == 0
 
@@ -88,10 +91,6 @@ def _die(broker: StompBroker, queue: str) -> None:
             message = client.message()
             if not broker.is_artemis:
                 client.send_frame("NACK", {"id": message.headers["ack"]}, receipt=True)
-    with broker.client() as client:  # when it has a receipt, the broker has seen that the last one is gone
-        client.subscribe(queue)
-        with pytest.raises(TimeoutError):
-            client.receive(0.3)
 
 
 @CLASSIC
