@@ -14,7 +14,7 @@ A test asks for a fixture; nothing is installed or started before one does:
         with rabbitmq_node.listener_for_certificates("tlsv1.3") as port: ...
 
     def test_a_job_comes_back(stomp_broker: StompBroker, queue: str) -> None:
-        with stomp_broker.client() as client:       # a witness of our own; the adapter gets `stomp_broker.url`
+        with stomp_broker.client() as client:       # a witness; the adapter gets `stomp_broker.url`
             client.send(queue, b"m-17")
         assert stomp_broker.depth(queue) == 1       # also delivering, consumers, dead, purge
 
@@ -33,7 +33,7 @@ A test asks for a fixture; nothing is installed or started before one does:
 | `vhost` | a virtual host, a user, their URLs (plain and TLS) | the test |
 | `rabbitmq_stomp` | the URL of `rabbitmq_node`'s STOMP plugin, which the adapter refuses | the test |
 | `stomp_broker` | an ActiveMQ that runs, once per kind wanted; all tests of a run share it | the run |
-| `stomp_node` | a `Classic` or an `Artemis` of our own, to be killed and set; healed afterwards | the xdist worker |
+| `stomp_node` | a `Classic` or an `Artemis`, to be killed and set; healed afterwards | the xdist worker |
 | `queue` | the name of a queue there; it and those whose names begin with it are removed | the test |
 | `classic_without_scheduler` | a `Classic` that delivers delayed messages at once | the test |
 | `postgres` | a server that runs; all tests of a run share it | the run |
@@ -50,7 +50,7 @@ A fleet, a drill or an example of README sees the same adapter on each of them.
 A test for some versions says `@pytest.mark.parametrize("rabbitmq_series", ["3.10"], indirect=True)`.
 
 Kinds of ActiveMQ (`stomp_kind`): `classic` (6.3) and `artemis`; with `--all-brokers`, `classic-5.18` too.
-Each has four listeners (`url`, `tls_url`, `mutual_url`, `other_url`) and two users: one may not ask who consumes (`limited_url`).
+Each has four listeners (`url`, `tls_url`, `mutual_url`, `other_url`), and a second user who may not count consumers (`limited_url`).
 Both are as they are shipped, but for what `activemq.py` and `artemis.py` say.
 
 The controlling process of xdist owns the shared brokers, and starts each when the first test asks for it.
@@ -59,7 +59,7 @@ A test that asks for `rabbitmq_node` or `postgres_cluster` has its `vhost` or `d
 Without xdist the one process has one broker of each kind, for all tests.
 
 `STEADYWORKER_TEST_AMQP_URL` (with `STEADYWORKER_TEST_AMQP_MANAGEMENT_URL`), `STEADYWORKER_TEST_STOMP_URL` (with
-`STEADYWORKER_TEST_JOLOKIA_URL`, such as `http://127.0.0.1:8161/api/jolokia/` of a Classic as it is shipped) and
+`STEADYWORKER_TEST_JOLOKIA_URL`, whose Jolokia must allow `exec`) and
 `STEADYWORKER_TEST_POSTGRES_URL` name servers to use instead; tests that would kill or set them are skipped then.
 A broker that cannot be had skips its tests, and fails them where `CI` is set.
 

@@ -1,4 +1,4 @@
-"""ActiveMQ Classic for tests: a node of our own, from Maven's jars and ClassicBroker.java, without XML and Spring."""
+"""ActiveMQ Classic for tests: a node from Maven's jars and ClassicBroker.java, without XML and Spring."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ LIBRARIES = (
     AGENT,
 )
 GRACE = "transport.hbGracePeriodMultiplier=1.5"
-"""As the adapter's page asks for: without it, a client whose heartbeats are late by nothing but drift is cut off."""
+"""Without it, Classic cuts off a client whose heartbeats are late by drift alone."""
 
 
 def classic_program(series: str) -> Path:
@@ -34,9 +34,9 @@ def classic_program(series: str) -> Path:
 
 class Classic(StompNode):
     """
-    A Classic of our own.
+    A Classic that the tests start.
 
-    `scheduler` is what delayed messages need; without it, as it is shipped, they are delivered at once.
+    Delayed messages need the `scheduler`; without it, as shipped, the broker delivers them at once.
     Its dead-letter queue is `ActiveMQ.DLQ`, for all queues.
     """
 
@@ -47,7 +47,7 @@ class Classic(StompNode):
         super().__init__(f"classic-{series}", classic_program(series))
 
     def close_connections(self) -> None:
-        """Close every client's connection, as an operator would; returns when the broker has been told."""
+        """Let the broker close every client's connection; clients notice a moment later."""
         connections = "connector=clientConnectors,connectorName=*,connectionViewType=clientId,connectionName=*"
         for mbean in self.jolokia.search(f"org.apache.activemq:type=Broker,brokerName=*,{connections}"):
             self.jolokia.execute(mbean, "stop()")

@@ -17,4 +17,4 @@ class Address:
     other_url: str = ""
     limited_url: str = ""
     certificates: str = ""
-    """The folder with those for a client of ActiveMQ."""
+    """The folder with `ca.pem`, which signed the broker's certificate; ActiveMQ's has a client's certificate too."""

@@ -1,4 +1,4 @@
-"""ActiveMQ Artemis for tests: a node of our own, from Maven's jars and ArtemisBroker.java."""
+"""ActiveMQ Artemis for tests: a node from Maven's jars and ArtemisBroker.java."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ def artemis_program() -> Path:
 
 class Artemis(StompNode):
     """
-    An Artemis of our own.
+    An Artemis that the tests start.
 
     Its dead-letter queue is `DLQ`, for all queues; a message goes there after ten deliveries.
     """
@@ -85,7 +85,7 @@ class Artemis(StompNode):
         super().__init__("artemis", artemis_program())
 
     def close_connections(self) -> None:
-        """Close every client's connection, as an operator would; returns when the broker has been told."""
+        """Let the broker close every client's connection; clients notice a moment later."""
         (broker,) = self.jolokia.search("org.apache.activemq.artemis:broker=*")
         self.jolokia.execute(broker, "closeConnectionsForAddress(java.lang.String)", "127.0.0.1")
 

@@ -115,7 +115,7 @@ class Brokers:
 
 
 @contextmanager
-def _had() -> Iterator[None]:
+def had() -> Iterator[None]:
     """A broker that cannot be had skips the test, with the remedy; with CI set, it fails it."""
     try:
         yield
@@ -171,7 +171,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             place = "fleet" if item.path.parent.name == "fleet" else "rabbitmq"
             item.add_marker(pytest.mark.xdist_group(f"{place}-{series}"))
         elif "stomp_node" in asked and isinstance(item, pytest.Function) and hasattr(item, "callspec"):
-            item.add_marker(pytest.mark.xdist_group(f"stomp-{item.callspec.params['stomp_kind']}"))
+            place = "fleet" if item.path.parent.name == "fleet" else "stomp"
+            item.add_marker(pytest.mark.xdist_group(f"{place}-{item.callspec.params['stomp_kind']}"))
         elif "postgres_cluster" in asked:
             item.add_marker(pytest.mark.xdist_group("postgres"))
 
@@ -245,7 +246,7 @@ def rabbitmq(request: pytest.FixtureRequest, brokers: Brokers, rabbitmq_series: 
     """
     if rabbitmq_series == GIVEN:
         return RabbitMQ(os.environ[AMQP_URL], os.environ.get(MANAGEMENT_URL, "http://127.0.0.1:15672"))
-    with _had():
+    with had():
         series = newest_rabbitmq() if rabbitmq_series == NEWEST else rabbitmq_series
         return brokers.node(series) if "rabbitmq_node" in request.fixturenames else brokers.rabbitmq(series)
 
@@ -261,7 +262,7 @@ def rabbitmq_node(rabbitmq: RabbitMQ) -> Iterator[Node]:
 
 @pytest.fixture
 def rabbitmq_stomp(rabbitmq_node: Node) -> Iterator[str]:
-    """The URL of a RabbitMQ that speaks STOMP by its plugin, as long as the test runs (some seconds)."""
+    """The URL of a RabbitMQ that speaks STOMP by its plugin, as long as the test runs."""
     with stomp_listener(rabbitmq_node) as url:
         yield url
 
@@ -283,13 +284,13 @@ def stomp_broker(request: pytest.FixtureRequest, brokers: Brokers, stomp_kind: s
     if stomp_kind == GIVEN:
         jolokia = os.environ.get(JOLOKIA_URL, "http://127.0.0.1:8161/api/jolokia/")
         return StompBroker(Address(os.environ[STOMP_URL], jolokia))
-    with _had():
+    with had():
         return brokers.stomp_node(stomp_kind) if "stomp_node" in request.fixturenames else brokers.stomp(stomp_kind)
 
 
 @pytest.fixture
 def stomp_node(stomp_broker: StompBroker) -> Iterator[StompNode]:
-    """An ActiveMQ of our own: to be killed, frozen, stopped and set, and healed after the test."""
+    """An ActiveMQ of this xdist worker: to be killed, frozen, stopped and set, and healed after the test."""
     if not isinstance(stomp_broker, StompNode):
         pytest.skip(f"this test kills, stops or sets the broker, and that of {STOMP_URL} is not ours to")
     yield stomp_broker
@@ -310,8 +311,8 @@ def queue(stomp_broker: StompBroker) -> Iterator[str]:
 
 @pytest.fixture
 def classic_without_scheduler() -> Iterator[Classic]:
-    """A Classic of our own without its scheduler, which delivers delayed messages at once; for this test alone."""
-    with _had():
+    """A Classic without its scheduler, which delivers delayed messages at once; for this test alone."""
+    with had():
         made = Classic(scheduler=False)
     with closing(made):
         made.start()
@@ -323,7 +324,7 @@ def trio(rabbitmq_series: str) -> Iterator[Trio]:
     """Three nodes of one cluster, for this test alone."""
     if rabbitmq_series == GIVEN:
         pytest.skip(f"this test kills nodes of a cluster, and the broker of {AMQP_URL} is not ours to kill")
-    with _had():
+    with had():
         made = Trio(newest_rabbitmq() if rabbitmq_series == NEWEST else rabbitmq_series)
     with closing(made):
         made.start()
@@ -333,7 +334,7 @@ def trio(rabbitmq_series: str) -> Iterator[Trio]:
 @pytest.fixture
 def pair() -> Iterator[tuple[Cluster, Cluster]]:
     """A PostgreSQL server whose commits wait for its synchronous standby (`remote_apply`), and the standby; for this test alone."""
-    with _had(), ExitStack() as stack:
+    with had(), ExitStack() as stack:
         primary = stack.enter_context(closing(Cluster()))
         primary.start()
         standby = stack.enter_context(closing(Cluster(primary)))
@@ -355,14 +356,14 @@ def postgres(brokers: Brokers) -> Postgres:
     """A PostgreSQL server that runs; other tests use it too, so leave it as it is."""
     if url := os.environ.get(POSTGRES_URL):
         return Postgres(url)
-    with _had():
+    with had():
         return brokers.postgres()
 
 
 @pytest.fixture(scope="session")
 def drivers() -> None:
     """The JDBC drivers of PostgreSQL and SQLite, where Spark exports look for them."""
-    with _had():
+    with had():
         jdbc_drivers()
 
 
@@ -371,7 +372,7 @@ def postgres_cluster(brokers: Brokers) -> Iterator[Cluster]:
     """A server of our own: to be killed, frozen and stopped, and healed after the test."""
     if POSTGRES_URL in os.environ:
         pytest.skip(f"this test kills or stops the server, and that of {POSTGRES_URL} is not ours to")
-    with _had():
+    with had():
         cluster = brokers.cluster()
     yield cluster
     cluster.heal()
@@ -393,7 +394,7 @@ def pooler(postgres: Postgres) -> Iterator[Callable[..., Pooler]]:
     with ExitStack() as stack:
 
         def start(**options: Any) -> Pooler:
-            with _had():
+            with had():
                 return stack.enter_context(closing(Pooler(postgres.url, **options)))
 
         yield start

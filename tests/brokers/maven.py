@@ -44,7 +44,7 @@ def java_program(name: str, artifacts: tuple[str, ...], source: Path) -> Path:
     Return the folder of a Java program: `lib` has its jars, `classes` what `source` compiles to.
 
     An artifact is `GROUP:ARTIFACT:VERSION`; one with `:CLASSIFIER` is a jar that has all it needs.
-    What was made once is kept under a name that has the digest of artifacts and source: then Maven is not called.
+    The folder's name has a digest of artifacts and source: if it exists, neither Maven nor a compiler is called.
     Raises MissingError when a tool or an artifact cannot be had.
     """
     pom = POM.format(name=name, dependencies="".join(map(_dependency, artifacts)))
@@ -60,20 +60,11 @@ def java_program(name: str, artifacts: tuple[str, ...], source: Path) -> Path:
         half.mkdir()
         javac = compiler()
         half.joinpath("pom.xml").write_text(pom)
-        options = (f"-DoutputDirectory={half / 'lib'}", "-DincludeScope=runtime", "-Dstyle.color=never")
-        fetch = [_maven(), "--batch-mode", "--quiet", *options, f"{PLUGIN}:copy-dependencies"]
-        compile_ = [
-            str(javac),
-            "--release",
-            str(JAVA),
-            "-cp",
-            f"{half / 'lib'}/*",
-            "-d",
-            str(half / "classes"),
-            str(source),
-        ]
-        for command in (fetch, compile_):
-            _run(command, half, javac, held)
+        fetch = [_maven(), "--batch-mode", "--quiet", f"{PLUGIN}:copy-dependencies", "-DincludeScope=runtime"]
+        fetch += [f"-DoutputDirectory={half / 'lib'}", "-Dstyle.color=never"]
+        options = ("--release", str(JAVA), "-cp", f"{half / 'lib'}/*", "-d", str(half / "classes"))
+        for command in (fetch, [str(javac), *options, str(source)]):
+            _run(command, half, held)
         half.rename(made)
     return made
 
@@ -112,7 +103,7 @@ def _newest(name: str) -> Path | None:
     for program in (place / name for place in places):
         if program.exists():
             done = subprocess.run([program, "-version"], capture_output=True, text=True, check=False)
-            version = re.search(r"(\d+)", done.stderr + done.stdout)  # `version "17.0.15"` of java, `javac 17.0.15`
+            version = re.search(r'(?:version "|javac )(\d+)', done.stderr + done.stdout)
             if version and int(version[1]) >= JAVA:
                 return program.resolve()
     return None
@@ -136,11 +127,8 @@ def _dependency(coordinates: str) -> str:
     return DEPENDENCY.format(group=group, artifact=artifact, version=version)
 
 
-def _run(command: list[str], folder: Path, javac: Path, held: int) -> None:
-    """Run it with the Java that was found, and with the lock; raises MissingError with the end of its output."""
-    environment = {**os.environ, "JAVA_HOME": str(javac.parents[1])}
-    done = subprocess.run(
-        command, cwd=folder, env=environment, pass_fds=[held], capture_output=True, text=True, check=False
-    )
+def _run(command: list[str], folder: Path, held: int) -> None:
+    """Run it in this folder, with the lock; raises MissingError with the end of its output."""
+    done = subprocess.run(command, cwd=folder, pass_fds=[held], capture_output=True, text=True, check=False)
     if done.returncode:
         raise MissingError(f"{' '.join(command)} failed here: {(done.stdout + done.stderr).strip()[-500:]}")

@@ -1,4 +1,4 @@
-"""RabbitMQ's STOMP plugin, on a node of our own: the adapter must recognise it, and refuse it."""
+"""RabbitMQ's STOMP plugin, on a node of the tests: the adapter must recognise it, and refuse it."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tests.brokers.rabbitmq import Node
 
 @contextmanager
 def stomp_listener(node: Node) -> Iterator[str]:
-    """Give the URL of the node's STOMP listener for a while; switching the plugin on and off takes some seconds."""
+    """Give the URL of the node's STOMP listener, as long as the context lasts."""
     (port,) = free_ports(1)
     where = f'[{{"127.0.0.1", {port}}}]'
     node.eval(

@@ -27,7 +27,7 @@ POSTGRES = "postgres"
 
 
 class Broker(Protocol):
-    """A broker of our own, of any kind."""
+    """A broker that the tests start, of any kind."""
 
     @property
     def address(self) -> Address: ...
@@ -50,7 +50,7 @@ MAKERS: dict[str, Callable[[], Broker]] = {
     "classic-5.18": partial(Classic, "5.18"),
     POSTGRES: Cluster,
 }
-"""What makes a broker, ready to start, by its name."""
+"""Makes a broker, ready to start, by its name."""
 
 STOMP = ("classic", "artemis", "classic-5.18")
 """The names of those that speak STOMP; the last one is for `--all-brokers`."""

@@ -1,9 +1,8 @@
 """
-ActiveMQ for tests, Classic or Artemis: one that somebody runs, reached by its URLs; `stomp_node.py` has one of our own.
+ActiveMQ for tests, Classic or Artemis, reached by its URLs; `stomp_node.py` has one that the tests start.
 
-What a test asks about queues is asked by Jolokia, an agent in the broker's Java process that serves JMX over HTTP.
-It is the one way that both brokers have in common, needs no right and no plugin of the broker, and adds no message and
-no consumer to what it counts.
+Jolokia, an agent in the broker's Java process that serves JMX over HTTP, answers what a test asks about queues.
+Both brokers have it in common; it needs no plugin of the broker, and adds no message and no consumer to what it counts.
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ from tests.brokers.jolokia import Jolokia
 from tests.brokers.stomp_client import StompClient
 
 LIMITED = "limited"
-"""The user who may send and receive, but not ask who else consumes; the password is the other user's."""
+"""The user who may send and receive, but may not count consumers; its password is the other user's."""
 
 
 @dataclass(frozen=True)
@@ -35,7 +34,7 @@ class Counts:
 
 
 class Queues(Protocol):
-    """The queues of one kind of broker."""
+    """The queues of one kind of broker; a name has letters, digits, dots and hyphens only."""
 
     def counts(self, queue: str) -> Counts: ...
 
@@ -53,7 +52,7 @@ class StompBroker:
     `url` is a plain listener, `tls_url` one with TLS, `mutual_url` one that refuses a client without a certificate.
     `other_url` is a second plain one: NIO on Classic; on Artemis one that reads `/queue/` and `/topic/` as prefixes.
     `limited_url` is `url` for the user LIMITED.
-    What a broker that somebody else runs does not have is empty.
+    Of a broker that the tests did not start, what is not known is empty.
     """
 
     def __init__(self, address: Address) -> None:
@@ -71,7 +70,7 @@ class StompBroker:
 
     @cached_property
     def server(self) -> str:
-        """What it calls itself: `ActiveMQ/6.3.1`, or `ActiveMQ-Artemis/2.55.0` and more."""
+        """The broker's name for itself: `ActiveMQ/6.3.1`, or `ActiveMQ-Artemis/2.55.0` and more."""
         with self.client() as client:
             return client.connected.headers["server"]
 
@@ -80,12 +79,13 @@ class StompBroker:
         return "Artemis" in self.server
 
     def client(self, url: str = "") -> StompClient:
-        """Return a client of our own, connected; by `url` where a test names one."""
-        secure = {"ca_file": self.ca_file, "certificate": (self.certificate, self.key)} if "+ssl" in url else {}
-        return StompClient(url or self.url, **secure)  # type: ignore[arg-type]
+        """Return a client that is connected, by `url` or by another URL of this broker; it trusts the broker's CA."""
+        if urlsplit(url).scheme == "stomp+ssl":
+            return StompClient(url, ca_file=self.ca_file, certificate=(self.certificate, self.key))
+        return StompClient(url or self.url)
 
     def counts(self, queue: str) -> Counts:
-        """Return what the queue has, without a message or consumer more."""
+        """Return what the queue has at this moment."""
         return self._queues.counts(queue)
 
     def depth(self, queue: str) -> int:
@@ -109,7 +109,7 @@ class StompBroker:
         self._queues.purge(queue)
 
     def remove_queues(self, prefix: str) -> None:
-        """Remove the queues whose names begin so, with all in them, and their dead letters."""
+        """Remove the queues whose names begin with `prefix`, their messages and their dead letters."""
         self._queues.remove(prefix)
 
     @cached_property
@@ -118,7 +118,7 @@ class StompBroker:
 
 
 class ClassicQueues:
-    """Classic's MBeans; its dead letters have their queue where only a browser sees it."""
+    """Classic's MBeans; no selector sees the queue that a dead letter comes from, so all letters are browsed."""
 
     BROKER = "org.apache.activemq:type=Broker,brokerName=*"
     LETTERS = "ActiveMQ.DLQ"
@@ -196,6 +196,6 @@ class ArtemisQueues:
                 self._jolokia.execute(mbean, "removeMessages(java.lang.String)", f"_AMQ_ORIG_QUEUE LIKE '{prefix}%'")
 
     def _queue(self, name: str) -> str:
-        """The pattern that finds the queue, whatever its address is."""
+        """Return the pattern that finds the queue, whatever its address is."""
         parts = "component=addresses,address=*,subcomponent=queues,routing-type=*"
         return f"{self.BROKER},{parts},queue={json.dumps(name)}"

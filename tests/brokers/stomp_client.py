@@ -36,7 +36,7 @@ class Frame:
     body: bytes = b""
 
     def encoded(self) -> bytes:
-        """The bytes of the frame; CONNECT alone is not escaped."""
+        """Return the bytes of the frame; CONNECT alone is not escaped."""
         lines = [self.command]
         for name, value in self.headers.items():
             pair = (name, value) if self.command == "CONNECT" else (_escaped(name), _escaped(value))
@@ -56,14 +56,15 @@ class StompClient:
         headers: Mapping[str, str] | None = None,
     ) -> None:
         """
-        Connect, with these headers more in CONNECT; `certificate` is a file of the chain and one of the key.
+        Connect; `headers` go into CONNECT too, and `certificate` is a file of the chain and one of the key.
 
-        Raises OSError when the broker cannot be reached or its certificate is refused, StompError when it refuses us.
+        Raises OSError when the broker cannot be reached, or when a certificate is refused.
+        Raises StompError when the broker refuses the login.
         """
         parts = urlsplit(url)
-        assert parts.hostname, f"expected stomp://USER:PASSWORD@HOST:PORT, got {url!r}"
+        assert parts.hostname, "expected stomp://USER:PASSWORD@HOST:PORT, got a URL without a host"
         self._socket = socket.create_connection((parts.hostname, parts.port or 61613), timeout=WITHIN)
-        self._read = b""
+        self._read = bytearray()
         self._receipts = count(1)
         self._early: list[Frame] = []
         try:
@@ -120,7 +121,7 @@ class StompClient:
         """
         Consume this queue, and return when the broker has confirmed the subscription.
 
-        The broker delivers one message at a time; to a greedy consumer, as many as it will unasked.
+        The broker delivers one message at a time; to a greedy consumer, as many as its default allows.
         """
         window = {} if greedy else {"activemq.prefetchSize": "1", "consumer-window-size": "0"}
         self.send_frame(
@@ -140,12 +141,12 @@ class StompClient:
         self.send_frame("ACK", {"id": message.headers["ack"]}, receipt=True)
 
     def disconnect(self) -> None:
-        """Say good-bye, and close when the broker has answered."""
+        """Send DISCONNECT, and close when the broker has confirmed it."""
         self.send_frame("DISCONNECT", {}, receipt=True)
         self.close()
 
     def close(self) -> None:
-        """Close the socket without a word."""
+        """Close the socket without DISCONNECT."""
         self._socket.close()
 
     def __enter__(self) -> Self:
@@ -157,7 +158,7 @@ class StompClient:
         self.close()
 
     def _to(self, queue: str, what: str) -> dict[str, str]:
-        """Artemis as it is shipped takes any name for a topic, unless a header says that it is a queue."""
+        """Return the headers that name a queue; as it is shipped, Artemis takes any name for a topic without the type."""
         if self.is_artemis:
             return {"destination": queue, f"{what}-type": "ANYCAST"}
         return {"destination": f"/queue/{queue}"}
@@ -167,29 +168,31 @@ class StompClient:
     def _frame(self, within: float) -> Frame:
         self._socket.settimeout(within)
         while True:
-            self._read = self._read.lstrip(b"\r\n")  # heartbeats
             if (frame := self._parsed()) is not None:
                 return frame
-            if not (more := self._socket.recv(1 << 16)):
-                raise EOFError(f"the broker closed the connection, after {self._read!r}")
+            if not (more := self._socket.recv(1 << 20)):
+                raise EOFError(f"the broker closed the connection, after {bytes(self._read[-500:])!r}")
             self._read += more
 
     def _parsed(self) -> Frame | None:
-        """Return the first frame of what was read, if it is complete."""
-        head, end, rest = self._read.partition(b"\n\n")
-        if not end:
+        """Return the first frame of what was read, if it is complete; what is before it are heartbeats."""
+        start = len(self._read) - len(self._read.lstrip(b"\r\n"))
+        end = self._read.find(b"\n\n", start)
+        if end < 0:
             return None
-        command, *lines = head.decode().split("\n")
+        command, *lines = self._read[start:end].decode().split("\n")
         headers: dict[str, str] = {}
         for line in lines:
             name, _, value = line.partition(":")
             pair = (name, value) if command == "CONNECTED" else (_unescaped(name), _unescaped(value))
             headers.setdefault(*pair)
-        length = int(headers["content-length"]) if "content-length" in headers else rest.find(b"\0")
-        if length < 0 or len(rest) <= length:
+        body = end + 2
+        stop = body + int(headers["content-length"]) if "content-length" in headers else self._read.find(b"\0", body)
+        if not body <= stop < len(self._read):
             return None
-        self._read = rest[length + 1 :]
-        return Frame(command, headers, rest[:length])
+        frame = Frame(command, headers, bytes(self._read[body:stop]))
+        del self._read[: stop + 1]
+        return frame
 
 
 def _escaped(text: str) -> str:

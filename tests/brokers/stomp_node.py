@@ -1,4 +1,4 @@
-"""An ActiveMQ of our own, Classic or Artemis: started in a folder of its own, to be frozen, killed and set."""
+"""An ActiveMQ that the tests start, Classic or Artemis, in a folder of its own: to be frozen, killed and set."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ from tests.brokers.stomp_broker import LIMITED, StompBroker
 
 USER = "steadyworker"
 STORE_PASSWORD = "changeit"
-"""Of the files with the certificates; the brokers' own logins have one that is made for the run."""
+"""The password of the files with certificates; that of the logins is made for each node."""
 
 AGENT = "org.jolokia:jolokia-agent-jvm:2.2.9:javaagent"
 SMALL = ("-Xms32m", "-Xmx512m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-XX:-UsePerfData")
-"""A Java that stays small (an idle broker has some 120 MB), and that spends half as much on its start: no second compiler."""
+"""A Java that stays small (an idle broker has some 120 MB), and starts without its second compiler, which costs seconds."""
 
 ADDRESSES = ("-Djava.net.preferIPv4Stack=true",)
 LOG = (
@@ -35,7 +35,7 @@ LOG = (
 
 class StompNode(StompBroker):
     """
-    A broker of our own, on free loopback ports, in a temporary folder; its store is on disk, with fsync.
+    A broker on free loopback ports, in a temporary folder; its store is on disk, with fsync.
 
     Every login needs the password.
     """
@@ -110,7 +110,7 @@ class StompNode(StompBroker):
         self._server.kill()
 
     def freeze(self) -> None:
-        """SIGSTOP: connections stay open, nobody answers."""
+        """SIGSTOP: connections stay open, and the broker is silent."""
         self._server.freeze()
 
     def thaw(self) -> None:
@@ -118,14 +118,14 @@ class StompNode(StompBroker):
         self._server.thaw()
 
     def heal(self) -> None:
-        """Whatever a test did to it: running, reachable, with a certificate that is valid."""
+        """Make it run, reachable and with a valid certificate, whatever a test did to it."""
         self.thaw()
         if self._expires:
             self.set_certificate()
         self.start()
 
     def close(self) -> None:
-        """Leave nothing behind: no process, no folder."""
+        """End the process and remove the folder."""
         self._server.kill()
         self._guard.close()
 
@@ -135,7 +135,7 @@ class StompNode(StompBroker):
         super().remove_queues(prefix)
 
     def close_connections(self) -> None:
-        """Close every client's connection, as an operator would; returns when the broker has been told."""
+        """Let the broker close every client's connection; clients notice a moment later."""
         raise NotImplementedError
 
     def set_certificate(self, not_after: datetime | None = None) -> None:
@@ -181,7 +181,7 @@ class StompNode(StompBroker):
         self.certificate.write_bytes(b"".join(pem.bytes() for pem in client.cert_chain_pems))
 
     def _answers(self) -> bool:
-        """Whether every listener takes connections, a login is answered, and Jolokia is there."""
+        """Return whether a login succeeds, Jolokia answers, and the other listeners take connections."""
         try:
             self.client().close()
             self.counts("canary")

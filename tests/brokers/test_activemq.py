@@ -14,6 +14,7 @@ import pytest
 
 from tests.brokers import maven
 from tests.brokers.activemq import Classic, classic_program
+from tests.brokers.fixtures import had
 from tests.brokers.install import MissingError
 from tests.brokers.maven import java_program
 from tests.brokers.stomp_broker import Counts, StompBroker
@@ -153,13 +154,13 @@ def test_the_limited_user_works_but_cannot_ask_who_consumes(stomp_broker: StompB
 
 
 def _skip_without(url: str) -> None:
-    """Skip the test where a broker that somebody else runs has no such listener or user."""
+    """Skip the test if a broker that the tests did not start has no such listener or user."""
     if not url:
         pytest.skip("the broker that was given has no URL for this")
 
 
 def _answer(client: StompClient, queue: str) -> Frame:
-    """What the broker answers who asks for the consumers of a queue."""
+    """Return what the broker answers when the client asks for the consumers of a queue."""
     if client.is_artemis:
         client.subscribe(f"{queue}.reply", "reply", ack="auto")
         asked = {"_AMQ_ResourceName": f"queue.{queue}", "_AMQ_Attribute": "ConsumerCount"}
@@ -276,10 +277,8 @@ def bare_machine(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[No
 def test_what_was_made_once_needs_no_tool_and_what_was_not_names_the_command(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, request: pytest.FixtureRequest
 ) -> None:
-    try:
+    with had():
         program = classic_program("6.3")
-    except MissingError as missing:
-        pytest.skip(str(missing))
     request.getfixturevalue("bare_machine")
     assert classic_program("6.3") == program
     assert (program / "classes" / "ClassicBroker.class").exists()
