@@ -50,7 +50,7 @@ demo: $(READY) java ## Payment exports from message to file, with crashes on the
 	@echo "==> demo: examples/demo.py"
 	@$(BIN)/python examples/demo.py $(if $(BROKER),--broker $(BROKER))
 
-brokers: $(READY) ## Start the brokers of the tests, print their URLs, and stop them at Ctrl-C (NAMES="rabbitmq-4.3 postgres")
+brokers: $(READY) ## Start the brokers of the tests, print their URLs, and stop them at Ctrl-C (NAMES="rabbitmq-4.3 activemq artemis")
 	@$(BIN)/python -m tests.brokers $(NAMES)
 
 # What Java takes to compile well is lost on a Spark that lives for seconds: half of its work.
@@ -67,7 +67,7 @@ test: $(READY) java ## The tests, but those marked slow
 test-fast: $(READY) ## What one runs at every save: no broker, no Spark, no worker process, under a minute
 	@echo "==> the quick tests"
 	@$(BIN)/python -m tests.again -n 3 --dist loadgroup \
-	  -m "not (slow or long or spark or rabbitmq or postgres or processes)" $(ARGS)
+	  -m "not (slow or long or spark or rabbitmq or stomp or postgres or processes)" $(ARGS)
 
 test-all: $(READY) java ## All tests, the slow ones too, on every version of the brokers
 	@echo "==> all tests, $(WORKERS) at a time"

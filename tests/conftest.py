@@ -65,9 +65,14 @@ def has_java() -> bool:
 
 @pytest.fixture(autouse=True)
 def own_environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """No setting of the developer's machine reaches a test, and no state of a test stays on the machine."""
+    """
+    No setting of the developer's machine reaches a test, and no state of a test stays on the machine.
+
+    Variables of the tests themselves stay: they name servers and the cache folder, and no setting is read from them.
+    """
     for name in list(os.environ):
-        if name.startswith("STEADYWORKER_") or name in {"STATE_DIRECTORY", "NOTIFY_SOCKET", "FORCE_COLOR", "NO_COLOR"}:
+        ours = name.startswith("STEADYWORKER_") and not name.startswith("STEADYWORKER_TEST_")
+        if ours or name in {"STATE_DIRECTORY", "NOTIFY_SOCKET", "FORCE_COLOR", "NO_COLOR"}:
             monkeypatch.delenv(name)
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
 

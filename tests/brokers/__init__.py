@@ -13,6 +13,15 @@ A test asks for a fixture; nothing is installed or started before one does:
     def test_a_client_without_a_certificate(rabbitmq_node: Node) -> None:
         with rabbitmq_node.listener_for_certificates("tlsv1.3") as port: ...
 
+    def test_a_job_comes_back(stomp_broker: StompBroker, queue: str) -> None:
+        with stomp_broker.client() as client:       # a witness; the adapter gets `stomp_broker.url`
+            client.send(queue, b"m-17")
+        assert stomp_broker.depth(queue) == 1       # also delivering, consumers, dead, purge
+
+    def test_a_lost_broker(stomp_node: StompNode, queue: str) -> None:
+        stomp_node.kill()                           # also stop, freeze and thaw, close_connections, set_certificate
+        stomp_node.start()
+
     def test_a_claim(database: str) -> None:
         psycopg.connect(database)           # `postgres_cluster` is the server, to be killed
 
@@ -22,6 +31,11 @@ A test asks for a fixture; nothing is installed or started before one does:
 | `rabbitmq_node` | a `Node` of our own, to be killed and set; healed afterwards | the xdist worker |
 | `trio` | three nodes of one cluster, to be killed and frozen | the test |
 | `vhost` | a virtual host, a user, their URLs (plain and TLS) | the test |
+| `rabbitmq_stomp` | the URL of `rabbitmq_node`'s STOMP plugin, which the adapter refuses | the test |
+| `stomp_broker` | an ActiveMQ that runs, once per kind wanted; all tests of a run share it | the run |
+| `stomp_node` | a `Classic` or an `Artemis`, to be killed and set; healed afterwards | the xdist worker |
+| `queue` | the name of a queue there; it and those whose names begin with it are removed | the test |
+| `classic_without_scheduler` | a `Classic` that delivers delayed messages at once | the test |
 | `postgres` | a server that runs; all tests of a run share it | the run |
 | `postgres_cluster` | a `Cluster` of our own, to be killed; healed afterwards | the xdist worker |
 | `pair` | a `Cluster` and its synchronous standby, which can be promoted | the test |
@@ -35,14 +49,19 @@ What differs between versions is what the adapter asks and is told: arguments of
 A fleet, a drill or an example of README sees the same adapter on each of them.
 A test for some versions says `@pytest.mark.parametrize("rabbitmq_series", ["3.10"], indirect=True)`.
 
+Kinds of ActiveMQ (`stomp_kind`): `classic` (6.3) and `artemis`; with `--all-brokers`, `classic-5.18` too.
+Each has four listeners (`url`, `tls_url`, `mutual_url`, `other_url`), and a second user who may not count consumers (`limited_url`).
+Both are as they are shipped, but for what `activemq.py` and `artemis.py` say.
+
 The controlling process of xdist owns the shared brokers, and starts each when the first test asks for it.
-Tests that ask for `rabbitmq_node` run on one xdist worker for each version, so that few nodes are started.
+Tests that ask for `rabbitmq_node` or `stomp_node` run on one xdist worker for each version or kind, so that few nodes are started.
 A test that asks for `rabbitmq_node` or `postgres_cluster` has its `vhost` or `database` there.
 Without xdist the one process has one broker of each kind, for all tests.
 
-`STEADYWORKER_TEST_AMQP_URL` (with `STEADYWORKER_TEST_AMQP_MANAGEMENT_URL`) and `STEADYWORKER_TEST_POSTGRES_URL` name
-servers to use instead; tests that would kill or set them are skipped then.
+`STEADYWORKER_TEST_AMQP_URL` (with `STEADYWORKER_TEST_AMQP_MANAGEMENT_URL`), `STEADYWORKER_TEST_STOMP_URL` (with
+`STEADYWORKER_TEST_JOLOKIA_URL`, whose Jolokia must allow `exec`) and
+`STEADYWORKER_TEST_POSTGRES_URL` name servers to use instead; tests that would kill or set them are skipped then.
 A broker that cannot be had skips its tests, and fails them where `CI` is set.
 
-By hand: `python -m tests.brokers rabbitmq-4.3 postgres` starts these, prints their URLs, and stops them at Ctrl-C.
+By hand: `python -m tests.brokers rabbitmq-4.3 activemq postgres` starts these, prints their URLs, and stops them at Ctrl-C.
 """

@@ -1,20 +1,24 @@
 """
 The brokers as pytest fixtures: started when the first test asks, and shared by all tests that leave them as they are.
 
-A test that kills or sets its broker asks for `rabbitmq_node` or `postgres_cluster`.
+A test that kills or sets its broker asks for `rabbitmq_node`, `stomp_node` or `postgres_cluster`.
 It gets one that belongs to its xdist worker; without xdist, the one process that there is has no other.
-What a test asks for also marks it, `rabbitmq` or `postgres`, and groups those that need a node of their own.
+What a test asks for also marks it, `rabbitmq`, `stomp` or `postgres`, and groups those that need a node of their own.
 """
 
 from __future__ import annotations
 
 import os
+import secrets
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing, contextmanager, suppress
 from typing import Any
 
 import pytest
 
+from tests.brokers.activemq import Classic, classic_program
+from tests.brokers.address import Address
+from tests.brokers.artemis import artemis_program
 from tests.brokers.install import (
     SUITES,
     MissingError,
@@ -27,15 +31,20 @@ from tests.brokers.install import (
 from tests.brokers.pgbouncer import Pooler
 from tests.brokers.postgres import Cluster, Postgres
 from tests.brokers.rabbitmq import Node, RabbitMQ, Vhost
-from tests.brokers.shared import POSTGRES, Ask, Owner, ask_by
+from tests.brokers.rabbitmq_stomp import stomp_listener
+from tests.brokers.shared import MAKERS, POSTGRES, STOMP, Ask, Owner, ask_by
+from tests.brokers.stomp_broker import StompBroker
+from tests.brokers.stomp_node import StompNode
 from tests.brokers.trio import Trio
 
 AMQP_URL = "STEADYWORKER_TEST_AMQP_URL"
 MANAGEMENT_URL = "STEADYWORKER_TEST_AMQP_MANAGEMENT_URL"
 POSTGRES_URL = "STEADYWORKER_TEST_POSTGRES_URL"
+STOMP_URL = "STEADYWORKER_TEST_STOMP_URL"
+JOLOKIA_URL = "STEADYWORKER_TEST_JOLOKIA_URL"
 
 GIVEN, NEWEST = "given", "4.x"
-"""In the place of a series: the broker of `STEADYWORKER_TEST_AMQP_URL`, and the newest that can be had."""
+"""In the place of a series or kind: the broker of the variable, and the newest RabbitMQ that can be had."""
 
 
 VERSIONS_DIFFER = ("adapters", "brokers")
@@ -53,13 +62,14 @@ class Brokers:
     def __init__(self, ask: Ask | None) -> None:
         self._ask = ask
         self._nodes: dict[str, Node] = {}
+        self._stomp: dict[str, StompNode] = {}
         self._cluster: Cluster | None = None
 
     def rabbitmq(self, series: str) -> RabbitMQ:
         """A RabbitMQ that other tests use at the same time."""
         if not self._ask:
             return self.node(series)
-        given = self._ask(series)
+        given = self._ask(f"rabbitmq-{series}")
         shared = RabbitMQ(given.url, given.management_url)
         shared.tls_url, shared.series = given.tls_url, series
         return shared
@@ -75,6 +85,19 @@ class Brokers:
         self._nodes[series].start()
         return self._nodes[series]
 
+    def stomp(self, kind: str) -> StompBroker:
+        """An ActiveMQ that other tests use at the same time."""
+        return StompBroker(self._ask(kind)) if self._ask else self.stomp_node(kind)
+
+    def stomp_node(self, kind: str) -> StompNode:
+        """An ActiveMQ that runs; no other test process uses it."""
+        if kind not in self._stomp:
+            made = MAKERS[kind]()
+            assert isinstance(made, StompNode)
+            self._stomp[kind] = made
+        self._stomp[kind].start()
+        return self._stomp[kind]
+
     def cluster(self) -> Cluster:
         """A PostgreSQL server that runs; no other test process uses it."""
         if not self._cluster:
@@ -85,12 +108,14 @@ class Brokers:
     def close(self) -> None:
         for node in self._nodes.values():
             node.close()
+        for stomp in self._stomp.values():
+            stomp.close()
         if self._cluster:
             self._cluster.close()
 
 
 @contextmanager
-def _had() -> Iterator[None]:
+def had() -> Iterator[None]:
     """A broker that cannot be had skips the test, with the remedy; with CI set, it fails it."""
     try:
         yield
@@ -107,12 +132,16 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
         "--all-brokers",
         action="store_true",
-        help=f"every RabbitMQ ({', '.join(SUITES)}) for every test, not only the newest that can be had",
+        help=f"every RabbitMQ ({', '.join(SUITES)}) and ActiveMQ ({', '.join(STOMP)}) for every test that needs one",
     )
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    if "rabbitmq_series" not in metafunc.fixturenames or _chosen(metafunc.definition):
+    if "stomp_kind" in metafunc.fixturenames and not _chosen(metafunc.definition, "stomp_kind"):
+        every = metafunc.config.getoption("--all-brokers")
+        kinds = [GIVEN] if os.environ.get(STOMP_URL) else [*STOMP] if every else [*STOMP[:-1]]
+        metafunc.parametrize("stomp_kind", kinds, indirect=True, scope="session")
+    if "rabbitmq_series" not in metafunc.fixturenames or _chosen(metafunc.definition, "rabbitmq_series"):
         return
     folder = metafunc.definition.path.parent.name
     wanted = [next(iter(SUITES)), NEWEST] if folder in VERSIONS_DIFFER else [NEWEST]
@@ -122,9 +151,9 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     metafunc.parametrize("rabbitmq_series", given, indirect=True, scope="session")
 
 
-def _chosen(test: pytest.Item) -> bool:
-    """Whether the test itself says which versions it is for."""
-    return any("rabbitmq_series" in mark.args[0] for mark in test.iter_markers("parametrize"))
+def _chosen(test: pytest.Item, what: str) -> bool:
+    """Whether the test itself says which versions or kinds it is for."""
+    return any(what in mark.args[0] for mark in test.iter_markers("parametrize"))
 
 
 @pytest.hookimpl(tryfirst=True)  # before `-m` is judged
@@ -133,12 +162,17 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         asked = getattr(item, "fixturenames", ())
         if "rabbitmq_series" in asked:
             item.add_marker("rabbitmq")
+        if {"stomp_kind", "classic_without_scheduler"} & set(asked):
+            item.add_marker("stomp")
         if {"postgres", "postgres_cluster", "database", "pair"} & set(asked):
             item.add_marker("postgres")
         if "rabbitmq_node" in asked and isinstance(item, pytest.Function) and hasattr(item, "callspec"):
             series = str(item.callspec.params["rabbitmq_series"]).replace(NEWEST, [*SUITES][-1])
             place = "fleet" if item.path.parent.name == "fleet" else "rabbitmq"
             item.add_marker(pytest.mark.xdist_group(f"{place}-{series}"))
+        elif "stomp_node" in asked and isinstance(item, pytest.Function) and hasattr(item, "callspec"):
+            place = "fleet" if item.path.parent.name == "fleet" else "stomp"
+            item.add_marker(pytest.mark.xdist_group(f"{place}-{item.callspec.params['stomp_kind']}"))
         elif "postgres_cluster" in asked:
             item.add_marker(pytest.mark.xdist_group("postgres"))
 
@@ -152,6 +186,12 @@ def pytest_collection_finish(session: pytest.Session) -> None:
     for series in wanted - {GIVEN}:
         with suppress(MissingError):  # told by the tests that need it
             newest_rabbitmq() if series == NEWEST else rabbitmq_root(series)
+    kinds = {str(call.params["stomp_kind"]) for call in calls if "stomp_kind" in call.params}
+    if any("classic_without_scheduler" in getattr(item, "fixturenames", ()) for item in session.items):
+        kinds.add("classic")
+    for kind in kinds - {GIVEN}:
+        with suppress(MissingError):
+            artemis_program() if kind == "artemis" else classic_program("5.18" if kind == "classic-5.18" else "6.3")
     if any(item.get_closest_marker("postgres") for item in session.items) and not os.environ.get(POSTGRES_URL):
         with suppress(MissingError):
             postgres_programs()
@@ -206,7 +246,7 @@ def rabbitmq(request: pytest.FixtureRequest, brokers: Brokers, rabbitmq_series: 
     """
     if rabbitmq_series == GIVEN:
         return RabbitMQ(os.environ[AMQP_URL], os.environ.get(MANAGEMENT_URL, "http://127.0.0.1:15672"))
-    with _had():
+    with had():
         series = newest_rabbitmq() if rabbitmq_series == NEWEST else rabbitmq_series
         return brokers.node(series) if "rabbitmq_node" in request.fixturenames else brokers.rabbitmq(series)
 
@@ -221,11 +261,70 @@ def rabbitmq_node(rabbitmq: RabbitMQ) -> Iterator[Node]:
 
 
 @pytest.fixture
+def rabbitmq_stomp(rabbitmq_node: Node) -> Iterator[str]:
+    """The URL of a RabbitMQ that speaks STOMP by its plugin, as long as the test runs."""
+    with stomp_listener(rabbitmq_node) as url:
+        yield url
+
+
+@pytest.fixture(scope="session")
+def stomp_kind(request: pytest.FixtureRequest) -> str:
+    """Which ActiveMQ; a test that is for some only says `@pytest.mark.parametrize("stomp_kind", ["artemis"], indirect=True)`."""
+    kind: str = request.param
+    return kind
+
+
+@pytest.fixture
+def stomp_broker(request: pytest.FixtureRequest, brokers: Brokers, stomp_kind: str) -> StompBroker:
+    """
+    An ActiveMQ that runs, of each kind that is wanted; other tests use it too, so leave it as it is.
+
+    It is the same as `stomp_node` for a test that asks for both.
+    """
+    if stomp_kind == GIVEN:
+        jolokia = os.environ.get(JOLOKIA_URL, "http://127.0.0.1:8161/api/jolokia/")
+        return StompBroker(Address(os.environ[STOMP_URL], jolokia))
+    with had():
+        return brokers.stomp_node(stomp_kind) if "stomp_node" in request.fixturenames else brokers.stomp(stomp_kind)
+
+
+@pytest.fixture
+def stomp_node(stomp_broker: StompBroker) -> Iterator[StompNode]:
+    """An ActiveMQ of this xdist worker: to be killed, frozen, stopped and set, and healed after the test."""
+    if not isinstance(stomp_broker, StompNode):
+        pytest.skip(f"this test kills, stops or sets the broker, and that of {STOMP_URL} is not ours to")
+    yield stomp_broker
+    stomp_broker.heal()
+
+
+@pytest.fixture
+def queue(stomp_broker: StompBroker) -> Iterator[str]:
+    """
+    The name of a queue of this test alone, as ActiveMQ has no virtual hosts.
+
+    A test names its other queues by this one and a suffix: all are removed after the test.
+    """
+    name = f"test-{secrets.token_hex(4)}"
+    yield name
+    stomp_broker.remove_queues(name)
+
+
+@pytest.fixture
+def classic_without_scheduler() -> Iterator[Classic]:
+    """A Classic without its scheduler, which delivers delayed messages at once; for this test alone."""
+    with had():
+        made = Classic(scheduler=False)
+    with closing(made):
+        made.start()
+        yield made
+
+
+@pytest.fixture
 def trio(rabbitmq_series: str) -> Iterator[Trio]:
     """Three nodes of one cluster, for this test alone."""
     if rabbitmq_series == GIVEN:
         pytest.skip(f"this test kills nodes of a cluster, and the broker of {AMQP_URL} is not ours to kill")
-    with _had():
+    with had():
         made = Trio(newest_rabbitmq() if rabbitmq_series == NEWEST else rabbitmq_series)
     with closing(made):
         made.start()
@@ -235,7 +334,7 @@ def trio(rabbitmq_series: str) -> Iterator[Trio]:
 @pytest.fixture
 def pair() -> Iterator[tuple[Cluster, Cluster]]:
     """A PostgreSQL server whose commits wait for its synchronous standby (`remote_apply`), and the standby; for this test alone."""
-    with _had(), ExitStack() as stack:
+    with had(), ExitStack() as stack:
         primary = stack.enter_context(closing(Cluster()))
         primary.start()
         standby = stack.enter_context(closing(Cluster(primary)))
@@ -257,23 +356,23 @@ def postgres(brokers: Brokers) -> Postgres:
     """A PostgreSQL server that runs; other tests use it too, so leave it as it is."""
     if url := os.environ.get(POSTGRES_URL):
         return Postgres(url)
-    with _had():
+    with had():
         return brokers.postgres()
 
 
 @pytest.fixture(scope="session")
 def drivers() -> None:
     """The JDBC drivers of PostgreSQL and SQLite, where Spark exports look for them."""
-    with _had():
+    with had():
         jdbc_drivers()
 
 
 @pytest.fixture
 def postgres_cluster(brokers: Brokers) -> Iterator[Cluster]:
     """A server of our own: to be killed, frozen and stopped, and healed after the test."""
-    if os.environ.get(POSTGRES_URL):
+    if POSTGRES_URL in os.environ:
         pytest.skip(f"this test kills or stops the server, and that of {POSTGRES_URL} is not ours to")
-    with _had():
+    with had():
         cluster = brokers.cluster()
     yield cluster
     cluster.heal()
@@ -295,7 +394,7 @@ def pooler(postgres: Postgres) -> Iterator[Callable[..., Pooler]]:
     with ExitStack() as stack:
 
         def start(**options: Any) -> Pooler:
-            with _had():
+            with had():
                 return stack.enter_context(closing(Pooler(postgres.url, **options)))
 
         yield start

@@ -13,6 +13,7 @@ from urllib.parse import urlsplit
 import psycopg
 from psycopg import sql
 
+from tests.brokers.address import Address
 from tests.brokers.install import postgres_programs
 from tests.brokers.process import BrokerError, Guard, Server, free_ports
 
@@ -94,6 +95,11 @@ class Cluster(Postgres):
             file.write(CONFIGURATION.format(port=self.port))
         command = [*unprivileged, str(programs / "postgres"), "-D", str(data)]
         self._server = Server(self._guard, command, environment, log=self.log, ready=self._answers)
+
+    @property
+    def address(self) -> Address:
+        """Where other test processes reach it."""
+        return Address(self.url)
 
     @property
     def pid(self) -> int:

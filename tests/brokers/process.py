@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import fcntl
+import os
 import random
 import signal
 import socket
@@ -9,19 +11,25 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
+from functools import cache as once
+from itertools import cycle
 from pathlib import Path
 
 import psutil  # type: ignore[import-untyped]
 
 from tests.brokers import guard
 from tests.brokers.guard import end, family
+from tests.brokers.install import cache
 
 STARTED_WITHIN = 120.0
 """Seconds for a broker that boots in 3 s on an idle machine."""
 
 STOPPED_WITHIN = 30.0
+
+BLOCK = 200
+"""Ports that one process may give at a time."""
 
 
 class BrokerError(Exception):
@@ -30,17 +38,38 @@ class BrokerError(Exception):
 
 def free_ports(count: int) -> list[int]:
     """
-    Loopback ports that nobody listens on now.
+    Return loopback ports on which no process listens now, and which no other process of the tests is given.
 
-    They lie below Linux' ephemeral range (32768 and up): while a broker is down, no client's own end can take its port.
+    A Java takes seconds from here to its first listener, and keeps its ports while it is down.
     """
     ports: set[int] = set()
-    while len(ports) < count:
-        port = random.randrange(20_000, 32_000)
+    for port in _ports():
         with socket.socket() as probe:
             if probe.connect_ex(("127.0.0.1", port)):
                 ports.add(port)
+        if len(ports) == count:
+            break
     return list(ports)
+
+
+@once
+def _ports() -> Iterator[int]:
+    """
+    Return the ports of this process, one after the other without end: a block that it locks as long as it lives.
+
+    They lie below Linux' ephemeral range (32768 and up): while a broker is down, no client's own end can take its port.
+    """
+    folder = cache() / "ports"
+    folder.mkdir(exist_ok=True)
+    for start in random.sample(range(20_000, 32_000, BLOCK), 12_000 // BLOCK):
+        lock = os.open(folder / str(start), os.O_CREAT | os.O_RDWR)
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            os.close(lock)
+            continue
+        return cycle(range(start, start + BLOCK))
+    raise BrokerError(f"every block of ports is locked in {folder}: end test runs that were left behind")
 
 
 class Guard:

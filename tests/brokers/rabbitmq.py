@@ -24,6 +24,7 @@ import pika
 import trustme
 from pika.exceptions import AMQPError
 
+from tests.brokers.address import Address
 from tests.brokers.install import HOST, rabbitmq_root
 from tests.brokers.process import Guard, Server, free_ports
 
@@ -47,6 +48,7 @@ vm_memory_high_watermark.absolute = {memory}
 disk_free_limit.absolute = 50MB
 collect_statistics_interval = 1000
 """
+PLUGINS = "rabbitmq_auth_mechanism_ssl, rabbitmq_management"
 MEMORY = 1 << 30
 """Bytes at which a node of ours raises its memory alarm; an idle one has some 130 MB."""
 
@@ -186,6 +188,11 @@ class Node(RabbitMQ):
     # --- Its life -----------------------------------------------------------------------------------------------------
 
     @property
+    def address(self) -> Address:
+        """Where other test processes reach it."""
+        return Address(self.url, self.management_url, self.tls_url, certificates=str(self.folder))
+
+    @property
     def pid(self) -> int:
         """The Erlang machine's; 0 while it is down."""
         return self._server.pid
@@ -304,13 +311,17 @@ class Node(RabbitMQ):
 
     @contextmanager
     def plugin(self, name: str) -> Iterator[None]:
-        """Have this plugin for a while; switching it on and off takes some seconds."""
-        command = self._enter(self._program("rabbitmq-plugins"), "-n", self.name)
-        self._run([*command, "enable", name])
+        """Have this plugin for a while; as `rabbitmq-plugins` does it, without the Erlang machine that does it."""
+        self._use_plugins(f"{PLUGINS}, {name}")
         try:
             yield
         finally:
-            self._run([*command, "disable", name])
+            self._use_plugins(PLUGINS)
+
+    def _use_plugins(self, names: str) -> None:
+        self.folder.joinpath("plugins").write_text(f"[{names}].")
+        file = f'"{self._inside}/plugins"'
+        self.eval(f"rabbit:await_startup(), {{ok, _, _}} = rabbit_plugins:ensure({file})")
 
     @contextmanager
     def listener_for_certificates(self, tls: str) -> Iterator[int]:
@@ -382,7 +393,7 @@ class Node(RabbitMQ):
         cookie = self.folder / ".erlang.cookie"
         cookie.write_text(self._cookie)
         cookie.chmod(0o400)  # Erlang refuses one that others may read
-        self.folder.joinpath("plugins").write_text("[rabbitmq_auth_mechanism_ssl, rabbitmq_management].")
+        self.folder.joinpath("plugins").write_text(f"[{PLUGINS}].")
         self.folder.joinpath("rabbitmq.conf").write_text(
             CONFIGURATION.format(
                 inside=self._inside,

@@ -10,26 +10,50 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 from contextlib import ExitStack, closing, suppress
-from dataclasses import dataclass
+from functools import partial
 from multiprocessing.connection import Client, Connection, Listener
+from pathlib import Path
+from typing import Protocol
 
-from tests.brokers.install import MissingError
+from tests.brokers.activemq import Classic
+from tests.brokers.address import Address
+from tests.brokers.artemis import Artemis
+from tests.brokers.install import SUITES, MissingError
 from tests.brokers.postgres import Cluster
 from tests.brokers.process import BrokerError, Guard
 from tests.brokers.rabbitmq import Node
 
 POSTGRES = "postgres"
-"""The name of the PostgreSQL server; every other name is a series of RabbitMQ."""
 
 
-@dataclass(frozen=True)
-class Address:
-    """Where a broker is; what PostgreSQL does not have is empty."""
+class Broker(Protocol):
+    """A broker that the tests start, of any kind."""
 
-    url: str
-    management_url: str = ""
-    tls_url: str = ""
+    @property
+    def address(self) -> Address: ...
 
+    @property
+    def pid(self) -> int: ...
+
+    @property
+    def log(self) -> Path: ...
+
+    def start(self) -> None: ...
+
+    def close(self) -> None: ...
+
+
+MAKERS: dict[str, Callable[[], Broker]] = {
+    **{f"rabbitmq-{series}": partial(Node, series) for series in SUITES},
+    "classic": Classic,
+    "artemis": Artemis,
+    "classic-5.18": partial(Classic, "5.18"),
+    POSTGRES: Cluster,
+}
+"""Makes a broker, ready to start, by its name."""
+
+STOMP = ("classic", "artemis", "classic-5.18")
+"""The names of those that speak STOMP; the last one is for `--all-brokers`."""
 
 Ask = Callable[[str], Address]
 """Return where the broker of this name is; starts it, or raises MissingError when it cannot be brought here."""
@@ -41,7 +65,7 @@ class Owner:
     def __init__(self) -> None:
         self._guard = Guard("brokers")
         self.socket = str(self._guard.folder / "socket")
-        self._brokers: dict[str, Node | Cluster] = {}
+        self._brokers: dict[str, Broker] = {}
         self._locks: dict[str, threading.Lock] = {}
         self._listener = Listener(self.socket, "AF_UNIX", backlog=64)
         self._threads = [threading.Thread(target=self._listen, name="brokers", daemon=True)]
@@ -51,15 +75,10 @@ class Owner:
         """Return where this broker is, and start it when it is the first time."""
         with self._locks.setdefault(name, threading.Lock()):
             if name not in self._brokers:
-                made = Cluster() if name == POSTGRES else Node(name)
-                self._brokers[name] = made
+                self._brokers[name] = MAKERS[name]()
             broker = self._brokers[name]
             broker.start()
-        return (
-            Address(broker.url, broker.management_url, broker.tls_url)
-            if isinstance(broker, Node)
-            else Address(broker.url)
-        )
+        return broker.address
 
     def close(self) -> None:
         """End every broker; to be called when no xdist worker runs any more."""

@@ -19,7 +19,7 @@ from pika.adapters.blocking_connection import BlockingChannel
 
 from tests.brokers.guard import runs
 from tests.brokers.postgres import Cluster
-from tests.brokers.process import BrokerError
+from tests.brokers.process import BrokerError, free_ports
 from tests.brokers.rabbitmq import Node, RabbitMQ, Vhost
 from tests.conftest import Eventually
 
@@ -126,15 +126,30 @@ def test_a_frozen_broker_is_healed(rabbitmq_node: Node, vhost: Vhost) -> None:
         assert connection.is_open
 
 
-@pytest.mark.parametrize("how", ["closed", "killed"])
-def test_nothing_is_left_of_a_broker(how: str, eventually: Eventually) -> None:
-    """Not after a good end, nor after SIGKILL of the process that started it; `postgres` has the larger family."""
+def test_no_other_process_of_the_tests_is_given_the_ports_of_this_one() -> None:
+    ours = free_ports(150)
+    ask = "from tests.brokers.process import free_ports; print(*free_ports(150))"
+    theirs = subprocess.run([sys.executable, "-c", ask], capture_output=True, text=True, check=True, cwd=ROOT).stdout
+    assert {*ours}.isdisjoint(map(int, theirs.split()))
+
+
+@pytest.mark.parametrize(
+    ("name", "how"),
+    [
+        ("postgres", "closed"),
+        ("postgres", "killed"),
+        pytest.param("activemq", "closed", marks=[pytest.mark.slow, pytest.mark.stomp]),
+        pytest.param("artemis", "killed", marks=[pytest.mark.slow, pytest.mark.stomp]),
+    ],
+)
+def test_nothing_is_left_of_a_broker(name: str, how: str, eventually: Eventually) -> None:
+    """Not after a good end, nor after SIGKILL of the process that started it; `postgres` has the largest family."""
     with subprocess.Popen(
-        [sys.executable, "-m", "tests.brokers", "postgres"], stdout=subprocess.PIPE, text=True, cwd=ROOT
+        [sys.executable, "-m", "tests.brokers", name], stdout=subprocess.PIPE, text=True, cwd=ROOT
     ) as starter:
         assert starter.stdout
         said = iter(starter.stdout)
-        pid, log = next(found for line in said if (found := re.match(r"  pid (\d+), log (\S+)", line))).groups()
+        pid, log = next(found for line in said if (found := re.match(r"  pid (\d+), log ([^\s,]+)", line))).groups()
         folder = Path(log).parent
         family = [psutil.Process(int(pid)), *psutil.Process(int(pid)).children(recursive=True)]
         assert folder.exists()

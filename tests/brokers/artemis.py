@@ -1,0 +1,107 @@
+"""ActiveMQ Artemis for tests: a node from Maven's jars and ArtemisBroker.java."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from tests.brokers.maven import java_program
+from tests.brokers.stomp_node import AGENT, STORE_PASSWORD, StompNode
+
+VERSION = "2.55.0"
+LIBRARIES = (
+    f"org.apache.artemis:artemis-server:{VERSION}",
+    f"org.apache.artemis:artemis-stomp-protocol:{VERSION}",
+    "org.slf4j:slf4j-simple:2.0.17",
+    AGENT,
+)
+CONFIGURATION = """\
+<configuration xmlns="urn:activemq">
+ <core xmlns="urn:activemq:core">
+  <name>test</name>
+  <journal-type>NIO</journal-type>
+  <journal-min-files>2</journal-min-files>
+  <journal-directory>{data}/journal</journal-directory>
+  <bindings-directory>{data}/bindings</bindings-directory>
+  <paging-directory>{data}/paging</paging-directory>
+  <large-messages-directory>{data}/large</large-messages-directory>
+  <max-disk-usage>-1</max-disk-usage>
+  <critical-analyzer>false</critical-analyzer>
+  <acceptors>
+   <acceptor name="stomp">tcp://127.0.0.1:{plain}?{stomp}</acceptor>
+   <acceptor name="tls">tcp://127.0.0.1:{tls}?{stomp};{secure}</acceptor>
+   <acceptor name="mutual">tcp://127.0.0.1:{mutual}?{stomp};{secure};needClientAuth=true</acceptor>
+   <acceptor name="prefixes">tcp://127.0.0.1:{other}?{stomp};anycastPrefix=/queue/;multicastPrefix=/topic/</acceptor>
+  </acceptors>
+  <security-settings>
+   <security-setting match="#">
+    {permissions}
+   </security-setting>
+  </security-settings>
+  <address-settings>
+   <address-setting match="#">
+    <dead-letter-address>DLQ</dead-letter-address>
+    <expiry-address>ExpiryQueue</expiry-address>
+    <address-full-policy>PAGE</address-full-policy>
+    <auto-delete-queues>false</auto-delete-queues>
+    <auto-delete-addresses>false</auto-delete-addresses>
+   </address-setting>
+  </address-settings>
+  <addresses>
+   <address name="DLQ"><anycast><queue name="DLQ"/></anycast></address>
+   <address name="ExpiryQueue"><anycast><queue name="ExpiryQueue"/></anycast></address>
+  </addresses>
+ </core>
+</configuration>
+"""
+"""As `artemis create` writes it, but for fewer files, no limit of the disk, and no halt of a broker that was frozen."""
+
+STOMP = "protocols=STOMP;heartBeatToConnectionTtlModifier=3.0"
+SECURE = (
+    "sslEnabled=true;keyStoreType=PKCS12;keyStorePath={key_store};keyStorePassword={password};"
+    "trustStoreType=PKCS12;trustStorePath={trust_store};trustStorePassword={password}"
+)
+EVERYONE = (
+    *("send", "consume", "browse", "createAddress", "deleteAddress"),
+    *("createDurableQueue", "deleteDurableQueue", "createNonDurableQueue", "deleteNonDurableQueue"),
+)
+"""What both users may do; `manage`, by which consumers are counted, is not the limited user's."""
+
+
+def artemis_program() -> Path:
+    """Return the folder of Artemis's program, and bring it here if need be; raises MissingError."""
+    return java_program(f"artemis-{VERSION}", LIBRARIES, Path(__file__).with_name("ArtemisBroker.java"))
+
+
+class Artemis(StompNode):
+    """
+    An Artemis that the tests start.
+
+    Its dead-letter queue is `DLQ`, for all queues; a message goes there after ten deliveries.
+    """
+
+    def __init__(self) -> None:
+        """Make a node ready to start; raises MissingError when it cannot be brought here."""
+        super().__init__("artemis", artemis_program())
+
+    def close_connections(self) -> None:
+        """Let the broker close every client's connection; clients notice a moment later."""
+        (broker,) = self.jolokia.search("org.apache.activemq.artemis:broker=*")
+        self.jolokia.execute(broker, "closeConnectionsForAddress(java.lang.String)", "127.0.0.1")
+
+    def _main(self) -> Sequence[str]:
+        rights = [*((right, "user,limited") for right in EVERYONE), ("manage", "user")]
+        configuration = self.folder / "broker.xml"
+        configuration.write_text(
+            CONFIGURATION.format(
+                data=self.folder / "data",
+                plain=self.plain,
+                tls=self.tls,
+                mutual=self.mutual,
+                other=self.other,
+                stomp=STOMP,
+                secure=SECURE.format(key_store=self.key_store, trust_store=self.trust_store, password=STORE_PASSWORD),
+                permissions="\n    ".join(f'<permission type="{right}" roles="{roles}"/>' for right, roles in rights),
+            )
+        )
+        return ("ArtemisBroker", str(configuration), str(self.logins))
