@@ -15,6 +15,7 @@ from typing import Protocol, TypeVar
 import pytest
 from hypothesis import settings
 
+pytest.register_assert_rewrite("tests.adapters.fault_suite", "tests.adapters.fault_suite_network")
 pytest_plugins = ["tests.brokers.fixtures", "tests.minutes", "tests.scheduling"]
 
 WHOLE = {"fleet", "house", "shell", "stage", "wheel"}
