@@ -112,14 +112,24 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    if "rabbitmq_series" not in metafunc.fixturenames or _chosen(metafunc.definition):
-        return
-    folder = metafunc.definition.path.parent.name
-    wanted = [next(iter(SUITES)), NEWEST] if folder in VERSIONS_DIFFER else [NEWEST]
+    if "rabbitmq_series" in metafunc.fixturenames and not _chosen(metafunc.definition):
+        metafunc.parametrize("rabbitmq_series", wanted_series(metafunc), indirect=True, scope="session")
+
+
+def wanted_series(metafunc: pytest.Metafunc) -> list[str]:
+    """Return the RabbitMQ that this test runs on: its series, or NEWEST or GIVEN."""
+    if os.environ.get(AMQP_URL):
+        return [GIVEN]
     if metafunc.config.getoption("--all-brokers"):
-        wanted = [*SUITES]
-    given = [GIVEN] if os.environ.get(AMQP_URL) else wanted
-    metafunc.parametrize("rabbitmq_series", given, indirect=True, scope="session")
+        return [*SUITES]
+    folder = metafunc.definition.path.parent.name
+    return [next(iter(SUITES)), NEWEST] if folder in VERSIONS_DIFFER else [NEWEST]
+
+
+def series_of(item: pytest.Item) -> str:
+    """Return the one of `wanted_series` that a collected test runs on; empty for a test without RabbitMQ."""
+    params = item.callspec.params if isinstance(item, pytest.Function) and hasattr(item, "callspec") else {}
+    return str(params.get("rabbitmq_series", params.get("place_kind", "")))
 
 
 def _chosen(test: pytest.Item) -> bool:
@@ -131,14 +141,14 @@ def _chosen(test: pytest.Item) -> bool:
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         asked = getattr(item, "fixturenames", ())
-        if "rabbitmq_series" in asked:
+        series = series_of(item)
+        if series:
             item.add_marker("rabbitmq")
         if {"postgres", "postgres_cluster", "database", "pair"} & set(asked):
             item.add_marker("postgres")
-        if "rabbitmq_node" in asked and isinstance(item, pytest.Function) and hasattr(item, "callspec"):
-            series = str(item.callspec.params["rabbitmq_series"]).replace(NEWEST, [*SUITES][-1])
-            place = "fleet" if item.path.parent.name == "fleet" else "rabbitmq"
-            item.add_marker(pytest.mark.xdist_group(f"{place}-{series}"))
+        if series and {"rabbitmq_node", "own_broker"} & set(asked):
+            folder = "fleet" if item.path.parent.name == "fleet" else "rabbitmq"
+            item.add_marker(pytest.mark.xdist_group(f"{folder}-{series.replace(NEWEST, [*SUITES][-1])}"))
         elif "postgres_cluster" in asked:
             item.add_marker(pytest.mark.xdist_group("postgres"))
 
@@ -147,9 +157,7 @@ def pytest_collection_finish(session: pytest.Session) -> None:
     """Bring what the tests need before the first one starts: a download counts against no test's time limit."""
     if session.config.option.collectonly:
         return
-    calls = [item.callspec for item in session.items if isinstance(item, pytest.Function) and hasattr(item, "callspec")]
-    wanted = {str(call.params["rabbitmq_series"]) for call in calls if "rabbitmq_series" in call.params}
-    for series in wanted - {GIVEN}:
+    for series in {series_of(item) for item in session.items} - {GIVEN, ""}:
         with suppress(MissingError):  # told by the tests that need it
             newest_rabbitmq() if series == NEWEST else rabbitmq_root(series)
     if any(item.get_closest_marker("postgres") for item in session.items) and not os.environ.get(POSTGRES_URL):
@@ -204,11 +212,17 @@ def rabbitmq(request: pytest.FixtureRequest, brokers: Brokers, rabbitmq_series: 
 
     It is the same as `rabbitmq_node` for a test that asks for both.
     """
-    if rabbitmq_series == GIVEN:
+    return rabbitmq_of(request, brokers, rabbitmq_series)
+
+
+def rabbitmq_of(request: pytest.FixtureRequest, brokers: Brokers, series: str) -> RabbitMQ:
+    """Return the RabbitMQ of this series, NEWEST or GIVEN; one of our own for a test that asks to kill or set it."""
+    if series == GIVEN:
         return RabbitMQ(os.environ[AMQP_URL], os.environ.get(MANAGEMENT_URL, "http://127.0.0.1:15672"))
     with _had():
-        series = newest_rabbitmq() if rabbitmq_series == NEWEST else rabbitmq_series
-        return brokers.node(series) if "rabbitmq_node" in request.fixturenames else brokers.rabbitmq(series)
+        found = newest_rabbitmq() if series == NEWEST else series
+        own = {"rabbitmq_node", "own_broker"} & set(request.fixturenames)
+        return brokers.node(found) if own else brokers.rabbitmq(found)
 
 
 @pytest.fixture
