@@ -1,7 +1,7 @@
 """
 The brokers as pytest fixtures: started when the first test asks, and shared by all tests that leave them as they are.
 
-A test that kills or sets its broker asks for `rabbitmq_node` or `postgres_cluster`.
+A test that kills or sets its broker asks for `rabbitmq_node`, `own_broker` or `postgres_cluster`.
 It gets one that belongs to its xdist worker; without xdist, the one process that there is has no other.
 What a test asks for also marks it, `rabbitmq` or `postgres`, and groups those that need a node of their own.
 """
@@ -129,7 +129,8 @@ def wanted_series(metafunc: pytest.Metafunc) -> list[str]:
 def series_of(item: pytest.Item) -> str:
     """Return the one of `wanted_series` that a collected test runs on; empty for a test without RabbitMQ."""
     params = item.callspec.params if isinstance(item, pytest.Function) and hasattr(item, "callspec") else {}
-    return str(params.get("rabbitmq_series", params.get("place_kind", "")))
+    kind = str(params.get("rabbitmq_series", params.get("place_kind", "")))
+    return kind if kind in (GIVEN, NEWEST, *SUITES) else ""
 
 
 def _chosen(test: pytest.Item) -> bool:

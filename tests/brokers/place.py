@@ -159,7 +159,11 @@ class Place(Protocol):
         ...
 
     def consumers(self, queue: str) -> int:
-        """Return how many consumers the queue has now; 0 for a queue that does not exist."""
+        """
+        Return how many consumers the queue has now; 0 for a queue that does not exist.
+
+        A worker process is one, however many subscriptions it has.
+        """
         ...
 
     def dead_letters(self, queue: str) -> int:
@@ -193,11 +197,15 @@ class Place(Protocol):
     # --- Connections ---
 
     def connections(self) -> AbstractSet[str]:
-        """Return the names of the connections to this place, but not of our own; the broker may list one seconds late."""
+        """
+        Return the names of the connections to this place, or at least of those that consume from it.
+
+        Our own are left out, and the broker may list one seconds late.
+        """
         ...
 
     def close_connections(self) -> None:
-        """Have the broker close these, as its operator would."""
+        """Have the broker close these, as its operator would, and no others: other tests may use the broker."""
         ...
 
     def close(self) -> None:

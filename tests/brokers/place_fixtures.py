@@ -43,7 +43,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
         metafunc.parametrize("place_kind", [kind for kind, _ in kinds], indirect=True, scope="session")
 
 
-def _wanted(metafunc: pytest.Metafunc) -> list[tuple[str, type[RabbitmqPlace]]]:
+def _wanted(metafunc: pytest.Metafunc) -> list[tuple[str, type[Place]]]:
     """Return each kind of broker that this test runs on, with what a place there has."""
     return [(series, RabbitmqPlace) for series in wanted_series(metafunc)]
 
