@@ -16,7 +16,7 @@ import pytest
 from hypothesis import settings
 
 pytest.register_assert_rewrite("tests.adapters.fault_suite", "tests.adapters.fault_suite_network")
-pytest_plugins = ["tests.brokers.fixtures", "tests.minutes", "tests.scheduling"]
+pytest_plugins = ["tests.brokers.fixtures", "tests.brokers.place_fixtures", "tests.minutes", "tests.scheduling"]
 
 WHOLE = {"fleet", "house", "shell", "stage", "wheel"}
 """The fixtures by which tests start worker processes and commands: they mark a test, and `make test-fast` leaves it out."""

@@ -24,7 +24,7 @@ from rich.table import Table
 
 from tests.brokers.install import MissingError, newest_rabbitmq
 from tests.brokers.rabbitmq import Node
-from tests.drills.bodies import QUEUE
+from tests.brokers.rabbitmq_place import RabbitmqPlaces
 from tests.drills.contestants import CELERY, DRAMATIQ, FASTSTREAM, PIKA, ROOT, STEADYWORKER, TASKIQ, Contestant
 from tests.drills.stage import Stage
 from tests.drills.stories import job
@@ -60,17 +60,17 @@ def main() -> int:
         return 0
     with closing(node), tempfile.TemporaryDirectory(prefix="bench-") as folder:
         node.start()
-        version = ".".join(map(str, node.version))
+        places = RabbitmqPlaces(node)
         heads = ["no-op jobs per second", "queue", *(f"prefetch {prefetch}" for prefetch in JOBS), "aim"]
-        table = Table(*heads, title=f"RabbitMQ {version}", box=SIMPLE_HEAD)
+        table = Table(*heads, title=places.title, box=SIMPLE_HEAD)
         for queue_type, contestants in FIELDS.items():
-            found = [rates(node, queue_type, prefetch, contestants, Path(folder)) for prefetch in JOBS]
+            found = [rates(places, queue_type, prefetch, contestants, Path(folder)) for prefetch in JOBS]
             for one in contestants:
                 cells = [_cell(per_round[one.name], per_round[RAW.name]) for per_round in found]
                 table.add_row(one.name, queue_type, *cells, AIMS.get(one.name, ""))
         cuts = Table("from a cut to the next job", "median", "aim", box=SIMPLE_HEAD)
         for one in (PROCESSES, CELERY, DRAMATIQ, TASKIQ, FASTSTREAM):
-            seconds = median(reconnections(node, one, Path(folder)))
+            seconds = median(reconnections(places, one, Path(folder)))
             cuts.add_row(one.name, f"{seconds:.2f} s", "≤ 1 s" if one is PROCESSES else "")
     console = Console(width=110)
     console.print(table)
@@ -84,35 +84,36 @@ def _cell(rates: list[float], raw: list[float]) -> str:
 
 
 def rates(
-    node: Node, queue_type: str, prefetch: int, contestants: tuple[Contestant, ...], folder: Path
+    places: RabbitmqPlaces, queue_type: str, prefetch: int, contestants: tuple[Contestant, ...], folder: Path
 ) -> dict[str, list[float]]:
     """Jobs per second, in each round."""
     found: dict[str, list[float]] = {one.name: [] for one in contestants}
     for number in range(ROUNDS[prefetch]):
         for one in contestants:
             place = folder / f"{queue_type}-{prefetch}-{number}-{one.name}"
-            found[one.name].append(rate(node, replace(one, environ={"DRILL_QUEUE_TYPE": queue_type}), prefetch, place))
+            found[one.name].append(
+                rate(places, replace(one, environ={"DRILL_QUEUE_TYPE": queue_type}), prefetch, place)
+            )
     return found
 
 
-def rate(node: Node, contestant: Contestant, prefetch: int, folder: Path) -> float:
+def rate(places: RabbitmqPlaces, contestant: Contestant, prefetch: int, folder: Path) -> float:
     """Jobs per second of one worker process."""
     slots = 1 if contestant.peer else prefetch
     lead = [job("sleep", WARMED_UP[slots], f"lead-{number}") for number in range(slots)]
     timed = [job("mark", id="first"), *[job("noop")] * JOBS[prefetch], job("mark", id="last")]
-    with closing(Stage(node, contestant, folder, prefetch=prefetch, proxied=False)) as stage:
+    with closing(Stage(places, contestant, folder, prefetch=prefetch, proxied=False)) as stage:
         if not contestant.peer and contestant.environ["DRILL_QUEUE_TYPE"] == "classic":
-            with stage.channel() as channel:  # it takes what is there, and would make a quorum queue
-                channel.queue_declare(QUEUE, durable=True, arguments={"x-queue-type": "classic"})
+            stage.place.make_queue(stage.queue, "classic")  # it takes what is there, and would make a quorum queue
         stage.send(*lead, *timed)
         stage.start_worker()
         stage.expect("the last job", lambda: stage.notes("start", "last"))
         return JOBS[prefetch] / (stage.notes("start", "last")[0].at - stage.notes("start", "first")[0].at)
 
 
-def reconnections(node: Node, contestant: Contestant, folder: Path) -> Iterator[float]:
+def reconnections(places: RabbitmqPlaces, contestant: Contestant, folder: Path) -> Iterator[float]:
     """Seconds from a reset connection of an idle worker process to the start of a job that was sent at that moment."""
-    with closing(Stage(node, contestant, folder / f"cuts-{contestant.name}")) as stage, _sender(stage) as sender:
+    with closing(Stage(places, contestant, folder / f"cuts-{contestant.name}")) as stage, _sender(stage) as sender:
         stage.start_worker()
         for number in range(CUTS + 1):
             name = f"cut-{number}"
@@ -132,7 +133,7 @@ def reconnections(node: Node, contestant: Contestant, folder: Path) -> Iterator[
 def _sender(stage: Stage) -> Iterator[subprocess.Popen[str]]:
     """A sender that is connected already."""
     command = stage.contestant.command(stage.contestant.sender)
-    environ = stage.contestant.environment(stage.vhost.url, stage.folder)
+    environ = stage.contestant.environment(stage.place, stage.folder)
     with subprocess.Popen(
         command,
         cwd=ROOT,

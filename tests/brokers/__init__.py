@@ -25,8 +25,13 @@ A test asks for a fixture; nothing is installed or started before one does:
     def test_a_claim(database: str) -> None:
         psycopg.connect(database)           # `postgres_cluster` is the server, to be killed
 
+    def test_of_any_broker(place: Place) -> None:
+        place.publish(place.queue("jobs"), b"{}")       # `own_broker` is its broker, to be killed
+
 | fixture | what it is | lives as long as |
 |---|---|---|
+| `place` | a test's place at a broker, whichever that is (`place.py`) | the test |
+| `own_broker` | the broker of `place`, to be killed, stopped and frozen; healed afterwards | the xdist worker |
 | `rabbitmq` | a broker that runs, once per version wanted; all tests of a run share it | the run |
 | `rabbitmq_node` | a `Node` of our own, to be killed and set; healed afterwards | the xdist worker |
 | `trio` | three nodes of one cluster, to be killed and frozen | the test |
@@ -54,7 +59,7 @@ Each has four listeners (`url`, `tls_url`, `mutual_url`, `other_url`), and a sec
 Both are as they are shipped, but for what `activemq.py` and `artemis.py` say.
 
 The controlling process of xdist owns the shared brokers, and starts each when the first test asks for it.
-Tests that ask for `rabbitmq_node` or `stomp_node` run on one xdist worker for each version or kind, so that few nodes are started.
+Tests that ask for `rabbitmq_node`, `stomp_node` or `own_broker` run on one xdist worker for each version or kind, so that few nodes are started.
 A test that asks for `rabbitmq_node` or `postgres_cluster` has its `vhost` or `database` there.
 Without xdist the one process has one broker of each kind, for all tests.
 

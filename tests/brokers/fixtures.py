@@ -1,7 +1,7 @@
 """
 The brokers as pytest fixtures: started when the first test asks, and shared by all tests that leave them as they are.
 
-A test that kills or sets its broker asks for `rabbitmq_node`, `stomp_node` or `postgres_cluster`.
+A test that kills or sets its broker asks for `rabbitmq_node`, `stomp_node`, `own_broker` or `postgres_cluster`.
 It gets one that belongs to its xdist worker; without xdist, the one process that there is has no other.
 What a test asks for also marks it, `rabbitmq`, `stomp` or `postgres`, and groups those that need a node of their own.
 """
@@ -138,17 +138,40 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     if "stomp_kind" in metafunc.fixturenames and not _chosen(metafunc.definition, "stomp_kind"):
-        every = metafunc.config.getoption("--all-brokers")
-        kinds = [GIVEN] if os.environ.get(STOMP_URL) else [*STOMP] if every else [*STOMP[:-1]]
-        metafunc.parametrize("stomp_kind", kinds, indirect=True, scope="session")
-    if "rabbitmq_series" not in metafunc.fixturenames or _chosen(metafunc.definition, "rabbitmq_series"):
-        return
-    folder = metafunc.definition.path.parent.name
-    wanted = [next(iter(SUITES)), NEWEST] if folder in VERSIONS_DIFFER else [NEWEST]
+        metafunc.parametrize("stomp_kind", wanted_kinds(metafunc), indirect=True, scope="session")
+    if "rabbitmq_series" in metafunc.fixturenames and not _chosen(metafunc.definition, "rabbitmq_series"):
+        metafunc.parametrize("rabbitmq_series", wanted_series(metafunc), indirect=True, scope="session")
+
+
+def wanted_kinds(metafunc: pytest.Metafunc) -> list[str]:
+    """Return the ActiveMQ that this test runs on: kinds of STOMP, or GIVEN."""
+    if os.environ.get(STOMP_URL):
+        return [GIVEN]
+    return [*STOMP] if metafunc.config.getoption("--all-brokers") else [*STOMP[:-1]]
+
+
+def wanted_series(metafunc: pytest.Metafunc) -> list[str]:
+    """Return the RabbitMQ that this test runs on: its series, or NEWEST or GIVEN."""
+    if os.environ.get(AMQP_URL):
+        return [GIVEN]
     if metafunc.config.getoption("--all-brokers"):
-        wanted = [*SUITES]
-    given = [GIVEN] if os.environ.get(AMQP_URL) else wanted
-    metafunc.parametrize("rabbitmq_series", given, indirect=True, scope="session")
+        return [*SUITES]
+    folder = metafunc.definition.path.parent.name
+    return [next(iter(SUITES)), NEWEST] if folder in VERSIONS_DIFFER else [NEWEST]
+
+
+def series_of(item: pytest.Item) -> str:
+    """Return the one of `wanted_series` that a collected test runs on; empty for a test without RabbitMQ."""
+    params = item.callspec.params if isinstance(item, pytest.Function) and hasattr(item, "callspec") else {}
+    kind = str(params.get("rabbitmq_series", params.get("place_kind", "")))
+    return kind if kind in (GIVEN, NEWEST, *SUITES) else ""
+
+
+def kind_of(item: pytest.Item) -> str:
+    """Return the one of `wanted_kinds` that a collected test runs on; empty for a test without ActiveMQ."""
+    params = item.callspec.params if isinstance(item, pytest.Function) and hasattr(item, "callspec") else {}
+    place = str(params.get("place_kind", ""))
+    return str(params.get("stomp_kind", place if place in STOMP else ""))
 
 
 def _chosen(test: pytest.Item, what: str) -> bool:
@@ -160,19 +183,20 @@ def _chosen(test: pytest.Item, what: str) -> bool:
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         asked = getattr(item, "fixturenames", ())
-        if "rabbitmq_series" in asked:
+        series = series_of(item)
+        if series:
             item.add_marker("rabbitmq")
-        if {"stomp_kind", "classic_without_scheduler"} & set(asked):
+        kind = kind_of(item)
+        if kind or "classic_without_scheduler" in asked:
             item.add_marker("stomp")
         if {"postgres", "postgres_cluster", "database", "pair"} & set(asked):
             item.add_marker("postgres")
-        if "rabbitmq_node" in asked and isinstance(item, pytest.Function) and hasattr(item, "callspec"):
-            series = str(item.callspec.params["rabbitmq_series"]).replace(NEWEST, [*SUITES][-1])
-            place = "fleet" if item.path.parent.name == "fleet" else "rabbitmq"
-            item.add_marker(pytest.mark.xdist_group(f"{place}-{series}"))
-        elif "stomp_node" in asked and isinstance(item, pytest.Function) and hasattr(item, "callspec"):
-            place = "fleet" if item.path.parent.name == "fleet" else "stomp"
-            item.add_marker(pytest.mark.xdist_group(f"{place}-{item.callspec.params['stomp_kind']}"))
+        if series and {"rabbitmq_node", "own_broker"} & set(asked):
+            folder = "fleet" if item.path.parent.name == "fleet" else "rabbitmq"
+            item.add_marker(pytest.mark.xdist_group(f"{folder}-{series.replace(NEWEST, [*SUITES][-1])}"))
+        elif kind and {"stomp_node", "own_broker"} & set(asked):
+            folder = "fleet" if item.path.parent.name == "fleet" else "stomp"
+            item.add_marker(pytest.mark.xdist_group(f"{folder}-{kind}"))
         elif "postgres_cluster" in asked:
             item.add_marker(pytest.mark.xdist_group("postgres"))
 
@@ -181,12 +205,10 @@ def pytest_collection_finish(session: pytest.Session) -> None:
     """Bring what the tests need before the first one starts: a download counts against no test's time limit."""
     if session.config.option.collectonly:
         return
-    calls = [item.callspec for item in session.items if isinstance(item, pytest.Function) and hasattr(item, "callspec")]
-    wanted = {str(call.params["rabbitmq_series"]) for call in calls if "rabbitmq_series" in call.params}
-    for series in wanted - {GIVEN}:
+    for series in {series_of(item) for item in session.items} - {GIVEN, ""}:
         with suppress(MissingError):  # told by the tests that need it
             newest_rabbitmq() if series == NEWEST else rabbitmq_root(series)
-    kinds = {str(call.params["stomp_kind"]) for call in calls if "stomp_kind" in call.params}
+    kinds = {kind_of(item) for item in session.items} - {""}
     if any("classic_without_scheduler" in getattr(item, "fixturenames", ()) for item in session.items):
         kinds.add("classic")
     for kind in kinds - {GIVEN}:
@@ -244,11 +266,17 @@ def rabbitmq(request: pytest.FixtureRequest, brokers: Brokers, rabbitmq_series: 
 
     It is the same as `rabbitmq_node` for a test that asks for both.
     """
-    if rabbitmq_series == GIVEN:
+    return rabbitmq_of(request, brokers, rabbitmq_series)
+
+
+def rabbitmq_of(request: pytest.FixtureRequest, brokers: Brokers, series: str) -> RabbitMQ:
+    """Return the RabbitMQ of this series, NEWEST or GIVEN; one of our own for a test that asks to kill or set it."""
+    if series == GIVEN:
         return RabbitMQ(os.environ[AMQP_URL], os.environ.get(MANAGEMENT_URL, "http://127.0.0.1:15672"))
     with had():
-        series = newest_rabbitmq() if rabbitmq_series == NEWEST else rabbitmq_series
-        return brokers.node(series) if "rabbitmq_node" in request.fixturenames else brokers.rabbitmq(series)
+        found = newest_rabbitmq() if series == NEWEST else series
+        own = {"rabbitmq_node", "own_broker"} & set(request.fixturenames)
+        return brokers.node(found) if own else brokers.rabbitmq(found)
 
 
 @pytest.fixture
@@ -281,11 +309,17 @@ def stomp_broker(request: pytest.FixtureRequest, brokers: Brokers, stomp_kind: s
 
     It is the same as `stomp_node` for a test that asks for both.
     """
-    if stomp_kind == GIVEN:
+    return stomp_of(request, brokers, stomp_kind)
+
+
+def stomp_of(request: pytest.FixtureRequest, brokers: Brokers, kind: str) -> StompBroker:
+    """Return the ActiveMQ of this kind, or GIVEN; one of our own for a test that asks to kill or set it."""
+    if kind == GIVEN:
         jolokia = os.environ.get(JOLOKIA_URL, "http://127.0.0.1:8161/api/jolokia/")
         return StompBroker(Address(os.environ[STOMP_URL], jolokia))
     with had():
-        return brokers.stomp_node(stomp_kind) if "stomp_node" in request.fixturenames else brokers.stomp(stomp_kind)
+        own = {"stomp_node", "own_broker"} & set(request.fixturenames)
+        return brokers.stomp_node(kind) if own else brokers.stomp(kind)
 
 
 @pytest.fixture

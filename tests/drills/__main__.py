@@ -19,8 +19,10 @@ from pathlib import Path
 from rich.console import Console
 
 from tests.brokers.install import newest_rabbitmq
+from tests.brokers.place import Places
 from tests.brokers.postgres import Cluster
 from tests.brokers.rabbitmq import Node
+from tests.brokers.rabbitmq_place import RabbitmqPlaces
 from tests.drills.contestants import CONTESTANTS, Contestant
 from tests.drills.report import Results
 from tests.drills.stories import DRILLS, hold
@@ -49,7 +51,7 @@ def main() -> int:
     versions = {one.name: one.version() for one in contestants}
     with ExitStack() as stack:
         folder = asked.logs or Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="drills-")))
-        brokers: dict[str, tuple[Node, Node, Cluster | None]] = {}
+        brokers: dict[str, tuple[Places, Places, Cluster | None]] = {}
         for series in asked.series or ["3.10", newest_rabbitmq()]:
             broker, own = (stack.enter_context(closing(Node(series))) for _ in range(2))
             broker.start()
@@ -57,22 +59,23 @@ def main() -> int:
             server = stack.enter_context(closing(Cluster())) if any(one.needs_a_ledger for one in drills) else None
             if server:
                 server.start()
-            brokers[".".join(map(str, broker.version))] = (broker, own, server)
+            places = RabbitmqPlaces(broker)
+            brokers[places.title] = (places, RabbitmqPlaces(own), server)
         for contestant in contestants:
 
-            def held(version: str, contestant: Contestant = contestant) -> list[Verdict]:
+            def held(title: str, contestant: Contestant = contestant) -> list[Verdict]:
                 pairs = [(drill, contestant) for drill in drills]
-                broker, own, server = brokers[version]
-                return list(hold(pairs, broker, own, folder / version, server))
+                places, own, server = brokers[title]
+                return list(hold(pairs, places, own, folder / title.replace(" ", "-"), server))
 
             with ThreadPoolExecutor(len(brokers)) as pool:
-                for version, found in zip(brokers, pool.map(held, brokers), strict=True):
-                    verdicts.setdefault(version, []).extend(found)
+                for title, found in zip(brokers, pool.map(held, brokers), strict=True):
+                    verdicts.setdefault(title, []).extend(found)
                     for one in found:
-                        console.print(f"{version} {one.contestant}, {one.drill}: {', '.join(one.faults) or 'passed'}")
+                        console.print(f"{title}, {one.contestant}, {one.drill}: {', '.join(one.faults) or 'passed'}")
     results = Results(datetime.now(UTC).date().isoformat(), versions, verdicts)
-    for version in verdicts:
-        console.print(results.table(version))
+    for title in verdicts:
+        console.print(results.table(title, [drill.name for drill in drills]))
     if asked.record:
         (results.amending(Results.recorded()) if asked.only or asked.drills else results).record()
     ours = [one for all_ in verdicts.values() for one in all_ if one.contestant == CONTESTANTS[0].name]

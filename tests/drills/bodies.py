@@ -14,6 +14,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 QUEUE = "drill"
+"""What the drills call the work queue; on RabbitMQ it has this name."""
+
 HEARTBEAT = 10
 """Seconds, for every contestant."""
 

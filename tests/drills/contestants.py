@@ -17,7 +17,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from tests.brokers.install import cache, lock
+from tests.brokers.place import Ability, Place
 from tests.drills.bodies import HEARTBEAT, QUEUE
+from tests.faults.proxy import Proxy
 
 ROOT = Path(__file__).parents[2]
 PEERS = Path(__file__).with_name("peers")
@@ -40,12 +42,19 @@ class Contestant:
     peer: bool = True
     environ: Mapping[str, str] = field(default_factory=dict)
 
+    @property
+    def needs(self) -> frozenset[Ability]:
+        """What it needs of a broker: the peers are drilled over AMQP only."""
+        return frozenset({Ability.AMQP} if self.peer else ())
+
     def command(self, arguments: tuple[str, ...], number: int = 1) -> list[str]:
         """What to execute."""
         python = str(peers_python()) if self.peer else sys.executable
         return [python, "-m", *(argument.replace("NUMBER", str(number)) for argument in arguments)]
 
-    def environment(self, url: str, folder: Path, prefetch: int = 1) -> dict[str, str]:
+    def environment(
+        self, place: Place, folder: Path, prefetch: int = 1, through: Proxy | None = None
+    ) -> dict[str, str]:
         """For its processes: the broker, how many messages at a time, and where the jobs' notes go."""
         kept = {name: value for name, value in os.environ.items() if not name.startswith("STEADYWORKER_")}
         return {
@@ -54,9 +63,10 @@ class Contestant:
             "PYTHONUNBUFFERED": "1",
             "DRILL_NOTES": str(folder / "notes"),
             "DRILL_PREFETCH": str(prefetch),
-            "DRILL_URL": url,
+            "DRILL_QUEUE": place.queue(QUEUE),
+            "DRILL_URL": place.address(through=through),
             "dramatiq_queue_prefetch": str(prefetch),
-            "STEADYWORKER_BROKER": f"{url}?heartbeat={HEARTBEAT}",
+            "STEADYWORKER_BROKER": place.url(heartbeat=HEARTBEAT, through=through),
             "STEADYWORKER_CONCURRENCY": str(prefetch),
             "STEADYWORKER_DELAYS": "1,5,30",  # fewer quorum queues for one small node to make
             "STEADYWORKER_LOG_FORMAT": "json",

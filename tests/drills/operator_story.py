@@ -22,7 +22,6 @@ from functools import partial
 from itertools import count
 from pathlib import Path
 from typing import Any
-from urllib.parse import quote
 
 import psycopg
 
@@ -30,6 +29,7 @@ from steadyworker import Client, config
 from steadyworker.delivery import KEY
 from tests.brokers.postgres import Cluster
 from tests.brokers.rabbitmq import Node
+from tests.brokers.rabbitmq_place import RabbitmqPlace
 from tests.drills.bodies import HEARTBEAT, QUEUE
 from tests.drills.contestants import ROOT
 from tests.drills.stage import WITHIN, DrillError, Stage
@@ -50,9 +50,11 @@ TIDY = {"expires": 3_600_000, "message-ttl": 3_600_000, "max-length": 50_000}
 
 def operated(stage: Stage) -> Mapping[str, Any]:
     """Hold the whole story; what the verdict says of it."""
-    server, node = stage.ledger_server, stage.broker
+    server = stage.ledger_server
     assert server
-    assert isinstance(node, Node)
+    assert isinstance(stage.place, RabbitmqPlace)
+    node = stage.place.broker
+    assert node
     name = node.management("GET", "cluster-name")["name"]
     operator = Operator(stage, server.add_database(), fleet=4)
     try:
@@ -72,7 +74,8 @@ class Operator:
     """Who does it all, with the fleet and its jobs."""
 
     def __init__(self, stage: Stage, database: str, fleet: int) -> None:
-        self.stage, self.database, self.fleet = stage, database, fleet
+        assert isinstance(stage.place, RabbitmqPlace)
+        self.stage, self.place, self.database, self.fleet = stage, stage.place, database, fleet
         self.sent: list[str] = []
         self.unnamed: list[str] = []
         self._exit_code: int | None = 0
@@ -83,9 +86,8 @@ class Operator:
 
     def _set(self, *, namespace: str | None) -> None:
         """The settings of every process from now on: workers, senders, and the operator's commands."""
-        management = quote(self.stage.broker.management_url, safe="")
         environ = {
-            "STEADYWORKER_BROKER": f"{self.stage.vhost.url}?heartbeat={HEARTBEAT}&management={management}",
+            "STEADYWORKER_BROKER": self.place.url(heartbeat=HEARTBEAT, management=True),
             "STEADYWORKER_LEDGER": self.database,
             "STEADYWORKER_CONCURRENCY": "2",
             **({"STEADYWORKER_NAMESPACE": namespace} if namespace else {}),
@@ -113,8 +115,7 @@ class Operator:
     # --- The acts -----------------------------------------------------------------------------------------------------
 
     def sets_a_policy_for_all_queues(self) -> None:
-        path = f"policies/{self.stage.vhost.name}/tidy"
-        self.stage.broker.management("PUT", path, {"pattern": ".*", "definition": TIDY, "apply-to": "queues"})
+        self.place.set_policy("tidy", TIDY)
         jobs, letters = f"Jobs in '{QUEUE}'", f"Dead letters in '{DEAD_QUEUE}'"
         waiting = [f"Waiting jobs in '{name}'" for name in WAITING]
         self.check_names(
@@ -125,7 +126,7 @@ class Operator:
             f"warning: {letters} are lost when the queue holds more than",
             remedy="policy 'tidy'",
         )
-        self.stage.broker.management("DELETE", path)
+        self.place.rabbitmq.management("DELETE", f"policies/{self.place.vhost.name}/tidy")
         self.check_names("the removed policy")
 
     def purges_a_retry_queue(self) -> None:
@@ -141,7 +142,7 @@ class Operator:
         moved = "SELECT FROM steadyworker_jobs WHERE state = 'moved' AND key = ANY(%s)"
         self.stage.expect("three retries in the ledger", lambda: self.ledger(moved, keys) == 3)
         self.stage.expect("three messages", lambda: self.depth(RETRY_QUEUE) == 3)
-        self.stage.broker.management("DELETE", f"queues/{self.stage.vhost.name}/{RETRY_QUEUE}/contents")
+        self.place.purge(RETRY_QUEUE)
         self.check_names("the purge")
         if self.overdue():
             self.unnamed.append("a retry is overdue before its time")
@@ -208,7 +209,7 @@ class Operator:
     def move(self, number: int, *, acknowledged: bool = True) -> list[str]:
         """Move so many dead letters to the work queue as they are; the keys of their jobs."""
         moved = []
-        with self.stage.channel() as channel:
+        with self.place.channel() as channel:
             channel.confirm_delivery()
             for _ in range(number):
                 method, properties, body = channel.basic_get(DEAD_QUEUE)
@@ -258,7 +259,7 @@ class Operator:
 
     def run(self, command: Sequence[str]) -> tuple[int, str]:
         """Its exit code, and what it prints; all of that goes into the operator's log."""
-        environ = self.stage.contestant.environment(self.stage.vhost.url, self.stage.folder)
+        environ = self.stage.contestant.environment(self.place, self.stage.folder)
         try:
             done = subprocess.run(
                 command, cwd=ROOT, env=environ, capture_output=True, text=True, check=False, timeout=WITHIN
@@ -309,7 +310,7 @@ class Operator:
 
     def client(self) -> Client:
         """A sender with the settings of now."""
-        environ = self.stage.contestant.environment(self.stage.vhost.url, self.stage.folder)
+        environ = self.stage.contestant.environment(self.place, self.stage.folder)
         return Client.configured(config.load({}, environ, Path.cwd()))
 
     def starts(self, kind: str) -> int:
@@ -322,8 +323,7 @@ class Operator:
 
     def depth(self, queue: str) -> int:
         """How many messages of this queue wait, as of now."""
-        with self.stage.channel() as channel:
-            return int(channel.queue_declare(queue, passive=True).method.message_count)
+        return self.place.ready()[queue]
 
     def ledger(self, statement: str, keys: Sequence[str]) -> int:
         """How many rows a statement finds or changes in the ledger's database."""

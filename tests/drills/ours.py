@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
 import time
 from typing import Any
@@ -10,13 +11,13 @@ from typing import Any
 from tenacity import wait_fixed
 
 from steadyworker import Client, Job, Reject, Retry, RetryPolicy, Worker
-from tests.drills.bodies import QUEUE, is_open, note, perform
+from tests.drills.bodies import is_open, note, perform
 
 
 class Drill(Worker[dict[str, Any], int]):
     """As its defaults are, but that a crash is tried again after a second."""
 
-    queue = QUEUE
+    queue = os.environ["DRILL_QUEUE"]
     time_limit = 120
     retry = RetryPolicy(wait=wait_fixed(1))
 
@@ -73,4 +74,4 @@ class Operated(Drill):
 if __name__ == "__main__":
     with Client() as client:
         for line in sys.stdin:
-            client.send(QUEUE, json.loads(line))
+            client.send(Drill.queue, json.loads(line))

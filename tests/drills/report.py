@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
 
@@ -32,7 +32,7 @@ ROWS = {
 
 @dataclass(frozen=True)
 class Results:
-    """All of one day: who was drilled in which version, and the verdicts by the broker's version."""
+    """All of one day: who was drilled in which version, and the verdicts by the broker and its version."""
 
     date: str
     versions: Mapping[str, str]
@@ -73,12 +73,12 @@ class Results:
         """Of the contestants, in the order of their columns."""
         return [one.name for one in CONTESTANTS if one.name in self.versions]
 
-    def rows(self, broker: str) -> list[list[str]]:
-        """The cells of one broker's table, without its head."""
+    def rows(self, broker: str, drills: Collection[str] | None = None) -> list[list[str]]:
+        """The cells of one broker's table, without its head; only the rows of these drills where they are named."""
         rows = []
         for title, pattern in ROWS.items():
-            held = [one for one in self.verdicts[broker] if re.fullmatch(pattern, one.drill)]
-            if held:
+            if drills is None or any(re.fullmatch(pattern, drill) for drill in drills):
+                held = [one for one in self.verdicts[broker] if re.fullmatch(pattern, one.drill)]
                 rows.append([title, *(cell([one for one in held if one.contestant == name]) for name in self.names)])
         return rows
 
@@ -87,14 +87,14 @@ class Results:
         return "\n".join([f"Run on {self.date}.\n", *map(self._markdown, self.verdicts)])
 
     def _markdown(self, broker: str) -> str:
-        head = [f"RabbitMQ {broker}", *(f"{name} {self.versions[name]}" for name in self.names)]
+        head = [broker, *(f"{name} {self.versions[name]}" for name in self.names)]
         lines = [head, ["---"] * len(head), *self.rows(broker)]
         return "".join(f"| {' | '.join(line)} |\n" for line in lines)
 
-    def table(self, broker: str) -> Table:
-        """For a terminal."""
-        table = Table(f"RabbitMQ {broker}", *(f"{name} {self.versions[name]}" for name in self.names), show_lines=True)
-        for row in self.rows(broker):
+    def table(self, broker: str, drills: Collection[str]) -> Table:
+        """For a terminal, with the rows of these drills."""
+        table = Table(broker, *(f"{name} {self.versions[name]}" for name in self.names), show_lines=True)
+        for row in self.rows(broker, drills):
             table.add_row(*row)
         return table
 

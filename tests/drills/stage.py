@@ -1,5 +1,5 @@
 """
-One contestant on one virtual host: its worker processes under a supervisor, its jobs' notes, and what the broker has.
+One contestant at one place of a broker: its worker processes under a supervisor, its jobs' notes, and what the broker has.
 
 Worker processes reach the broker through a fault proxy, but for the second one of a drill; ours to cut is the first one.
 A worker process that ends by itself is started again after a second, as systemd or Kubernetes would.
@@ -12,21 +12,17 @@ import os
 import signal
 import subprocess
 import time
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import AbstractContextManager, closing, contextmanager, nullcontext, suppress
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping
+from collections.abc import Set as AbstractSet
+from contextlib import AbstractContextManager, nullcontext, suppress
 from pathlib import Path
-from typing import Any
-from urllib.parse import quote
 
-import pika
 import psutil  # type: ignore[import-untyped]
-from pika.exceptions import ChannelClosedByBroker
 
 from tests.brokers.guard import end, family, runs
+from tests.brokers.place import Message, Places
 from tests.brokers.postgres import Cluster
 from tests.brokers.process import Guard
-from tests.brokers.rabbitmq import RabbitMQ
 from tests.drills.bodies import QUEUE, Note, notes
 from tests.drills.contestants import ROOT, Contestant
 from tests.faults.proxy import Proxy
@@ -35,26 +31,16 @@ WITHIN = 60.0
 """Seconds for what takes a few on an idle machine: a start, a connection, a send."""
 
 SETTLED_FOR = 6.0
-"""Seconds that queues must be seen empty: what the management API says of a quorum queue is up to 5 s old."""
+"""Seconds that queues must be seen empty: what a broker says of them may be up to 5 s old."""
 
 LOOKED_AT_EVERY = 1.5
 """Seconds between two looks at the queues, by each of many stages."""
 
 RESTART_AFTER = 1.0
-OUR_CONNECTION = "drill"
 
 
 class DrillError(Exception):
     """A drill could not be held: the message has the end of the worker's log."""
-
-
-@dataclass(frozen=True)
-class Left:
-    """A message that was still in a queue when all was over."""
-
-    queue: str
-    body: bytes
-    headers: Mapping[str, Any] = field(default_factory=dict)
 
 
 class Supervised:
@@ -114,7 +100,7 @@ class Stage:
 
     def __init__(
         self,
-        broker: RabbitMQ,
+        places: Places,
         contestant: Contestant,
         folder: Path,
         *,
@@ -124,11 +110,14 @@ class Stage:
         ledger_server: Cluster | None = None,
     ) -> None:
         folder.mkdir(parents=True)
-        self.broker, self.contestant, self.folder, self.prefetch = broker, contestant, folder, prefetch
+        self.contestant, self.folder, self.prefetch = contestant, folder, prefetch
         self.ledger_server = ledger_server
-        self.vhost = broker.add_vhost()
-        self.proxy = Proxy(self.vhost.url)
-        self._first_url = self.proxy.url if proxied else self.vhost.url
+        self.place = places.open()
+        self.queue = self.place.queue(QUEUE)
+        """The work queue."""
+        self.dead_queue = self.place.queue(contestant.dead_queue) if contestant.dead_queue else ""
+        self.proxy = Proxy(self.place.address())
+        self._proxied = proxied
         self._guard = Guard("drill")
         self.workers: list[Supervised] = []
         self.together: dict[str, int] = {}
@@ -153,13 +142,12 @@ class Stage:
     def start_workers(self, count: int) -> list[Supervised]:
         """Start so many more at the same time, and return when all of them consume."""
         for number in range(len(self.workers) + 1, len(self.workers) + count + 1):
-            url = self.vhost.url if self.workers else self._first_url
+            through = self.proxy if self._proxied and not self.workers else None
             log = self.folder / f"worker-{number}.log"
-            environ = self.contestant.environment(url, self.folder, self.prefetch)
+            environ = self.contestant.environment(self.place, self.folder, self.prefetch, through)
             command = self.contestant.command(self.contestant.worker, number)
             self.workers.append(Supervised(command, environ, log, self._guard))
-        with self.connection() as connection:
-            self.expect("a consumer", lambda: _consumers(connection) >= len(self.workers), every=0.5)
+        self.expect("a consumer", lambda: self.place.consumers(self.queue) >= len(self.workers), every=0.5)
         return self.workers[-count:]
 
     def send(self, *jobs: Mapping[str, object]) -> None:
@@ -167,7 +155,7 @@ class Stage:
         subprocess.run(
             self.contestant.command(self.contestant.sender),
             cwd=ROOT,
-            env=self.contestant.environment(self.vhost.url, self.folder),
+            env=self.contestant.environment(self.place, self.folder),
             input="".join(f"{json.dumps(job)}\n" for job in jobs).encode(),
             check=True,
             timeout=WITHIN,
@@ -212,7 +200,8 @@ class Stage:
         now = time.monotonic()
         if now >= self._looked_at + LOOKED_AT_EVERY:
             self._looked_at = now
-            if any(self._messages().values()) or not self._busy_at:
+            depths = self.place.depths().items()
+            if any(depth.total for queue, depth in depths if queue != self.dead_queue) or not self._busy_at:
                 self._busy_at = now
         return now >= self._busy_at + SETTLED_FOR
 
@@ -229,76 +218,30 @@ class Stage:
 
     # --- The broker ---------------------------------------------------------------------------------------------------
 
-    def connections(self) -> set[str]:
-        """The names of all connections to the virtual host, without our own."""
-        found = self.broker.management("GET", f"vhosts/{self.vhost.name}/connections")
-        return {one["name"] for one in found if one.get("user_provided_name") != OUR_CONNECTION}
+    def connections(self) -> AbstractSet[str]:
+        """The names of all connections to the place, without our own."""
+        return self.place.connections()
 
     def close_connections(self) -> None:
-        """Have the broker close them, as its operator would; it lists a connection up to 5 s after it was opened."""
+        """Have the broker close them, as its operator would; it may list a connection seconds after it was opened."""
         self.expect("its connection in the broker's list", self.connections, every=0.5)
-        for name in self.connections():
-            with suppress(AssertionError):  # it ended meanwhile
-                self.broker.management("DELETE", f"connections/{quote(name, safe='')}")
+        self.place.close_connections()
 
-    def take_what_is_left(self) -> list[Left]:
+    def take_what_is_left(self) -> list[Message]:
         """Kill the worker processes, and take every message out of every queue."""
         for worker in self.workers:
             worker.kill()
         self.workers.clear()
         self.proxy.close()
         self.until(lambda: not self.connections(), WITHIN, every=0.5)
-        found: list[Left] = []
-        with self.channel() as channel:
-            for queue in self._messages(dead=True):
-                while True:
-                    method, properties, body = channel.basic_get(queue, auto_ack=True)
-                    if method is None:
-                        break
-                    found.append(Left(queue, body or b"", (properties and properties.headers) or {}))
-        return found
-
-    @contextmanager
-    def connection(self) -> Iterator[Any]:
-        """A connection of our own, straight to the broker."""
-        parameters = pika.URLParameters(self.vhost.url)
-        parameters.client_properties = {"connection_name": OUR_CONNECTION}
-        with closing(pika.BlockingConnection(parameters)) as connection:
-            yield connection
-
-    @contextmanager
-    def channel(self) -> Iterator[Any]:
-        """A channel of one."""
-        with self.connection() as connection:
-            yield connection.channel()
-
-    def _messages(self, *, dead: bool = False) -> dict[str, int]:
-        """How many each queue has, delivered ones too; without the dead letters unless asked for."""
-        queues = self.broker.management("GET", f"queues/{self.vhost.name}")
-        skipped = "" if dead else self.contestant.dead_queue
-        return {
-            queue["name"]: queue.get("messages", 0)
-            for queue in queues
-            if queue["name"] != skipped and not queue.get("exclusive")
-        }
+        return self.place.drain()
 
     def close(self) -> None:
         for worker in self.workers:
             worker.kill()
         self._guard.close()
         self.proxy.stop()
-        self.broker.remove_vhost(self.vhost)
-
-
-def _consumers(connection: Any) -> int:
-    """Of the work queue."""
-    channel = connection.channel()
-    try:
-        count = int(channel.queue_declare(QUEUE, passive=True).method.consumer_count)
-    except ChannelClosedByBroker:  # not declared yet
-        return 0
-    channel.close()
-    return count
+        self.place.close()
 
 
 def _is_alive(pid: int) -> bool:

@@ -24,9 +24,9 @@ from pathlib import Path
 from threading import Semaphore
 from typing import Any
 
+from tests.brokers.place import Ability, Places
 from tests.brokers.postgres import Cluster
-from tests.brokers.rabbitmq import Node, RabbitMQ
-from tests.drills.bodies import QUEUE
+from tests.brokers.rabbitmq_place import RabbitmqPlace
 from tests.drills.contestants import Contestant
 from tests.drills.operator_story import operated
 from tests.drills.stage import DrillError, Stage
@@ -45,11 +45,16 @@ STARTING = 3
 
 @dataclass(frozen=True)
 class Drill:
-    """One story: `hold` returns what the verdict says beyond the counts of the job called `job`."""
+    """
+    One story: `hold` returns what the verdict says beyond the counts of the job called `job`.
+
+    It is not held on a broker without what it `needs`.
+    """
 
     name: str
     title: str
     hold: Callable[[Stage], Mapping[str, Any]]
+    needs: frozenset[Ability] = frozenset()
 
     @property
     def needs_a_node(self) -> bool:
@@ -66,7 +71,7 @@ class Drill:
         beyond = dict(self.hold(stage))
         restarts = beyond.pop("restarts", 0) + sum(worker.restarts for worker in stage.workers)
         left = beyond.pop("found", None) or stage.take_what_is_left()
-        dead = [message for message in left if message.queue == stage.contestant.dead_queue]
+        dead = [message for message in left if message.queue == stage.dead_queue]
         return Verdict(
             drill=self.name,
             contestant=stage.contestant.name,
@@ -88,7 +93,7 @@ def job(do: str, seconds: float = 0, id: str = "job") -> dict[str, object]:
 
 def held_gil(stage: Stage) -> Mapping[str, Any]:
     stage.begin(job("hold", 45))
-    stage.expect("the management API to list its connections", stage.connections, every=1)
+    stage.expect("the broker to list its connections", stage.connections, every=1)
     before = stage.connections()
     stage.until(lambda: stage.over("job"), WATCHED_FOR)
     return {"connection_lost": not before <= stage.connections()}
@@ -126,8 +131,9 @@ CUTS: Mapping[str, tuple[str, Callable[[Stage], object]]] = {
 
 
 def short_delivery_timeout(stage: Stage) -> Mapping[str, Any]:
-    assert isinstance(stage.broker, Node)
-    stage.broker.set_delivery_timeout(DELIVERY_TIMEOUT)
+    assert isinstance(stage.place, RabbitmqPlace)
+    assert stage.place.broker
+    stage.place.broker.set_delivery_timeout(DELIVERY_TIMEOUT)
     stage.begin(job("sleep", 40))
     stage.until(lambda: stage.over("job"), WATCHED_FOR)
     return {}
@@ -140,16 +146,12 @@ def late_acknowledgement(stage: Stage) -> Mapping[str, Any]:
     Whoever acknowledges by number alone acknowledges that other message, which is lost when the worker process dies.
     """
     began = stage.begin(job("sleep", 20))
-    taken: list[bytes] = []
-    with stage.channel() as thief:
-        thief.basic_qos(prefetch_count=1)
-        thief.basic_consume(QUEUE, lambda _channel, _method, _properties, body: taken.append(body))
+    with stage.place.consumer(stage.queue) as thief:
 
         def stolen() -> bool:
-            if not taken:  # the broker may not have listed the one that matters
+            if not thief.take(0):  # the broker may not have listed the one that matters
                 stage.close_connections()
-                thief.connection.process_data_events(0.5)
-            return bool(taken)
+            return thief.take(0.5) is not None
 
         stage.expect("the redelivery at another consumer", stolen)
         stage.send(job("sleep", 30, "other"))
@@ -157,7 +159,6 @@ def late_acknowledgement(stage: Stage) -> Mapping[str, Any]:
         stage.until(lambda: time.monotonic() > began + 25, 10)
         stage.workers[0].kill()
         ended = bool(stage.notes("end", "other"))
-        thief.cancel()
     found = stage.take_what_is_left()
     return {"found": found, "taken": not ended and sum(b'"other"' in message.body for message in found) == 0}
 
@@ -191,40 +192,50 @@ DRILLS = (
         for idle in (False, True)
         for name, (title, how) in CUTS.items()
     ),
-    Drill("D3", "the delivery timeout is a third of the job", short_delivery_timeout),
+    Drill(
+        "D3",
+        "the delivery timeout is a third of the job",
+        short_delivery_timeout,
+        frozenset({Ability.DELIVERY_TIMEOUT}),
+    ),
     Drill("D4", "a late acknowledgement after a reconnect", late_acknowledgement),
     Drill("D5", "SIGTERM in the middle of a job", told_to_stop),
     Drill("D6", "a job kills its process, a good job waits behind it", killer),
-    Drill("D7", "an operator's mistakes under a fleet of four", operated),
+    Drill("D7", "an operator's mistakes under a fleet of four", operated, frozenset({Ability.POLICIES})),
 )
 
 
 def hold(
     pairs: Iterable[tuple[Drill, Contestant]],
-    broker: RabbitMQ,
-    own: RabbitMQ | None,
+    places: Places,
+    own: Places | None,
     folder: Path,
     ledger_server: Cluster | None = None,
 ) -> Iterator[Verdict]:
     """
     Hold these drills at the same time, each on a stage of its own; the verdicts come in the order asked for.
 
-    `own` is a node for the drills that change the broker for everybody; without one they are left out.
+    A drill or a contestant that needs what the broker does not have is left out.
+    `own` is a broker for the drills that change it for everybody; without one they are left out.
     Those with a ledger are left out without its server; they come last, as they need the processor.
     """
 
     def held(drill: Drill, contestant: Contestant) -> Verdict:
-        chosen = own if drill.needs_a_node else broker
+        chosen = own if drill.needs_a_node else places
         assert chosen
-        place = folder / f"{contestant.name}-{drill.name}".replace(" ", "-")
-        with closing(Stage(chosen, contestant, place, gate=gate, ledger_server=ledger_server)) as stage:
+        logs = folder / f"{contestant.name}-{drill.name}".replace(" ", "-")
+        with closing(Stage(chosen, contestant, logs, gate=gate, ledger_server=ledger_server)) as stage:
             try:
                 return drill.held(stage)
             except DrillError as error:
                 return Verdict(drill=drill.name, contestant=contestant.name, unheld=str(error))
 
     gate = Semaphore(STARTING)
-    possible = [pair for pair in pairs if own or not pair[0].needs_a_node]
+    possible = [
+        (drill, contestant)
+        for drill, contestant in pairs
+        if drill.needs | contestant.needs <= places.abilities and (own or not drill.needs_a_node)
+    ]
     together = [(drill, contestant) for drill, contestant in possible if not drill.needs_a_ledger]
     last = [(drill, one) for drill, one in possible if drill.needs_a_ledger and ledger_server and not one.peer]
     for batch in filter(None, (together, last)):

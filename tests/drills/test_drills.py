@@ -1,4 +1,4 @@
-"""We pass every drill, with and without adoption, and say what the peers did: on each version of RabbitMQ that is wanted."""
+"""We pass every drill, with and without adoption, and say what the peers did: on each broker that is wanted."""
 
 from __future__ import annotations
 
@@ -12,9 +12,11 @@ from typing import Any
 
 import pytest
 
+from tests.brokers.place import Ability, Place, Places
 from tests.brokers.postgres import Cluster
 from tests.brokers.rabbitmq import Node, RabbitMQ
-from tests.drills.contestants import STEADYWORKER
+from tests.brokers.rabbitmq_place import RabbitmqPlace, RabbitmqPlaces
+from tests.drills.contestants import PIKA, STEADYWORKER
 from tests.drills.operator_story import Operator
 from tests.drills.report import PAGE, ROWS, Results, cell
 from tests.drills.stage import Stage
@@ -33,32 +35,45 @@ IMPATIENT = replace(STEADYWORKER, name="impatient", worker=("tests.drills.impati
 SOON_OVER = replace(STEADYWORKER, environ={"STEADYWORKER_STOP_WITHIN": "14"})
 """Cancelling begins 13 s before the end: a second after SIGTERM."""
 
+ABILITIES = {"RabbitMQ": RabbitmqPlace.abilities}
+"""By the brokers of the record."""
+
 SETTLED = Verdict(drill="", contestant="", starts=1, ends=1, together=1)
 
 
 @pytest.fixture
-def own_node(rabbitmq: RabbitMQ) -> Iterator[Node | None]:
-    """A second node of this version, for the drill that changes it for everybody; None for a broker that is not ours."""
-    if not rabbitmq.series:
+def own_places(places: Places) -> Iterator[RabbitmqPlaces | None]:
+    """
+    A second broker of this version, for the drill that changes it for everybody.
+
+    None for a broker that is not ours, and for one that has no such drill.
+    """
+    if not isinstance(places, RabbitmqPlaces) or not places.rabbitmq.series:
         yield None
         return
-    with closing(Node(rabbitmq.series)) as node:
+    with closing(Node(places.rabbitmq.series)) as node:
         node.start()
-        yield node
+        yield RabbitmqPlaces(node)
 
 
 @pytest.mark.timeout(500)
-def test_we_pass_every_drill(rabbitmq: RabbitMQ, own_node: Node | None, tmp_path: Path) -> None:
+def test_we_pass_every_drill(places: Places, own_places: RabbitmqPlaces | None, tmp_path: Path) -> None:
     """All at once, as they mostly sleep; the ways to lose a connection once more with adoption switched off."""
     pairs = [(drill, STEADYWORKER) for drill in DRILLS if not drill.needs_a_ledger]
     pairs += [(drill, WITHOUT_ADOPTION) for drill in DRILLS if drill.name.startswith("D2")]
     outlived = STEADYWORKER
-    if rabbitmq.version >= (4, 3):
+    if isinstance(places, RabbitmqPlaces) and places.rabbitmq.version >= (4, 3):
         outlived = IMPATIENT
         pairs += [(drill, IMPATIENT) for drill in DRILLS if drill.name == "D3"]
-    wrong = [verdict for verdict in hold(pairs, rabbitmq, own_node, tmp_path / "drills") if not is_right(verdict)]
-    assert not wrong
-    if own_node:
+    verdicts = list(hold(pairs, places, own_places, tmp_path / "drills"))
+    assert [verdict for verdict in verdicts if not is_right(verdict)] == []
+    missing = {drill.name for drill, _ in pairs} - {verdict.drill for verdict in verdicts}
+    assert missing == {
+        drill.name
+        for drill, _ in pairs
+        if not drill.needs <= places.abilities or (drill.needs_a_node and not own_places)
+    }
+    if own_places:
         log = (tmp_path / "drills" / f"{outlived.name}-D3" / "worker-1.log").read_text()
         assert re.search(r'"event":"delivery_lost".*delivery timeout.*consumer.timeout', log), (
             "what happened, and what to set"
@@ -85,7 +100,8 @@ def test_no_act_of_an_operator_loses_a_job_or_starts_one_without_a_cause(
 ) -> None:
     """And each is named by `check`, or by `jobs --overdue`, or needs nothing to be done."""
     pairs = [(drill, STEADYWORKER) for drill in DRILLS if drill.needs_a_ledger]
-    (verdict,) = hold(pairs, rabbitmq_node, rabbitmq_node, tmp_path / "drills", postgres_cluster)
+    node = RabbitmqPlaces(rabbitmq_node)
+    (verdict,) = hold(pairs, node, node, tmp_path / "drills", postgres_cluster)
     assert_clean(verdict, tmp_path / "drills" / "SteadyWorker-D7")
 
 
@@ -101,7 +117,7 @@ def test_what_an_operator_does_to_queues_costs_a_small_fleet_no_job(
             operator.sets_a_policy_for_all_queues, operator.purges_a_retry_queue, operator.moves_dead_letters
         )
 
-    with closing(Stage(rabbitmq, STEADYWORKER, tmp_path / "stage")) as stage:
+    with closing(Stage(RabbitmqPlaces(rabbitmq), STEADYWORKER, tmp_path / "stage")) as stage:
         assert_clean(Drill("D7", "", queues_only).held(stage), stage.folder)
 
 
@@ -113,8 +129,8 @@ def assert_clean(verdict: Verdict, folder: Path) -> None:
     assert verdict.passed
 
 
-def test_a_job_that_cannot_finish_in_time_hands_back_with_its_checkpoint(rabbitmq: RabbitMQ, tmp_path: Path) -> None:
-    with closing(Stage(rabbitmq, SOON_OVER, tmp_path / "stage")) as stage:
+def test_a_job_that_cannot_finish_in_time_hands_back_with_its_checkpoint(places: Places, tmp_path: Path) -> None:
+    with closing(Stage(places, SOON_OVER, tmp_path / "stage")) as stage:
         stage.begin(job("count", 5))
         stage.expect("some steps", lambda: stage.notes("step-5", "job"))
         first = stage.workers.pop()
@@ -141,10 +157,40 @@ def test_the_page_has_the_recorded_results() -> None:
 def test_the_record_has_every_drill_and_we_passed_them() -> None:
     results = Results.recorded()
     for broker, verdicts in results.verdicts.items():
-        assert len(results.rows(broker)) == len(ROWS)
+        abilities = ABILITIES[broker.rpartition(" ")[0]]
         ours = [verdict for verdict in verdicts if verdict.contestant == STEADYWORKER.name]
-        assert [verdict.drill for verdict in ours] == [drill.name for drill in DRILLS]
+        assert [verdict.drill for verdict in ours] == [drill.name for drill in DRILLS if drill.needs <= abilities]
         assert [verdict for verdict in ours if not verdict.passed] == []
+
+
+def test_each_row_sums_up_some_drills_and_each_drill_is_in_one_row() -> None:
+    rows = {drill.name: [row for row in ROWS.values() if re.fullmatch(row, drill.name)] for drill in DRILLS}
+    assert [name for name, found in rows.items() if len(found) != 1] == []
+    assert {row for (row,) in rows.values()} == {*ROWS.values()}
+
+
+class Plain:
+    """A broker that has no ability, and no place that a test may open."""
+
+    title, abilities = "Plain 1.0", frozenset[Ability]()
+
+    def open(self) -> Place:
+        raise AssertionError("expected no drill on a broker that has not what it needs")
+
+
+def test_what_a_broker_has_not_is_left_out_and_has_a_dash_in_its_table(tmp_path: Path) -> None:
+    plain = Plain()
+    needy = [(drill, STEADYWORKER) for drill in DRILLS if drill.needs]
+    assert [drill.name for drill, _ in needy] == ["D3", "D7"]
+    peers = [(drill, PIKA) for drill in DRILLS]
+    assert list(hold(needy + peers, plain, plain, tmp_path)) == []
+    passed = replace(SETTLED, drill="D1", contestant=STEADYWORKER.name)
+    results = Results("2026-11-22", {STEADYWORKER.name: "0.1.0"}, {plain.title: [passed]})
+    assert [verdict for _, verdict in results.rows(plain.title)] == ["passed", *["–"] * (len(ROWS) - 1)]
+    assert results.rows(plain.title, ["D1", "D3"]) == [
+        ["a job holds the GIL for 45 s", "passed"],
+        ["the delivery timeout is a third of the job", "–"],
+    ]
 
 
 def test_a_cell_says_the_worst() -> None:

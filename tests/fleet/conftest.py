@@ -1,4 +1,4 @@
-"""The fixture `fleet`: a virtual host, a ledger, and worker processes that are gone when the test ends."""
+"""The fixture `fleet`: a place at a broker, a ledger, and worker processes that are gone when the test ends."""
 
 from __future__ import annotations
 
@@ -7,17 +7,15 @@ from pathlib import Path
 
 import pytest
 
-from tests.brokers.rabbitmq import RabbitMQ, Vhost
+from tests.brokers.place import Place
 from tests.fleet.kit import Fleet
 
 
 @pytest.fixture
-def fleet(
-    rabbitmq: RabbitMQ, vhost: Vhost, database: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> Iterator[Fleet]:
-    """A short ladder of delays, for senders too: each level is a queue of its own."""
+def fleet(place: Place, database: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Fleet]:
+    """A few short delays, for senders too: on RabbitMQ, each delay level is a queue of its own."""
     monkeypatch.setenv("STEADYWORKER_DELAYS", "1,2,5,10")
-    made = Fleet(tmp_path, rabbitmq, vhost, database)
+    made = Fleet(tmp_path, place, database)
     yield made
     made.close()
 

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import os
 import time
 from typing import Any
 
 from steadyworker import Job, Retry, Worker
 from tests.support.jobs import is_open, note
+
+QUEUE = os.environ.get("FLEET_QUEUE", "fleet")
+"""The broker's name of the work queue, which the test says."""
 
 
 class Light(Worker[dict[str, Any]]):
@@ -16,7 +20,7 @@ class Light(Worker[dict[str, Any]]):
     `gate`: waits for that file. `delays`: so many attempts fail, each asking for its delay.
     """
 
-    queue = "fleet"
+    queue = QUEUE
     time_limit = 600
     isolation = "thread"
 
@@ -35,7 +39,7 @@ class Light(Worker[dict[str, Any]]):
 class Steady(Worker[dict[str, Any], int]):
     """In a child: counts to 100, saves each position and notes it once it is saved; waits at 10 for the gate."""
 
-    queue = "fleet"
+    queue = QUEUE
     time_limit = 600
 
     def handle(self, job: Job[dict[str, Any], int]) -> None:

@@ -1,5 +1,5 @@
 """
-`tests.support.main` for worker processes on RabbitMQ, which is asked again after two seconds at most; four more words:
+`tests.support.main` for worker processes that try the broker again after two seconds at most; four more words:
 
 | word | what it does |
 |---|---|

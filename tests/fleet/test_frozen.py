@@ -5,24 +5,24 @@ from __future__ import annotations
 import signal
 
 from steadyworker.ledger.base import State
-from tests.brokers.rabbitmq import Node
-from tests.fleet.kit import LIGHT, QUEUE, SOON, STEADY, Fleet, says_all
+from tests.brokers.place import OwnBroker
+from tests.fleet.kit import LIGHT, SOON, STEADY, Fleet, says_all
 
 HEARTBEAT = 2
 HASTY = {"times": {"lease": 8.0, "renew": 2.0, "trust_for": 6.0, "margin": 2.0, "defer_delay": 1.0}}
 
 
-def test_a_broker_that_is_frozen_for_longer_than_heartbeats_allow(rabbitmq_node: Node, fleet: Fleet) -> None:
+def test_a_broker_that_is_frozen_for_longer_than_heartbeats_allow(own_broker: OwnBroker, fleet: Fleet) -> None:
     """Its silence sets the runs adrift; what it says when it wakes finds them as they were."""
     jobs = [f"job-{number}" for number in range(4)]
     fleet.send_all({job: {"gate": "gate"} for job in jobs})
-    url = fleet.url(fleet.vhost.url, HEARTBEAT)
+    url = fleet.place.url(heartbeat=HEARTBEAT)
     workers = [fleet.worker(LIGHT, broker=url, concurrency=2, script=SOON) for _ in range(2)]
     fleet.notes("starts", 4)
-    rabbitmq_node.freeze()
+    own_broker.freeze()
     says_all(workers, "delivery_lost", 2)
     says_all(workers, "not_ready")
-    rabbitmq_node.thaw()
+    own_broker.thaw()
     says_all(workers, "ready_again")
     fleet.open()
     fleet.ends_clean(*jobs)
@@ -32,10 +32,10 @@ def test_a_broker_that_is_frozen_for_longer_than_heartbeats_allow(rabbitmq_node:
 def test_a_worker_that_is_frozen_past_its_lease_is_refused_everywhere(fleet: Fleet) -> None:
     """The broker gives its message to another, which follows while the lease lasts, and then takes the job over."""
     fleet.send_all({"job": {}})
-    url = fleet.url(fleet.vhost.url, HEARTBEAT)
+    url = fleet.place.url(heartbeat=HEARTBEAT)
     first = fleet.worker(STEADY, broker=url, script=HASTY)
     fleet.notes("waiting", 1)
-    row = fleet.reaches(QUEUE, State.RUNNING)
+    row = fleet.reaches(fleet.queue, State.RUNNING)
     second = fleet.worker(STEADY, broker=url, script=HASTY).started()
     first.signal_all(signal.SIGSTOP)
     second.says("delivery_deferred")
@@ -50,4 +50,4 @@ def test_a_worker_that_is_frozen_past_its_lease_is_refused_everywhere(fleet: Fle
     saved = [line.split() for line in fleet.lines("saved")]
     assert [int(position) for fence, position in saved if int(fence) == row.fence] == [*range(1, 11)], "refused since"
     assert [int(position) for fence, position in saved if int(fence) != row.fence] == [*range(11, 101)]
-    assert [line["fence"] for line in fleet.said("job_settled")] == [fleet.row(QUEUE).fence]  # type: ignore[union-attr]
+    assert [line["fence"] for line in fleet.said("job_settled")] == [fleet.row(fleet.queue).fence]  # type: ignore[union-attr]

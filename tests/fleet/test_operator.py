@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
-from urllib.parse import quote
-
 from tests.brokers.rabbitmq import Node
+from tests.brokers.rabbitmq_place import RabbitmqPlace
 from tests.fleet.kit import LIGHT, QUEUE, STEADY, Fleet
 
 
-def test_a_policy_that_would_delete_queues_ends_a_worker_that_runs_and_prevents_the_next_start(fleet: Fleet) -> None:
+def test_a_policy_that_would_delete_queues_ends_a_worker_that_runs_and_prevents_the_next_start(
+    rabbitmq_place: RabbitmqPlace, fleet: Fleet
+) -> None:
     """78 both times, with the remedy: the checks are repeated a minute after the start, and daily."""
-    broker = f"{fleet.vhost.url}?management={quote(fleet.rabbitmq.management_url, safe='')}"
+    broker = rabbitmq_place.url(management=True)
     worker = fleet.worker(LIGHT, broker=broker, script={"recheck": 0.5}).started()
     fleet.send_all({"job": {}})
     fleet.notes("ends", 1)
-    body = {"pattern": ".*", "definition": {"expires": 600_000}, "apply-to": "queues"}
-    fleet.rabbitmq.management("PUT", f"policies/{fleet.vhost.name}/tidy", body)
+    rabbitmq_place.set_policy("tidy", {"expires": 600_000})
     worker.says("check_error")
     worker.ended(78)
     late = fleet.worker(LIGHT, broker=broker)
@@ -29,7 +29,9 @@ def test_a_policy_that_would_delete_queues_ends_a_worker_that_runs_and_prevents_
     assert any("policy 'tidy'" in reason for reason in reasons)
 
 
-def test_a_cluster_that_is_renamed_runs_no_job_twice(rabbitmq_node: Node, fleet: Fleet) -> None:
+def test_a_cluster_that_is_renamed_runs_no_job_twice(
+    rabbitmq_node: Node, rabbitmq_place: RabbitmqPlace, fleet: Fleet
+) -> None:
     """A worker under the new name would not know the jobs of those under the old one: it is refused, with the remedy."""
     old = rabbitmq_node.management("GET", "cluster-name")["name"]
     former = fleet.worker(STEADY).started()
@@ -40,10 +42,11 @@ def test_a_cluster_that_is_renamed_runs_no_job_twice(rabbitmq_node: Node, fleet:
         late = fleet.worker(STEADY)
         late.ended(78)
         remedy = late.lines("startup_refused")[0]["remedy"]
-        assert f"--namespace '{old}:{fleet.vhost.name}'" in remedy
+        namespace = f"{old}:{rabbitmq_place.vhost.name}"
+        assert f"--namespace '{namespace}'" in remedy
         assert fleet.lines("starts") == ["job 0"]
 
-        fleet.worker(STEADY, namespace=f"{old}:{fleet.vhost.name}").started()
+        fleet.worker(STEADY, namespace=namespace).started()
         former.terminate()
         former.ended(0)
         assert fleet.notes("starts", 2) == ["job 0", "job 10"]

@@ -7,7 +7,7 @@ import signal
 import pytest
 
 from tests.faults.proxy import Proxy
-from tests.fleet.kit import LIGHT, QUEUE, Fleet
+from tests.fleet.kit import LIGHT, Fleet
 
 HEARTBEAT = 2
 LOOKING = {"look": 0.25, "spare": 2.0}
@@ -17,19 +17,17 @@ SELDOM = LOOKING | {"look": 3.0}
 
 def test_a_foreign_consumer_stops_a_worker_and_not_one_that_was_told_of_it(fleet: Fleet) -> None:
     """Not ready first, then 78 with both remedies; `--ledger-reach host` says that others consume here."""
-    url = fleet.url(fleet.vhost.url, HEARTBEAT)
+    url = fleet.place.url(heartbeat=HEARTBEAT)
     counting = fleet.worker(LIGHT, broker=url, script=SELDOM).started()
     told = fleet.worker(LIGHT, broker=url, script=SELDOM, ledger_reach="host").started()
     fleet.consumed_by(2)
-    with fleet.channel() as foreign:
-        foreign.basic_qos(prefetch_count=1)
-        foreign.basic_consume(QUEUE, lambda *_: None)
+    with fleet.place.consumer(fleet.queue):
         assert counting.says("surplus_consumers")["consumers"] == 3
-        why = counting.says("not_ready", part="fleet: consumers")["why"]
+        why = counting.says("not_ready", part=f"{fleet.queue}: consumers")["why"]
         counting.ended(78)
         assert "--ledger postgresql://" in why
         assert "--ledger-reach host" in why
-        assert counting.lines("worker_stopped")[0]["reasons"] == [f"fleet: {why}"]
+        assert counting.lines("worker_stopped")[0]["reasons"] == [f"{fleet.queue}: {why}"]
     fleet.send_all({"job": {}})
     fleet.ends_clean("job")
     assert told.lines("not_ready") == []
@@ -37,14 +35,12 @@ def test_a_foreign_consumer_stops_a_worker_and_not_one_that_was_told_of_it(fleet
 
 def test_a_foreign_consumer_stops_all_who_count(fleet: Fleet) -> None:
     """Two of them leave the queue, at one time or one after the other, and neither takes the foreign consumer for the other."""
-    url = fleet.url(fleet.vhost.url, HEARTBEAT)
+    url = fleet.place.url(heartbeat=HEARTBEAT)
     counting = [fleet.worker(LIGHT, broker=url, script=SELDOM).started() for _ in range(2)]
     fleet.consumed_by(2)
-    with fleet.channel() as foreign:
-        foreign.basic_qos(prefetch_count=1)
-        foreign.basic_consume(QUEUE, lambda *_: None)
+    with fleet.place.consumer(fleet.queue):
         for worker in counting:
-            worker.says("not_ready", part="fleet: consumers")
+            worker.says("not_ready", part=f"{fleet.queue}: consumers")
         for worker in counting:
             worker.ended(78, within=120)
         fleet.consumed_by(1)
@@ -52,15 +48,13 @@ def test_a_foreign_consumer_stops_all_who_count(fleet: Fleet) -> None:
 
 def test_a_peer_that_is_quiet_hides_no_foreign_consumer(fleet: Fleet) -> None:
     """It lives and renews its leases, and so it stood for the foreign consumer in the count."""
-    url, script = fleet.url(fleet.vhost.url, HEARTBEAT), LOOKING | {"quiet": 0.5, "times": {"renew": 0.5}}
+    url, script = fleet.place.url(heartbeat=HEARTBEAT), LOOKING | {"quiet": 0.5, "times": {"renew": 0.5}}
     counting = fleet.worker(LIGHT, broker=url, script=script).started()
     peer = fleet.worker(LIGHT, broker=url, script=script).started()
     fleet.consumed_by(2)
     peer.send_signal(signal.SIGUSR1)
     peer.says("stage_changed", stage="quiet")
-    with fleet.channel() as foreign:
-        foreign.basic_qos(prefetch_count=1)
-        foreign.basic_consume(QUEUE, lambda *_: None)
+    with fleet.place.consumer(fleet.queue):
         fleet.consumed_by(2)
         counting.says("surplus_consumers", consumers=2, known=1)
         counting.ended(78)
@@ -89,9 +83,9 @@ def test_a_peer_that_is_quiet_and_still_runs_a_job_stops_nobody(fleet: Fleet) ->
 @pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGSTOP], ids=["dead", "frozen"])
 def test_a_peer_that_is_dead_or_frozen_never_stops_a_healthy_one(fleet: Fleet, how: signal.Signals) -> None:
     """Not even when its host died with it, so that the broker hears no end of the connection and counts it for a while."""
-    with Proxy(fleet.vhost.url) as proxy:
-        healthy = fleet.worker(LIGHT, broker=fleet.url(fleet.vhost.url, HEARTBEAT), script=LOOKING).started()
-        peer = fleet.worker(LIGHT, broker=fleet.url(proxy.url, HEARTBEAT), script=LOOKING).started()
+    with Proxy(fleet.place.address()) as proxy:
+        healthy = fleet.worker(LIGHT, broker=fleet.place.url(heartbeat=HEARTBEAT), script=LOOKING).started()
+        peer = fleet.worker(LIGHT, broker=fleet.place.url(heartbeat=HEARTBEAT, through=proxy), script=LOOKING).started()
         fleet.consumed_by(2)
         proxy.stall()
         peer.signal_all(how)

@@ -1,4 +1,4 @@
-"""Retries on a real ladder: their delays, an alarm on their way, and a target that is not there."""
+"""Retries at real brokers: their delays, an alarm on their way, and a target that is not there."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from pika.exceptions import NackError
 
 from steadyworker.ledger.base import State
 from tests.brokers.rabbitmq import Node
+from tests.brokers.rabbitmq_place import RabbitmqPlace
 from tests.fleet.kit import LIGHT, QUEUE, Fleet
 from tests.support.stage import eventually
 
@@ -36,14 +37,17 @@ def test_three_failures_with_three_delays_and_a_long_one_beside_them(fleet: Flee
     assert 10 <= began["long"][1] - began["long"][0] < 10 + LATE
     assert began["short"][2] < began["long"][1], "two retries of the one, before the first of the other"
     fleet.empties()
-    assert [fleet.row(QUEUE, key).counters.attempts for key in ("long", "short")] == [1, 3]  # type: ignore[union-attr]
+    assert [fleet.row(fleet.queue, key).counters.attempts for key in ("long", "short")] == [1, 3]  # type: ignore[union-attr]
     assert sorted(fleet.lines("starts")) == ["long 1", "long 2", "short 1", "short 2", "short 3", "short 4"]
 
 
-def test_a_queue_that_delays_by_itself_changes_no_delay_of_ours_and_no_counter(fleet: Fleet) -> None:
+def test_a_queue_that_delays_by_itself_changes_no_delay_of_ours_and_no_counter(
+    rabbitmq_place: RabbitmqPlace, fleet: Fleet
+) -> None:
     """A retry comes over its own level; what is given back at a shutdown goes on later, from 4.3 on; no delivery limit is used up."""
     native = {"x-delayed-retry-type": "all", "x-delayed-retry-min": 3000, "x-delayed-retry-max": 60_000}
-    fleet.declare(QUEUE, **{"x-queue-type": "quorum", "x-dead-letter-exchange": "", "x-delivery-limit": 7, **native})
+    limited = {"x-queue-type": "quorum", "x-dead-letter-exchange": "", "x-delivery-limit": 7}
+    rabbitmq_place.declare(QUEUE, **limited, **native)
     delays = [1.0, 2.0]
     fleet.send_all({"retried": {"delays": delays}, "interrupted": {"gate": "gate"}})
     first = fleet.worker(LIGHT, concurrency=2)
@@ -87,14 +91,14 @@ def test_an_alarm_holds_up_a_retry_and_no_ack(rabbitmq_node: Node, fleet: Fleet)
     assert fleet.lines("ends") == ["done", "retried"]
 
 
-def _missing(fleet: Fleet) -> None:
-    fleet.delete(RETRY)
+def _missing(place: RabbitmqPlace) -> None:
+    place.delete(RETRY)
 
 
-def _full(fleet: Fleet) -> None:
-    fleet.delete(RETRY)
-    fleet.declare(RETRY, **{"x-queue-type": "quorum", "x-max-length": 1, "x-overflow": "reject-publish"})
-    with fleet.channel() as foreign:
+def _full(place: RabbitmqPlace) -> None:
+    place.delete(RETRY)
+    place.declare(RETRY, **{"x-queue-type": "quorum", "x-max-length": 1, "x-overflow": "reject-publish"})
+    with place.channel() as foreign:
         foreign.confirm_delivery()
         with suppress(NackError):
             while True:
@@ -102,18 +106,20 @@ def _full(fleet: Fleet) -> None:
 
 
 @pytest.mark.parametrize("spoil", [_missing, _full])
-def test_a_retry_without_a_target_keeps_its_original(fleet: Fleet, spoil: Callable[[Fleet], None]) -> None:
+def test_a_retry_without_a_target_keeps_its_original(
+    rabbitmq_place: RabbitmqPlace, fleet: Fleet, spoil: Callable[[RabbitmqPlace], None]
+) -> None:
     """Not acknowledged, not started again, not ready by the target's name; and it goes on when the target is back."""
     fleet.send_all({"job": {"gate": "fail", "delays": [1.0]}})
     worker = fleet.worker(LIGHT, concurrency=2, topology="verify")
     fleet.notes("starts", 1)
-    spoil(fleet)
+    spoil(rabbitmq_place)
     fleet.open("fail")
     assert RETRY in worker.says("not_ready", part="fleet: later queue")["why"]
     assert fleet.reaches(QUEUE, State.MOVING).counters.attempts == 1
     eventually(lambda: fleet.unacked() == 1, "the original is kept", report=fleet.logs)
     assert fleet.lines("starts") == ["job 1"]
-    fleet.delete(RETRY)
+    rabbitmq_place.delete(RETRY)
     fleet.send_all({"maker": {}})  # a sender declares what is missing
     worker.says("ready_again", part="fleet: later queue")
     worker.says("job_settled", key="job", settlement="ack")

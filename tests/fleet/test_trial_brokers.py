@@ -14,6 +14,7 @@ from pika.adapters.blocking_connection import BlockingChannel
 
 from tests.brokers.process import free_ports
 from tests.brokers.rabbitmq import Node, RabbitMQ, Vhost
+from tests.brokers.rabbitmq_place import RabbitmqPlace
 from tests.brokers.trio import Trio
 from tests.faults.proxy import Proxy
 from tests.fleet.kit import LIGHT, QUEUE, Fleet, says_all
@@ -38,11 +39,11 @@ def cut(node: Node, vhost: Vhost) -> None:
 # --- The way to the broker --------------------------------------------------------------------------------------------
 
 
-def test_ipv6(fleet: Fleet, database: str) -> None:
+def test_ipv6(rabbitmq_place: RabbitmqPlace, fleet: Fleet, database: str) -> None:
     """Broker, management API, ledger and probes have addresses in brackets."""
     with (
-        Proxy(fleet.vhost.url, "::1") as broker,
-        Proxy(fleet.rabbitmq.management_url, "::1") as management,
+        Proxy(rabbitmq_place.address(), "::1") as broker,
+        Proxy(rabbitmq_place.rabbitmq.management_url, "::1") as management,
         Proxy(database, "::1") as ledger,
     ):
         fleet.urls = {"broker": f"{broker.url}?management={management.url}", "ledger": ledger.url}
@@ -63,31 +64,31 @@ def test_ipv6(fleet: Fleet, database: str) -> None:
 
 
 @pytest.mark.parametrize("whose", ["the broker's", "the worker's"])
-def test_a_certificate_that_expires_in_mid_job(rabbitmq_node: Node, fleet: Fleet, whose: str) -> None:
+def test_a_certificate_that_expires_in_mid_job(
+    rabbitmq_node: Node, rabbitmq_place: RabbitmqPlace, fleet: Fleet, whose: str
+) -> None:
     """The connections stay; the next ones are refused with the remedy, until there is a new certificate."""
     file = fleet.folder / "worker.pem"
-    options = f"&cafile={rabbitmq_node.ca_file}"
-    base = fleet.vhost.tls_url
+    url = rabbitmq_place.url(tls=True)
     if whose == "the worker's":
-        options += f"&certfile={file}"
-        base = f"amqps://{base.rpartition('@')[2]}"
+        url = f"amqps://{url.rpartition('@')[2]}&certfile={file}"
 
     def issue(not_after: datetime | None = None) -> None:
         if whose == "the broker's":
             rabbitmq_node.set_certificate(not_after)
             return
-        made = rabbitmq_node.ca.issue_cert("worker.example", common_name=fleet.vhost.user, not_after=not_after)
+        made = rabbitmq_node.ca.issue_cert("worker.example", common_name=rabbitmq_place.vhost.user, not_after=not_after)
         made.private_key_and_cert_chain_pem.write_to_path(file)
 
     fleet.send_all(JOBS)
     expires = datetime.now(UTC) + VALID_FOR
     issue(expires)
-    workers = two_workers(fleet, f"{fleet.url(base)}{options}")
+    workers = two_workers(fleet, url)
     left = (expires - datetime.now(UTC)).total_seconds()
     assert left > 0, "they connected in time"
     time.sleep(left + 1)
     assert not fleet.said("delivery_lost"), "an open connection goes on"
-    cut(rabbitmq_node, fleet.vhost)
+    cut(rabbitmq_node, rabbitmq_place.vhost)
     lose_all(workers)
     for worker in workers:
         why = worker.says("not_ready", part="fleet: broker")["why"]
@@ -103,13 +104,19 @@ def test_a_certificate_that_expires_in_mid_job(rabbitmq_node: Node, fleet: Fleet
 
 
 @pytest.fixture
-def spread(trio: Trio, database: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Fleet]:
+def cluster_place(trio: Trio) -> RabbitmqPlace:
+    """A place at the first node of a cluster; it goes with the nodes."""
+    return RabbitmqPlace(trio.nodes[0])
+
+
+@pytest.fixture
+def spread(
+    trio: Trio, cluster_place: RabbitmqPlace, database: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[Fleet]:
     """A fleet on a cluster, each of whose connections goes to a node that is drawn."""
     monkeypatch.setenv("STEADYWORKER_DELAYS", "1,2,5,10")
-    first = trio.nodes[0]
-    vhost = first.add_vhost()
-    made = Fleet(tmp_path, first, vhost, database)
-    made.urls["broker"] = made.url(trio.url(vhost), HEARTBEAT)
+    made = Fleet(tmp_path, cluster_place, database)
+    made.urls["broker"] = f"{trio.url(cluster_place.vhost)}?heartbeat={HEARTBEAT}&management=off"
     yield made
     made.close()
 
@@ -129,12 +136,14 @@ def test_a_cluster_without_a_name_is_refused(trio: Trio, spread: Fleet) -> None:
     all_once(spread)
 
 
-def test_the_leader_of_the_queue_is_killed_and_comes_back(trio: Trio, spread: Fleet) -> None:
+def test_the_leader_of_the_queue_is_killed_and_comes_back(
+    trio: Trio, cluster_place: RabbitmqPlace, spread: Fleet
+) -> None:
     spread.send_all(JOBS)
     two_workers(spread, spread.urls["broker"])
-    leader = trio.leader(spread.vhost, QUEUE)
+    leader = trio.leader(cluster_place.vhost, QUEUE)
     leader.kill()
-    assert trio.leader(spread.vhost, QUEUE) is not leader
+    assert trio.leader(cluster_place.vhost, QUEUE) is not leader
     spread.open()
     spread.notes("ends", len(JOBS), 120)
     leader.start()
@@ -142,11 +151,13 @@ def test_the_leader_of_the_queue_is_killed_and_comes_back(trio: Trio, spread: Fl
 
 
 @pytest.mark.parametrize("frozen", ["the leader", "the majority"])
-def test_nodes_that_are_frozen_for_a_while(trio: Trio, spread: Fleet, frozen: str) -> None:
+def test_nodes_that_are_frozen_for_a_while(
+    trio: Trio, cluster_place: RabbitmqPlace, spread: Fleet, frozen: str
+) -> None:
     """The majority goes on without its leader; a minority waits until the others come back."""
     spread.send_all(JOBS)
     workers = two_workers(spread, spread.urls["broker"])
-    leader = trio.leader(spread.vhost, QUEUE)
+    leader = trio.leader(cluster_place.vhost, QUEUE)
     nodes = [leader] if frozen == "the leader" else [node for node in trio.nodes if node is not leader]
     for node in nodes:
         node.freeze()
@@ -181,11 +192,11 @@ def channel(vhost: Vhost) -> Iterator[BlockingChannel]:
         yield connection.channel()
 
 
-def goes_through_cuts(node: Node, fleet: Fleet, upstream: Vhost) -> None:
+def goes_through_cuts(node: Node, place: RabbitmqPlace, fleet: Fleet, upstream: Vhost) -> None:
     """Run what comes from upstream, while both ends of the way are cut."""
     workers = two_workers(fleet, fleet.urls["broker"])
     cut(node, upstream)
-    cut(node, fleet.vhost)
+    cut(node, place.vhost)
     lose_all(workers)
     fleet.open()
     fleet.notes("ends", HELD + 20)
@@ -193,7 +204,7 @@ def goes_through_cuts(node: Node, fleet: Fleet, upstream: Vhost) -> None:
     all_once(fleet)
 
 
-def test_a_shovel_as_source(rabbitmq_node: Node, fleet: Fleet, upstream: Vhost) -> None:
+def test_a_shovel_as_source(rabbitmq_node: Node, rabbitmq_place: RabbitmqPlace, fleet: Fleet, upstream: Vhost) -> None:
     """A shovel that is cut sends some messages twice: the second one is answered from the record."""
     with channel(upstream) as theirs:
         theirs.queue_declare("theirs", durable=True)
@@ -205,7 +216,7 @@ def test_a_shovel_as_source(rabbitmq_node: Node, fleet: Fleet, upstream: Vhost) 
             "src-uri": upstream.url,
             "src-queue": "theirs",
             "dest-protocol": "amqp091",
-            "dest-uri": fleet.vhost.url,
+            "dest-uri": rabbitmq_place.vhost.url,
             "dest-queue": QUEUE,
             "ack-mode": "on-confirm",
             "reconnect-delay": 1,
@@ -213,33 +224,35 @@ def test_a_shovel_as_source(rabbitmq_node: Node, fleet: Fleet, upstream: Vhost) 
             "dest-add-forward-headers": True,
             "dest-add-timestamp-header": True,
         }
-        rabbitmq_node.management("PUT", f"parameters/shovel/{fleet.vhost.name}/moves", {"value": value})
-        goes_through_cuts(rabbitmq_node, fleet, upstream)
-        rabbitmq_node.management("DELETE", f"parameters/shovel/{fleet.vhost.name}/moves")
+        rabbitmq_node.management("PUT", f"parameters/shovel/{rabbitmq_place.vhost.name}/moves", {"value": value})
+        goes_through_cuts(rabbitmq_node, rabbitmq_place, fleet, upstream)
+        rabbitmq_node.management("DELETE", f"parameters/shovel/{rabbitmq_place.vhost.name}/moves")
 
 
 @pytest.mark.parametrize("what", ["queue", "exchange"])
-def test_a_federation_upstream_as_source(rabbitmq_node: Node, fleet: Fleet, upstream: Vhost, what: str) -> None:
+def test_a_federation_upstream_as_source(
+    rabbitmq_node: Node, rabbitmq_place: RabbitmqPlace, fleet: Fleet, upstream: Vhost, what: str
+) -> None:
     """A federated queue takes messages only as its consumers want them; an exchange sends what it gets."""
     with rabbitmq_node.plugin("rabbitmq_federation"):
         value = {"uri": upstream.url, "ack-mode": "on-confirm", "reconnect-delay": 1}
-        where = f"{fleet.vhost.name}/theirs"
+        where = f"{rabbitmq_place.vhost.name}/theirs"
         rabbitmq_node.management("PUT", f"parameters/federation-upstream/{where}", {"value": value})
         fleet.send_all(FIRST)
         if what == "queue":
             with channel(upstream) as theirs:
                 theirs.queue_declare(QUEUE, durable=True)
             publish_all(upstream.url, QUEUE, keys=KEYS[1:])
-            set_policy(fleet, {"federation-upstream": "theirs"})
+            set_policy(rabbitmq_place, {"federation-upstream": "theirs"})
         else:
-            with channel(upstream) as theirs, fleet.channel() as ours:
+            with channel(upstream) as theirs, rabbitmq_place.channel() as ours:
                 theirs.exchange_declare("orders", "fanout", durable=True)
                 ours.exchange_declare("orders", "fanout", durable=True)
                 ours.queue_bind(QUEUE, "orders")
-            set_policy(fleet, {"federation-upstream": "theirs"}, "^orders$", "exchanges")
+            set_policy(rabbitmq_place, {"federation-upstream": "theirs"}, "^orders$", "exchanges")
             eventually(lambda: _linked(rabbitmq_node, upstream), "a link to the exchange upstream")
             publish_all(upstream.url, "", exchange="orders", keys=KEYS[1:])
-        goes_through_cuts(rabbitmq_node, fleet, upstream)
+        goes_through_cuts(rabbitmq_node, rabbitmq_place, fleet, upstream)
         rabbitmq_node.management("DELETE", f"policies/{where}")
         rabbitmq_node.management("DELETE", f"parameters/federation-upstream/{where}")
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from tests.brokers.rabbitmq_place import RabbitmqPlace
 from tests.faults.proxy import Proxy
 from tests.fleet.kit import LIGHT, QUEUE, SOON, Fleet
 from tests.fleet.trials import (
@@ -16,7 +17,6 @@ from tests.fleet.trials import (
     publish_all,
     set_policy,
     two_workers,
-    with_management,
 )
 from tests.support.stage import eventually
 
@@ -26,16 +26,21 @@ pytestmark = pytest.mark.slow
 
 
 @pytest.mark.parametrize("kind", ["classic", "quorum"])
-def test_a_single_active_consumer(fleet: Fleet, kind: str) -> None:
+def test_a_single_active_consumer(rabbitmq_place: RabbitmqPlace, fleet: Fleet, kind: str) -> None:
     """The active worker process is cut off: the other one becomes active, and gets the messages of the first one's runs."""
-    fleet.declare(QUEUE, **{"x-queue-type": kind, "x-single-active-consumer": True} | DEAD_LETTERS)
+    rabbitmq_place.declare(QUEUE, **{"x-queue-type": kind, "x-single-active-consumer": True} | DEAD_LETTERS)
     fleet.send_all(JOBS)
-    with Proxy(fleet.vhost.url) as proxy:
-        first = fleet.worker(LIGHT, broker=fleet.url(proxy.url), concurrency=HELD, script=SOON)
+    with Proxy(rabbitmq_place.address()) as proxy:
+        first = fleet.worker(LIGHT, broker=rabbitmq_place.url(through=proxy), concurrency=HELD, script=SOON)
         fleet.notes("starts", HELD)
         second = fleet.worker(LIGHT, concurrency=HELD, script=SOON).started()
-        eventually(lambda: len(fleet.rabbitmq.management("GET", f"consumers/{fleet.vhost.name}")) == 2, "two consumers")
-        assert fleet.consumers() == (2 if kind == "classic" else 1), "a quorum queue counts the active one only"
+        eventually(
+            lambda: len(rabbitmq_place.rabbitmq.management("GET", f"consumers/{rabbitmq_place.vhost.name}")) == 2,
+            "two consumers",
+        )
+        assert rabbitmq_place.consumers(QUEUE) == (2 if kind == "classic" else 1), (
+            "a quorum queue counts the active one only"
+        )
         assert not second.lines("job_started")
         proxy.cut()
         first.says("delivery_lost", HELD)
@@ -46,44 +51,49 @@ def test_a_single_active_consumer(fleet: Fleet, kind: str) -> None:
 
 
 @pytest.mark.parametrize("kind", ["classic", "quorum"])
-def test_messages_with_priorities(fleet: Fleet, kind: str) -> None:
+def test_messages_with_priorities(rabbitmq_place: RabbitmqPlace, fleet: Fleet, kind: str) -> None:
     """A cut puts a message back to its place: of those that wait, the most urgent ones start first."""
-    fleet.declare(QUEUE, **{"x-queue-type": kind} | ({"x-max-priority": 9} if kind == "classic" else DEAD_LETTERS))
+    rabbitmq_place.declare(
+        QUEUE, **{"x-queue-type": kind} | ({"x-max-priority": 9} if kind == "classic" else DEAD_LETTERS)
+    )
     fleet.open()
-    publish_all(fleet.vhost.url, QUEUE, priorities=range(10))
-    with Proxy(fleet.vhost.url) as proxy:
-        fleet.worker(LIGHT, broker=fleet.url(proxy.url), script=SOON)
+    publish_all(rabbitmq_place.address(), QUEUE, priorities=range(10))
+    with Proxy(rabbitmq_place.address()) as proxy:
+        fleet.worker(LIGHT, broker=rabbitmq_place.url(through=proxy), script=SOON)
         for count in (20, 50, 80):
             fleet.notes("starts", count)
             proxy.cut()
         all_once(fleet)
     urgency = [KEYS.index(line.split()[0]) % 10 for line in fleet.lines("starts")]
-    if kind == "classic" or fleet.rabbitmq.version >= (4, 3):  # before, a quorum queue has two priorities, or none
+    ten_in_a_quorum_queue = rabbitmq_place.rabbitmq.version >= (4, 3)  # before, it has two priorities, or none
+    if kind == "classic" or ten_in_a_quorum_queue:
         assert urgency == sorted(urgency, reverse=True)
 
 
 @pytest.mark.parametrize("rabbitmq_series", ["3.10"], indirect=True)
 @pytest.mark.parametrize("by", ["argument", "policy"])
-def test_a_lazy_queue(fleet: Fleet, by: str) -> None:
+def test_a_lazy_queue(rabbitmq_place: RabbitmqPlace, fleet: Fleet, by: str) -> None:
     """From 3.12 on, a broker ignores the mode."""
-    fleet.declare(QUEUE, **{"x-queue-mode": "lazy"} if by == "argument" else {})
+    rabbitmq_place.declare(QUEUE, **{"x-queue-mode": "lazy"} if by == "argument" else {})
     if by == "policy":
-        set_policy(fleet, {"queue-mode": "lazy"})
+        set_policy(rabbitmq_place, {"queue-mode": "lazy"})
     fleet.send_all(JOBS)
-    with Proxy(fleet.vhost.url) as proxy:
-        workers = two_workers(fleet, fleet.url(proxy.url))
+    with Proxy(rabbitmq_place.address()) as proxy:
+        workers = two_workers(fleet, rabbitmq_place.url(through=proxy))
         proxy.cut()
         lose_all(workers)
         fleet.open()
         all_once(fleet)
 
 
-def test_a_delivery_limit_by_policy_that_is_high_enough(fleet: Fleet) -> None:
+def test_a_delivery_limit_by_policy_that_is_high_enough(rabbitmq_place: RabbitmqPlace, fleet: Fleet) -> None:
     """Each lost connection counts a delivery of each job that runs; the worker process says so, and takes jobs."""
     fleet.send_all(JOBS)
-    set_policy(fleet, {"delivery-limit": 20})
-    with Proxy(fleet.vhost.url) as proxy:
-        worker = fleet.worker(LIGHT, broker=with_management(fleet, proxy.url), concurrency=HELD).started()
+    set_policy(rabbitmq_place, {"delivery-limit": 20})
+    with Proxy(rabbitmq_place.address()) as proxy:
+        worker = fleet.worker(
+            LIGHT, broker=rabbitmq_place.url(through=proxy, management=True), concurrency=HELD
+        ).started()
         (warning,) = [line for line in worker.lines("check_warning") if "after 20 deliveries" in line["what"]]
         assert "'theirs'" in warning["remedy"]
         fleet.notes("starts", HELD)
@@ -94,10 +104,10 @@ def test_a_delivery_limit_by_policy_that_is_high_enough(fleet: Fleet) -> None:
         all_once(fleet)
 
 
-def test_a_delivery_limit_by_policy_that_is_too_low_is_refused(fleet: Fleet) -> None:
+def test_a_delivery_limit_by_policy_that_is_too_low_is_refused(rabbitmq_place: RabbitmqPlace, fleet: Fleet) -> None:
     fleet.send_all(JOBS)
-    set_policy(fleet, {"delivery-limit": 2})
-    worker = fleet.worker(LIGHT, broker=with_management(fleet, fleet.vhost.url))
+    set_policy(rabbitmq_place, {"delivery-limit": 2})
+    worker = fleet.worker(LIGHT, broker=rabbitmq_place.url(management=True))
     worker.ended(78)
     refused = worker.lines("startup_refused")[0]
     assert "the broker gives a message up after 2" in refused["what"]
@@ -105,21 +115,21 @@ def test_a_delivery_limit_by_policy_that_is_too_low_is_refused(fleet: Fleet) -> 
     assert fleet.lines("starts") == []
 
 
-def test_a_delivery_limit_by_policy_that_is_too_low_and_unseen(fleet: Fleet) -> None:
+def test_a_delivery_limit_by_policy_that_is_too_low_and_unseen(rabbitmq_place: RabbitmqPlace, fleet: Fleet) -> None:
     """
     Without the management API, no worker process can know of it: the broker gives up the messages of jobs that run.
 
     The jobs start once and end done all the same, and a replay of such a dead letter starts nothing.
     """
     fleet.send_all(JOBS)
-    set_policy(fleet, {"delivery-limit": 1})
-    with Proxy(fleet.vhost.url) as proxy:
-        worker = fleet.worker(LIGHT, broker=fleet.url(proxy.url), concurrency=HELD, script=SOON)
+    set_policy(rabbitmq_place, {"delivery-limit": 1})
+    with Proxy(rabbitmq_place.address()) as proxy:
+        worker = fleet.worker(LIGHT, broker=rabbitmq_place.url(through=proxy), concurrency=HELD, script=SOON)
         fleet.notes("starts", HELD)
         proxy.cut()
         worker.says("adopted", HELD)
         proxy.cut()
-        eventually(lambda: fleet.left().get(f"{QUEUE}.dead") == HELD, "given up", report=fleet.logs)
+        eventually(lambda: rabbitmq_place.dead_letters(QUEUE) == HELD, "given up", report=fleet.logs)
         fleet.open()
         all_done(fleet)
         fleet.command("dead", "replay", QUEUE, "--all").ended(0)

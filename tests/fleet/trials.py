@@ -5,11 +5,11 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import closing
-from urllib.parse import quote
 
 import pika
 
 from steadyworker.ledger.base import State
+from tests.brokers.rabbitmq_place import RabbitmqPlace
 from tests.fleet.kit import LIGHT, QUEUE, SOON, Fleet, says_all
 from tests.support.stage import WorkerProcess, eventually
 
@@ -47,17 +47,11 @@ def all_done(fleet: Fleet) -> None:
     eventually(lambda: done() == len(JOBS), "all done", 120, fleet.logs)
 
 
-def with_management(fleet: Fleet, url: str) -> str:
-    """The URL of a broker with its management API, as a worker process is given it."""
-    return f"{url}?management={quote(fleet.rabbitmq.management_url, safe='')}"
-
-
 def set_policy(
-    fleet: Fleet, definition: Mapping[str, object], pattern: str = f"^{QUEUE}$", apply_to: str = "queues"
+    place: RabbitmqPlace, definition: Mapping[str, object], pattern: str = f"^{QUEUE}$", apply_to: str = "queues"
 ) -> None:
     """Set what a policy of an operator's says."""
-    body = {"pattern": pattern, "definition": definition, "apply-to": apply_to}
-    fleet.rabbitmq.management("PUT", f"policies/{fleet.vhost.name}/theirs", body)
+    place.set_policy("theirs", definition, pattern, apply_to)
 
 
 def publish_all(

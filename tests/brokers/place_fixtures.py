@@ -1,0 +1,89 @@
+"""
+A test's place at a broker as pytest fixtures: at each kind of broker, and each version of it, that is wanted.
+
+| fixture | what it is |
+|---|---|
+| `places` | a broker that runs, for a test that opens places itself |
+| `place` | a place at it, for this test alone |
+| `own_broker` | its broker, which no other test uses: to be killed, stopped and frozen; healed afterwards |
+| `rabbitmq_place` | `place`, for a test of RabbitMQ alone |
+
+A test that asks for anything of RabbitMQ, such as `rabbitmq_node`, has its place there only.
+A test that is marked `needs(Ability.…)` runs on the brokers that have all of these.
+An argument `queue_kind` is each kind of durable queue that the broker has.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from tests.brokers.fixtures import Brokers, rabbitmq_of, wanted_series
+from tests.brokers.place import OwnBroker, Place, Places
+from tests.brokers.rabbitmq import RabbitMQ
+from tests.brokers.rabbitmq_place import RabbitmqPlace, RabbitmqPlaces
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    config.addinivalue_line("markers", "needs(*abilities): runs on brokers that have these (tests/brokers/place.py)")
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    names = metafunc.fixturenames
+    if "place_kind" not in names or "rabbitmq_series" in names:
+        return
+    needed = {ability for mark in metafunc.definition.iter_markers("needs") for ability in mark.args}
+    kinds = [(kind, place) for kind, place in _wanted(metafunc) if needed <= place.abilities]
+    if "queue_kind" in names:
+        pairs = [(kind, queue) for kind, place in kinds for queue in place.queue_kinds]
+        ids = ["-".join(filter(None, pair)) for pair in pairs]
+        metafunc.parametrize(("place_kind", "queue_kind"), pairs, indirect=["place_kind"], ids=ids, scope="session")
+    else:
+        metafunc.parametrize("place_kind", [kind for kind, _ in kinds], indirect=True, scope="session")
+
+
+def _wanted(metafunc: pytest.Metafunc) -> list[tuple[str, type[Place]]]:
+    """Return each kind of broker that this test runs on, with what a place there has."""
+    return [(series, RabbitmqPlace) for series in wanted_series(metafunc)]
+
+
+@pytest.fixture(scope="session")
+def place_kind(request: pytest.FixtureRequest) -> str:
+    """Which broker `places` is; empty in a test of RabbitMQ alone, to which `rabbitmq_series` says that."""
+    return str(getattr(request, "param", ""))
+
+
+@pytest.fixture
+def places(request: pytest.FixtureRequest, brokers: Brokers, place_kind: str) -> Places:
+    """A broker that runs; other tests use it too, but not in a test that asks for `own_broker`."""
+    if "rabbitmq_series" in request.fixturenames:
+        rabbitmq: RabbitMQ = request.getfixturevalue("rabbitmq")
+        return RabbitmqPlaces(rabbitmq)
+    return RabbitmqPlaces(rabbitmq_of(request, brokers, place_kind))
+
+
+@pytest.fixture
+def place(places: Places) -> Iterator[Place]:
+    """A place at a broker, for this test alone."""
+    made = places.open()
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def own_broker(place: Place) -> Iterator[OwnBroker]:
+    """The broker of `place`: to be killed, stopped and frozen, and healed after the test."""
+    broker = place.broker
+    if broker is None:
+        pytest.skip("this test kills, stops or freezes the broker, and the one that was given is not ours to")
+    yield broker
+    broker.heal()
+
+
+@pytest.fixture
+def rabbitmq_place(rabbitmq: RabbitMQ, place: Place) -> RabbitmqPlace:
+    """The same as `place`, for a test of RabbitMQ alone."""
+    assert isinstance(place, RabbitmqPlace)
+    assert place.rabbitmq is rabbitmq
+    return place
