@@ -48,7 +48,7 @@ QUEUE_NAME = NameRule(
     pattern=r"(?!\s)[^\x00-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]+(?<!\s)",
     max_bytes=255,
 )
-NAMESPACE = NameRule("namespace", pattern=r"[A-Za-z0-9][A-Za-z0-9._:/@+-]*")
+NAMESPACE = NameRule("namespace", pattern=r"[A-Za-z0-9\[][A-Za-z0-9._:/@+,\[\]-]*")  # a list of hosts is one, too
 
 
 def normal_key(key: str) -> str:
