@@ -15,8 +15,8 @@ public class ArtemisBroker {
             settings.load(file);
         }
         SecurityConfiguration logins = new SecurityConfiguration();
-        for (String role : new String[] {"user", "limited"}) {
-            String name = settings.getProperty(role);
+        for (String role : new String[] {"user", "limited", "no-consume", "no-send"}) {
+            String name = settings.getProperty(role, role);
             logins.addUser(name, settings.getProperty("password"));
             logins.addRole(name, role);
         }

@@ -47,19 +47,21 @@ public class ClassicBroker {
         String password = settings.getProperty("password");
         return new SimpleAuthenticationPlugin(List.of(
             new AuthenticationUser(settings.getProperty("user"), password, "all"),
-            new AuthenticationUser(settings.getProperty("limited"), password, "limited")));
+            new AuthenticationUser(settings.getProperty("limited"), password, "limited"),
+            new AuthenticationUser("no-consume", password, "no-consume"),
+            new AuthenticationUser("no-send", password, "no-send")));
     }
 
-    /** The limited user has the queues, but no topic: the broker's advisory messages are topics. */
+    /** The limited user has the queues, but no topic: the broker's advisory messages are topics. Two users lack one right to queues. */
     private static AuthorizationPlugin rights() throws Exception {
         AuthorizationEntry queues = new AuthorizationEntry();
         queues.setQueue(">");
         AuthorizationEntry topics = new AuthorizationEntry();
         topics.setTopic(">");
         for (AuthorizationEntry entry : List.of(queues, topics)) {
-            String roles = entry == queues ? "all,limited" : "all";
-            entry.setRead(roles);
-            entry.setWrite(roles);
+            String roles = entry == queues ? "all,limited,no-consume,no-send" : "all,no-consume,no-send";
+            entry.setRead(entry == queues ? roles.replace("no-consume,", "") : roles);
+            entry.setWrite(entry == queues ? roles.replace(",no-send", "") : roles);
             entry.setAdmin(roles);
         }
         return new AuthorizationPlugin(new DefaultAuthorizationMap(List.<DestinationMapEntry>of(queues, topics)));

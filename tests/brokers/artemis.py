@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from tests.brokers.maven import java_program
+from tests.brokers.stomp_broker import LACKING, LIMITED
 from tests.brokers.stomp_node import AGENT, STORE_PASSWORD, StompNode
 
 VERSION = "2.55.0"
@@ -27,6 +28,7 @@ CONFIGURATION = """\
   <large-messages-directory>{data}/large</large-messages-directory>
   <max-disk-usage>-1</max-disk-usage>
   <critical-analyzer>false</critical-analyzer>
+  <authorization-cache-size>0</authorization-cache-size>
   <acceptors>
    <acceptor name="stomp">tcp://127.0.0.1:{plain}?{stomp}</acceptor>
    <acceptor name="tls">tcp://127.0.0.1:{tls}?{stomp};{secure}</acceptor>
@@ -36,6 +38,12 @@ CONFIGURATION = """\
   <security-settings>
    <security-setting match="#">
     {permissions}
+   </security-setting>
+   <security-setting match="activemq.management">
+    {management}
+   </security-setting>
+   <security-setting match="steadyworker.replies">
+    {everything}
    </security-setting>
   </security-settings>
   <address-settings>
@@ -54,7 +62,7 @@ CONFIGURATION = """\
  </core>
 </configuration>
 """
-"""As `artemis create` writes it, but for fewer files, no limit of the disk, and no halt of a broker that was frozen."""
+"""As `artemis create` writes it, but for fewer files, no limit of the disk, no halt of a broker that was frozen, and rights that change at once."""
 
 STOMP = "protocols=STOMP;heartBeatToConnectionTtlModifier=3.0"
 SECURE = (
@@ -65,7 +73,15 @@ EVERYONE = (
     *("send", "consume", "browse", "createAddress", "deleteAddress"),
     *("createDurableQueue", "deleteDurableQueue", "createNonDurableQueue", "deleteNonDurableQueue"),
 )
-"""What both users may do; `manage`, by which consumers are counted, is not the limited user's."""
+"""What all users may do; `manage`, by which consumers are counted, is not the limited user's, and two users lack one right."""
+
+
+def _permissions(granted: Callable[[str, str], bool], *more: str) -> str:
+    """The rights of each role, where `granted` says so."""
+    roles = {
+        right: [role for role in ("user", LIMITED, *LACKING) if granted(right, role)] for right in (*EVERYONE, *more)
+    }
+    return "\n    ".join(f'<permission type="{right}" roles="{",".join(who)}"/>' for right, who in roles.items())
 
 
 def artemis_program() -> Path:
@@ -90,7 +106,6 @@ class Artemis(StompNode):
         self.jolokia.execute(broker, "closeConnectionsForAddress(java.lang.String)", "127.0.0.1")
 
     def _main(self) -> Sequence[str]:
-        rights = [*((right, "user,limited") for right in EVERYONE), ("manage", "user")]
         configuration = self.folder / "broker.xml"
         configuration.write_text(
             CONFIGURATION.format(
@@ -101,7 +116,9 @@ class Artemis(StompNode):
                 other=self.other,
                 stomp=STOMP,
                 secure=SECURE.format(key_store=self.key_store, trust_store=self.trust_store, password=STORE_PASSWORD),
-                permissions="\n    ".join(f'<permission type="{right}" roles="{roles}"/>' for right, roles in rights),
+                permissions=_permissions(lambda right, user: user != f"no-{right}"),
+                management=_permissions(lambda right, user: user != LIMITED, "manage"),
+                everything=_permissions(lambda right, user: True),
             )
         )
         return ("ArtemisBroker", str(configuration), str(self.logins))

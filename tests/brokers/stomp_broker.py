@@ -8,6 +8,8 @@ Both brokers have it in common; it needs no plugin of the broker, and adds no me
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -20,6 +22,9 @@ from tests.brokers.stomp_client import StompClient
 
 LIMITED = "limited"
 """The user who may send and receive, but may not count consumers; its password is the other user's."""
+
+LACKING = ("no-consume", "no-send")
+"""Users who lack one right to all queues; their password is the other users', too."""
 
 
 @dataclass(frozen=True)
@@ -111,6 +116,17 @@ class StompBroker:
     def remove_queues(self, prefix: str) -> None:
         """Remove the queues whose names begin with `prefix`, their messages and their dead letters."""
         self._queues.remove(prefix)
+
+    @contextmanager
+    def address_settings(self, address: str, settings: Mapping[str, object]) -> Iterator[None]:
+        """Give an address of Artemis settings of its own for a while, instead of those that broker.xml has for it."""
+        (mbean,) = self.jolokia.search(ArtemisQueues.BROKER)
+        add = "addAddressSettings(java.lang.String,java.lang.String)"
+        self.jolokia.execute(mbean, add, address, json.dumps(settings))
+        try:
+            yield
+        finally:
+            self.jolokia.execute(mbean, "removeAddressSettings(java.lang.String)", address)
 
     @cached_property
     def _queues(self) -> Queues:

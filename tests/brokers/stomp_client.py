@@ -112,10 +112,12 @@ class StompClient:
 
     # --- What a client of a queue does --------------------------------------------------------------------------------
 
-    def send(self, queue: str, body: bytes = b"", headers: Mapping[str, str] | None = None) -> None:
-        """Send a persistent message to this queue, and return when the broker has confirmed it."""
+    def send(
+        self, queue: str, body: bytes = b"", headers: Mapping[str, str] | None = None, *, receipt: bool = True
+    ) -> None:
+        """Send a persistent message to this queue; with `receipt`, return when the broker has confirmed it and all before it."""
         length = {"content-length": str(len(body)), "persistent": "true"}
-        self.send_frame("SEND", {**self._to(queue, "destination"), **length, **(headers or {})}, body, receipt=True)
+        self.send_frame("SEND", {**self._to(queue, "destination"), **length, **(headers or {})}, body, receipt=receipt)
 
     def subscribe(self, queue: str, name: str = "0", *, greedy: bool = False, ack: str = "client-individual") -> None:
         """

@@ -63,9 +63,8 @@ class StompNode(StompBroker):
         """Signed the node's certificate (127.0.0.1, localhost), and signs whatever else a test needs."""
         self._expires: datetime | None = None
         self._write_certificates()
-        self.logins = self._write(
-            "logins.properties", {"user": self.user, "limited": LIMITED, "password": self.password}
-        )
+        self._changed = ""
+        self._write_logins(self.password)
         self._write(
             "agent.properties",
             {
@@ -120,6 +119,10 @@ class StompNode(StompBroker):
     def heal(self) -> None:
         """Make it run, reachable and with a valid certificate, whatever a test did to it."""
         self.thaw()
+        if self._changed:
+            self._changed = ""
+            self._write_logins(self.password)
+            self.stop()
         if self._expires:
             self.set_certificate()
         self.start()
@@ -146,6 +149,13 @@ class StompNode(StompBroker):
             self.stop()
             self.start()
 
+    def change_password(self, password: str) -> None:
+        """Give every login another password until `heal`, and restart for it; `url` keeps the first one."""
+        self._changed = password
+        self._write_logins(password)
+        self.stop()
+        self.start()
+
     # --- How it is started --------------------------------------------------------------------------------------------
 
     @property
@@ -165,6 +175,9 @@ class StompNode(StompBroker):
         path.chmod(0o600)
         return path
 
+    def _write_logins(self, password: str) -> None:
+        self.logins = self._write("logins.properties", {"user": self.user, "limited": LIMITED, "password": password})
+
     def _write_certificates(self) -> None:
         locked = BestAvailableEncryption(STORE_PASSWORD.encode())
         server = self.ca.issue_cert("127.0.0.1", "localhost", not_after=self._expires)
@@ -183,7 +196,7 @@ class StompNode(StompBroker):
     def _answers(self) -> bool:
         """Return whether a login succeeds, Jolokia answers, and the other listeners take connections."""
         try:
-            self.client().close()
+            self.client(self.url.replace(self.password, self._changed or self.password)).close()
             self.counts("canary")
             for port in (self.tls, self.mutual, self.other):
                 socket.create_connection(("127.0.0.1", port), timeout=30).close()

@@ -63,7 +63,7 @@ def test_a_peer_that_is_quiet_hides_no_foreign_consumer(fleet: Fleet) -> None:
 
 def test_a_peer_that_is_quiet_and_still_runs_a_job_stops_nobody(fleet: Fleet) -> None:
     """The queue counts it until its job is settled; a deploy that waits for long jobs would end its successor with 78."""
-    url, script = fleet.url(fleet.vhost.url, HEARTBEAT), LOOKING | {"quiet": 0.5, "times": {"renew": 0.5}}
+    url, script = fleet.place.url(heartbeat=HEARTBEAT), LOOKING | {"quiet": 0.5, "times": {"renew": 0.5}}
     peer = fleet.worker(LIGHT, broker=url, script=script).started()
     fleet.send_all({"long": {"gate": "gate"}})
     fleet.notes("starts", 1)
