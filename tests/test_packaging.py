@@ -17,6 +17,7 @@ PACKAGES = {
     "steadyworker": REPOSITORY,
     "steadyworker_rabbitmq": REPOSITORY / "adapters",
     "steadyworker_sqlite": REPOSITORY / "adapters",
+    "steadyworker_stomp": REPOSITORY / "adapters",
 }
 
 
@@ -139,7 +140,7 @@ for point in ours.entry_points:
 """,
     )
 
-    assert sorted(loaded.split()) == ["amqp", "amqps", "sqlite", "steadyworker", "steadyworker"]
+    assert sorted(loaded.split()) == ["amqp", "amqps", "sqlite", "steadyworker", "steadyworker", "stomp", "stomp+ssl"]
 
 
 def test_every_public_name_comes_from_the_wheel_alone(installed: Path) -> None:

@@ -1,0 +1,12 @@
+"""
+The checks of the broker and of the queues before the first message, and the count of consumers.
+
+| file | subject |
+|---|---|
+| `findings.py` | every finding for a broker, with its remedy |
+| `versions.py` | versions that are too old, and known weaknesses of versions |
+| `probes.py` | facts that a broker shows over STOMP: rights, prefetch, frame limit |
+| `risks.py` | the risks of Artemis's address settings and queues for messages |
+| `artemis.py` | questions to Artemis's management |
+| `census.py` | the count of consumers, and whether a queue exists |
+"""

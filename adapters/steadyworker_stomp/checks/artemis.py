@@ -1,0 +1,143 @@
+"""
+Questions to Artemis, as messages to its management address, which need the right `manage`.
+
+A refused question ends its connection, so a visit that asks must not hold anything.
+Replies go to one address, which Artemis creates at the first question and keeps only if its settings say so.
+On that address, a visit has a temporary queue with a filter, so it receives only its own replies.
+"""
+
+from __future__ import annotations
+
+import json
+import uuid
+from dataclasses import dataclass
+from typing import Any
+
+from steadyworker.network import owed
+from steadyworker.network.errors import Silent
+from steadyworker_stomp.connection import Visit
+from steadyworker_stomp.errors import BrokerError
+
+_MANAGEMENT = "activemq.management"
+_REPLIES = "steadyworker.replies"
+_MISSING = "AMQ229067"
+
+
+class MissingError(Exception):
+    """A question about a queue that does not exist."""
+
+
+class Management:
+    """
+    The management of one Artemis, for one thread.
+
+    Args:
+        visited: A connection that holds nothing.
+
+    Attributes:
+        newest: The number of the last reply; each later message on this broker has a larger number.
+    """
+
+    def __init__(self, visited: Visit) -> None:
+        self.newest = 0
+        self._visited = visited
+        self._mark = uuid.uuid4().hex
+        filter_ = {"subscription-type": "MULTICAST", "selector": f"JMSCorrelationID = '{self._mark}'"}
+        visited.connection.listen(_REPLIES, "replies", filter_)
+
+    def ask(self, resource: str, operation: str, *arguments: object) -> Any:
+        """
+        Return the result of an operation of a resource: `broker`, or `queue.` and a name.
+
+        Raises:
+            MissingError: The broker has no such resource.
+            BrokerError: The user may not ask (the visit's connection has then ended), or the broker has no such operation.
+            Silent: No reply came in time.
+        """
+        headers = {
+            "_AMQ_ResourceName": resource,
+            "_AMQ_OperationName": operation,
+            "reply-to": _REPLIES,
+            "correlation-id": self._mark,
+        }
+        text = json.dumps(arguments).encode()
+        self._visited.wait(self._visited.connection.send(_MANAGEMENT, text, headers, is_text=True))
+        match self._visited.next(owed.ANSWER_WITHIN):
+            case ({**found}, bytes(body)):
+                pass
+            case _:
+                raise Silent(f"no reply to a question within {owed.ANSWER_WITHIN:g} s")
+        self.newest = int(found["message-id"].partition(",")[2])
+        (result,) = json.loads(body) or [None]
+        if found.get("_AMQ_OperationSucceeded") != "true":
+            raise MissingError(resource) if _MISSING in str(result) else BrokerError(f"{operation}: {result}")
+        return result
+
+    def ask_json(self, resource: str, operation: str, *arguments: object) -> Any:
+        """Return the result of an operation whose result is JSON in a text; raises as `ask` does."""
+        return json.loads(self.ask(resource, operation, *arguments))
+
+
+@dataclass(frozen=True, slots=True)
+class AddressSettings:
+    """
+    The settings of a queue's address, with the broker's defaults for those that are not set.
+
+    Attributes:
+        max_delivery_attempts: Deliveries after which a message becomes a dead letter; -1 for no limit.
+            A delivery counts if the consumer's connection ends before the acknowledgement.
+        dead_letter_address: The address to which the broker moves dead letters; None if it deletes them.
+        slow_consumer_threshold: The rate below which a consumer is slow, in messages per second
+            unless the broker measures in another unit; -1 if no consumer is.
+        slow_consumer_policy: `KILL`, which closes a slow consumer's connection, or `NOTIFY`.
+        auto_create_queues: The broker creates a missing queue at its first use.
+        address_full_policy: `PAGE`, `BLOCK`, `FAIL`, or `DROP`, which loses messages.
+    """
+
+    max_delivery_attempts: int = 10
+    dead_letter_address: str | None = None
+    slow_consumer_threshold: int = -1
+    slow_consumer_policy: str = "NOTIFY"
+    auto_create_queues: bool = True
+    address_full_policy: str = "PAGE"
+
+
+def address_settings(visited: Visit, queue: str) -> AddressSettings | None:
+    """
+    Return the settings of the address of the queue `queue` on an Artemis; the queue need not exist.
+
+    Return None if the user has no right to ask; the visit's connection has then ended, so make a visit for this question only.
+    Raises Silent or OSError if the connection fails.
+    """
+    try:
+        found = Management(visited).ask_json("broker", "getAddressSettingsAsJSON", queue)
+    except BrokerError:
+        return None
+    default = AddressSettings()
+    return AddressSettings(
+        max_delivery_attempts=int(found.get("maxDeliveryAttempts", default.max_delivery_attempts)),
+        dead_letter_address=found.get("deadLetterAddress") or None,
+        slow_consumer_threshold=int(found.get("slowConsumerThreshold", default.slow_consumer_threshold)),
+        slow_consumer_policy=str(found.get("slowConsumerPolicy", default.slow_consumer_policy)),
+        auto_create_queues=bool(found.get("autoCreateQueues", default.auto_create_queues)),
+        address_full_policy=str(found.get("addressFullMessagePolicy", default.address_full_policy)),
+    )
+
+
+def newest(visited: Visit) -> int | None:
+    """Return a number that every message so far has at most, and every later message exceeds; None without the right to ask."""
+    management = Management(visited)
+    try:
+        management.ask("broker", "getVersion")
+    except BrokerError:
+        return None
+    return management.newest
+
+
+def waiting(visited: Visit, queue: str, selector: str) -> list[int] | None:
+    """Return the numbers of the first messages of a queue that no consumer has; None without the right to ask."""
+    try:
+        found = Management(visited).ask_json(f"queue.{queue}", "listMessagesAsJSON", selector)
+    except BrokerError:
+        return None
+    return [int(each["messageID"]) for each in found]

@@ -1,0 +1,105 @@
+"""
+The count of a queue's consumers, and the look for a queue; both create nothing in the queue's place.
+
+Classic has advisory topics: a new subscriber is sent every consumer of a queue, or every queue.
+The broker sends these in the thread that reads the subscription, and before it reads the next frame.
+So a message to a temporary queue, sent after the subscription, arrives behind the last of them.
+The subscription asks for no receipt, because Classic sends nothing of this to a subscriber that does.
+
+Artemis has management (`artemis.py`).
+
+A refusal ends the visit's connection, so each question needs a visit of its own.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+
+from steadyworker.network import owed
+from steadyworker.network.errors import Silent
+from steadyworker_stomp.checks.artemis import Management, MissingError
+from steadyworker_stomp.connection import Received, Visit
+from steadyworker_stomp.dialects import CLASSIC
+from steadyworker_stomp.errors import BrokerError, is_right
+
+_CONSUMERS = "/topic/ActiveMQ.Advisory.Consumer.Queue."
+_QUEUES = "/topic/ActiveMQ.Advisory.Queue"
+_MARK = "/temp-queue/steadyworker"
+
+
+def census(visited: Visit, queue: str) -> int | None:
+    """
+    Return the number of connections that consume the queue; None if the user has no right to ask.
+
+    Raises Silent or OSError if the connection fails.
+    """
+    try:
+        if visited.dialect is CLASSIC:
+            said = [json.loads(body) for _, body in _advised(visited, _CONSUMERS + queue)]
+            found = [each["ConsumerInfo"] for each in said if "ConsumerInfo" in each]
+            return len({each["consumerId"]["connectionId"] for each in found if not each.get("browser")})
+        consumers = Management(visited).ask_json(f"queue.{queue}", "listConsumersAsJSON")
+        return len({each["connectionID"] for each in consumers if not each.get("browseOnly")})
+    except MissingError:
+        return 0
+    except BrokerError as error:
+        _check(visited, error)
+        return None
+
+
+def subscriptions(visited: Visit, queue: str) -> int | None:
+    """
+    Return the number of the queue's subscriptions, at the same cost for any number; None if the user has no right to ask.
+
+    Raises Silent or OSError if the connection fails.
+    """
+    try:
+        if visited.dialect is CLASSIC:  # each message of the list has the number, so the first one is enough
+            return next((int(headers["consumerCount"]) for headers, _ in _advised(visited, _CONSUMERS + queue)), 0)
+        return int(Management(visited).ask(f"queue.{queue}", "getConsumerCount"))
+    except MissingError:
+        return 0
+    except BrokerError as error:
+        _check(visited, error)
+        return None
+
+
+def has_queue(visited: Visit, queue: str) -> bool:
+    """
+    Return whether the broker has the queue; True if the user has no right to ask.
+
+    Raises Silent or OSError if the connection fails.
+    """
+    try:
+        if visited.dialect is CLASSIC:
+            said = [json.loads(body) for _, body in _advised(visited, _QUEUES)]
+            found = [each["DestinationInfo"] for each in said if "DestinationInfo" in each]
+            return any(each["destination"]["string"] == queue for each in found)
+        Management(visited).ask(f"queue.{queue}", "isPaused")
+    except MissingError:
+        return False
+    except BrokerError as error:
+        _check(visited, error)
+    return True
+
+
+def _check(visited: Visit, error: BrokerError) -> None:
+    """Raise the error unless it is a refusal; Artemis gives no reason for one, and sends no other error here."""
+    if visited.dialect is CLASSIC and not is_right(error):
+        raise error
+
+
+def _advised(visited: Visit, topic: str) -> Iterator[Received]:
+    """Yield the messages that an advisory topic of Classic sends to a new subscriber."""
+    visited.connection.listen(_MARK, "mark", {})
+    visited.connection.listen(topic, "advisory", {})
+    visited.wait(visited.connection.send(_MARK, b"", {}))
+    while True:
+        match visited.next(owed.ANSWER_WITHIN):
+            case ({"subscription": "mark"}, _):
+                return
+            case ({**headers}, bytes(body)):
+                yield headers, body
+            case _:
+                raise Silent(f"no list of {topic} within {owed.ANSWER_WITHIN:g} s")

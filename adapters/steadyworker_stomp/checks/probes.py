@@ -1,0 +1,93 @@
+"""
+Facts that a broker shows over STOMP, although STOMP has no question for them.
+
+A broker checks rights first, so a request without consequences shows whether the user has the right:
+
+- A subscription that gets no message: of prefetch 0 on Classic, with a selector that no message fulfils on Artemis.
+- A message in a transaction that is aborted; no consumer sees it, and nothing of it stays.
+
+Both would create a missing queue, so they are for existing queues only.
+A refusal ends the connection, so each of these probes uses a connection of its own.
+The other probes use a temporary queue, which ends with its connection; only Classic has such queues over STOMP.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from steadyworker.adapter import Clock
+from steadyworker_stomp.connection import Visit, visit
+from steadyworker_stomp.dialects import CLASSIC
+from steadyworker_stomp.errors import BrokerError, translated
+from steadyworker_stomp.url import BrokerUrl
+
+_TEMPORARY = "/temp-queue/steadyworker"
+_WITHIN = 5.0
+"""Seconds in which a message of a temporary queue comes."""
+
+_HEADERS = 10_000
+"""Bytes of the largest header line: a frame has a body and headers."""
+
+
+def refusal(url: BrokerUrl, clock: Clock, request: Callable[[Visit], None]) -> BrokerError | None:
+    """Return the broker's refusal of a request; None if the broker granted it. Raises BrokerUnavailable."""
+    with visit(url, clock) as visited, translated(visited.place):
+        try:
+            request(visited)
+        except BrokerError as error:
+            return error
+    return None
+
+
+def consume(visited: Visit, queue: str) -> None:
+    """Subscribe to the queue without getting a message, and end the subscription; raises BrokerError."""
+    nothing = {"activemq.prefetchSize": "0"} if visited.dialect is CLASSIC else {"selector": "swNone IS NOT NULL"}
+    headers = {**visited.dialect.subscribed, **nothing}
+    visited.wait(visited.connection.subscribe(visited.dialect.destination(queue), "right", headers))
+    visited.wait(visited.connection.unsubscribe("right"))
+
+
+def send(visited: Visit, queue: str) -> None:
+    """Send an empty message to the queue, and take it back before any consumer sees it; raises BrokerError."""
+    transaction = "right"
+    visited.wait(visited.connection.transact("BEGIN", transaction))
+    headers = {**visited.dialect.sent, "transaction": transaction}
+    visited.wait(visited.connection.send(visited.dialect.destination(queue), b"", headers))
+    visited.wait(visited.connection.transact("ABORT", transaction))
+
+
+def honours_prefetch(visited: Visit) -> bool | None:
+    """
+    Return whether a subscription gets only one message until its acknowledgement; None if no message comes.
+
+    Two messages wait when the first subscription begins.
+    If it gets only one, the second message goes to the second subscription.
+    """
+    connection = visited.connection
+    for _ in range(2):
+        visited.wait(connection.send(_TEMPORARY, b"", {}))
+    holders: list[str | None] = []
+    for number in ("first", "second"):
+        visited.wait(connection.subscribe(_TEMPORARY, number, visited.dialect.subscribed))
+        match visited.next(_WITHIN):
+            case ({**headers}, bytes()):
+                holders.append(headers.get("subscription"))
+            case _:
+                return None
+    for number in ("first", "second"):
+        visited.wait(connection.unsubscribe(number))
+    return holders == ["first", "second"]
+
+
+def accepts(url: BrokerUrl, clock: Clock, size: int) -> bool | None:
+    """
+    Return whether the broker accepts a message with a body of this size; None if the broker does not answer in time.
+
+    Classic closes the connection at once when it has read the frame's headers, so the error can be lost on the way.
+    """
+    with visit(url, clock) as visited, translated(visited.place):
+        try:
+            visited.wait(visited.connection.send(_TEMPORARY, b" " * (size + _HEADERS), {}))
+        except (BrokerError, OSError) as error:
+            return None if isinstance(error, TimeoutError) else False
+    return True

@@ -1,0 +1,60 @@
+"""Versions of the brokers: which are too old, and which have a known weakness."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import NamedTuple
+
+from steadyworker.errors import Finding
+from steadyworker_stomp.dialects import ARTEMIS, CLASSIC, Dialect, Version
+
+OLDEST: Mapping[str, Version] = {CLASSIC.name: (5, 18), ARTEMIS.name: (2, 40)}
+"""The oldest version of each broker that this adapter supports."""
+
+
+class Weakness(NamedTuple):
+    """
+    A weakness of Classic that any host can use that reaches its OpenWire port; no login is necessary.
+
+    `fixed` has, for each line of versions, the first version without it; lines before the first one have it.
+    """
+
+    cve: str
+    what: str
+    fixed: Mapping[tuple[int, int], int]
+
+    def concerns(self, version: Version) -> bool:
+        """Return whether this version has the weakness."""
+        line, patch = (version[0], version[1]), version[2] if len(version) > 2 else 0  # noqa: PLR2004 - the third part
+        return line < min(self.fixed) or patch < self.fixed.get(line, 0)
+
+
+WEAKNESSES = (
+    Weakness("CVE-2023-46604", "run programs on the broker's host", {(5, 15): 16, (5, 16): 7, (5, 17): 6, (5, 18): 3}),
+    Weakness(
+        "CVE-2025-27533",
+        "exhaust the broker's memory",
+        {(5, 16): 8, (5, 17): 7, (5, 18): 7, (6, 0): 1 << 16, (6, 1): 6},
+    ),
+)
+
+
+def version_findings(dialect: Dialect, version: Version) -> Iterator[Finding]:
+    """Yield a warning for an old version, and for a weakness; nothing if the broker does not report its version."""
+    if len(version) < 2:  # noqa: PLR2004 - a line has two parts
+        return
+    got = ".".join(map(str, version))
+    oldest = OLDEST[dialect.name]
+    if version < oldest:
+        what = (
+            f"Expected {dialect.broker} {'.'.join(map(str, oldest))} or newer, got {got}, which was not tested: "
+            "a retry, a delay or a release may behave differently."
+        )
+        yield Finding("warning", what, "upgrade the broker.")
+    if dialect is CLASSIC:
+        for weakness in WEAKNESSES:
+            if weakness.concerns(version):
+                what = f"Every host that reaches the OpenWire port of {dialect.broker} {got} can {weakness.what} ({weakness.cve})."
+                yield Finding(
+                    "warning", what, "upgrade the broker, or close its connectors for openwire: and auto: URLs."
+                )

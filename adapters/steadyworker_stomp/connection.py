@@ -1,0 +1,300 @@
+"""
+Connections that the I/O thread holds, and blocking connections for short visits.
+
+::
+
+              open()                    connected
+    closed ──────────→ opening ───────────────────→ open
+      ↑                   │ every host refused        │ lost, aborted, silent, closed
+      └───────────────────┴──── down(cause) ──────────┘
+
+A connection tries each host once, in a random order, on a thread of its own, because this blocks.
+Each try makes a new connection object of stomp.py: an old one that reconnects has no heart-beats.
+The user of a connection decides when to open it again.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import Future
+from contextlib import contextmanager, suppress
+from queue import Empty, SimpleQueue
+
+from steadyworker.adapter import Clock
+from steadyworker.errors import BrokerUnavailable, ConfigError
+from steadyworker.network import owed
+from steadyworker.network.errors import Silent, worst
+from steadyworker.network.iothread import IoThread, Timer
+from steadyworker.network.url import Address
+from steadyworker_stomp.dialects import Dialect, dialect_of
+from steadyworker_stomp.errors import translated, unavailable
+from steadyworker_stomp.sockets import open_socket
+from steadyworker_stomp.stomp_internals import Connection, OnEnd, OnMessage
+from steadyworker_stomp.url import BrokerUrl
+
+_CONNECT_WITHIN = 10.0
+_OPEN_WITHIN = 20.0
+"""Limits in seconds: the first is for the socket and TLS, the second is for socket, TLS and login together."""
+
+_BEATS = 3
+"""Heart-beats sent in the time in which the broker expects one: Classic has no tolerance by default."""
+
+
+def connect(
+    url: BrokerUrl, address: Address, clock: Clock, patience: float, on_message: OnMessage, on_end: OnEnd
+) -> Connection:
+    """Open a connection to one host, and log in; raises an error that `translated` translates."""
+    deadline = clock.monotonic() + _OPEN_WITHIN
+    tls = None if url.tls is None else url.tls.context()
+    name = (url.tls and url.tls.server_name) or address.host
+    sock = open_socket(address.host, address.port, tls, name, deadline - (_OPEN_WITHIN - _CONNECT_WITHIN), clock)
+    connection = Connection(sock, address.host, clock, patience, on_message, on_end)
+    connection.connect(url.user, url.password, url.heartbeat, max(0.1, deadline - clock.monotonic()))
+    return connection
+
+
+def connect_any(
+    url: BrokerUrl, clock: Clock, patience: float, on_message: OnMessage, on_end: OnEnd
+) -> tuple[Connection, Address]:
+    """
+    Open a connection to the first host that accepts it, in a random order.
+
+    Raises:
+        BrokerUnavailable: No host accepted the connection; `Refused` if a later try cannot succeed.
+    """
+    errors: list[BrokerUnavailable] = []
+    for address in random.sample(url.addresses, len(url.addresses)):
+        try:
+            with translated(str(address)):
+                return connect(url, address, clock, patience, on_message, on_end), address
+        except BrokerUnavailable as error:
+            errors.append(error)
+    raise worst(errors)
+
+
+class ManagedConnection:
+    """
+    The connection for one purpose; only the I/O thread may call its methods.
+
+    Args:
+        io: The I/O thread.
+        url: Returns the current URL; called before each connect, because an operator can change the password at any time.
+        clock: The clock.
+        patience: Seconds in which the socket must take a frame.
+        up: Called when the connection is open.
+        received: Called with the headers and the body of each message of the open connection.
+        down: Called once for each `open`, with the cause: no host accepted the connection, or the connection was lost.
+    """
+
+    def __init__(
+        self,
+        io: IoThread,
+        url: Callable[[], BrokerUrl],
+        clock: Clock,
+        patience: float,
+        up: Callable[[Connection], None],
+        received: OnMessage,
+        down: Callable[[BrokerUnavailable], None],
+    ) -> None:
+        self.place = ""
+        self._io = io
+        self._url = url
+        self._clock = clock
+        self._patience = patience
+        self._up = up
+        self._received = received
+        self._down = down
+        self._connection: Connection | None = None
+        self._opening = False
+        self._closing = False
+        self._beats: Timer | None = None
+        self._deadline: Timer | None = None
+
+    @property
+    def connection(self) -> Connection | None:
+        """The connection while it is open, else None."""
+        return self._connection if self._connection is not None and self._connection.is_open else None
+
+    @property
+    def is_closed(self) -> bool:
+        """True if there is no connection in any state: open, opening or closing."""
+        return self._connection is None and not self._opening
+
+    def open(self) -> None:
+        """Start to connect; a second call does nothing."""
+        if not self.is_closed:
+            return
+        if self._io.stopping:
+            self._down(BrokerUnavailable("Expected an open adapter, got one that was stopped: open another."))
+            return
+        self._opening = True
+        self._io.in_background(self._connect, self._connected)
+
+    def abort(self, error: Exception) -> None:
+        """End the connection without waiting for the broker; if called twice, `down` receives the first error."""
+        if self._connection is not None:
+            self._connection.abort(error)
+
+    def close(self, within: float) -> None:
+        """Say goodbye when the broker has answered every request, and close; abort after `within` seconds."""
+        closing = Silent("closed by us")
+        if self._connection is None or not self._connection.is_open or within <= 0:
+            # A connection that is being opened is closed as soon as it is open.
+            self._closing = True
+            self.abort(closing)
+            return
+        if self._closing:
+            return
+        self._closing = True
+        self._deadline = self._io.after(within, lambda: self.abort(closing))
+        self._after_answers(self._connection, closing)
+
+    def _after_answers(self, connection: Connection, closing: Exception) -> None:
+        pending = connection.pending
+        if pending:
+            when_done(self._io, pending[0], lambda _: self._after_answers(connection, closing))
+        else:
+            when_done(self._io, connection.disconnect(), lambda _: connection.abort(closing))
+
+    def _connect(self) -> tuple[Connection, Address]:
+        return connect_any(self._url(), self._clock, self._patience, self._on_message, self._on_end)
+
+    def _connected(self, answer: Future[tuple[Connection, Address]]) -> None:
+        self._opening = False
+        try:
+            self._connection, address = answer.result()
+        except (BrokerUnavailable, ConfigError) as error:
+            self._tell(unavailable(error, ""))
+            return
+        self.place = str(address)
+        if (cause := self._connection.end) is not None:
+            self._tell(unavailable(cause, self.place))
+            return
+        if self._io.stopping:
+            self.abort(Silent("closed by us"))
+            return
+        self._beat(self._connection)
+        self._up(self._connection)
+
+    def _beat(self, connection: Connection) -> None:
+        """Send a heart-beat, and end a connection whose broker is silent."""
+        silent = self._clock.monotonic() - connection.heard_at
+        if connection.silent_after and silent >= connection.silent_after:
+            connection.abort(Silent(f"nothing from the broker for {silent:.1f} s, which is three heart-beats"))
+            return
+        if connection.beat_every:
+            connection.beat()
+        every = min(filter(None, (connection.beat_every, connection.silent_after)), default=0.0)
+        if every:
+            self._beats = self._io.after(every / _BEATS, lambda: self._beat(connection))
+
+    # --- in the reading thread ---------------------------------------------------------------------------------------
+
+    def _on_message(self, headers: Mapping[str, str], body: bytes) -> None:
+        with suppress(BrokerUnavailable):  # the adapter was stopped
+            self._io.call(lambda: self._received(headers, body))
+
+    def _on_end(self, connection: Connection, cause: Exception) -> None:
+        with suppress(BrokerUnavailable):
+            self._io.call(lambda: self._ended(connection, cause))
+
+    # ---------------------------------------------------------------------------------------------------------------
+
+    def _ended(self, connection: Connection, cause: Exception) -> None:
+        """Tell the end of the present connection; `_connected` itself sees the end of one that it was not yet given."""
+        if connection is self._connection:
+            self._tell(unavailable(cause, self.place))
+
+    def _tell(self, error: BrokerUnavailable) -> None:
+        self._connection = None
+        self._closing = False
+        for timer in filter(None, (self._beats, self._deadline)):
+            timer.cancel()
+        self._beats = self._deadline = None
+        self._io.guard(lambda: self._down(error))
+        self._io.end_if_closed()
+
+
+def when_done(io: IoThread, request: Future[None], then: Callable[[Future[None]], None]) -> None:
+    """Call a function on the I/O thread when a request is done."""
+
+    def done(answer: Future[None]) -> None:
+        with suppress(BrokerUnavailable):  # the adapter was stopped
+            io.call(lambda: then(answer))
+
+    request.add_done_callback(done)
+
+
+# --- Visits --------------------------------------------------------------------------------------------------------------
+
+_PATIENCE = 10.0
+
+
+class Visit:
+    """
+    A blocking connection for a short visit; for one thread.
+
+    Attributes:
+        connection: The connection.
+        place: The host.
+        dialect: The broker's dialect.
+    """
+
+    def __init__(self, connection: Connection, place: str, dialect: Dialect, arrived: SimpleQueue[Message]) -> None:
+        self.connection = connection
+        self.place = place
+        self.dialect = dialect
+        self._arrived = arrived
+
+    def wait(self, request: Future[None]) -> None:
+        """Wait for the broker's answer; raises BrokerError, Silent or OSError."""
+        try:
+            request.result(owed.ANSWER_WITHIN)
+        except TimeoutError:
+            if request.done():
+                raise  # the connection's own error
+            raise Silent(f"no reply to a request within {owed.ANSWER_WITHIN:g} s") from None
+
+    def next(self, within: float) -> Received | None:
+        """Return the next message, or None if none arrives within these seconds; raises the cause if the connection has ended."""
+        try:
+            found = self._arrived.get(timeout=within)
+        except Empty:
+            return None
+        if isinstance(found, Exception):
+            raise found
+        return found
+
+
+Received = tuple[Mapping[str, str], bytes]
+Message = Received | Exception
+
+
+@contextmanager
+def visit(url: BrokerUrl, clock: Clock) -> Iterator[Visit]:
+    """
+    Open a blocking connection for a short visit, to the first host that accepts it.
+
+    A visit sends no heart-beats, so its URL has a long heartbeat (`brief`, `patient`).
+    The caller must translate errors that are raised inside the context.
+
+    Raises:
+        BrokerUnavailable: No host accepted the connection; `Refused` if a later try cannot succeed.
+        ConfigError: The broker's dialect is unknown.
+    """
+    arrived: SimpleQueue[Message] = SimpleQueue()
+
+    def received(headers: Mapping[str, str], body: bytes) -> None:
+        arrived.put((headers, body))
+
+    connection, address = connect_any(url, clock, _PATIENCE, received, lambda _, cause: arrived.put(cause))
+    try:
+        yield Visit(connection, str(address), dialect_of(connection.server, url.dialect), arrived)
+    finally:
+        with suppress(Exception):  # the visit is over, so an error no longer matters
+            connection.disconnect().result(1.0)
+        connection.abort(Silent("closed by us"))
+
+
+__all__ = ["ManagedConnection", "Received", "Visit", "connect_any", "visit", "when_done"]

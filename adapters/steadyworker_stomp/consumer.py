@@ -1,0 +1,133 @@
+"""
+The consuming connection, which has one epoch after another until the adapter stops; it never publishes.
+
+::
+
+    broker prepared? ──→ connect ──→ Connected … Lost
+       ↑        │            │                    │
+       └─ wait ─┴ Unreachable┘               wait ┘
+
+`steadyworker.network.backoff` draws the waits.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from concurrent.futures import Future
+
+from steadyworker.adapter import QueueSpec, Settings
+from steadyworker.errors import BrokerUnavailable, SteadyWorkerError
+from steadyworker.network import consumer
+from steadyworker.network.backoff import USEFUL_AFTER
+from steadyworker.network.iothread import IoThread
+from steadyworker.network.owed import Owed
+from steadyworker.network.preparation import Preparation
+from steadyworker_stomp.connection import ManagedConnection, when_done
+from steadyworker_stomp.declare import Prepared
+from steadyworker_stomp.dialects import Dialect, dialect_of
+from steadyworker_stomp.epoch import Epoch
+from steadyworker_stomp.stomp_internals import Connection
+from steadyworker_stomp.url import BrokerUrl
+
+_PATIENCE = 1.0
+"""Seconds in which the socket must take a frame: frames of a consumer are short, and the I/O thread waits."""
+
+
+class Consumer(consumer.Consumer[ManagedConnection, Epoch]):
+    """
+    The consumer of one queue (`steadyworker.network.consumer`).
+
+    Args:
+        io: The I/O thread.
+        url: Returns the current URL.
+        preparation: Checks the broker.
+        spec: The queue to consume.
+        settings: The operator's settings.
+        forced: The dialect that the URL forces.
+    """
+
+    def __init__(
+        self,
+        io: IoThread,
+        url: Callable[[], BrokerUrl],
+        preparation: Preparation[Prepared],
+        spec: QueueSpec,
+        settings: Settings,
+        forced: str | None,
+    ) -> None:
+        super().__init__(io)
+        self._forced = forced
+        self._preparation = preparation
+        self._spec = spec
+        self._settings = settings
+        self._preparing = False
+        self._allowed = False
+        self.link = ManagedConnection(io, url, settings.clock, _PATIENCE, self._up, self._received, self._down)
+        self._owed = Owed(io, self.link.abort)
+
+    def _go(self) -> None:
+        """Take the next step towards an epoch."""
+        if self._io.stopping or self._epoch is not None or self._preparing or not self.link.is_closed:
+            return
+        if self._preparation.known is not None:
+            self.link.open()
+        else:
+            self._preparing = True
+            self._io.in_background(self._preparation.prepared, self._prepared)
+
+    def _prepared(self, answer: Future[Prepared]) -> None:
+        self._preparing = False
+        try:
+            answer.result()
+        except SteadyWorkerError as error:
+            self._gone(error)
+        else:
+            self._go()
+
+    def _up(self, connection: Connection) -> None:
+        dialect = dialect_of(connection.server, self._forced)  # an error ends the connection
+        if self._allowed:
+            self._start_epoch(connection, dialect)
+            return
+        # A user without the right to consume learns it before the epoch begins; a message that comes now comes again.
+        answered = self._owed.expect("a subscription")
+
+        def ended(answer: Future[None]) -> None:
+            answered()
+            if answer.exception() is None:  # an error ends the connection, and `_down` follows
+                self._allowed = True
+                self._start_epoch(connection, dialect)
+
+        connection.subscribe(dialect.destination(self._spec.queue), "right", dialect.subscribed)
+        when_done(self._io, connection.unsubscribe("right"), ended)
+
+    def _start_epoch(self, connection: Connection, dialect: Dialect) -> None:
+        self._begin(
+            Epoch(
+                self._next_number,
+                connection,
+                self.link,
+                self._io,
+                self._spec,
+                dialect,
+                self._settings.clock,
+                lambda: self._window,
+                self.tell,
+            )
+        )
+
+    def _received(self, headers: Mapping[str, str], body: bytes) -> None:
+        if self._epoch is not None:
+            self._epoch.received(headers, body)
+
+    def _down(self, error: BrokerUnavailable) -> None:
+        """Handle a connection that failed or was lost; if it had an epoch, `Lost` says so."""
+        epoch, self._epoch = self._epoch, None
+        self._owed.forgive()
+        if epoch is None:
+            self._gone(error)
+            return
+        epoch.lose(str(error))
+        useful = epoch.useful(USEFUL_AFTER)
+        self._allowed = useful  # otherwise the broker may have refused the subscription, and the next try says why
+        self._again(self._backoff.cut(useful=useful))

@@ -1,0 +1,390 @@
+"""
+A reader of the dead-letter queues, on its own connections, for one thread.
+
+There are two queues: the Worker's own, and the one to which the broker itself moves dead letters of all queues.
+STOMP has no way to read a message without taking it, so a reader holds each letter with a subscription of its own.
+
+**The end.** A queue tells no client how many messages it has, and a slow broker must not look like an empty queue.
+Classic is asked to browse, with a selector that no message matches: the mark of the end follows the last letter.
+Artemis is asked for the messages that wait; without the right to ask, a second without a letter is the end.
+
+**The beginning.** Letters that arrive during the reading are left to the next reader, so that a reading ends.
+On Classic, a selector compares the time of arrival with the beginning, both by the broker's clock.
+On Artemis, the numbers of messages grow; without the right to ask for the newest, the reading has no limit.
+
+**Order.** The end of a subscription gives its letter back to its old place, and is not counted as a failed delivery.
+The subscription that waits for a letter ends first; otherwise it would take what is given back.
+
+**Memory.** Classic keeps the letters that are held in its memory, and sends no more at 70 % of its memory limit.
+So of dead letters larger than that, a reader gets the oldest ones only; the others follow when those are replayed or dropped.
+
+**Count.** If a reader is killed, Artemis counts a failed delivery of each letter that the reader held.
+At `max-delivery-attempts`, Artemis moves or deletes the letter, even in a dead-letter queue.
+So the next reader at once replaces such a letter by a copy, which has no failed deliveries, and is the youngest letter.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, ExitStack, suppress
+from dataclasses import replace
+from itertools import count
+from typing import Self, TypeVar
+
+from steadyworker.adapter import Clock, Delivery, OutgoingMessage, QueueSpec, Redelivered, Target
+from steadyworker.errors import LettersHeld, Unsettled
+from steadyworker.network import owed
+from steadyworker.network.errors import Silent
+from steadyworker_stomp.checks.artemis import address_settings, newest, waiting
+from steadyworker_stomp.checks.census import has_queue, subscriptions
+from steadyworker_stomp.connection import Received, Visit
+from steadyworker_stomp.dialects import ARTEMIS, CLASSIC
+from steadyworker_stomp.errors import BrokerError, translated
+from steadyworker_stomp.messages import delivery_of, fitted_message
+from steadyworker_stomp.url import BrokerUrl
+
+PATIENCE = 300
+"""
+The heartbeat of a connection that reads dead letters, in seconds.
+
+The heartbeat is long, because the reading thread sends none while it works on a dead letter, which can take minutes.
+"""
+
+_SOON = 0.05
+"""Seconds in which the next letter usually arrives; then the broker is asked whether there is one."""
+
+_QUIET = 1.0
+"""Seconds without a letter after which a queue is read, if Artemis does not answer questions."""
+
+_NEXT_WITHIN = 5.0
+"""Seconds in which a letter arrives that Artemis has."""
+
+_ORIGIN = "_AMQ_ORIG_"
+"""The headers in which Artemis says where a dead letter comes from; a copy in the same queue keeps them."""
+
+_CLOCK = "/temp-queue/steadyworker"
+
+Value = TypeVar("Value")
+Connect = Callable[[], AbstractContextManager[Visit]]
+
+
+def patient(url: BrokerUrl) -> BrokerUrl:
+    """Return the same URL with the heartbeat of a connection that reads dead letters."""
+    return replace(url, heartbeat=PATIENCE)
+
+
+class StompDeadLetters:
+    """
+    The dead letters of one queue, for use by one thread; at the end of the context, all letters go back.
+
+    Args:
+        hold: Opens a connection that can be idle for minutes.
+        ask: Opens a connection for one question; a user without the right to ask loses it.
+        spec: The queue, and its dead-letter queue.
+        dlq: The queue to which the broker moves dead letters; None to ask the broker.
+        publish: The adapter's `publish`.
+        clock: The clock.
+    """
+
+    def __init__(
+        self,
+        hold: Connect,
+        ask: Connect,
+        spec: QueueSpec,
+        dlq: str | None,
+        publish: Callable[[OutgoingMessage], None],
+        clock: Clock,
+    ) -> None:
+        self._hold = hold
+        self._ask = ask
+        self._spec = spec
+        self._dlq = dlq
+        self._publish = publish
+        self._clock = clock
+        self._open = ExitStack()
+        self._readers: dict[str, _Reader] = {}
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._open.close()
+
+    def __iter__(self) -> Iterator[Delivery]:
+        for queue in dict.fromkeys(filter(None, (self._spec.dead_letter_queue, self._moved_to()))):
+            renewed = False
+            for letter in self._letters(queue):
+                if self._renew(letter):
+                    renewed = True
+                else:
+                    yield letter
+            if renewed:
+                yield from self._letters(queue)
+
+    def publish(self, message: OutgoingMessage) -> None:
+        """Publish as the adapter does."""
+        self._publish(message)
+
+    def drop(self, delivery: Delivery) -> None:
+        """Remove this dead letter; return when the broker has sent a receipt for the acknowledgement."""
+        reader = self._readers[delivery.queue]
+        with translated(reader.place, Unsettled):
+            reader.drop(delivery.id)
+
+    def _letters(self, queue: str) -> Iterator[Delivery]:
+        """Yield the letters of this Worker in one queue."""
+        reader = self._readers.get(queue)
+        if reader is None:
+            with self._ask() as asked, translated(asked.place):
+                if not has_queue(asked, queue):
+                    return
+            reader = _Reader(self._open.enter_context(self._hold()), self._ask, queue, self._moved(queue), self._clock)
+            self._open.callback(reader.give_back)
+            self._readers[queue] = reader
+        with translated(reader.place):
+            reader.begin()
+        while True:
+            with translated(reader.place):
+                letter = reader.next()
+            if letter is None:
+                return
+            if letter.origin == self._spec.dead_letter_queue:
+                letter = replace(letter, origin=None)  # its own header names the work queue
+            yield letter
+
+    def _moved_to(self) -> str | None:
+        """Return the queue to which the broker moves dead letters; None if it deletes them."""
+        if self._dlq:
+            return self._dlq
+        with self._ask() as asked, translated(asked.place):
+            if asked.dialect is CLASSIC:
+                return asked.dialect.dead_letters
+            settings = address_settings(asked, self._spec.queue)
+            return asked.dialect.dead_letters if settings is None else settings.dead_letter_address
+
+    def _moved(self, queue: str) -> frozenset[str]:
+        """Return the queues whose letters we take from `queue`; none to take every letter."""
+        mine = self._spec.dead_letter_queue
+        return frozenset() if queue == mine else frozenset({self._spec.queue, mine})
+
+    def _renew(self, letter: Delivery) -> bool:
+        """Replace a letter by a copy if a consumer's end counts as its failed delivery; return whether it was replaced."""
+        reader = self._readers[letter.queue]
+        if reader.dialect is not ARTEMIS or letter.redelivered is not Redelivered.YES:
+            return False
+        with translated(reader.place):
+            return reader.renew(letter)
+
+
+class _Reader:
+    """
+    One dead-letter queue, and the letters of it that are held.
+
+    Args:
+        visited: The connection that holds the letters.
+        ask: Opens a connection for one question.
+        queue: The queue.
+        origins: The queues from which the broker moved the letters to read; empty for all letters.
+        clock: The clock.
+    """
+
+    def __init__(self, visited: Visit, ask: Connect, queue: str, origins: frozenset[str], clock: Clock) -> None:
+        self.place = visited.place
+        self.dialect = visited.dialect
+        self._visited = visited
+        self._connection = visited.connection
+        self._ask = ask
+        self._queue = queue
+        self._destination = visited.dialect.destination(queue)
+        self._subscribed = visited.dialect.subscribed
+        self._origins = origins
+        self._clock = clock
+        self._selector = ""
+        self._newest: int | None = None
+        self._numbers = map(str, count(1))
+        self._held: dict[str, str] = {}
+        self._young: list[str] = []
+        self._free: str | None = None
+
+    def begin(self) -> None:
+        """
+        Begin a reading: letters that arrive from now on are not read.
+
+        It looks for another reader, subscribes, and looks again: of two readers that begin at the same time, one sees the other.
+
+        Raises:
+            LettersHeld: The queue has another consumer.
+        """
+        self._alone()
+        if self.dialect is CLASSIC:
+            self._selector = f"JMSActiveMQBrokerInTime <= {self._now()}"
+        else:
+            self._selector = " OR ".join(f"{self.dialect.origin} = {_quoted(queue)}" for queue in sorted(self._origins))
+            self._newest = self._asked(newest)
+        self._subscribed = {**self.dialect.subscribed, **({"selector": self._selector} if self._selector else {})}
+        self._free = next(self._numbers)
+        self._visited.wait(self._connection.subscribe(self._destination, self._free, self._subscribed))
+        self._alone()
+
+    def next(self) -> Delivery | None:
+        """
+        Return the next letter, and hold it; None if this reader has all of them.
+
+        Raises:
+            LettersHeld: Another consumer has some of the letters, or took some.
+        """
+        while True:
+            found = self._arrival(_SOON) or self._late() or self._given_back()
+            if found is None:
+                if not self._end():
+                    self._release(self._young)
+                    return None
+            elif self._is_young(found):  # a letter of higher priority overtakes older ones
+                self._young.append(found[0]["ack"])
+                if not self._old_ones():
+                    self._release(self._young)
+                    return None
+            else:
+                headers, body = found
+                letter = delivery_of(0, self._queue, self.dialect, headers, body)
+                if not self._origins or letter.origin in self._origins:
+                    return letter
+
+    def drop(self, id_: str) -> None:
+        """Acknowledge a letter, and end its subscription, which would take another one."""
+        if (number := self._held.pop(id_, None)) is not None:
+            acknowledged = self._connection.ack(id_)
+            self._connection.unsubscribe(number)  # before it takes another letter
+            self._visited.wait(acknowledged)
+
+    def renew(self, letter: Delivery) -> bool:
+        """
+        Replace a letter by a copy; return False, and hold the letter, if the user may not send to the broker's own queue.
+
+        A kill in between leaves both, which are one job if the letter has a key.
+        """
+        origin = {name: text for name, text in letter.headers.items() if name.startswith(_ORIGIN)}
+        headers = {**fitted_message(OutgoingMessage(Target.DEAD, b"", letter.headers), self.dialect), **origin}
+        if not self._origins:
+            self._visited.wait(self._connection.send(self._destination, letter.body, headers))
+        else:
+            try:
+                self._asked(lambda asked: asked.wait(asked.connection.send(self._destination, letter.body, headers)))
+            except BrokerError:  # on a connection of its own, because the refusal ends it
+                return False
+        self.drop(letter.id)
+        return True
+
+    def give_back(self) -> None:
+        """Release every letter that was not dropped, oldest first."""
+        with suppress(BrokerError, Silent, OSError):  # the end of the connection releases the letters, too
+            self._end()
+            self._release([*self._held])
+
+    # --- Subscriptions -----------------------------------------------------------------------------------------------
+
+    def _end(self) -> bool:
+        """End the subscription that waits for a letter; return whether a letter had arrived, which is now given back."""
+        if (number := self._free) is None:
+            return False
+        self._free = None
+        self._visited.wait(self._connection.unsubscribe(number))
+        while (found := self._visited.next(0)) is not None:
+            if found[0].get("subscription") == number:
+                return True
+        return False
+
+    def _release(self, ids: list[str]) -> None:
+        """Give these letters back, in this order, and forget them."""
+        numbers = [self._held.pop(id_) for id_ in ids]
+        ids.clear()
+        for request in [self._connection.unsubscribe(number) for number in numbers]:
+            self._visited.wait(request)
+
+    def _arrival(self, within: float, browser: str = "") -> Received | None:
+        """Return the next letter, and hold it; None if none arrives in time, or the browser is at its end."""
+        if self._free is None:
+            self._free = next(self._numbers)
+            self._connection.listen(self._destination, self._free, self._subscribed, ack="client-individual")
+        deadline = self._clock.monotonic() + within
+        while (found := self._visited.next(max(0.0, deadline - self._clock.monotonic()))) is not None:
+            headers, body = found
+            number = headers.get("subscription", "")
+            if number == self._free:
+                self._held[headers["ack"]] = number
+                self._free = None
+                return headers, body
+            if number == browser:
+                return None
+        if browser:
+            raise Silent(f"no end of the queue {self._queue!r} within {within:g} s")
+        return None
+
+    # --- The end of the queue ----------------------------------------------------------------------------------------
+
+    def _late(self) -> Received | None:
+        """Return a letter that was not sent soon, and hold it; None if the broker has no other one."""
+        if self.dialect is CLASSIC:
+            number = next(self._numbers)
+            nothing = {"browser": "true", "activemq.prefetchSize": "1", "selector": "FALSE"}
+            self._connection.listen(self._destination, number, nothing)
+            found = self._arrival(owed.ANSWER_WITHIN, number)
+            self._visited.wait(self._connection.unsubscribe(number))
+            return found
+        left = self._old_ones()
+        if left is None:
+            return self._arrival(_QUIET)
+        found = self._arrival(_NEXT_WITHIN if left else 0)
+        if left and found is None:
+            raise LettersHeld(
+                f"Expected another dead letter from queue {self._queue!r} within {_NEXT_WITHIN:g} s, got none: "
+                "another program takes messages from it. Stop that program, or try again."
+            )
+        return found
+
+    def _given_back(self) -> Received | None:
+        """Return a letter that another reader held and gave back, and hold it; raise LettersHeld while it holds some."""
+        return self._late() if self._alone() else None
+
+    def _alone(self) -> bool:
+        """Raise LettersHeld if the queue has another consumer; return False if the user has no right to ask."""
+        found = self._asked(lambda asked: subscriptions(asked, self._queue))
+        others = (found or 0) - len(self._held) - (self._free is not None)
+        if others > 0:
+            raise LettersHeld(
+                f"Expected no other subscription to the dead-letter queue {self._queue!r}, got {others}: wait until the other "
+                "`steadyworker dead` command has ended, or stop the program that consumes this queue."
+            )
+        return found is not None
+
+    def _old_ones(self) -> bool | None:
+        """Return whether Artemis has letters for this reading that no consumer has; None if the user has no right to ask."""
+        found = self._asked(lambda asked: waiting(asked, self._queue, self._selector))
+        return None if found is None else any(map(self._is_old, found))
+
+    def _is_old(self, number: int) -> bool:
+        return self._newest is None or number <= self._newest
+
+    def _is_young(self, found: Received) -> bool:
+        """Return whether the letter arrived after the beginning; on Classic, the selector has left it out."""
+        return self.dialect is ARTEMIS and not self._is_old(int(found[0]["message-id"].partition(",")[2]))
+
+    def _now(self) -> int:
+        """Return the time of Classic's clock, in milliseconds."""
+        number = next(self._numbers)
+        self._connection.listen(_CLOCK, number, {})
+        self._visited.wait(self._connection.send(_CLOCK, b"", {}))
+        while (found := self._visited.next(owed.ANSWER_WITHIN)) is not None:
+            if found[0].get("subscription") == number:
+                self._connection.unsubscribe(number)
+                return int(found[0]["timestamp"])
+        raise Silent(f"no message to a temporary queue within {owed.ANSWER_WITHIN:g} s")
+
+    def _asked(self, question: Callable[[Visit], Value]) -> Value:
+        with self._ask() as asked:
+            return question(asked)
+
+
+def _quoted(text: str) -> str:
+    """Return the text as a string of a selector."""
+    return "'" + text.replace("'", "''") + "'"

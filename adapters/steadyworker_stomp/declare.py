@@ -1,0 +1,83 @@
+"""Prepares a broker for one queue: recognises it, and checks once that it delays messages."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+from steadyworker.adapter import Clock
+from steadyworker.errors import ConfigError, Finding
+from steadyworker.network import owed
+from steadyworker.network.errors import Silent
+from steadyworker_stomp.connection import Visit, visit
+from steadyworker_stomp.dialects import CLASSIC, Dialect
+from steadyworker_stomp.errors import translated
+from steadyworker_stomp.url import BrokerUrl
+
+_VISIT = 60
+"""The heartbeat of a visit in seconds: a visit sends none, and its requests have limits of their own."""
+
+_PROBE = "/temp-queue/steadyworker"
+
+
+@dataclass(frozen=True, slots=True)
+class Prepared:
+    """
+    The facts found while the broker was prepared.
+
+    Attributes:
+        server: The broker's name for itself, with its version.
+        dialect: Its dialect.
+    """
+
+    server: str
+    dialect: Dialect
+
+
+def brief(url: BrokerUrl) -> BrokerUrl:
+    """Return the same URL with the heartbeat of a visit."""
+    return replace(url, heartbeat=max(url.heartbeat, _VISIT))
+
+
+def prepare_at(url: Callable[[], BrokerUrl], mode: str, clock: Clock) -> Prepared:
+    """
+    Recognise the broker, and check that it delays messages, unless the topology mode is "trust".
+
+    Raises:
+        ConfigError: The broker is unknown, or Classic without its scheduler.
+        BrokerUnavailable: The broker cannot be reached; `Refused` if a later try cannot succeed.
+    """
+    current = brief(url())
+    with visit(current, clock) as visited, translated(visited.place):
+        prepared = Prepared(visited.connection.server, visited.dialect)
+        if mode != "trust" and (finding := scheduler_finding(visited)) is not None:
+            raise ConfigError(str(finding), [finding])
+        return prepared
+
+
+def scheduler_finding(visited: Visit) -> Finding | None:
+    """Return an error if the broker delivers a delayed message at once; Artemis always delays."""
+    if visited.dialect is not CLASSIC or delays(visited):
+        return None
+    return Finding(
+        "error",
+        "This ActiveMQ delivers delayed messages at once, because its scheduler is off, so a retry would not wait.",
+        'set schedulerSupport="true" on <broker> in activemq.xml, and restart the broker.',
+    )
+
+
+def delays(visited: Visit) -> bool:
+    """
+    Return whether a delayed message to a temporary queue comes back from the scheduler of Classic, which marks it.
+
+    Classic's scheduler takes up to 0.8 s; raises Silent if the message does not come at all.
+    """
+    visited.wait(visited.connection.subscribe(_PROBE, "probe", {}))
+    visited.wait(visited.connection.send(_PROBE, b"", {"AMQ_SCHEDULED_DELAY": "1"}))
+    match visited.next(owed.ANSWER_WITHIN):
+        case ({**headers}, bytes()):
+            pass
+        case _:
+            raise Silent(f"no message of a temporary queue within {owed.ANSWER_WITHIN:g} s")
+    visited.wait(visited.connection.unsubscribe("probe"))
+    return "scheduledJobId" in headers

@@ -1,0 +1,194 @@
+"""
+One epoch: one consuming connection, and the deliveries that arrived on it.
+
+**The prefetch** is a number of subscriptions, each of which gets one message until its acknowledgement.
+So a larger prefetch adds subscriptions, and a smaller one ends those that hold no delivery.
+A subscription that holds a delivery stays until the delivery is settled, because its end would release the delivery.
+The broker can send one more message to a subscription that is ending; nothing acknowledges it, so it comes again.
+
+**Release** is the end of the subscription that holds the delivery.
+The message then goes to another consumer at once, and the other subscriptions stay valid.
+A NACK would not do: Classic moves the message to its dead-letter queue, and Artemis removes it.
+
+**An acknowledgement** is confirmed by the broker's receipt.
+It is sent once: Artemis closes the connection on a second one, and on one of an earlier connection.
+If a receipt is late, or the broker sends an ERROR, the connection ends, and with it the epoch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from concurrent.futures import Future
+from dataclasses import dataclass
+from functools import partial
+
+from steadyworker.adapter import Clock, Delivered, Lost, QueueSpec, Settle, Settled, Sink
+from steadyworker.network.iothread import IoThread
+from steadyworker.network.owed import Owed
+from steadyworker.network.settlement import Settlement, stale, unsettled
+from steadyworker_stomp.connection import ManagedConnection, when_done
+from steadyworker_stomp.dialects import Dialect
+from steadyworker_stomp.messages import delivery_of
+from steadyworker_stomp.stomp_internals import Connection
+
+Window = Callable[[], int]
+Then = Callable[[], None]
+
+
+@dataclass(slots=True, eq=False)
+class _Subscription:
+    """One subscription; `held` is the id of the delivery that it holds."""
+
+    number: str
+    held: str | None = None
+
+
+class Epoch:
+    """
+    An epoch, from Connected to Lost; only the I/O thread may call its methods.
+
+    Args:
+        number: The epoch's number.
+        connection: An open connection that is used for nothing else.
+        link: The holder of the connection.
+        io: The I/O thread.
+        spec: The queue.
+        dialect: The broker's dialect.
+        clock: The clock.
+        window: Returns the current prefetch.
+        sink: Receives `Delivered` and `Lost`.
+    """
+
+    def __init__(
+        self,
+        number: int,
+        connection: Connection,
+        link: ManagedConnection,
+        io: IoThread,
+        spec: QueueSpec,
+        dialect: Dialect,
+        clock: Clock,
+        window: Window,
+        sink: Sink,
+    ) -> None:
+        self.number = number
+        self._connection = connection
+        self._io = io
+        self._owed = Owed(io, link.abort)
+        self._spec = spec
+        self._dialect = dialect
+        self._clock = clock
+        self._window = window
+        self._sink = sink
+        self._began = clock.monotonic()
+        self._settled_any = False
+        self._over = False
+        self._numbers = 0
+        self._subscriptions: dict[str, _Subscription] = {}
+        self._holders: dict[str, _Subscription] = {}
+        self._settling: dict[str, list[Settlement]] = {}
+        self._settled: set[str] = set()
+
+    @property
+    def holds(self) -> bool:
+        """Whether a subscription is open, so that the broker counts this connection as a consumer."""
+        return bool(self._subscriptions)
+
+    def useful(self, after: float) -> bool:
+        """Return whether the epoch has settled a delivery, or has lasted `after` seconds."""
+        return self._settled_any or self._clock.monotonic() - self._began >= after
+
+    def adjust(self) -> None:
+        """Add subscriptions, or end those that hold no delivery, as the prefetch requires."""
+        if self._over:
+            return
+        wanted = self._window()
+        for subscription in [each for each in self._subscriptions.values() if each.held is None]:
+            if len(self._subscriptions) > wanted:
+                self._unsubscribe(subscription)
+        while len(self._subscriptions) < wanted:
+            self._subscribe()
+
+    def settle(self, settlement: Settlement) -> None:
+        """Send the acknowledgement, or end the subscription, if this was not done before."""
+        id_ = settlement.delivery.id
+        if self._over:
+            settlement.on_settled(stale(settlement.delivery))
+        elif id_ in self._settled:
+            settlement.on_settled(Settled.CONFIRMED)
+        elif id_ in self._settling:
+            self._settling[id_].append(settlement)
+        elif (holder := self._holders.pop(id_, None)) is None:
+            settlement.on_settled(stale(settlement.delivery))
+        else:
+            self._settling[id_] = [settlement]
+            holder.held = None
+            if settlement.how is Settle.ACK:
+                self._expect("an acknowledgement", self._connection.ack(id_), partial(self._confirmed, id_))
+            else:
+                self._unsubscribe(holder, partial(self._confirmed, id_))
+            self.adjust()
+
+    def received(self, headers: Mapping[str, str], body: bytes) -> None:
+        """Handle a message of the broker; one for a subscription that has ended comes again elsewhere."""
+        subscription = self._subscriptions.get(headers.get("subscription", ""))
+        if self._over or subscription is None:
+            return
+        delivery = delivery_of(self.number, self._spec.queue, self._dialect, headers, body)
+        subscription.held = delivery.id
+        self._holders[delivery.id] = subscription
+        self._sink(Delivered(delivery))
+
+    def leave(self) -> None:
+        """End every subscription, because the connection is about to close: on Artemis, its end alone counts as a failed delivery."""
+        if not self._over:
+            for subscription in [*self._subscriptions.values()]:
+                self._connection.unsubscribe(subscription.number)
+        self._end("the adapter was stopped")
+
+    def lose(self, cause: str) -> None:
+        """End the epoch after its connection ended."""
+        if not self._over:
+            self._end(cause)
+            self._sink(Lost(self.number, cause))
+
+    # ---------------------------------------------------------------------------------------------------------------
+
+    def _subscribe(self) -> None:
+        self._numbers += 1
+        subscription = _Subscription(f"{self.number}-{self._numbers}")
+        self._subscriptions[subscription.number] = subscription
+        destination = self._dialect.destination(self._spec.queue)
+        request = self._connection.subscribe(destination, subscription.number, self._dialect.subscribed)
+        self._expect("a subscription", request, lambda: None)
+
+    def _unsubscribe(self, subscription: _Subscription, then: Then = lambda: None) -> None:
+        del self._subscriptions[subscription.number]
+        self._expect("the end of a subscription", self._connection.unsubscribe(subscription.number), then)
+
+    def _expect(self, what: str, request: Future[None], then: Then) -> None:
+        """Call `then` when the broker has done what was asked; without its answer in time, end the connection."""
+        answered = self._owed.expect(what)
+
+        def done(answer: Future[None]) -> None:
+            answered()
+            if not self._over and answer.exception() is None:  # an error ends the connection, and `lose` follows
+                then()
+
+        when_done(self._io, request, done)
+
+    def _confirmed(self, id_: str) -> None:
+        self._settled_any = True
+        self._settled.add(id_)
+        for settlement in self._settling.pop(id_):
+            settlement.on_settled(Settled.CONFIRMED)
+
+    def _end(self, cause: str) -> None:
+        self._over = True
+        self._owed.forgive()
+        self._holders.clear()
+        self._subscriptions.clear()
+        open_, self._settling = [each for waiting in self._settling.values() for each in waiting], {}
+        for settlement in open_:
+            # The settlement was sent, but it is unknown whether it arrived.
+            settlement.on_settled(unsettled(cause))

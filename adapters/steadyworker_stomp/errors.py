@@ -1,0 +1,88 @@
+"""Translates the ERROR frames of ActiveMQ Classic and Artemis into ours; `steadyworker.network.errors` does so for TLS, names and sockets."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+
+from steadyworker.network.errors import SEE_LOG, Foreign, Judged, Translator, short
+
+
+class BrokerError(Exception):
+    """
+    An ERROR frame of the broker.
+
+    Attributes:
+        receipt: The refused request; empty if the broker names none.
+    """
+
+    def __init__(self, text: str, receipt: str = "") -> None:
+        super().__init__(text)
+        self.receipt = receipt
+
+    @classmethod
+    def of(cls, headers: Mapping[str, str], body: bytes) -> BrokerError:
+        """Return the error in such a frame: the broker's message, and the first line of its body."""
+        line = body.decode("utf-8", "replace").strip().partition("\n")[0].strip()
+        message = headers.get("message", "").strip()
+        message, line = (_DUMP.sub("", text).strip() for text in (message, line))
+        # The body of Classic repeats the message behind the name of a Java exception.
+        text = message if not line or (message and message in line) else f"{message}: {line}" if message else line
+        return cls(short(text) or "an error without a text", headers.get("receipt-id", ""))
+
+
+_DUMP = re.compile(r"(?:CoreMessage\[|(?<=Invalid STOMP frame)).*", re.DOTALL)
+"""The message or frame that Artemis repeats in its error: headers can contain secrets."""
+
+_LOGIN = re.compile(
+    r"User name .* or password is invalid|password is invalid|AMQ229031|AMQ339013|[Aa]uthentication failed|Security"
+)
+_RIGHTS = re.compile(r"not authorized|AMQ229032|AMQ229213")
+_FULL = re.compile(r"AMQ229102|AMQ229119|is full|Usage Manager .* Full")
+_RABBITMQ = re.compile(r"^Bad CONNECT")
+_TAKEN = re.compile(r"already connected")
+
+
+def is_full(error: BaseException) -> bool:
+    """Return whether the broker refused a message because the queue or its disk is full."""
+    return isinstance(error, BrokerError) and _FULL.search(str(error)) is not None
+
+
+def is_right(error: BaseException) -> bool:
+    """Return whether the broker refused a request because the user lacks the right to it."""
+    return isinstance(error, BrokerError) and _RIGHTS.search(str(error)) is not None
+
+
+def _judged(error: BaseException) -> Judged | None:  # noqa: PLR0911 - one case per kind of error
+    match error:
+        case BrokerError() if _RABBITMQ.search(str(error)):
+            return Judged(
+                f"RabbitMQ's STOMP plugin, which can neither delay a message nor count consumers ({error})",
+                "connect to RabbitMQ with an amqp:// URL",
+                refused=True,
+            )
+        case BrokerError() if _RIGHTS.search(str(error)):
+            return Judged(f"a refusal ({error})", "grant the user read, write and create for the queue", refused=True)
+        case BrokerError() if _LOGIN.search(str(error)):
+            return Judged(f"no login ({error})", "correct user and password in --broker or its file", refused=True)
+        case BrokerError() if _TAKEN.search(str(error)):
+            return Judged(str(error), "wait until the broker notices the end of the earlier connection")
+        case BrokerError():
+            return Judged(str(error), SEE_LOG)
+        case Foreign():
+            return Judged(
+                "a reply that is not STOMP 1.2",
+                "correct the port: ActiveMQ has one for each protocol, and STOMP's is 61613 by default",
+                refused=True,
+            )
+        case _:
+            return None
+
+
+TRANSLATOR = Translator(
+    broker="the STOMP broker",
+    ports="61612 for stomp+ssl:, 61613 for stomp:",
+    trusts="truststore",
+    judge=_judged,
+)
+unavailable, translated = TRANSLATOR.unavailable, TRANSLATOR.translated

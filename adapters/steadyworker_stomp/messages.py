@@ -1,0 +1,181 @@
+"""
+Conversion between STOMP frames and our headers.
+
+STOMP headers are text, like ours, but frames and brokers take some names for themselves, and STOMP cannot express some texts.
+
+- A header with such a name or text travels in the header `sw-stomp`, as JSON: `{"headers": {name: text}}`.
+  So it arrives as it was sent, and no header of a message can become a part of the frame.
+- A foreign sender's own properties (`_PROPERTIES`: correlation id, reply address and similar) appear as headers.
+  A Delivery has them in its `sw-stomp` too, so that a retry or dead letter gets them as properties again.
+- Headers that the broker adds (`_AMQ_…`, `original-destination`) appear, but are not published again.
+- `priority` appears only if it is not 4, because brokers add 4 to each message without one.
+- `expires` is not published again, because it would drop a waiting copy.
+- Classic closes the connection on a header line of more than 10 KiB; `fitted` cuts the longest texts of a copy.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping
+from typing import Any
+
+from steadyworker.adapter import Delivery, OutgoingMessage, Target
+from steadyworker.network.headers import fitted
+from steadyworker_stomp.dialects import Dialect
+
+EXACT = "sw-stomp"
+LINE_BYTES = 10_000
+"""The largest header line in bytes: Classic's limit is 10 KiB (`maxHeaderLength`); the rest is for escapes of the broker."""
+
+_MOST_HEADERS = 900
+"""The largest number of headers: Classic's limit is 1000, and a broker adds some."""
+
+_FRAME = frozenset(
+    {
+        *(
+            "ack",
+            "browser",
+            "content-length",
+            "destination",
+            "heart-beat",
+            "host",
+            "id",
+            "login",
+            "message",
+            "message-id",
+        ),
+        *(
+            "passcode",
+            "receipt",
+            "receipt-id",
+            "selector",
+            "server",
+            "session",
+            "subscription",
+            "transaction",
+            "version",
+        ),
+        *(
+            "accept-version",
+            "transformation",
+            "transformation-error",
+            "redelivered",
+            "timestamp",
+            "persistent",
+            "expires",
+        ),
+        *("destination-type", "subscription-type", "amqMessageId", "scheduledJobId"),
+    }
+)
+_PROPERTIES = frozenset(
+    {"content-type", "correlation-id", "priority", "reply-to", "type", "JMSXGroupID", "JMSXGroupSeq"}
+)
+_BROKERS_PREFIXES = ("AMQ_", "_AMQ_", "_HQ_", "JMSX", "__AMQ", "JMS")
+_BROKERS_OWN = frozenset(
+    {"original-destination", "originalExpiration", "originalDeliveryMode", "dlqDeliveryFailureCause"}
+)
+_HIDDEN = _FRAME | {EXACT}
+_PLAIN_NAME = re.compile(r"[!-9;-\[\]-~]+")  # visible ASCII without colon and backslash
+_UNSENDABLE = re.compile("[\0\ud800-\udfff]")  # what ends a frame, and what UTF-8 cannot express
+_DELAY = "AMQ_SCHEDULED_DELAY"
+_DEFAULT_PRIORITY = ("priority", "4")
+
+
+def delivery_of(epoch: int, queue: str, dialect: Dialect, headers: Mapping[str, str], body: bytes) -> Delivery:
+    """Convert a MESSAGE frame to a Delivery; never raises, because the broker would deliver the message again without end."""
+    theirs = {name: text for name, text in headers.items() if name not in _HIDDEN and (name, text) != _DEFAULT_PRIORITY}
+    packed = _table(headers.get(EXACT), "headers")
+    properties = {name: text for name, text in theirs.items() if name in _PROPERTIES and name not in packed}
+    own = sorted(name for name in theirs if _is_brokers(name) and name not in packed)
+    shown = theirs | packed
+    if properties or own:
+        shown[EXACT] = json.dumps({"properties": properties, "brokers": dict.fromkeys(own, "")})
+    return Delivery(
+        epoch=epoch,
+        id=headers.get("ack", ""),
+        queue=queue,
+        body=body,
+        headers=shown,
+        message_id=dialect.message_id(headers),
+        redelivered=dialect.redelivered(headers),
+        sent_at=_sent_at(headers),
+        brokers_own=frozenset(own),
+        origin=dialect.origin_of(headers),
+    )
+
+
+def frame_headers(message: OutgoingMessage, dialect: Dialect) -> dict[str, str]:
+    """Return the headers of the SEND frame for this message."""
+    properties = _table(message.headers.get(EXACT), "properties")
+    own = {name for name in _table(message.headers.get(EXACT), "brokers") if _is_brokers(name)}
+    theirs = {name: text for name, text in message.headers.items() if name != EXACT and name not in own}
+    packed = {
+        name: text
+        for name, text in theirs.items()
+        if not _travels(name, text) and not (properties.get(name) == text and _is_property(name, text))
+    }
+    found = {name: text for name, text in theirs.items() if name not in packed}
+    if packed:
+        found[EXACT] = json.dumps({"headers": packed})
+    if message.to is Target.LATER and message.delay > 0:
+        found[_DELAY] = str(max(1, round(message.delay * 1000)))
+    return {**found, **dialect.sent}
+
+
+def fits(headers: Mapping[str, str]) -> bool:
+    """Return whether the brokers accept these headers of a frame."""
+    return len(headers) <= _MOST_HEADERS and all(_line(name, text) <= LINE_BYTES for name, text in headers.items())
+
+
+def fitted_message(message: OutgoingMessage, dialect: Dialect) -> dict[str, str]:
+    """Return the headers of the SEND frame, with the message's longest texts cut until the brokers accept them."""
+
+    def fit(headers: Mapping[str, str]) -> bool:
+        copy = OutgoingMessage(message.to, b"", headers, message.delay)
+        return fits(frame_headers(copy, dialect))
+
+    headers = fitted(message.headers, fit)
+    return frame_headers(OutgoingMessage(message.to, b"", headers, message.delay), dialect)
+
+
+def longest_line(headers: Mapping[str, str]) -> int:
+    """Return the size in bytes of the longest header line."""
+    return max((_line(name, text) for name, text in headers.items()), default=0)
+
+
+def _line(name: str, text: str) -> int:
+    escapes = sum(map(text.count, "\\\n\r:"))
+    return len(name.encode()) + len(text.encode("utf-8", "replace")) + escapes + 2
+
+
+def _travels(name: str, text: str) -> bool:
+    """Return whether a frame can have this header as it is."""
+    taken = name in _FRAME or name in _PROPERTIES or _is_brokers(name)
+    return not taken and _PLAIN_NAME.fullmatch(name) is not None and _UNSENDABLE.search(text) is None
+
+
+def _is_property(name: str, text: str) -> bool:
+    """Return whether a frame can have this header as a property of the message."""
+    return name in _PROPERTIES and _UNSENDABLE.search(text) is None
+
+
+def _is_brokers(name: str) -> bool:
+    return name in _BROKERS_OWN or (name.startswith(_BROKERS_PREFIXES) and name not in _PROPERTIES)
+
+
+def _sent_at(headers: Mapping[str, str]) -> float | None:
+    text = headers.get("timestamp", "")
+    return int(text) / 1000 if text.isdecimal() and text != "0" else None
+
+
+def _table(text: str | None, name: str) -> dict[str, str]:
+    """Return a table of `sw-stomp`; empty if this module did not write the text."""
+    try:
+        found: Any = json.loads(text or "{}")
+    except (ValueError, RecursionError):
+        return {}
+    table = found.get(name) if isinstance(found, dict) else None
+    if not isinstance(table, dict):
+        return {}
+    return {key: value for key, value in table.items() if isinstance(value, str) and key != EXACT}

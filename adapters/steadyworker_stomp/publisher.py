@@ -1,0 +1,167 @@
+"""
+The publishing connection, which opens at its first use and never consumes.
+
+The broker's flow control stops the reading of a whole connection that publishes, acknowledgements and heart-beats included.
+A message is written by the thread that publishes it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from concurrent.futures import Future
+
+from steadyworker.adapter import OutgoingMessage, QueueSpec, Settings, Target, check_size
+from steadyworker.errors import BrokerUnavailable, ConfigError, NotPublished, PublishFailed, TargetFull
+from steadyworker.network import owed
+from steadyworker.network.errors import Silent
+from steadyworker.network.iothread import IoThread
+from steadyworker.network.preparation import Preparation
+from steadyworker_stomp.connection import ManagedConnection
+from steadyworker_stomp.declare import Prepared
+from steadyworker_stomp.dialects import Dialect, dialect_of
+from steadyworker_stomp.errors import BrokerError, is_full, unavailable
+from steadyworker_stomp.messages import LINE_BYTES, fitted_message, frame_headers, longest_line
+from steadyworker_stomp.stomp_internals import Connection
+from steadyworker_stomp.topology import queue_of
+from steadyworker_stomp.url import BrokerUrl
+
+_PATIENCE = 30.0
+"""Seconds in which the socket must take a message."""
+
+
+class Publisher:
+    """
+    The publisher of one queue's messages.
+
+    Any thread may call `publish`; everything else is for the I/O thread.
+
+    Args:
+        io: The I/O thread.
+        url: Returns the current URL.
+        preparation: Checks the broker; needed only before a delayed message.
+        spec: The queue.
+        settings: The operator's settings.
+        forced: The dialect that the URL forces.
+    """
+
+    def __init__(
+        self,
+        io: IoThread,
+        url: Callable[[], BrokerUrl],
+        preparation: Preparation[Prepared],
+        spec: QueueSpec,
+        settings: Settings,
+        forced: str | None,
+    ) -> None:
+        self._io = io
+        self._forced = forced
+        self._preparation = preparation
+        self._spec = spec
+        self._settings = settings
+        self._link = ManagedConnection(io, url, settings.clock, _PATIENCE, self._up, _no_message, self._down)
+        self._was_up = False
+        self._waiting: list[Future[Connection]] = []
+        io.members.append(self)
+
+    def publish(self, message: OutgoingMessage) -> None:
+        """
+        Return when the broker has confirmed the message.
+
+        Raises:
+            TargetFull: The queue, or the broker's disk, is full.
+            PublishFailed: The result is unknown, or the broker accepts no messages now.
+            ValueError: A new message is over the limits.
+        """
+        if message.first:
+            check_size("a body", len(message.body), self._settings.max_body)
+        connection, dialect = self._connected(message)
+        queue = queue_of(self._spec, message)
+        if message.first:
+            headers = frame_headers(message, dialect)
+            check_size("a header line", longest_line(headers), LINE_BYTES)
+        headers = fitted_message(message, dialect)
+        receipt = connection.send(dialect.destination(queue), message.body, headers)
+        try:
+            receipt.result(owed.ANSWER_WITHIN)
+        except TimeoutError as error:
+            if not receipt.done():
+                silent = f"Expected a receipt from queue {queue!r} within {owed.ANSWER_WITHIN:g} s, got none"
+                connection.abort(Silent("no receipt for a message"))
+                raise PublishFailed(
+                    f"{silent}: check whether the broker is overloaded, or slows senders because its memory or disk is full. "
+                    "The queue may have the message all the same."
+                ) from None
+            raise self._failed(queue, error) from error
+        except Exception as error:
+            raise self._failed(queue, error) from error
+
+    def _connected(self, message: OutgoingMessage) -> tuple[Connection, Dialect]:
+        """Return an open connection; raise NotPublished if there is none in time."""
+        try:
+            if message.to is Target.LATER:
+                self._preparation.prepared()
+            connection = self._io.ask(self._take, owed.ANSWER_WITHIN)
+            return connection, dialect_of(connection.server, self._forced)
+        except TimeoutError:
+            raise NotPublished(
+                f"Expected a connection to publish to queue {queue_of(self._spec, message)!r} within {owed.ANSWER_WITHIN:g} s, "
+                "got none: check whether the broker runs, and can be reached."
+            ) from None
+        except (BrokerUnavailable, ConfigError) as error:
+            raise NotPublished(str(error)) from error
+
+    def _failed(self, queue: str, error: Exception) -> PublishFailed:
+        if is_full(error):
+            return TargetFull(
+                f"Expected the queue {queue!r} to accept a message, got a refusal, because it is full ({error}): "
+                "consume its messages, or raise the broker's limits."
+            )
+        if isinstance(error, BrokerError) and error.receipt:
+            return NotPublished(
+                f"Expected the queue {queue!r} to accept a message, got: {error}: see the broker's log."
+            )
+        return PublishFailed(
+            f"Expected a receipt from queue {queue!r}, got: {unavailable(error, self._link.place)} "
+            "The queue may have the message all the same."
+        )
+
+    # --- for the I/O thread ----------------------------------------------------------------------------------------
+
+    @property
+    def is_closed(self) -> bool:
+        """True if nothing is connected."""
+        return self._link.is_closed
+
+    def close(self, within: float) -> None:
+        """Close the connection."""
+        self._link.close(within)
+
+    def fail(self, error: Exception) -> None:
+        """End the connection because of an unexpected error."""
+        self._link.abort(error)
+
+    def _take(self, answer: Future[Connection]) -> None:
+        if (connection := self._link.connection) is not None:
+            answer.set_result(connection)
+        else:
+            self._waiting.append(answer)
+            self._link.open()
+
+    def _up(self, connection: Connection) -> None:
+        self._was_up = True
+        waiting, self._waiting = self._waiting, []
+        for answer in waiting:
+            answer.set_result(connection)
+
+    def _down(self, error: BrokerUnavailable) -> None:
+        was_up, self._was_up = self._was_up, False
+        if was_up and self._waiting:  # for the next connection, as the lost one was already unfit when they came
+            self._link.open()
+            return
+        waiting, self._waiting = self._waiting, []
+        for answer in waiting:
+            answer.set_exception(error)
+
+
+def _no_message(headers: Mapping[str, str], body: bytes) -> None:
+    """Ignore a message, because nothing is subscribed."""

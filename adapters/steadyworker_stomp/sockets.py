@@ -1,0 +1,56 @@
+"""A connected socket, with TLS or without, before a deadline."""
+
+from __future__ import annotations
+
+import select
+import socket
+import ssl
+
+from steadyworker.adapter import Clock
+from steadyworker.network.url import TCP_OPTIONS
+
+
+def open_socket(
+    host: str, port: int, tls: ssl.SSLContext | None, server_name: str, deadline: float, clock: Clock
+) -> socket.socket:
+    """
+    Connect a socket, with TLS if there is a context, before the deadline (monotonic clock).
+
+    Raises:
+        OSError: The host was not reached, or its certificate was refused (ssl.SSLError).
+    """
+    sock = socket.create_connection((host, port), max(0.1, deadline - clock.monotonic()))
+    try:
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+        for name, value in TCP_OPTIONS.items():
+            if hasattr(socket, name):  # those of Linux
+                sock.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
+        if tls is None:
+            return sock
+        sock.settimeout(0)
+        wrapped = tls.wrap_socket(sock, server_hostname=server_name, do_handshake_on_connect=False)
+        _shake_hands(wrapped, deadline, clock)
+    except BaseException:
+        sock.close()
+        raise
+    return wrapped
+
+
+def _shake_hands(sock: ssl.SSLSocket, deadline: float, clock: Clock) -> None:
+    poll = select.poll()
+    while True:
+        try:
+            sock.do_handshake()
+        except ssl.SSLWantReadError:
+            poll.register(sock, select.POLLIN)
+        except ssl.SSLWantWriteError:
+            poll.register(sock, select.POLLOUT)
+        except BaseException:
+            sock.close()
+            raise
+        else:
+            return
+        if not poll.poll(max(0.0, deadline - clock.monotonic()) * 1000):
+            sock.close()
+            raise TimeoutError

@@ -1,0 +1,407 @@
+"""
+One STOMP connection over stomp.py, and every use of stomp.py's inner parts, each with its reason.
+
+stomp.py builds and parses frames, and reads them in a thread of its own; the rest is done here, because stomp.py 9
+
+- hides why a connection failed, takes no `SSLContext`, and waits without limit for the broker's CONNECTED;
+- on TLS, spins when the peer is dead, and returns from `ack` although nothing was sent;
+- sends heart-beats at the end of the agreed interval, so a broker without tolerance drops the connection after some hours.
+
+The socket never blocks.
+The reading thread waits for bytes, and each writing thread waits for space, with a limit.
+OpenSSL allows one call at a time for each connection, so a lock guards each call, but no wait.
+"""
+
+from __future__ import annotations
+
+import os
+import select
+import socket
+import ssl
+import threading
+import uuid
+from collections.abc import Callable, Mapping
+from concurrent.futures import Future
+from contextlib import suppress
+from typing import Any
+
+from steadyworker.adapter import Clock
+from steadyworker.network.errors import Foreign, Silent
+from steadyworker_stomp.errors import BrokerError
+
+
+def _skip_hostname_scan() -> None:
+    """Tell stomp.py not to ask the name service for this host's name while it is imported."""
+    os.environ.setdefault("STOMP_SKIP_HOSTNAME_SCAN", "1")
+
+
+_skip_hostname_scan()
+
+from stomp.connect import BaseConnection  # type: ignore[import-untyped]  # noqa: E402
+from stomp.listener import ConnectionListener  # type: ignore[import-untyped]  # noqa: E402
+from stomp.protocol import Protocol12  # type: ignore[import-untyped]  # noqa: E402
+from stomp.transport import BaseTransport  # type: ignore[import-untyped]  # noqa: E402
+from stomp.utils import convert_frame  # type: ignore[import-untyped]  # noqa: E402
+
+_CHUNK = 256 << 10
+"""The bytes of one read: stomp.py copies what it has of a frame at each read that contains a NUL."""
+
+_FIRST = {b"C", b"E"}
+"""How a broker's first frame begins: CONNECTED or ERROR."""
+
+_CONTROL = {chr(code) for code in range(0x20)}
+
+OnMessage = Callable[[Mapping[str, str], bytes], None]
+OnEnd = Callable[["Connection", Exception], None]
+
+
+class Connection:
+    """
+    One connection to one host, from its CONNECT to its end; thread-safe.
+
+    A request returns a future, which ends with the broker's RECEIPT, or with the cause of the connection's end.
+    After an ERROR frame, the connection ends, because some brokers close it, and none says what it still keeps.
+
+    Args:
+        sock: A connected socket.
+        host: The host's name, for the broker.
+        clock: The clock.
+        patience: Seconds in which the socket must take a frame.
+        on_message: Called with the headers and the body of each MESSAGE, in the reading thread.
+        on_end: Called once with this connection and the cause, in the reading thread, when it has ended after its CONNECTED.
+
+    Attributes:
+        server: The broker's name for itself; empty if it sent none.
+        beat_every: Seconds after which the broker expects a heart-beat; 0 for never.
+        silent_after: Seconds without a byte after which the broker is dead: three heart-beats; 0 for never.
+        heard_at: The time (monotonic clock) of the last bytes from the broker.
+    """
+
+    def __init__(
+        self, sock: socket.socket, host: str, clock: Clock, patience: float, on_message: OnMessage, on_end: OnEnd
+    ) -> None:
+        self.server = ""
+        self.beat_every = 0.0
+        self.silent_after = 0.0
+        self._clock = clock
+        self._on_message = on_message
+        self._on_end = on_end
+        self._lock = threading.Lock()
+        self._receipts: dict[str, Future[None]] = {}
+        self._connected: Future[Mapping[str, str]] = Future()
+        self._cause: Exception | None = None
+        self._over = False
+        self._transport = _Transport(sock, host, clock, patience)
+        self._protocol: Any = _Protocol(self._transport)
+        self._transport.set_listener("steadyworker", _Listener(self))
+
+    @property
+    def heard_at(self) -> float:
+        """The time (monotonic clock) of the last bytes from the broker."""
+        return self._transport.heard_at
+
+    @property
+    def is_open(self) -> bool:
+        """True until the connection has ended, or is about to end."""
+        return self._cause is None
+
+    @property
+    def end(self) -> Exception | None:
+        """The cause of the end, once `on_end` was called or is about to be; None before."""
+        return self._cause if self._over else None
+
+    def connect(self, user: str | None, password: str, heartbeat: float, within: float) -> None:
+        """Log in, and wait for the broker's answer; raises BrokerError, Foreign, Silent or OSError."""
+        wanted = f"{heartbeat * 1000:.0f}"
+        self._transport.start()
+        headers = {"heart-beat": f"{wanted},{wanted}"}
+        try:
+            self._protocol.connect(user, password if user is not None else None, headers=headers)
+            answer = self._connected.result(within)
+        except TimeoutError:
+            error = Silent(f"no reply to the login within {within:.0f} s")
+            self.abort(error)
+            raise error from None
+        except Exception as error:
+            self.abort(error)
+            raise
+        self.server = answer.get("server", "")
+        try:
+            theirs, wants = _beats(answer.get("heart-beat", "0,0"))
+        except Foreign as error:
+            self.abort(error)
+            raise
+        self.beat_every = max(heartbeat, wants) if wants else 0.0
+        self.silent_after = 3 * max(heartbeat, theirs) if theirs else 0.0
+
+    def send(self, destination: str, body: bytes, headers: Mapping[str, str], *, is_text: bool = False) -> Future[None]:
+        """Send a message, which the calling thread writes; a text has no NUL, and the brokers recognise it by its missing length."""
+        length = {} if is_text else {"content-length": str(len(body))}
+        return self._request(
+            lambda receipt: self._protocol.send_frame(
+                "SEND", {**headers, **length, "destination": destination, "receipt": receipt}, body
+            )
+        )
+
+    def listen(self, destination: str, number: str, headers: Mapping[str, str], *, ack: str = "auto") -> None:
+        """Subscribe without a receipt; a refusal ends the connection."""
+        self._tell(lambda: self._protocol.subscribe(destination, number, ack=ack, headers=dict(headers)))
+
+    def subscribe(self, destination: str, number: str, headers: Mapping[str, str]) -> Future[None]:
+        """Subscribe, with an acknowledgement for each message."""
+        return self._request(
+            lambda receipt: self._protocol.subscribe(
+                destination, number, ack="client-individual", headers={**headers, "receipt": receipt}
+            )
+        )
+
+    def unsubscribe(self, number: str) -> Future[None]:
+        """End a subscription; the broker gives its unacknowledged message to another consumer."""
+        return self._request(lambda receipt: self._protocol.unsubscribe(number, headers={"receipt": receipt}))
+
+    def ack(self, ack: str) -> Future[None]:
+        """Acknowledge one message."""
+        return self._request(lambda receipt: self._protocol.ack(ack, receipt=receipt))
+
+    def transact(self, command: str, transaction: str) -> Future[None]:
+        """Begin, commit or abort a transaction."""
+        return self._request(
+            lambda receipt: self._protocol.send_frame(command, {"transaction": transaction, "receipt": receipt})
+        )
+
+    def disconnect(self) -> Future[None]:
+        """Announce the end of the connection."""
+        return self._request(lambda receipt: self._protocol.send_frame("DISCONNECT", {"receipt": receipt}))
+
+    @property
+    def pending(self) -> list[Future[None]]:
+        """The requests that the broker has not answered."""
+        with self._lock:
+            return list(self._receipts.values())
+
+    def beat(self) -> None:
+        """Send a heart-beat, unless a frame is being written or the socket takes no byte now; never blocks."""
+        self._transport.beat()
+
+    def abort(self, error: Exception) -> None:
+        """End the connection without waiting for the broker; the first error is the cause."""
+        if self._cause is None:
+            self._cause = error
+        self._transport.end()
+
+    def _request(self, write: Callable[[str], None]) -> Future[None]:
+        receipt = uuid.uuid4().hex
+        answer: Future[None] = Future()
+        with self._lock:
+            if self._cause is not None:
+                answer.set_exception(self._cause)
+                return answer
+            self._receipts[receipt] = answer
+        self._tell(lambda: write(receipt))
+        return answer
+
+    def _tell(self, write: Callable[[], None]) -> None:
+        if self._cause is None:
+            try:
+                write()
+            except Exception as error:  # noqa: BLE001 - half a frame may be on the wire, so the connection must end
+                self.abort(error)
+
+    # --- for the reading thread ------------------------------------------------------------------------------------
+
+    def received(self, frame: Any) -> None:
+        """Handle a frame of the broker."""
+        match frame.cmd:
+            case "CONNECTED":
+                if not self._connected.done():
+                    self._connected.set_result(frame.headers)
+            case "MESSAGE":
+                if self._cause is None:  # behind an ERROR, one read can bring more frames
+                    self._on_message(frame.headers, frame.body)
+            case "RECEIPT":
+                with self._lock:
+                    answer = self._receipts.pop(frame.headers.get("receipt-id", ""), None)
+                if answer is not None:
+                    answer.set_result(None)
+            case "ERROR":
+                self._refused(BrokerError.of(frame.headers, frame.body))
+            case _:
+                self.abort(Foreign())
+
+    def _refused(self, error: BrokerError) -> None:
+        """End the connection; only the refused request knows that the broker did not do it."""
+        with self._lock:
+            answer = self._receipts.pop(error.receipt, None)
+        if answer is not None:
+            answer.set_exception(error)
+        self.abort(error)
+
+    def ended(self) -> None:
+        """Fail every pending request, because no more bytes come; stomp.py can call this twice."""
+        if self._over:
+            return
+        cause = self._cause or self._transport.error or ConnectionResetError(0, "the broker closed the connection")
+        self._cause, self._over = cause, True
+        with self._lock:
+            pending, self._receipts = [*self._receipts.values()], {}
+        if not self._connected.done():
+            self._connected.set_exception(cause)
+        elif self._connected.exception() is None:
+            self._on_end(self, cause)
+        for answer in pending:
+            answer.set_exception(cause if not isinstance(cause, BrokerError) else BrokerError(str(cause)))
+
+
+class _Listener(ConnectionListener):  # type: ignore[misc]  # stomp.py has no type hints
+    """Hands frames to the connection."""
+
+    def __init__(self, connection: Connection) -> None:
+        self._connection = connection
+
+    def on_message(self, frame: Any) -> None:
+        self._connection.received(frame)
+
+    def on_disconnected(self) -> None:
+        self._connection.ended()
+
+
+class _Protocol(BaseConnection, Protocol12):  # type: ignore[misc]
+    """stomp.py's frames of STOMP 1.2, without its heart-beats."""
+
+    def __init__(self, transport: _Transport) -> None:
+        BaseConnection.__init__(self, transport)
+        Protocol12.__init__(self, transport)
+        transport.remove_listener("protocol-listener")  # stomp.py's heart-beats
+
+
+class _Transport(BaseTransport):  # type: ignore[misc]
+    """The socket of one connection."""
+
+    def __init__(self, sock: socket.socket, host: str, clock: Clock, patience: float) -> None:
+        super().__init__(auto_decode=False)
+        sock.settimeout(0)
+        self.error: Exception | None = None
+        self.heard_at = clock.monotonic()
+        self.vhost = None
+        self.current_host_and_port = (host, 0)
+        self._sock = sock
+        self._clock = clock
+        self._patience = patience
+        self._heard = False
+        self._call = threading.Lock()
+        self._frame = threading.Lock()
+        self.override_threading(self._thread)
+
+    def _thread(self, run: Callable[[], None]) -> threading.Thread:
+        thread = threading.Thread(target=run, name="stomp reader", daemon=True)
+        thread.start()
+        return thread
+
+    def process_frame(self, f: Any, frame_str: bytes) -> None:  # noqa: ARG002 - stomp.py's signature
+        """Hand a frame to the connection, even an unknown one; stomp.py would write its body to the log."""
+        if f.cmd != "heartbeat":
+            self.notify("message", f)
+
+    def transmit(self, frame: Any) -> None:
+        """Write a frame; stomp.py would write it to the log, the password included."""
+        self.send(b"".join(convert_frame(frame)))
+
+    def receive(self) -> bytes:  # pyright: ignore[reportIncompatibleMethodOverride] - stomp.py's own has no result
+        """Return the next bytes; none at the end."""
+        while True:
+            try:
+                with self._call:
+                    data = self._sock.recv(_CHUNK)
+            except (ssl.SSLWantReadError, BlockingIOError):
+                self._wait(select.POLLIN, None)
+            except ssl.SSLWantWriteError:
+                self._wait(select.POLLOUT, None)
+            except (OSError, ValueError) as error:
+                self.error = self.error or (error if isinstance(error, OSError) else None)
+                return b""
+            else:
+                self.heard_at = self._clock.monotonic()
+                if not self._heard and data.strip():
+                    self._heard = True
+                    if data.lstrip()[:1] not in _FIRST:
+                        self.error = Foreign()
+                        return b""
+                return data
+
+    def send(self, encoded_frame: bytes) -> None:
+        """Write a frame, after those of other threads; raises Silent if the socket does not take it in time."""
+        deadline = self._clock.monotonic() + self._patience
+        if not self._frame.acquire(timeout=self._patience):
+            raise self._stuck()
+        try:
+            rest = memoryview(encoded_frame)
+            while rest:
+                rest = rest[self._write(rest, deadline) :]
+        finally:
+            self._frame.release()
+
+    def _write(self, data: memoryview, deadline: float) -> int:
+        while True:
+            try:
+                with self._call:
+                    return self._sock.send(data)
+            except (ssl.SSLWantWriteError, BlockingIOError):
+                ready = self._wait(select.POLLOUT, deadline)
+            except ssl.SSLWantReadError:
+                ready = self._wait(select.POLLIN, deadline)
+            if not ready:
+                raise self._stuck()
+
+    def beat(self) -> None:
+        """Write a line end, if this is possible at once."""
+        if self._frame.acquire(blocking=False):
+            try:
+                with self._call, suppress(OSError):  # an end is seen by the reading thread
+                    self._sock.send(b"\n")
+            finally:
+                self._frame.release()
+
+    def _stuck(self) -> Silent:
+        return Silent(f"no space for a frame within {self._patience:g} s, because the broker does not read")
+
+    def _wait(self, event: int, deadline: float | None) -> bool:
+        """Wait until the socket is ready or ended; return False at the deadline."""
+        poll = select.poll()
+        poll.register(self._sock, event)
+        rest = None if deadline is None else max(0.0, deadline - self._clock.monotonic()) * 1000
+        return bool(poll.poll(rest))
+
+    def end(self) -> None:
+        """Wake the reading thread, which closes the socket."""
+        with suppress(OSError):
+            socket.socket.shutdown(self._sock, socket.SHUT_RDWR)  # not the method of TLS, which would wait for the peer
+
+    def is_connected(self) -> bool:
+        """Return True, because stomp.py must not judge: the writes show whether it is."""
+        return True
+
+    def disconnect_socket(self) -> None:
+        """End the connection, as stomp.py does after its own DISCONNECT."""
+        self.end()
+
+    def cleanup(self) -> None:
+        """Close the socket; the reading thread calls it at its end."""
+        self.running = False
+        self._sock.close()
+
+
+def _beats(text: str) -> tuple[float, float]:
+    """Return, in seconds, how often the broker sends heart-beats, and how often it wants them; raises Foreign."""
+    try:
+        sends, wants = text.split(",")
+        return int(sends) / 1000, int(wants) / 1000
+    except ValueError:
+        raise Foreign from None
+
+
+def login_problem(text: str) -> bool:
+    """Return whether a login text would break its frame: STOMP cannot escape anything in a CONNECT."""
+    return any(character in _CONTROL for character in text)
+
+
+__all__ = ["Connection", "login_problem"]

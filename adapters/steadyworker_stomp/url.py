@@ -1,0 +1,86 @@
+"""
+The broker's URL: its addresses, login and options.
+
+`stomp[+ssl]://user:password@host1:61613,host2?option=value&…`; user and password are percent-encoded.
+
+| option | |
+|---|---|
+| `heartbeat` | seconds, 10 by default; a side that receives nothing for some heart-beats (here three) drops the connection |
+| `dialect` | `classic` or `artemis`; by default the broker's own name decides |
+| `dlq` | the queue to which the broker itself moves dead letters; by default `ActiveMQ.DLQ`, on Artemis the address setting's; if the user may not read it, name the Worker's own dead-letter queue |
+| `cafile` | `stomp+ssl`: a PEM file of the authorities to trust for the broker's certificate, instead of the system's authorities |
+| `certfile`, `keyfile` | `stomp+ssl`: our own certificate and its key |
+| `server_name` | `stomp+ssl`: the name in the broker's certificate, if it is not the host's name |
+
+The adapter always verifies the broker's certificate.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Literal, cast
+
+from steadyworker.errors import ConfigError
+from steadyworker.network.url import Address, Form, Tls, heartbeat_of
+from steadyworker_stomp.stomp_internals import login_problem
+
+HEARTBEAT = 10
+"""
+The default heartbeat in seconds.
+
+A broker notices a dead worker after two to four heartbeats, and only then delivers the worker's message again.
+"""
+
+DialectName = Literal["classic", "artemis"]
+
+FORM = Form(
+    ports={"stomp": 61613, "stomp+ssl": 61612},
+    tls_scheme="stomp+ssl",
+    options=("heartbeat", "dialect", "dlq"),
+    example="write stomp[+ssl]://user:password@host:port, with user and password percent-encoded",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class BrokerUrl:
+    """The parsed URL, with hosts in any order; its text and repr never show the password."""
+
+    addresses: tuple[Address, ...]
+    user: str | None = None
+    password: str = field(default="", repr=False)
+    tls: Tls | None = None
+    heartbeat: int = HEARTBEAT
+    dialect: DialectName | None = None
+    dlq: str | None = None
+
+    def __str__(self) -> str:
+        return ",".join(map(str, self.addresses))
+
+
+def parse_url(url: str) -> BrokerUrl:
+    """
+    Parse a broker's URL.
+
+    Raises:
+        ConfigError: The URL is invalid; the message never repeats a password.
+    """
+    found = FORM.parse(url)
+    dialect = found.options.get("dialect")
+    if dialect not in (None, "classic", "artemis"):
+        raise ConfigError(
+            f"Expected the option dialect to be classic or artemis in the broker's URL, got {dialect!r}: correct it, or leave it out."
+        )
+    if login_problem(f"{found.user}{found.password}"):
+        raise ConfigError(
+            "Expected a user and a password without control characters in the broker's URL, got one: "
+            "STOMP cannot send it, so give the user another password."
+        )
+    return BrokerUrl(
+        addresses=found.addresses,
+        user=found.user,
+        password=found.password,
+        tls=found.tls,
+        heartbeat=heartbeat_of(found.options, HEARTBEAT),
+        dialect=cast("DialectName | None", dialect),
+        dlq=found.options.get("dlq"),
+    )

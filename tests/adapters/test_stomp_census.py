@@ -1,0 +1,205 @@
+"""What ActiveMQ's adapter asks both brokers: who consumes a queue, whether it exists, and the settings of its address."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, contextmanager
+from typing import Any, TypeVar
+
+import pytest
+
+from steadyworker.adapter import Connected, QueueSpec, Settings, Signal, SystemClock
+from steadyworker.errors import BrokerUnavailable
+from steadyworker_stomp import StompAdapter
+from steadyworker_stomp.checks.artemis import (
+    AddressSettings,
+    Management,
+    MissingError,
+    address_settings,
+    newest,
+    waiting,
+)
+from steadyworker_stomp.checks.census import census, has_queue, subscriptions
+from steadyworker_stomp.connection import Visit, visit
+from steadyworker_stomp.declare import brief
+from steadyworker_stomp.errors import BrokerError
+from steadyworker_stomp.url import parse_url
+from tests.brokers.stomp_broker import StompBroker
+
+Value = TypeVar("Value")
+Eventually = Callable[..., Any]
+ARTEMIS_ONLY = pytest.mark.parametrize("stomp_kind", ["artemis"], indirect=True)
+
+
+@contextmanager
+def visiting(url: str) -> Iterator[Visit]:
+    with visit(brief(parse_url(url)), SystemClock()) as visited:
+        yield visited
+
+
+def asked(url: str, question: Callable[[Visit], Value]) -> Value:
+    """The answer to a question, each with a visit of its own."""
+    with visiting(url) as visited:
+        return question(visited)
+
+
+def test_each_connection_is_one_consumer_however_many_subscriptions_it_has(
+    stomp_broker: StompBroker, queue: str
+) -> None:
+    def counted() -> tuple[int | None, int | None]:
+        url = stomp_broker.url
+        return asked(url, lambda at: census(at, queue)), asked(url, lambda at: subscriptions(at, queue))
+
+    assert counted() == (0, 0)
+    with stomp_broker.client() as one, stomp_broker.client() as two:
+        for number in range(5):
+            one.subscribe(queue, str(number))
+        two.subscribe(queue, "0")
+        two.subscribe(f"{queue}.other", "1")
+        assert counted() == (2, 6)
+        one.unsubscribe("0")
+        assert counted() == (2, 5)
+        two.unsubscribe("0")
+        assert counted() == (1, 4)
+
+
+def test_an_adapter_is_a_consumer_while_it_has_a_prefetch(
+    stomp_broker: StompBroker, queue: str, eventually: Eventually
+) -> None:
+    one, two = (StompAdapter(stomp_broker.url, QueueSpec(queue, f"{queue}.dead"), Settings()) for _ in range(2))
+    signals: list[Signal] = []
+    one.start(signals.append)
+    eventually(lambda: any(isinstance(signal, Connected) for signal in signals))
+    assert two.consumers() == 0
+    one.prefetch(3)
+    eventually(lambda: two.consumers() == 1)
+    one.prefetch(0)
+    eventually(lambda: two.consumers() == 0)
+    one.stop(5)
+    two.stop(5)
+
+
+def test_a_list_of_many_consumers_is_whole(stomp_broker: StompBroker, queue: str, eventually: Eventually) -> None:
+    """Classic sends the list as messages, and their end is known by the message behind them; eight at once, so that the broker is busy."""
+    with ExitStack() as stack, ThreadPoolExecutor(8) as threads:
+        for number in range(40):
+            client = stack.enter_context(stomp_broker.client())
+            for name in range(1 + number % 3):
+                client.subscribe(queue, str(name))
+        found = list(threads.map(lambda _: asked(stomp_broker.url, lambda at: census(at, queue)), range(40)))
+    assert found == [40] * 40
+    eventually(
+        lambda: stomp_broker.consumers(queue) == 0
+    )  # Artemis fails to remove a queue whose consumers are leaving
+
+
+@pytest.mark.parametrize("stomp_kind", ["classic"], indirect=True)
+def test_a_program_that_browses_is_no_consumer(stomp_broker: StompBroker, queue: str) -> None:
+    """As the console of Classic does it; Artemis has no browsers over STOMP."""
+    with stomp_broker.client() as client:
+        client.send(queue)
+        client.send_frame(
+            "SUBSCRIBE",
+            {"destination": f"/queue/{queue}", "id": "b", "browser": "true", "ack": "client"},
+            receipt=True,
+        )
+        assert asked(stomp_broker.url, lambda at: census(at, queue)) == 0
+
+
+def test_a_user_without_the_right_to_ask_gets_no_number_each_time(stomp_broker: StompBroker, queue: str) -> None:
+    """None, never 0: the refusal and the mark of the end can arrive in one read."""
+    with stomp_broker.client() as client:
+        client.subscribe(queue)
+        for _ in range(20):
+            assert asked(stomp_broker.limited_url, lambda at: census(at, queue)) is None
+            assert asked(stomp_broker.limited_url, lambda at: subscriptions(at, queue)) is None
+            assert asked(stomp_broker.limited_url, lambda at: has_queue(at, f"{queue}.missing"))
+    adapter = StompAdapter(stomp_broker.limited_url, QueueSpec(queue, f"{queue}.dead"), Settings())
+    assert adapter.consumers() is None
+    assert adapter.exists()
+
+
+def test_a_look_for_a_queue_creates_none(stomp_broker: StompBroker, queue: str) -> None:
+    def look(name: str) -> bool:
+        return asked(stomp_broker.url, lambda at: has_queue(at, name))
+
+    def looks() -> list[bool]:
+        return [look(name) for name in (queue, f"{queue}.x", queue[:-1])]
+
+    assert looks() == [False, False, False]
+    assert asked(stomp_broker.url, lambda at: census(at, queue)) == 0
+    assert looks() == [False, False, False]
+    with stomp_broker.client() as client:
+        client.send(queue)
+    assert looks() == [True, False, False]
+
+
+def test_a_connection_that_ends_during_a_question_is_an_error(stomp_broker: StompBroker, queue: str) -> None:
+    """It must not be taken for a missing right, nor for an empty list."""
+    with visiting(stomp_broker.url) as visited:
+        visited.connection._transport.end()
+        with pytest.raises(OSError, match=r"closed the connection|Broken pipe"):
+            census(visited, queue)
+    adapter = StompAdapter("stomp://127.0.0.1:1", QueueSpec(queue, f"{queue}.dead"), Settings())
+    for question in (adapter.consumers, adapter.exists):
+        with pytest.raises(BrokerUnavailable):
+            question()
+
+
+@ARTEMIS_ONLY
+def test_the_settings_of_an_address_are_read(stomp_broker: StompBroker, queue: str) -> None:
+    """The broker leaves out what is not set, so the defaults are ours."""
+
+    def found(name: str) -> AddressSettings | None:
+        return asked(stomp_broker.url, lambda at: address_settings(at, name))
+
+    assert found(queue) == AddressSettings(10, "DLQ", -1, "NOTIFY", True, "PAGE")
+    (broker,) = stomp_broker.jolokia.search("org.apache.activemq.artemis:broker=*")
+    changed = {
+        "maxDeliveryAttempts": 3,
+        "deadLetterAddress": f"{queue}.moved",
+        "slowConsumerThreshold": 5,
+        "slowConsumerPolicy": "KILL",
+        "autoCreateQueues": False,
+        "addressFullMessagePolicy": "DROP",
+    }
+    add, remove = "addAddressSettings(java.lang.String,java.lang.String)", "removeAddressSettings(java.lang.String)"
+    stomp_broker.jolokia.execute(broker, add, f"{queue}.#", json.dumps(changed))
+    try:
+        assert found(f"{queue}.a") == AddressSettings(3, f"{queue}.moved", 5, "KILL", False, "DROP")
+    finally:
+        stomp_broker.jolokia.execute(broker, remove, f"{queue}.#")
+    assert asked(stomp_broker.limited_url, lambda at: address_settings(at, queue)) is None
+
+
+@ARTEMIS_ONLY
+def test_messages_that_wait_are_told_by_number_and_later_ones_have_larger_numbers(
+    stomp_broker: StompBroker, queue: str
+) -> None:
+    with stomp_broker.client() as client, stomp_broker.client() as consumer:
+        for key in ("a", "b"):
+            client.send(queue, headers={"name": key})
+        before = asked(stomp_broker.url, newest)
+        client.send(queue, headers={"name": "c"})
+        first, second, third = asked(stomp_broker.url, lambda at: waiting(at, queue, "")) or []
+        assert before is not None
+        assert first < second <= before < third
+        assert asked(stomp_broker.url, lambda at: waiting(at, queue, "name = 'b'")) == [second]
+        consumer.subscribe(queue)
+        assert consumer.message().headers["message-id"].endswith(f",{first}")
+        assert asked(stomp_broker.url, lambda at: waiting(at, queue, "")) == [second, third]
+    assert asked(stomp_broker.limited_url, newest) is None
+    assert asked(stomp_broker.limited_url, lambda at: waiting(at, queue, "")) is None
+
+
+@ARTEMIS_ONLY
+def test_a_question_that_artemis_does_not_know_is_an_error(stomp_broker: StompBroker, queue: str) -> None:
+    with visiting(stomp_broker.url) as visited:
+        management = Management(visited)
+        with pytest.raises(MissingError):
+            management.ask(f"queue.{queue}", "isPaused")
+        with pytest.raises(BrokerError, match="noSuchOperation"):
+            management.ask("broker", "noSuchOperation")
+        assert management.ask("broker", "getVersion")
