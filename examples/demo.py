@@ -6,7 +6,7 @@ It kills the worker process in the middle of an export, and a second worker proc
 Spark runs the biggest export, and the demo kills Spark's JVM in the middle of it.
 At the end a table shows the result of each job, and every file is checked against its source.
 All output is in `demo-output/`.
-The broker is a file; `make demo BROKER=amqp://…` uses another one, preferably in its own virtual host.
+The broker is a file; `make demo BROKER=amqp://…` or `BROKER=stomp://…` uses another one, preferably in its own virtual host.
 """
 
 from __future__ import annotations
@@ -191,7 +191,9 @@ if __name__ == "__main__":
     parser = argparse.ArgumentParser(description="Run payment exports, with crashes on purpose.")
     parser.add_argument("--set-up", action="store_true", help="build the archive of Spark's classes, and stop")
     parser.add_argument(
-        "--broker", default=EMBEDDED, help="use this broker instead of a file: amqp://user:password@host/vhost"
+        "--broker",
+        default=EMBEDDED,
+        help="use this broker instead of a file: amqp://user:password@host/vhost or stomp://user:password@host",
     )
     chosen = parser.parse_args()
     sys.exit(set_up() if chosen.set_up else main(chosen.broker))

@@ -8,7 +8,7 @@ The steps of a message through the package:
 
 | step | place |
 |---|---|
-| the broker's adapter receives it | a package that implements `adapter.py`, such as `steadyworker_rabbitmq` |
+| the broker's adapter receives it | a package that implements `adapter.py`, such as `steadyworker_rabbitmq` or `steadyworker_stomp` |
 | the runner reads the job's row, and starts, adopts or defers | `runner/deliveries.py`, by the rules in `ledger/rules.py` |
 | a slot runs the handler | `slots/` |
 | a pure function decides on ack, retry or dead letter | `retry.py` |

@@ -138,7 +138,7 @@ OPTIONS: tuple[Option, ...] = (
         "broker",
         _URL,
         None,
-        "The broker with the queues: sqlite:PATH, or amqp[s]://USER:PASSWORD@HOST/VHOST for RabbitMQ [default: a file in the state directory].",
+        "The broker with the queues: sqlite:PATH, amqp[s]://USER:PASSWORD@HOST/VHOST for RabbitMQ, or stomp[+ssl]://USER:PASSWORD@HOST for ActiveMQ [default: a file in the state directory].",
     ),
     Option(
         "ledger",

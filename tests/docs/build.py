@@ -22,7 +22,7 @@ import pdoc.render
 
 ROOT = Path(__file__).parents[2]
 
-PACKAGES = ("steadyworker", "steadyworker_rabbitmq", "steadyworker_sqlite")
+PACKAGES = ("steadyworker", "steadyworker_rabbitmq", "steadyworker_sqlite", "steadyworker_stomp")
 
 PUBLIC = (
     "steadyworker.adapter",

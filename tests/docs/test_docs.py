@@ -19,8 +19,8 @@ from steadyworker import Client, JobStatus
 ROOT = Path(__file__).parents[2]
 CODE = re.compile(r"`([^`\n]+)`")
 NAME = re.compile(r"(?<![\w./-])steadyworker(?:_\w+)?(?:\.[A-Za-z_]\w*)+")
-NO_MODULES = {"steadyworker.toml", "steadyworker.adapters"}
-"""A file, and a group of entry points."""
+NO_MODULES = {"steadyworker.toml", "steadyworker.adapters", "steadyworker.replies"}
+"""A file, a group of entry points, and an address of Artemis."""
 
 
 def texts() -> Iterator[tuple[Path, str]]:

@@ -8,6 +8,8 @@ import pytest
 
 from tests.brokers.fixtures import NEWEST
 from tests.brokers.rabbitmq import RabbitMQ, Vhost
+from tests.brokers.stomp_broker import Counts
+from tests.brokers.stomp_node import StompNode
 from tests.examples.conftest import EXAMPLES, Shell
 from tests.exports.spark.archives import share
 from tests.support.stage import eventually
@@ -49,6 +51,31 @@ def test_the_demo_ends_as_it_has_to_on_rabbitmq(
         return {queue["name"]: queue["messages"] for queue in queues if queue.get("messages")}
 
     eventually(lambda: left() == {"payment-exports.dead": 2}, "two dead letters", report=lambda: str(left()))
+
+
+@pytest.mark.slow
+@pytest.mark.spark
+@pytest.mark.timeout(600)
+def test_the_demo_ends_as_it_has_to_on_activemq(
+    archive: Path, tmp_path: Path, shell: Shell, stomp_node: StompNode
+) -> None:
+    """Only the URL differs; the broker is ours alone, because STOMP has no virtual hosts."""
+    stomp_node.remove_queues("payment-exports")
+    share(archive, tmp_path / "demo-output/state/spark")
+    said = shell(f"python {EXAMPLES}/demo.py --broker {stomp_node.url}", within=500)
+    assert said.count("Every result is right") == 1
+    assert said.count("middle: continues at row ") == 1
+    assert stomp_node.password not in said
+
+    def left() -> dict[str, Counts]:
+        queues = {name: stomp_node.counts(name) for name in ("payment-exports", "payment-exports.dead")}
+        return {name: counts for name, counts in queues.items() if counts != Counts()}
+
+    eventually(
+        lambda: left() == {"payment-exports.dead": Counts(waiting=2)}, "two dead letters", report=lambda: str(left())
+    )
+    assert stomp_node.dead("payment-exports") == 0, "the broker itself gave none up"
+    stomp_node.remove_queues("payment-exports")
 
 
 @pytest.mark.slow

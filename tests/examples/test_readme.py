@@ -6,7 +6,9 @@ import logging
 import re
 import shlex
 from collections.abc import Mapping
+from contextlib import nullcontext
 from pathlib import Path
+from xml.etree import ElementTree as ET
 
 import pytest
 
@@ -14,15 +16,18 @@ from steadyworker import config
 from steadyworker.telemetry.event_log import LINES
 from tests.brokers.fixtures import NEWEST
 from tests.brokers.rabbitmq import Node, RabbitMQ, Vhost
+from tests.brokers.stomp_node import StompNode
 from tests.examples.conftest import ROOT, Terminal
 from tests.examples.pages import Command, Page, difference
 
 README = Page("README.md")
 RABBITMQ = Page("adapters/steadyworker_rabbitmq/README.md")
+STOMP = Page("adapters/steadyworker_stomp/README.md")
 DEPLOY = Page("deploy/README.md")
 PAGES = [
     README,
     RABBITMQ,
+    STOMP,
     DEPLOY,
     Page("adapters/steadyworker_sqlite/README.md"),
     Page("examples/README.md"),
@@ -31,7 +36,7 @@ PAGES = [
     Page("tests/drills/README.md"),
     Page("CONTRIBUTING.md"),
 ]
-EMBEDDED = [page for page in PAGES if page is not RABBITMQ and page.commands()]
+EMBEDDED = [page for page in PAGES if page not in (RABBITMQ, STOMP) and page.commands()]
 ON_RABBITMQ = "RabbitMQ in five steps"
 
 NOT_TYPED = {
@@ -109,6 +114,31 @@ def test_the_page_on_rabbitmq_shows_what_is_printed(
         terminal,
         {**at_home, "postgresql://shop:PASSWORD@ledger-1/shop": database},
     )
+
+
+@pytest.mark.timeout(180)
+def test_the_page_on_activemq_shows_what_is_printed_on_classic_and_on_artemis(
+    desk: Path, terminal: Terminal, stomp_node: StompNode
+) -> None:
+    """Artemis has the address settings of the page; with its own, `check` has a warning."""
+    here = {"stomp://shop:PASSWORD@localhost": stomp_node.url}
+    here["stomp://shop:no-such-password@localhost"] = stomp_node.url.replace(stomp_node.password, "no-such-password")
+    stomp_node.remove_queues("payment-exports")
+    with stomp_node.address_settings(*address_settings()) if stomp_node.is_artemis else nullcontext():
+        tried(STOMP, STOMP.commands(), desk, terminal, here)
+    stomp_node.remove_queues("payment-exports")
+
+
+def address_settings() -> tuple[str, dict[str, object]]:
+    """The address that the page's lines of broker.xml are for, and the settings, as Artemis's management names them."""
+    (lines,) = re.findall(r"<address-setting .*?</address-setting>", STOMP.text, re.DOTALL)
+    element = ET.fromstring(lines)
+    settings: dict[str, object] = {}
+    for child in element:
+        first, *more = child.tag.split("-")
+        text = str(child.text)
+        settings[first + "".join(map(str.capitalize, more))] = int(text) if text.lstrip("-").isdecimal() else text
+    return element.attrib["match"], settings
 
 
 # --- What no command shows --------------------------------------------------------------------------------------------
