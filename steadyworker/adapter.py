@@ -87,6 +87,9 @@ class Capabilities:
         counts_consumers: The broker can count the consumers of a queue.
             If it refuses to count them for this client, `consumers()` still returns None.
         counts_holders: The broker counts an adapter that holds a delivery as a consumer, even if its prefetch is 0.
+        most_consumers: The largest number of consumers that the broker counts for one adapter.
+            It is above 1 if the broker still counts a consumer of an earlier prefetch while it holds deliveries.
+            It is at most the queue's `concurrency`, if the prefetch never was above that.
         forgets_consumers_within: Seconds after which the broker no longer counts a dead or frozen consumer
             (three heartbeats).
         reads_dead_letters: `dead_letters()` works.
@@ -101,6 +104,7 @@ class Capabilities:
     optional_ids: bool = False
     counts_consumers: bool = False
     counts_holders: bool = False
+    most_consumers: int = 1
     forgets_consumers_within: float = 0.0
     reads_dead_letters: bool = True
     max_body: int | None = None
@@ -227,7 +231,7 @@ class Adapter(Protocol):
         """
         The abilities of this broker; the same before and after `start`.
 
-        Only `counts_holders` may change when the adapter first connects, because it can depend on the queue's type.
+        Only `counts_holders` and `most_consumers` may change when the adapter first connects, because they can depend on the queue.
         """
         ...
 
@@ -301,7 +305,7 @@ class Adapter(Protocol):
         Return the number of the queue's consumers, or None if the broker cannot count them.
 
         The result is None also if the broker refuses to count them for this client.
-        An adapter is at most one consumer, whatever its prefetch is.
+        An adapter is at most `most_consumers` consumers, whatever its prefetch does while it holds deliveries.
         An adapter with prefetch 0 is no consumer, except while it holds a delivery of a broker that `counts_holders`.
         Raises BrokerUnavailable: the broker does not respond.
         """

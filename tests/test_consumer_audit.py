@@ -334,6 +334,43 @@ def test_a_delivery_that_is_settled_while_the_broker_counts_decides_nothing(watc
     assert watched.looks(1) == [(True, False)]
 
 
+# --- a broker that counts one worker process several times
+
+
+def test_a_worker_process_may_be_as_many_consumers_as_its_broker_can_count(watched: Watched) -> None:
+    """Its peer registered that number, too; one consumer more is foreign."""
+    watched.broker.capabilities = Capabilities(forgets_consumers_within=HEARTBEATS, most_consumers=2)
+    watched.ledger.seen.append(OwnerSeen("peer", "host", (NAME, "other", NAME, NAME), 5.0, dead=False))
+    watched.broker.count = 5
+    assert watched.looks(10) == [(False, False)] * 10
+    watched.broker.count = 6
+    assert watched.looks(6)[-1] == (True, False)
+    assert "6 consumers, but the ledger lists only 5" in (watched.audit.look().cause or "")
+
+
+@pytest.mark.parametrize(("count", "then"), [(2, (False, False)), (3, (True, True))])
+def test_a_holder_that_has_left_the_queue_may_be_several_consumers(
+    watched: Watched, count: int, then: tuple[bool, bool]
+) -> None:
+    watched.broker.capabilities = Capabilities(forgets_consumers_within=HEARTBEATS, most_consumers=2)
+    watched.broker.count, watched.holding = 3, True
+    assert watched.looks(6)[-1] == (True, False)
+    watched.broker.count = count
+    assert watched.looks(1) == [then]
+
+
+def test_a_queue_is_registered_once_for_each_consumer_that_the_process_can_be(watched: Watched) -> None:
+    """The number can change when the adapter first connects; a quiet process is no consumer."""
+    ledger, most = MemoryLedger(watched.clock, Times()), iter([3, 1])
+    keeper = Keeper(ledger, "me", "host", [NAME], [], watched.clock, Times(), consumers=lambda _: next(most))
+    registered: list[tuple[str, ...]] = []
+    for left in (False, False, True):
+        keeper.left(NAME, left=left)
+        keeper.turn()
+        registered.extend(seen.queues for seen in ledger.owners())
+    assert registered == [(NAME,) * 3, (NAME,), (f"{NAME}{QUIET}",)]
+
+
 # --- a broker that refuses to count
 
 

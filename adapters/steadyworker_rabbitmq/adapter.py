@@ -79,16 +79,19 @@ class RabbitmqAdapter:
         The abilities of this broker: delays by levels, and a consumer count.
 
         A quorum queue counts a cancelled consumer until its last delivery is settled; a classic queue does not.
-        Until the adapter knows the queue's type, it assumes a quorum queue.
+        If the next consumer cannot continue the cancelled one, the adapter is up to one consumer for each slot (`epoch.py`).
+        Until the adapter knows the queue, it assumes the larger numbers.
         The abilities do not include delivery timeout and delivery limit, which depend on the queue; `findings` reports these two.
         """
         prepared = self._preparation.known
+        several = prepared is None or (prepared.counts_holders and not prepared.continues_consumers)
         return Capabilities(
             delays=Delays.LEVELS,
             levels=self._topology.levels,
             optional_ids=True,
             counts_consumers=True,
             counts_holders=prepared is None or prepared.counts_holders,
+            most_consumers=self._spec.concurrency if several else 1,
             forgets_consumers_within=3.0 * self._first.heartbeat,
             max_body=self._settings.max_body,
         )

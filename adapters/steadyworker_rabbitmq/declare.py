@@ -29,12 +29,14 @@ class Prepared:
         delivery_timeout: Seconds after which the broker takes a delivery back from such a consumer; None for never.
         longer_timeout: The command that makes the delivery timeout long enough for a job.
         counts_holders: True unless the work queue is classic: other queues count a cancelled consumer that holds a delivery.
+        continues_consumers: True if a consumer with the tag of a cancelled one continues that one (`limits.continues_consumers`).
     """
 
     consume_arguments: Mapping[str, int] = field(default_factory=dict)
     delivery_timeout: float | None = None
     longer_timeout: str = ""
     counts_holders: bool = True
+    continues_consumers: bool = False
 
 
 def prepare(connection: pika.BlockingConnection, topology: Topology, management: Management | None = None) -> Prepared:
@@ -67,6 +69,7 @@ def prepare(connection: pika.BlockingConnection, topology: Topology, management:
         delivery_timeout=timeout.seconds,
         longer_timeout=limits.longer_timeout(broker.version, broker.vhost, work, topology.time_limit),
         counts_holders=work.type != "classic",
+        continues_consumers=limits.continues_consumers(broker.version, work),
     )
 
 

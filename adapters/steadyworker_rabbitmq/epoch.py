@@ -5,7 +5,15 @@ One epoch: one channel of the consuming connection, and the deliveries that arri
 AMQP fixes a consumer's prefetch when the consumer starts.
 So when the prefetch changes, the adapter cancels the consumer, and starts another with the new prefetch.
 Deliveries of the old consumer stay valid, on the same channel, and count towards the prefetch until they are settled.
-The adapter never has more than one consumer, because other clients count consumers.
+
+**One consumer.**
+The consumer audit counts consumers, and a quorum queue counts a cancelled consumer until its last delivery is settled.
+With a new tag, the next consumer would be counted beside it, for as long as the longest job runs.
+So where the queue permits it (`Prepared.continues_consumers`), the next consumer has the tag of the cancelled one.
+The queue then continues the cancelled consumer: it counts one, and counts the held deliveries towards the new prefetch itself.
+If more deliveries than the new prefetch are held, the queue would deliver one more message for each settlement.
+So the consumer starts again only when fewer are held.
+On every other queue, the next consumer has a new tag, and its prefetch is what the held deliveries leave.
 
 **The barrier.**
 The broker does not reply to an ack, but it replies to a `basic.qos`, and reads the requests of a channel in order.
@@ -104,8 +112,9 @@ class Epoch:
         self._settled_any = False
         self._over = False
         self._held: dict[int, _Held] = {}
-        self._consumer: str | None = None
-        self._consumers = 0
+        self._tags = 0
+        self._tag = self._new_tag()
+        self._consuming = False
         self._prefetch = 0
         self._changing = False
         self._after = after
@@ -123,10 +132,10 @@ class Epoch:
         """Start, end or replace the consumer, as the prefetch and the unsettled deliveries require."""
         if self._over or self._changing:
             return
-        own = sum(1 for held in self._held.values() if held.consumer == self._consumer)
+        own = sum(1 for held in self._held.values() if held.consumer == self._tag)
         wanted = max(0, min(self._window(), _MOST) - (len(self._held) - own))
-        if self._consumer is None:
-            if wanted:
+        if not self._consuming:
+            if wanted > own:
                 self._consume(wanted)
         elif wanted < self._prefetch or (wanted > self._prefetch and (own == self._prefetch or not self._held)):
             # Each change costs a round trip or two.
@@ -150,8 +159,8 @@ class Epoch:
     def leave(self) -> None:
         """Release every delivery, because the connection is about to close; the sink receives no more signals."""
         if not self._over and self._channel.is_open:
-            if self._consumer is not None and not self._changing:
-                pika_internals.cancel(self._channel, self._consumer, lambda: None)
+            if self._consuming and not self._changing:
+                pika_internals.cancel(self._channel, self._tag, lambda: None)
             if self._held:
                 self._channel.basic_nack(multiple=True, requeue=True)
         self._end()
@@ -164,11 +173,13 @@ class Epoch:
 
     # --- the consumer ----------------------------------------------------------------------------------------------
 
+    def _new_tag(self) -> str:
+        self._tags += 1
+        return f"{self._settings.consumer}-{os.getpid()}-{self.number}-{self._tags}"
+
     def _consume(self, prefetch: int) -> None:
-        self._changing = True
-        self._consumers += 1
+        self._changing = self._consuming = True
         self._prefetch = prefetch
-        self._consumer = f"{self._settings.consumer}-{os.getpid()}-{self.number}-{self._consumers}"
         answered = self._owed.expect("basic.consume")
 
         def consuming(_: object) -> None:
@@ -180,23 +191,23 @@ class Epoch:
         self._channel.basic_consume(
             self._spec.queue,
             self._delivered,
-            consumer_tag=self._consumer,
+            consumer_tag=self._tag,
             arguments=dict(self._prepared.consume_arguments),
             callback=consuming,
         )
 
     def _cancel(self) -> None:
-        assert self._consumer is not None, "only a started consumer is cancelled"
         self._changing = True
         answered = self._owed.expect("basic.cancel")
 
         def cancelled() -> None:
             answered()
-            self._changing = False
-            self._consumer = None
+            self._changing = self._consuming = False
+            if not self._prepared.continues_consumers:
+                self._tag = self._new_tag()
             self.adjust()
 
-        pika_internals.cancel(self._channel, self._consumer, cancelled)
+        pika_internals.cancel(self._channel, self._tag, cancelled)
 
     def _delivered(self, _: Channel, method: Basic.Deliver, properties: BasicProperties, body: bytes) -> None:
         if self._over:
@@ -204,6 +215,8 @@ class Epoch:
         tag = method.delivery_tag
         if len(self._held) >= self._window():
             # The broker sent this delivery before the prefetch shrank.
+            if self._consuming and not self._changing:
+                self._cancel()  # first: otherwise the broker could deliver the message here again at once
             self._channel.basic_nack(tag, requeue=True)
             return
         self._held[tag] = _Held(method.consumer_tag, self._settings.clock.monotonic())

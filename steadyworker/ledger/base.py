@@ -232,7 +232,7 @@ class Ledger(Protocol):
         ...
 
     def register(self, owner: str, host: str, queues: Sequence[str]) -> None:
-        """Record that this owner lives and consumes these queues; called at each renewal."""
+        """Record that this owner lives and consumes these queues, in order and with repetitions; called at each renewal."""
         ...
 
     def unregister(self, owner: str) -> None:

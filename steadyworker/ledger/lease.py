@@ -60,6 +60,7 @@ class Keeper:
     4. `hurry` makes the next turn come soon; `end` makes `run` return.
     5. While this owner has `left` a queue, or is `quiet` there, it registers the queue with a suffix that says so.
        An owner that `holds` a delivery still counts as a consumer, so it registers the queue without the suffix.
+    6. It registers a queue that it consumes as many times as the broker can count it there (`consumers`).
     """
 
     def __init__(
@@ -73,6 +74,7 @@ class Keeper:
         times: Times,
         quiet: Callable[[str], bool] = lambda _: False,
         holds: Callable[[str], bool] = lambda _: False,
+        consumers: Callable[[str], int] = lambda _: 1,
     ) -> None:
         self.last_turn = clock.monotonic()
         self.away = False
@@ -83,6 +85,7 @@ class Keeper:
         self._left: frozenset[str] = frozenset()
         self._quiet = quiet
         self._holds = holds
+        self._consumers = consumers
         self._holders = holders
         self._clock = clock
         self._times = times
@@ -95,7 +98,8 @@ class Keeper:
         began = self._clock.boottime()
         try:
             answers = iter(self._ledger.renew(tokens))
-            self._ledger.register(self._owner, self._host, [self._registered(name) for name in self._queues])
+            names = [name for queue in self._queues for name in self._registered(queue)]
+            self._ledger.register(self._owner, self._host, names)
         except LedgerUnavailable as error:
             self.away = True
             for holder, _ in held:
@@ -106,9 +110,10 @@ class Keeper:
                 holder.renewed(began, [(token, next(answers)) for token in theirs])
         self.last_turn = self._clock.monotonic()
 
-    def _registered(self, name: str) -> str:
+    def _registered(self, name: str) -> list[str]:
+        """Return the names under which to register this queue."""
         away = name in self._left or self._quiet(name)
-        return f"{name}{QUIET}" if away and not self._holds(name) else name
+        return [f"{name}{QUIET}"] if away and not self._holds(name) else [name] * self._consumers(name)
 
     def look(self) -> None:
         """Read the cancel marks of the jobs that run here, and report them to the holders."""

@@ -33,6 +33,10 @@ For the same reason, a worker process registers as quiet if it is quiet, drains,
 
 Some brokers count a worker process until it has settled its last delivery (`Capabilities.counts_holders`).
 So a process that holds a delivery counts itself, and registers as quiet only when it holds none.
+
+Some brokers can count one worker process as several consumers (`Capabilities.most_consumers`).
+So the process registers the queue once for each of them.
+The audit allows that number, although the broker often counts fewer: a foreign consumer can then stay hidden for a while.
 """
 
 from __future__ import annotations
@@ -87,7 +91,7 @@ class ConsumerAudit:
     Args:
         name: The queue's `registered_name`.
         owner: The owner id of this worker process.
-        adapter: Counts the consumers of the queue; each worker process is at most one of them.
+        adapter: Counts the consumers of the queue; each worker process is at most `most_consumers` of them.
         ledger: Lists the living owners.
         clock: Measures the duration of a surplus.
         tell_left: A function that gets the name, and True when this process stops consuming, False when it consumes again.
@@ -142,15 +146,16 @@ class ConsumerAudit:
 
     def _compare(self, consumers: int, peers: int, held: set[bool]) -> None:
         """Compare the consumers with the owners; `held` are the answers of `holds` since the previous look."""
+        most = self._adapter.capabilities.most_consumers
         if self._said.after_jobs:
             self._say(AuditResult())  # the broker counts again; a surplus is tolerated as after the start
         elif self._said.cause is not None:
             # This process does not consume now, so it counts neither as a consumer nor as an owner, unless it holds a delivery.
             # If it has just settled its last delivery, the broker may count it or not: the next look decides.
             if len(held) == 1:
-                known = peers + sum(held)
+                known = peers + most * sum(held)
                 self._say(replace(self._said, lasting=True) if consumers > known else AuditResult())
-        elif consumers <= (known := peers + 1):
+        elif consumers <= (known := peers + most):
             self._since = None
         elif self._lasts(consumers, known):
             cause = (
@@ -192,9 +197,9 @@ class ConsumerAudit:
         return now - self._since > self._tolerated
 
     def _peers(self) -> int:
-        """Return the number of other owners that live and consume this queue."""
+        """Return how many consumers the other owners that live and consume this queue can be."""
         living = (seen for seen in self._ledger.owners() if not seen.dead and seen.seen_ago <= _SEEN_WITHIN)
-        return sum(self._name in seen.queues for seen in living if seen.owner != self._owner)
+        return sum(seen.queues.count(self._name) for seen in living if seen.owner != self._owner)
 
 
 class AuditThread:

@@ -221,6 +221,7 @@ def assemble(
         times,
         quiet=lambda name: by_name[name].quiet,
         holds=lambda name: by_name[name].holds(),
+        consumers=lambda name: by_name[name].deps.adapter.capabilities.most_consumers,
     )
     recheck = BrokerRecheck(
         [(adapter, spec.queue_spec) for adapter, spec in zip(plan.adapters, plan.specs, strict=True)], known

@@ -197,6 +197,26 @@ def test_the_timeout_is_set_by_the_consumer_where_that_is_understood(
 
 
 @pytest.mark.parametrize(
+    ("version", "type_", "arguments", "continues"),
+    [
+        (V43, "quorum", {}, True),
+        ((3, 13, 0), "quorum", {"x-single-active-consumer": False}, True),
+        ((3, 12, 14), "quorum", {}, False),
+        (V310, "quorum", {}, False),
+        (V43, "quorum", {"x-single-active-consumer": True}, False),
+        (V43, "quorum", None, False),  # it may have a single active consumer
+        (V43, "classic", {}, False),
+        (V43, None, None, False),
+    ],
+)
+def test_a_consumer_is_continued_only_where_that_is_known_to_work(
+    version: Version, type_: QueueType | None, arguments: dict[str, object] | None, continues: bool
+) -> None:
+    work = QueueState("exports", arguments, type=type_)
+    assert limits.continues_consumers(version, work) is continues
+
+
+@pytest.mark.parametrize(
     ("version", "argument", "policy", "limit"),
     [
         (V310, None, None, None),

@@ -6,6 +6,7 @@ import signal
 
 import pytest
 
+from steadyworker_rabbitmq.checks.limits import CONTINUED_CONSUMERS
 from tests.faults.proxy import Proxy
 from tests.fleet.kit import LIGHT, Fleet
 
@@ -78,6 +79,42 @@ def test_a_peer_that_is_quiet_and_still_runs_a_job_stops_nobody(fleet: Fleet) ->
     fleet.consumed_by(1)
     assert counting.lines("surplus_consumers") == []
     assert peer.poll() is None
+
+
+def test_a_worker_whose_prefetch_changes_while_it_runs_a_long_job_stops_nobody(fleet: Fleet) -> None:
+    """
+    The queue counts a replaced consumer until its job is settled: the worker process and all its peers saw a surplus.
+
+    Where the broker can continue the consumer, there is one; elsewhere the ledger lists two. A foreign one is seen.
+    """
+    busies = 1 if fleet.rabbitmq.version >= CONTINUED_CONSUMERS else 2
+    url, script = fleet.url(fleet.vhost.url, HEARTBEAT), LOOKING | {"times": {"renew": 0.5}}
+    busy = fleet.worker(LIGHT, broker=url, script=script, concurrency=2).started()
+    fleet.send_all({"long": {"gate": "gate"}})
+    fleet.notes("starts", 1)
+    busy.send_signal(signal.SIGUSR1)
+    busy.says("stage_changed", stage="quiet")
+    busy.send_signal(signal.SIGUSR2)
+    busy.says("stage_changed", stage="running")
+    fleet.send_all({"second": {"gate": "gate"}})
+    fleet.notes("starts", 2)
+    peer = fleet.worker(LIGHT, broker=url, script=script).started()
+    fleet.consumed_by(busies + 1)
+    fleet.send_all({"meanwhile": {"delays": [1, 1, 1]}})
+    fleet.notes("ends", 1)
+    assert [worker.lines("surplus_consumers") for worker in (busy, peer)] == [[], []]
+    with fleet.channel() as foreign:
+        foreign.basic_qos(prefetch_count=1)
+        foreign.basic_consume(QUEUE, lambda *_: None)
+        for worker in (busy, peer):
+            worker.says("surplus_consumers", consumers=busies + 2, known=busies + 1)
+    fleet.open()
+    fleet.notes("ends", 3)
+    fleet.consumed_by(2)
+    for process in (busy, peer):
+        process.terminate()
+        process.ended(0)
+    assert fleet.left() == {}
 
 
 @pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGSTOP], ids=["dead", "frozen"])

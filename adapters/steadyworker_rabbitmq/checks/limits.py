@@ -26,6 +26,7 @@ OLDEST: Version = (3, 10)
 """The oldest supported version: the first with message TTL in quorum queues, and with dead-lettering that loses nothing."""
 
 TIMEOUT_POLICIES: Version = (3, 12)
+CONTINUED_CONSUMERS: Version = (3, 13)
 CONSUMER_TIMEOUTS: Version = (4, 3)
 DELAYED_RETRIES: Version = (4, 3)
 DELIVERY_LIMITS: Version = (4, 0)
@@ -82,6 +83,22 @@ def consume_arguments(version: Version, queue_type: QueueType | None, time_limit
     if version < CONSUMER_TIMEOUTS or queue_type != "quorum":
         return {}
     return {"x-consumer-timeout": _milliseconds(wanted_timeout(time_limit))}
+
+
+def continues_consumers(version: Version, work: QueueState) -> bool:
+    """
+    Return whether a new consumer with the tag of a cancelled one continues that consumer, and is counted as one with it.
+
+    Only a quorum queue of 3.13 or newer does this reliably, without a single active consumer.
+    3.10.8 closes the connection instead (INTERNAL_ERROR): its channel numbers the deliveries from 0 again, and crashes on the next one.
+    Later versions up to 3.12.3 can withhold a delivery that is on its way during the change (by their source code).
+    With a single active consumer, the new consumer can wait behind another one.
+    It then never gets a message, because the queue still takes it for cancelled (seen on 4.0.5 and 4.3.6).
+    If the queue's arguments are unknown, it could have a single active consumer, so the result is False.
+    """
+    if version < CONTINUED_CONSUMERS or work.type != "quorum" or work.arguments is None:
+        return False
+    return not work.arguments.get("x-single-active-consumer")
 
 
 def delivery_timeout(version: Version, work: QueueState, time_limit: float | None) -> Timeout:

@@ -130,10 +130,11 @@ class ConsumePromises(AdapterBench):
             adapter.settle(old, Settle.ACK)
 
     def test_capabilities_are_the_same_before_and_after_start(self, adapter: Adapter) -> None:
-        """Capabilities describe the broker, not a connection; only `counts_holders` can depend on the queue's type."""
+        """Capabilities describe the broker, not a connection; only how it counts consumers can depend on the queue."""
         before = adapter.capabilities
         self.started(adapter)
-        assert replace(adapter.capabilities, counts_holders=before.counts_holders) == before
+        after = adapter.capabilities
+        assert before == replace(after, counts_holders=before.counts_holders, most_consumers=before.most_consumers)
 
     def test_consumers_are_counted(self, open_adapter: Open) -> None:
         """An adapter with a prefetch above 0 is counted; an adapter that only publishes, or that has stopped, is not."""
@@ -157,6 +158,33 @@ class ConsumePromises(AdapterBench):
         tape.stays(deliveries=2)
         for adapter in (one, two):
             assert tape.until(lambda adapter=adapter: adapter.consumers() == 1, "1 consumer")  # type: ignore[misc]
+
+    def test_an_adapter_is_at_most_so_many_consumers_as_it_says(self, open_adapter: Open, spec: QueueSpec) -> None:
+        """The prefetch grows, shrinks, and goes to 0 and back while deliveries are held; the count is never over `most_consumers`."""
+        one, two = open_adapter(), open_adapter()
+        self._needs_counts(one)
+        for each in messages(6):
+            one.publish(each)
+        tape = self.started(one)
+        most = one.capabilities.most_consumers
+        assert 1 <= most <= spec.concurrency
+        first = 0  # the number of deliveries that are settled
+        for prefetch, settled, delivered in [
+            *((1, 0, 1), (2, 0, 2), (0, 0, 2), (3, 0, 3), (1, 0, 3), (1, 1, 3), (2, 1, 3)),
+            *((2, 2, 4), (0, 2, 4), (4, 2, 6), (2, 2, 6), (2, 6, 6)),
+        ]:
+            one.prefetch(prefetch)
+            for delivery in tape.deliveries[first:settled]:
+                one.settle(delivery, Settle.ACK)
+            first = settled
+            tape.delivery(delivered)
+            tape.stays(deliveries=delivered)
+            count = two.consumers()
+            assert count is not None
+            assert min(1, prefetch) <= count <= most, f"{count} consumers with prefetch {prefetch}, {settled} settled"
+        one.prefetch(0)
+        assert tape.until(lambda: two.consumers() == 0, "no consumer")
+        assert not any(isinstance(signal, Lost) for signal in tape.signals)
 
     def test_with_prefetch_0_only_a_holder_can_be_a_consumer(self, open_adapter: Open) -> None:
         """With prefetch 0 an adapter is counted only while it holds a delivery, and only by a broker that `counts_holders`."""
