@@ -200,8 +200,8 @@ def test_the_timeout_is_set_by_the_consumer_where_that_is_understood(
     ("version", "type_", "arguments", "continues"),
     [
         (V43, "quorum", {}, True),
-        ((3, 13, 0), "quorum", {"x-single-active-consumer": False}, True),
-        ((3, 12, 14), "quorum", {}, False),
+        ((4, 0, 5), "quorum", {"x-single-active-consumer": False}, True),
+        ((3, 13, 7), "quorum", {}, False),
         (V310, "quorum", {}, False),
         (V43, "quorum", {"x-single-active-consumer": True}, False),
         (V43, "quorum", None, False),  # it may have a single active consumer

@@ -26,7 +26,7 @@ OLDEST: Version = (3, 10)
 """The oldest supported version: the first with message TTL in quorum queues, and with dead-lettering that loses nothing."""
 
 TIMEOUT_POLICIES: Version = (3, 12)
-CONTINUED_CONSUMERS: Version = (3, 13)
+CONTINUED_CONSUMERS: Version = (4, 0)
 CONSUMER_TIMEOUTS: Version = (4, 3)
 DELAYED_RETRIES: Version = (4, 3)
 DELIVERY_LIMITS: Version = (4, 0)
@@ -89,7 +89,7 @@ def continues_consumers(version: Version, work: QueueState) -> bool:
     """
     Return whether a new consumer with the tag of a cancelled one continues that consumer, and is counted as one with it.
 
-    Only a quorum queue of 3.13 or newer does this reliably, without a single active consumer.
+    A quorum queue of 4.0 or newer does this, without a single active consumer (seen on 4.0.5 and 4.3.6).
     3.10.8 closes the connection instead (INTERNAL_ERROR): its channel numbers the deliveries from 0 again, and crashes on the next one.
     Later versions up to 3.12.3 can withhold a delivery that is on its way during the change (by their source code).
     With a single active consumer, the new consumer can wait behind another one.
