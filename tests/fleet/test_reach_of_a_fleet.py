@@ -7,6 +7,7 @@ import signal
 import pytest
 
 from steadyworker_rabbitmq.checks.limits import CONTINUED_CONSUMERS
+from tests.brokers.rabbitmq_place import RabbitmqPlace
 from tests.faults.proxy import Proxy
 from tests.fleet.kit import LIGHT, Fleet
 
@@ -81,14 +82,16 @@ def test_a_peer_that_is_quiet_and_still_runs_a_job_stops_nobody(fleet: Fleet) ->
     assert peer.poll() is None
 
 
-def test_a_worker_whose_prefetch_changes_while_it_runs_a_long_job_stops_nobody(fleet: Fleet) -> None:
+def test_a_worker_whose_prefetch_changes_while_it_runs_a_long_job_stops_nobody(
+    fleet: Fleet, rabbitmq_place: RabbitmqPlace
+) -> None:
     """
     The queue counts a replaced consumer until its job is settled: the worker process and all its peers saw a surplus.
 
     Where the broker can continue the consumer, there is one; elsewhere the ledger lists two. A foreign one is seen.
     """
-    busies = 1 if fleet.rabbitmq.version >= CONTINUED_CONSUMERS else 2
-    url, script = fleet.url(fleet.vhost.url, HEARTBEAT), LOOKING | {"times": {"renew": 0.5}}
+    busies = 1 if rabbitmq_place.rabbitmq.version >= CONTINUED_CONSUMERS else 2
+    url, script = fleet.place.url(heartbeat=HEARTBEAT), LOOKING | {"times": {"renew": 0.5}}
     busy = fleet.worker(LIGHT, broker=url, script=script, concurrency=2).started()
     fleet.send_all({"long": {"gate": "gate"}})
     fleet.notes("starts", 1)
@@ -103,9 +106,7 @@ def test_a_worker_whose_prefetch_changes_while_it_runs_a_long_job_stops_nobody(f
     fleet.send_all({"meanwhile": {"delays": [1, 1, 1]}})
     fleet.notes("ends", 1)
     assert [worker.lines("surplus_consumers") for worker in (busy, peer)] == [[], []]
-    with fleet.channel() as foreign:
-        foreign.basic_qos(prefetch_count=1)
-        foreign.basic_consume(QUEUE, lambda *_: None)
+    with fleet.place.consumer(fleet.queue):
         for worker in (busy, peer):
             worker.says("surplus_consumers", consumers=busies + 2, known=busies + 1)
     fleet.open()
