@@ -50,7 +50,7 @@ def find(spec: QueueSpec, open_adapter: Callable[..., StompAdapter]) -> Find:
 
     def found(url: str, *, usual: bool = False, **settings: Any) -> list[Finding]:
         findings = open_adapter(url, **settings).findings(spec)
-        return [finding for finding in findings if usual or not (is_note(finding) or is_limit(finding))]
+        return [each for each in findings if usual or not (is_note(each) or is_limit(each) or is_weakness(each))]
 
     return found
 
@@ -58,6 +58,11 @@ def find(spec: QueueSpec, open_adapter: Callable[..., StompAdapter]) -> Find:
 def is_note(finding: Finding) -> bool:
     """Classic reports no policies."""
     return finding.level == "note" and "does not report over STOMP" in finding.what
+
+
+def is_weakness(finding: Finding) -> bool:
+    """The oldest Classic of the tests is older than a mended weakness of another protocol."""
+    return "CVE-2025-27533" in finding.what and " 5.18.3 " in finding.what
 
 
 def is_limit(finding: Finding) -> bool:
@@ -137,7 +142,7 @@ def test_a_worker_that_consumes_is_not_asked_what_it_waits_for_itself(
     adapter.prefetch(1)
     eventually(lambda: any(isinstance(signal, Delivered) for signal in signals), "a delivery")
     found = adapter.findings(spec)
-    assert [each for each in found if not (is_note(each) or is_limit(each))] == []
+    assert [each for each in found if not (is_note(each) or is_limit(each) or is_weakness(each))] == []
 
 
 # --- Rights and missing queues ----------------------------------------------------------------------------------------
