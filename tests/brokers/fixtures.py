@@ -46,6 +46,9 @@ JOLOKIA_URL = "STEADYWORKER_TEST_JOLOKIA_URL"
 GIVEN, NEWEST = "given", "4.x"
 """In the place of a series or kind: the broker of the variable, and the newest RabbitMQ that can be had."""
 
+GIVEN_STOMP = "given-stomp"
+"""As GIVEN, where an argument may name a RabbitMQ too."""
+
 
 VERSIONS_DIFFER = ("adapters", "brokers")
 """The folders of `tests` whose tests run on the oldest RabbitMQ too, without `--all-brokers`."""
@@ -171,7 +174,13 @@ def kind_of(item: pytest.Item) -> str:
     """Return the one of `wanted_kinds` that a collected test runs on; empty for a test without ActiveMQ."""
     params = item.callspec.params if isinstance(item, pytest.Function) and hasattr(item, "callspec") else {}
     place = str(params.get("place_kind", ""))
-    return str(params.get("stomp_kind", place if place in STOMP else ""))
+    of_place = GIVEN if place == GIVEN_STOMP else place
+    return str(params.get("stomp_kind", of_place if is_stomp(place) else ""))
+
+
+def is_stomp(kind: str) -> bool:
+    """Return whether a kind of place is an ActiveMQ."""
+    return kind in (GIVEN_STOMP, *STOMP)
 
 
 def _chosen(test: pytest.Item, what: str) -> bool:

@@ -114,6 +114,11 @@ class Place(Protocol):
     """A pattern that finds, in the cause of a lost delivery, that the broker was stopped."""
 
     @property
+    def namespace(self) -> str | None:
+        """The ledger's namespace for worker processes that reach the broker in several ways; None where it tells its own name."""
+        ...
+
+    @property
     def broker(self) -> OwnBroker | None:
         """The broker; None for one that is not ours to kill."""
         ...

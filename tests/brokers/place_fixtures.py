@@ -11,22 +11,35 @@ A test's place at a broker as pytest fixtures: at each kind of broker, and each 
 A test that asks for anything of RabbitMQ, such as `rabbitmq_node`, has its place there only.
 A test that is marked `needs(Ability.…)` runs on the brokers that have all of these.
 An argument `queue_kind` is each kind of durable queue that the broker has.
+Outside of this folder a test is `slow` on ActiveMQ, but on those kinds that its mark `also(…)` names.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
-from tests.brokers.fixtures import Brokers, rabbitmq_of, wanted_series
+from tests.brokers.fixtures import (
+    GIVEN,
+    GIVEN_STOMP,
+    Brokers,
+    is_stomp,
+    rabbitmq_of,
+    stomp_of,
+    wanted_kinds,
+    wanted_series,
+)
 from tests.brokers.place import OwnBroker, Place, Places
 from tests.brokers.rabbitmq import RabbitMQ
 from tests.brokers.rabbitmq_place import RabbitmqPlace, RabbitmqPlaces
+from tests.brokers.stomp_place import StompPlace, StompPlaces
 
 
 def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", "needs(*abilities): runs on brokers that have these (tests/brokers/place.py)")
+    config.addinivalue_line("markers", "also(*kinds): runs on these kinds of ActiveMQ without being `slow`")
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
@@ -35,17 +48,28 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
         return
     needed = {ability for mark in metafunc.definition.iter_markers("needs") for ability in mark.args}
     kinds = [(kind, place) for kind, place in _wanted(metafunc) if needed <= place.abilities]
+    soon = {kind for mark in metafunc.definition.iter_markers("also") for kind in mark.args}
+    here = metafunc.definition.path.parent == Path(__file__).parent
+
+    def marks(kind: str) -> list[pytest.MarkDecorator]:
+        return [pytest.mark.slow] if is_stomp(kind) and kind not in soon and not here else []
+
     if "queue_kind" in names:
         pairs = [(kind, queue) for kind, place in kinds for queue in place.queue_kinds]
-        ids = ["-".join(filter(None, pair)) for pair in pairs]
-        metafunc.parametrize(("place_kind", "queue_kind"), pairs, indirect=["place_kind"], ids=ids, scope="session")
+        params = [pytest.param(*pair, id="-".join(filter(None, pair)), marks=marks(pair[0])) for pair in pairs]
+        metafunc.parametrize(("place_kind", "queue_kind"), params, indirect=["place_kind"], scope="session")
     else:
-        metafunc.parametrize("place_kind", [kind for kind, _ in kinds], indirect=True, scope="session")
+        params = [pytest.param(kind, marks=marks(kind)) for kind, _ in kinds]
+        metafunc.parametrize("place_kind", params, indirect=True, scope="session")
 
 
 def _wanted(metafunc: pytest.Metafunc) -> list[tuple[str, type[Place]]]:
     """Return each kind of broker that this test runs on, with what a place there has."""
-    return [(series, RabbitmqPlace) for series in wanted_series(metafunc)]
+    kinds = [GIVEN_STOMP if kind == GIVEN else kind for kind in wanted_kinds(metafunc)]
+    return [
+        *((series, RabbitmqPlace) for series in wanted_series(metafunc)),
+        *((kind, StompPlace) for kind in kinds),
+    ]
 
 
 @pytest.fixture(scope="session")
@@ -60,6 +84,8 @@ def places(request: pytest.FixtureRequest, brokers: Brokers, place_kind: str) ->
     if "rabbitmq_series" in request.fixturenames:
         rabbitmq: RabbitMQ = request.getfixturevalue("rabbitmq")
         return RabbitmqPlaces(rabbitmq)
+    if is_stomp(place_kind):
+        return StompPlaces(stomp_of(request, brokers, GIVEN if place_kind == GIVEN_STOMP else place_kind))
     return RabbitmqPlaces(rabbitmq_of(request, brokers, place_kind))
 
 

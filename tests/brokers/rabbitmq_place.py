@@ -66,6 +66,10 @@ class RabbitmqPlace:
         self.vhost = rabbitmq.add_vhost()
 
     @property
+    def namespace(self) -> None:
+        """None: a cluster has a name."""
+
+    @property
     def broker(self) -> Node | None:
         return self.rabbitmq if isinstance(self.rabbitmq, Node) else None
 

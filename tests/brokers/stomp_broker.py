@@ -8,8 +8,8 @@ Both brokers have it in common; it needs no plugin of the broker, and adds no me
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -18,6 +18,7 @@ from urllib.parse import unquote, urlsplit
 
 from tests.brokers.address import Address
 from tests.brokers.jolokia import Jolokia
+from tests.brokers.process import BrokerError
 from tests.brokers.stomp_client import StompClient
 
 LIMITED = "limited"
@@ -36,16 +37,28 @@ class Counts:
     delivering: int = 0
     """Messages that a consumer has, and has not acknowledged."""
     consumers: int = 0
+    scheduled: int = 0
+    """Messages that wait in the queue until they are due; Classic has them elsewhere, and they are not counted here."""
 
 
 class Queues(Protocol):
     """The queues of one kind of broker; a name has letters, digits, dots and hyphens only."""
 
-    def counts(self, queue: str) -> Counts: ...
+    def all_counts(self, names: str) -> dict[str, Counts]: ...
+
+    def connections(self, names: str) -> dict[str, set[str]]: ...
+
+    def close_connection(self, name: str) -> None: ...
 
     def dead(self, queue: str) -> int: ...
 
+    def move_dead(self, prefix: str, queue: str) -> None: ...
+
+    def deliver_scheduled(self, queue: str) -> None: ...
+
     def purge(self, queue: str) -> None: ...
+
+    def delete(self, queue: str) -> None: ...
 
     def remove(self, prefix: str) -> None: ...
 
@@ -91,7 +104,11 @@ class StompBroker:
 
     def counts(self, queue: str) -> Counts:
         """Return what the queue has at this moment."""
-        return self._queues.counts(queue)
+        return self._queues.all_counts(queue).get(queue, Counts())
+
+    def all_counts(self, prefix: str) -> dict[str, Counts]:
+        """Return what each queue has whose name begins with `prefix`."""
+        return self._queues.all_counts(f"{prefix}*")
 
     def depth(self, queue: str) -> int:
         """Return how many messages wait for a consumer."""
@@ -105,13 +122,38 @@ class StompBroker:
         """Return how many subscriptions consume the queue."""
         return self.counts(queue).consumers
 
+    def connections(self, names: str) -> dict[str, set[str]]:
+        """
+        Return the connections that consume each queue of this name, or of these names for one that ends with `*`.
+
+        A connection has the name of the header `session` of its CONNECTED; a queue without consumers may be missing.
+        """
+        return self._queues.connections(names)
+
+    def close_connections_of(self, names: Iterable[str]) -> None:
+        """Have the broker close these connections, as its operator would; those that are gone are no error."""
+        for name in names:
+            self._queues.close_connection(name)
+
     def dead(self, queue: str) -> int:
         """Return how many messages of this queue are in the broker's own dead-letter queue, which all queues share."""
         return self._queues.dead(queue)
 
+    def move_dead(self, prefix: str, queue: str) -> None:
+        """Move the dead letters of queues whose names begin with `prefix` from the broker's own queue to this one."""
+        self._queues.move_dead(prefix, queue)
+
+    def deliver_scheduled(self, queue: str) -> None:
+        """Make the messages due that wait in the queue until they are; Classic has none there."""
+        self._queues.deliver_scheduled(queue)
+
     def purge(self, queue: str) -> None:
         """Remove the messages that wait in the queue."""
         self._queues.purge(queue)
+
+    def delete_queue(self, queue: str) -> None:
+        """Delete this queue, with its messages; Classic refuses that while it is consumed."""
+        self._queues.delete(queue)
 
     def remove_queues(self, prefix: str) -> None:
         """Remove the queues whose names begin with `prefix`, their messages and their dead letters."""
@@ -142,12 +184,36 @@ class ClassicQueues:
     def __init__(self, jolokia: Jolokia) -> None:
         self._jolokia = jolokia
 
-    def counts(self, queue: str) -> Counts:
-        names = ("QueueSize", "InFlightCount", "ConsumerCount")
-        for found in self._jolokia.read(self._queue(queue), *names).values():
-            size, delivering, consumers = (found[name] for name in names)
-            return Counts(size - delivering, delivering, consumers)
-        return Counts()
+    def all_counts(self, names: str) -> dict[str, Counts]:
+        asked = ("Name", "QueueSize", "InFlightCount", "ConsumerCount")
+        found: dict[str, Counts] = {}
+        for each in self._jolokia.read(self._queue(names), *asked).values():
+            queue, size, delivering, consumers = (each[name] for name in asked)
+            found[queue] = Counts(size - delivering, delivering, consumers)
+        return found
+
+    def connections(self, names: str) -> dict[str, set[str]]:
+        pattern = f"{self._queue(names)},endpoint=Consumer,clientId=*,consumerId=*"
+        found: dict[str, set[str]] = {}
+        for each in self._jolokia.read(pattern, "DestinationName", "ConnectionId").values():
+            found.setdefault(each["DestinationName"], set()).add(each["ConnectionId"])
+        return found
+
+    def close_connection(self, name: str) -> None:
+        view = f"connectionViewType=clientId,connectionName={name.replace(':', '_')}"
+        for mbean in self._jolokia.search(f"{self.BROKER},connector=clientConnectors,connectorName=*,{view}"):
+            with suppress(BrokerError):  # it is gone since
+                self._jolokia.execute(mbean, "stop()")
+
+    def move_dead(self, prefix: str, queue: str) -> None:
+        move = "moveMessageTo(java.lang.String,java.lang.String)"
+        for mbean in self._jolokia.search(self._queue(self.LETTERS)):
+            for letter in self._letters():
+                if letter["OriginalDestination"].startswith(f"queue://{prefix}"):
+                    self._jolokia.execute(mbean, move, letter["JMSMessageID"], queue)
+
+    def deliver_scheduled(self, queue: str) -> None:
+        """Do nothing: Classic's scheduler has a store of its own."""
 
     def dead(self, queue: str) -> int:
         return sum(letter["OriginalDestination"] == f"queue://{queue}" for letter in self._letters())
@@ -155,6 +221,10 @@ class ClassicQueues:
     def purge(self, queue: str) -> None:
         for mbean in self._jolokia.search(self._queue(queue)):
             self._jolokia.execute(mbean, "purge()")
+
+    def delete(self, queue: str) -> None:
+        (broker,) = self._jolokia.search(self.BROKER)
+        self._jolokia.execute(broker, "removeQueue(java.lang.String)", queue)
 
     def remove(self, prefix: str) -> None:
         (broker,) = self._jolokia.search(self.BROKER)
@@ -184,12 +254,37 @@ class ArtemisQueues:
     def __init__(self, jolokia: Jolokia) -> None:
         self._jolokia = jolokia
 
-    def counts(self, queue: str) -> Counts:
-        names = ("MessageCount", "ScheduledCount", "DeliveringCount", "ConsumerCount")
-        for found in self._jolokia.read(self._queue(queue), *names).values():
-            count, scheduled, delivering, consumers = (found[name] for name in names)
-            return Counts(count - scheduled - delivering, delivering, consumers)
-        return Counts()
+    def all_counts(self, names: str) -> dict[str, Counts]:
+        asked = ("Name", "MessageCount", "ScheduledCount", "DeliveringCount", "ConsumerCount")
+        found: dict[str, Counts] = {}
+        for each in self._jolokia.read(self._queue(names), *asked).values():
+            queue, count, scheduled, delivering, consumers = (each[name] for name in asked)
+            found[queue] = Counts(count - scheduled - delivering, delivering, consumers, scheduled)
+        return found
+
+    def connections(self, names: str) -> dict[str, set[str]]:
+        found: dict[str, set[str]] = {}
+        for mbean, each in self._jolokia.read(self._queue(names), "Name").items():
+            consumers = json.loads(self._jolokia.execute(mbean, "listConsumersAsJSON()"))
+            found[each["Name"]] = {consumer["connectionID"] for consumer in consumers}
+        return found
+
+    def close_connection(self, name: str) -> None:
+        (broker,) = self._jolokia.search(self.BROKER)
+        self._jolokia.execute(broker, "closeConnectionWithID(java.lang.String)", name)
+
+    def move_dead(self, prefix: str, queue: str) -> None:
+        move, ours = "moveMessages(java.lang.String,java.lang.String)", f"_AMQ_ORIG_QUEUE LIKE '{prefix}%'"
+        for mbean in self._jolokia.search(self._queue(self.LETTERS)):
+            if self._jolokia.execute(mbean, "countMessages(java.lang.String)", ours):
+                (broker,) = self._jolokia.search(self.BROKER)
+                create = "createQueue(java.lang.String,java.lang.String,java.lang.String)"
+                self._jolokia.execute(broker, create, queue, queue, "ANYCAST")
+                self._jolokia.execute(mbean, move, ours, queue)
+
+    def deliver_scheduled(self, queue: str) -> None:
+        for mbean in self._jolokia.search(self._queue(queue)):
+            self._jolokia.execute(mbean, "deliverScheduledMessages(java.lang.String)", "")
 
     def dead(self, queue: str) -> int:
         letters = self._jolokia.search(self._queue(self.LETTERS))
@@ -201,6 +296,10 @@ class ArtemisQueues:
     def purge(self, queue: str) -> None:
         for mbean in self._jolokia.search(self._queue(queue)):
             self._jolokia.execute(mbean, "removeAllMessages()")
+
+    def delete(self, queue: str) -> None:
+        (broker,) = self._jolokia.search(self.BROKER)
+        self._jolokia.execute(broker, "destroyQueue(java.lang.String,boolean,boolean)", queue, True, True)
 
     def remove(self, prefix: str) -> None:
         (broker,) = self._jolokia.search(self.BROKER)

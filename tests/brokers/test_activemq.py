@@ -84,6 +84,19 @@ def test_dead_letters_are_counted_by_their_queue_and_removed_with_it(
     assert stomp_broker.dead(f"{queue}.1") == 0
 
 
+def test_dead_letters_of_some_queues_are_moved_to_one_of_them(
+    stomp_broker: StompBroker, queue: str, eventually: Eventually
+) -> None:
+    with stomp_broker.client() as client:
+        client.send(queue, b"m-17")
+    _die(stomp_broker, queue)
+    eventually(lambda: stomp_broker.dead(queue) == 1)
+    stomp_broker.move_dead("another-", f"{queue}.letters")
+    assert stomp_broker.dead(queue) == 1
+    stomp_broker.move_dead(queue, f"{queue}.letters")
+    assert (stomp_broker.dead(queue), stomp_broker.depth(f"{queue}.letters")) == (0, 1)
+
+
 def _die(broker: StompBroker, queue: str) -> None:
     """Make its only message a dead letter: by a NACK, and on Artemis, which drops that, by ten losses."""
     for _ in range(10 if broker.is_artemis else 1):

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from steadyworker import Client
+from steadyworker.adapter import Lost, QueueSpec, Settings, Signal
+from steadyworker.backends.registry import open_adapter
+from steadyworker.delivery import KEY, OutgoingMessage, Target
 from steadyworker.errors import SendError
 from tests.brokers.place import Ability, Depth, OwnBroker, Place, Places
 from tests.conftest import Eventually
@@ -23,13 +25,6 @@ def queue(place: Place) -> str:
     name = place.queue("jobs")
     place.make_queue(name)
     return name
-
-
-@pytest.fixture
-def client(place: Place, tmp_path: Path) -> Iterator[Client]:
-    """A client of SteadyWorker's, which is none of the place's own."""
-    with Client(broker=place.url(), ledger=f"sqlite:{tmp_path}/ledger.db") as made:
-        yield made
 
 
 def test_a_message_is_taken_as_it_was_published_and_is_gone_when_it_is_acknowledged(
@@ -85,17 +80,25 @@ def test_a_consumer_that_leaves_gives_its_message_back(place: Place, queue: str,
     assert place.consumers(place.queue("unknown")) == 0
 
 
-def test_a_client_is_seen_and_closed_by_the_broker_and_our_own_connections_are_not(
-    place: Place, queue: str, client: Client, eventually: Eventually
+def test_a_worker_is_seen_and_closed_by_the_broker_and_our_own_connections_are_not(
+    place: Place, queue: str, eventually: Eventually
 ) -> None:
+    """A worker is an adapter that consumes: not every broker tells who only sends."""
+    adapter = open_adapter(place.url(), QueueSpec(queue, f"{queue}.dead"), Settings())
+    signals: list[Signal] = []
     with place.consumer(queue) as ours:
-        client.send(queue, {}, key="a")
-        assert ours.take(WITHIN)
-        (name,) = eventually(place.connections)
-        place.close_connections()
-        eventually(lambda: name not in place.connections())
-        client.send(queue, {}, key="b")  # it connects again
-        ours.ack()
+        try:
+            adapter.start(signals.append)
+            adapter.prefetch(2)
+            eventually(lambda: place.consumers(queue) == 2)
+            names = eventually(place.connections)
+            place.close_connections()
+            eventually(lambda: any(isinstance(signal, Lost) for signal in signals))
+            eventually(lambda: place.consumers(queue) == 2)  # it connects again
+            eventually(lambda: not names & place.connections())
+        finally:
+            adapter.stop(WITHIN)
+        place.publish(queue, b"job")
         assert ours.take(WITHIN), "the broker has not closed this one"
 
 
@@ -140,6 +143,20 @@ def test_a_queue_is_purged_and_deleted_and_what_is_left_is_drained(place: Place,
     assert place.dead_letters(queue) == 0
     place.delete(dead)
     assert [*place.ready()] == [queue]
+
+
+def test_a_message_that_waits_for_its_time_is_counted_and_drained(
+    place: Place, queue: str, eventually: Eventually
+) -> None:
+    adapter = open_adapter(place.url(), QueueSpec(queue, f"{queue}.dead"), Settings())
+    try:
+        adapter.publish(OutgoingMessage(Target.LATER, b"late", {KEY: "late"}, delay=3600))
+    finally:
+        adapter.stop(WITHIN)
+    eventually(lambda: sum(depth.total for depth in place.depths().values()) == 1)
+    assert sum(place.ready().values()) == 1
+    assert [message.body for message in place.drain()] == [b"late"]
+    eventually(lambda: sum(depth.total for depth in place.depths().values()) == 0)
 
 
 @pytest.mark.slow

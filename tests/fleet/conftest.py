@@ -15,6 +15,8 @@ from tests.fleet.kit import Fleet
 def fleet(place: Place, database: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Fleet]:
     """A few short delays, for senders too: on RabbitMQ, each delay level is a queue of its own."""
     monkeypatch.setenv("STEADYWORKER_DELAYS", "1,2,5,10")
+    if place.namespace:
+        monkeypatch.setenv("STEADYWORKER_NAMESPACE", place.namespace)
     made = Fleet(tmp_path, place, database)
     yield made
     made.close()

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import signal
 
+import pytest
+
 from steadyworker.ledger.base import State
 from tests.brokers.place import OwnBroker
 from tests.fleet.kit import LIGHT, SOON, STEADY, Fleet, says_all
@@ -12,6 +14,7 @@ HEARTBEAT = 2
 HASTY = {"times": {"lease": 8.0, "renew": 2.0, "trust_for": 6.0, "margin": 2.0, "defer_delay": 1.0}}
 
 
+@pytest.mark.also("artemis")
 def test_a_broker_that_is_frozen_for_longer_than_heartbeats_allow(own_broker: OwnBroker, fleet: Fleet) -> None:
     """Its silence sets the runs adrift; what it says when it wakes finds them as they were."""
     jobs = [f"job-{number}" for number in range(4)]

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import pytest
+
 from tests.brokers.place import Ability
 from tests.faults.proxy import Proxy
 from tests.fleet.kit import LIGHT, Fleet
 from tests.support.stage import eventually
 
 
+@pytest.mark.also("classic")
 def test_another_jobs_message_is_handed_over_once_and_given_back_once(fleet: Fleet) -> None:
     """
     The consumer is cancelled before the message is released, so that it does not come straight back: no hot loop.

@@ -17,6 +17,7 @@ SELDOM = LOOKING | {"look": 3.0}
 """What is not ready is logged after a second, and here there is to be one between the two looks."""
 
 
+@pytest.mark.also("artemis")
 def test_a_foreign_consumer_stops_a_worker_and_not_one_that_was_told_of_it(fleet: Fleet) -> None:
     """Not ready first, then 78 with both remedies; `--ledger-reach host` says that others consume here."""
     url = fleet.place.url(heartbeat=HEARTBEAT)

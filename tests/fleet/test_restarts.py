@@ -11,6 +11,7 @@ from tests.fleet.kit import LIGHT, SOON, Fleet, says_all
 from tests.support.stage import eventually
 
 
+@pytest.mark.also("artemis")
 def test_a_broker_that_is_killed_with_100_jobs_in_flight(own_broker: OwnBroker, fleet: Fleet, queue_kind: str) -> None:
     """Four worker processes, 25 runs each: a half ends while the broker is dead, the other half after its return."""
     fleet.place.make_queue(fleet.queue, queue_kind)
