@@ -38,6 +38,8 @@ class Peer:
 
     def close(self) -> None:
         for end in (self._server, *self._ends):
+            with suppress(OSError):
+                end.shutdown(socket.SHUT_RDWR)  # wakes the thread that waits for it
             end.close()
 
     def _accept(self) -> None:
