@@ -87,12 +87,6 @@ class Epoch:
         self._subscriptions: dict[str, _Subscription] = {}
         self._holders: dict[str, _Subscription] = {}
         self._settling: dict[str, list[Settlement]] = {}
-        self._settled: set[str] = set()
-
-    @property
-    def holds(self) -> bool:
-        """Whether a subscription is open, so that the broker counts this connection as a consumer."""
-        return bool(self._subscriptions)
 
     def useful(self, after: float) -> bool:
         """Return whether the epoch has settled a delivery, or has lasted `after` seconds."""
@@ -114,12 +108,10 @@ class Epoch:
         id_ = settlement.delivery.id
         if self._over:
             settlement.on_settled(stale(settlement.delivery))
-        elif id_ in self._settled:
-            settlement.on_settled(Settled.CONFIRMED)
         elif id_ in self._settling:
             self._settling[id_].append(settlement)
-        elif (holder := self._holders.pop(id_, None)) is None:
-            settlement.on_settled(stale(settlement.delivery))
+        elif (holder := self._holders.pop(id_, None)) is None:  # a delivery of this epoch that is not held was settled
+            settlement.on_settled(Settled.CONFIRMED)
         else:
             self._settling[id_] = [settlement]
             holder.held = None
@@ -179,7 +171,6 @@ class Epoch:
 
     def _confirmed(self, id_: str) -> None:
         self._settled_any = True
-        self._settled.add(id_)
         for settlement in self._settling.pop(id_):
             settlement.on_settled(Settled.CONFIRMED)
 
