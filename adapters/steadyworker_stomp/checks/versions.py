@@ -8,8 +8,12 @@ from typing import NamedTuple
 from steadyworker.errors import Finding
 from steadyworker_stomp.dialects import ARTEMIS, CLASSIC, Dialect, Version
 
-OLDEST: Mapping[str, Version] = {CLASSIC.name: (5, 18), ARTEMIS.name: (2, 40)}
-"""The oldest version of each broker that this adapter supports."""
+OLDEST: Mapping[str, Version] = {CLASSIC.name: (5, 18), ARTEMIS.name: (2, 55)}
+"""
+The oldest version of each broker that this adapter supports.
+
+On Artemis 2.40.0 and 2.50.0, dead letters were lost when their reader was killed many times; 2.55.0 keeps them (tried).
+"""
 
 
 class Weakness(NamedTuple):
@@ -47,8 +51,8 @@ def version_findings(dialect: Dialect, version: Version) -> Iterator[Finding]:
     oldest = OLDEST[dialect.name]
     if version < oldest:
         what = (
-            f"Expected {dialect.broker} {'.'.join(map(str, oldest))} or newer, got {got}, which was not tested: "
-            "a retry, a delay or a release may behave differently."
+            f"Expected {dialect.broker} {'.'.join(map(str, oldest))} or newer, got {got}, which is not supported: "
+            "a retry, a delay, a release or a dead letter may behave differently."
         )
         yield Finding("warning", what, "upgrade the broker.")
     if dialect is CLASSIC:
