@@ -240,7 +240,7 @@ class Connection:
         """Fail every pending request, because no more bytes come; stomp.py can call this twice."""
         if self._over:
             return
-        cause = self._cause or self._transport.error or ConnectionResetError(0, "the broker closed the connection")
+        cause = self._cause or self._transport.cause
         self._cause, self._over = cause, True
         with self._lock:
             pending, self._receipts = [*self._receipts.values()], {}
@@ -288,9 +288,15 @@ class _Transport(BaseTransport):  # type: ignore[misc]
         self._clock = clock
         self._patience = patience
         self._heard = False
+        self._closed = False
         self._call = threading.Lock()
         self._frame = threading.Lock()
         self.override_threading(self._thread)
+
+    @property
+    def cause(self) -> Exception:
+        """Why no more bytes come."""
+        return self.error or ConnectionResetError(0, "the broker closed the connection")
 
     def _thread(self, run: Callable[[], None]) -> threading.Thread:
         thread = threading.Thread(target=run, name="stomp reader", daemon=True)
@@ -349,6 +355,8 @@ class _Transport(BaseTransport):  # type: ignore[misc]
                 ready = self._wait(select.POLLOUT, deadline)
             except ssl.SSLWantReadError:
                 ready = self._wait(select.POLLIN, deadline)
+            except OSError as error:
+                raise (self.cause if self._closed else error) from None
             if not ready:
                 raise self._stuck()
 
@@ -367,7 +375,10 @@ class _Transport(BaseTransport):  # type: ignore[misc]
     def _wait(self, event: int, deadline: float | None) -> bool:
         """Wait until the socket is ready or ended; return False at the deadline."""
         poll = select.poll()
-        poll.register(self._sock, event)
+        try:
+            poll.register(self._sock, event)
+        except ValueError:  # it was closed meanwhile, and the next read or write says so
+            return True
         rest = None if deadline is None else max(0.0, deadline - self._clock.monotonic()) * 1000
         return bool(poll.poll(rest))
 
@@ -387,7 +398,9 @@ class _Transport(BaseTransport):  # type: ignore[misc]
     def cleanup(self) -> None:
         """Close the socket; the reading thread calls it at its end."""
         self.running = False
-        self._sock.close()
+        with self._call:
+            self._closed = True
+            self._sock.close()
 
 
 def _beats(text: str) -> tuple[float, float]:

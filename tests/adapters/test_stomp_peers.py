@@ -12,10 +12,12 @@ from typing import Any
 import pytest
 
 from steadyworker.adapter import Settle, Settled
+from steadyworker.clock import SystemClock
 from steadyworker.errors import BrokerUnavailable, NotPublished, PublishFailed, Unsettled
 from steadyworker.network import owed
 from steadyworker_stomp import connection as connections
 from steadyworker_stomp import publisher
+from steadyworker_stomp.stomp_internals import _Transport
 from tests.adapters.stomp_kit import Worker, work
 
 CONNECTED = b"CONNECTED\nversion:1.2\nserver:ActiveMQ-Artemis/2.55.0 test\nheart-beat:0,0\n\n\0"
@@ -256,6 +258,16 @@ def test_a_broker_that_falls_silent_is_given_up_after_three_heartbeats(
     began = time.monotonic()
     assert "three heart-beats" in worker.lost().cause
     assert 2.5 < time.monotonic() - began < 8.0
+
+
+def test_a_frame_after_the_brokers_end_is_told_that_end() -> None:
+    """The reading thread closes the socket before the connection knows; "Bad file descriptor" helps nobody."""
+    near, far = socket.socketpair()
+    with far:
+        transport = _Transport(near, "broker", SystemClock(), 1.0)
+        transport.cleanup()
+        with pytest.raises(ConnectionResetError, match="the broker closed the connection"):
+            transport.send(b"x")
 
 
 def test_nothing_listens_and_the_password_is_in_no_text(open_worker: OpenWorker) -> None:
