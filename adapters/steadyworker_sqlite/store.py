@@ -161,9 +161,12 @@ class BrokerFile:
         return store
 
     def was_removed(self) -> bool:
-        """Return whether the file is missing, but existed before: this adapter had it open, or its folder exists."""
+        """Return whether the file existed before (it was open, or its folder exists), and is missing or empty now."""
         before = self._identity is not None or self.folder.exists()  # checked first, because the file is created first
-        return before and not self.path.exists()
+        with suppress(FileNotFoundError):
+            # An empty file can be a copy that has just begun, which new tables would damage.
+            return before and not self.path.stat().st_size
+        return before
 
     @property
     def remedy(self) -> str:

@@ -148,12 +148,19 @@ def test_what_is_written_to_an_unlinked_file_is_not_confirmed(
     assert before
 
 
+@pytest.mark.parametrize("empty", [False, True], ids=["missing", "empty"])
 @pytest.mark.parametrize("act", ["publish", "identity", "dead letters", "start"])
-def test_a_file_that_was_removed_is_never_made_again_by_another_process(
-    path: Path, worker: Worker, eventually: Eventually, act: str
+def test_a_file_that_was_removed_is_never_made_again_by_any_process(
+    path: Path, worker: Worker, eventually: Eventually, act: str, empty: bool
 ) -> None:
+    """Nor in an empty file at its place, which may be a copy that has just begun."""
     eventually(lambda: worker.all(Connected))
     unlink(path)
+    if empty:
+        path.touch()
+    with pytest.raises(PublishFailed):
+        worker.adapter.publish(work())
+    eventually(lambda: worker.all(Unreachable))
     other = SqliteAdapter(path, SPEC, Settings())
     heard: list[Signal] = []
     try:
@@ -169,7 +176,7 @@ def test_a_file_that_was_removed_is_never_made_again_by_another_process(
                 {"publish": lambda: other.publish(work()), "identity": other.identity}.get(act, lambda: look(other))()
     finally:
         other.stop(5)
-    assert not path.exists()
+    assert path.stat().st_size == 0 if empty else not path.exists()
 
 
 def test_another_broker_at_the_path_is_refused_until_the_own_one_is_back(

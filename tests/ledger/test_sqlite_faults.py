@@ -152,16 +152,25 @@ class TestInUse:
             assert second.ledger_id(), "an empty one may begin"
 
     def test_replaced_by_an_empty_file(self, path: Path, ledger: SqliteLedger) -> None:
-        """The record is lost: what was claimed in it is refused, and new fences are above the old."""
+        """A copy that has just begun is empty: tables that were made in it would be another ledger, which knows no job."""
         row = claim(ledger)
-        path.unlink()
+        away = path.with_name("away.db")
+        path.rename(away)
         path.touch()
-        with pytest.raises(LedgerUnavailable, match="replaced"):
-            ledger.renew([row.token])
-        assert not ledger.renew([row.token])[0].granted
-        assert ledger.read(JOB) is None
-        ledger._clock.advance(1)  # type: ignore[attr-defined] # a FakeClock
-        assert claim(ledger).fence > row.fence
+        for match in ("replaced", "but the file is empty: put it back", "but the file is empty: put it back"):
+            with pytest.raises(LedgerUnavailable, match=match):
+                ledger.renew([row.token])
+        with closing(opened(path)) as second, pytest.raises(ConfigError, match="but the file is empty: put it back"):
+            second.ledger_id()
+        assert path.stat().st_size == 0
+        away.rename(path)
+        assert ledger.renew([row.token])[0].granted
+
+    def test_an_empty_file_may_become_a_ledger(self, path: Path) -> None:
+        """Somebody who makes private files first."""
+        path.touch(mode=0o600)
+        with closing(opened(path)) as ledger:
+            assert ledger.ledger_id()
 
     def test_replaced_by_another_workers_ledger(self, path: Path, ledger: SqliteLedger) -> None:
         """To close the file that was unlinked does no harm to the one that took its name."""

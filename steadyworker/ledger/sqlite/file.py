@@ -193,9 +193,11 @@ class LedgerFile:
             )
         earlier = self._was_open or self._marker.exists()  # checked before the file, because the file is created first
         before = self._inode_now()
-        if before is None and earlier:
+        if earlier and (before is None or not self._size_now()):
+            # An empty file can be a copy that has just begun; opened, SQLite would delete the log beside it.
+            got = "it was removed" if before is None else "the file is empty"
             raise self._unfit(
-                f"Expected the ledger {self.path}, but it was removed: put it back; or, to begin with an empty ledger, "
+                f"Expected the ledger {self.path}, but {got}: put it back; or, to begin with an empty ledger, "
                 f"stop every process that uses it, and remove {self._marker.name} beside it."
             )
         connection = self._connect()
@@ -228,6 +230,11 @@ class LedgerFile:
                 f"Expected to find the ledger {self.path}, got {error.strerror}: make its directory readable."
             ) from error
         return seen.st_dev, seen.st_ino
+
+    def _size_now(self) -> int:
+        with suppress(FileNotFoundError):
+            return os.stat(self._name).st_size  # noqa: PTH116 - as above
+        return 0
 
     def _connect(self) -> sqlite3.Connection:
         if sqlite3.sqlite_version_info < _OLDEST_SQLITE:
