@@ -141,7 +141,7 @@ class StompAdapter:
         """Open the dead letters, on connections used only for them."""
         url, clock = self._url(), self._settings.clock
         hold, ask = partial(visit, patient(url), clock), partial(visit, brief(url), clock)
-        with StompDeadLetters(hold, ask, self._spec, url.dlq, self.publish, clock) as letters:
+        with StompDeadLetters(hold, ask, self._spec, url.moved_to(self._spec.queue), self.publish, clock) as letters:
             yield letters
 
     def stop(self, within: float) -> None:

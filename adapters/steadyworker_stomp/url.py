@@ -7,7 +7,7 @@ The broker's URL: its addresses, login and options.
 |---|---|
 | `heartbeat` | seconds, 10 by default; a side that receives nothing for some heart-beats (here three) drops the connection |
 | `dialect` | `classic` or `artemis`; by default the broker's own name decides |
-| `dlq` | the queue to which the broker itself moves dead letters; by default `ActiveMQ.DLQ`, on Artemis the address setting's; if the user may not read it, name the Worker's own dead-letter queue |
+| `dlq` | the queue to which the broker itself moves dead letters; by default `ActiveMQ.DLQ`, on Artemis the address setting's; `{queue}` stands for the work queue's name; if the user may not read it, name the Worker's own dead-letter queue |
 | `cafile` | `stomp+ssl`: a PEM file of the authorities to trust for the broker's certificate, instead of the system's authorities |
 | `certfile`, `keyfile` | `stomp+ssl`: our own certificate and its key |
 | `server_name` | `stomp+ssl`: the name in the broker's certificate, if it is not the host's name |
@@ -52,6 +52,10 @@ class BrokerUrl:
     heartbeat: int = HEARTBEAT
     dialect: DialectName | None = None
     dlq: str | None = None
+
+    def moved_to(self, queue: str) -> str | None:
+        """Return the queue to which the broker moves dead letters of this queue; None to ask the broker."""
+        return self.dlq and self.dlq.replace("{queue}", queue)
 
     def __str__(self) -> str:
         return ",".join(map(str, self.addresses))

@@ -37,7 +37,7 @@ def open_adapter(stomp_broker: StompBroker, queue: str, dead: str) -> Iterator[O
     adapters: list[StompAdapter] = []
 
     def opened(url: str = "", work: str = queue, *, own: bool = False) -> StompAdapter:
-        option = "" if own else f"?dlq={queue}.moved"
+        option = "" if own else "?dlq={queue}.moved"
         adapters.append(StompAdapter((url or stomp_broker.url) + option, QueueSpec(work, dead), Settings()))
         return adapters[-1]
 

@@ -43,6 +43,14 @@ def test_everything_that_a_url_can_say() -> None:
 
 
 @pytest.mark.parametrize(
+    ("option", "moved_to"),
+    [("", None), ("?dlq=lost", "lost"), ("?dlq=DLQ.{queue}", "DLQ.exports"), ("?dlq=DLQ.%7Bqueue%7D", "DLQ.exports")],
+)
+def test_the_brokers_dead_letter_queue_can_be_one_of_each_work_queue(option: str, moved_to: str | None) -> None:
+    assert parse_url(f"stomp://h{option}").moved_to("exports") == moved_to
+
+
+@pytest.mark.parametrize(
     ("url", "says"),
     [
         ("stomp://h/vhost", "no path in the broker's URL, got '/vhost'"),

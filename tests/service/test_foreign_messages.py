@@ -24,6 +24,7 @@ from steadyworker.ledger.base import State, Wanted
 from steadyworker.ledger.sqlite.ledger import SqliteLedger
 from steadyworker_sqlite import SqliteAdapter
 from tests.brokers.rabbitmq import Vhost
+from tests.brokers.stomp_broker import StompBroker
 from tests.support.stage import Processes, Stage, WorkerProcess, eventually
 
 TYPED = "tests.support.jobs:Typed"
@@ -190,3 +191,49 @@ def test_whatever_is_sent_over_amqp_ends_done_or_dead(place: Processes, vhost: V
         assert 0 < every_message_ends(place, process, sent, dead) < sent
         count = dead()
     assert len(letters(place)) == count
+
+
+_stomp_text = st.text(st.characters(codec="utf-8", exclude_characters="\0"), max_size=60)
+_stomp_names = (
+    st.sampled_from(["sw-stomp", "sw-queue", "JMSXGroupID", "type", "priority", "_AMQ_ORIG_QUEUE", "redelivered"])
+    | _ours.filter(bool)
+    | _stomp_text.filter(bool)
+)
+_stomp_values = (
+    _counters | _stomp_text | st.sampled_from(['{"headers": 7}', '{"headers": {"sw-job-key": null}}', "x" * 9_000])
+)
+
+
+@pytest.fixture
+def at_activemq(stomp_broker: StompBroker, tmp_path: Path) -> Iterator[Processes]:
+    ledger = SqliteLedger(tmp_path / "ledger.db", clock=SystemClock(), times=Times())
+    made = Processes(tmp_path, ledger, broker_url=stomp_broker.url, ledger_url=ledger.url)
+    stomp_broker.remove_queues("typed")
+    yield made
+    made.close()
+    stomp_broker.remove_queues("typed")
+
+
+def test_whatever_is_sent_over_stomp_ends_done_or_dead(at_activemq: Processes, stomp_broker: StompBroker) -> None:
+    process = at_activemq.worker(TYPED, ledger_reach="host").started()
+    numbers = itertools.count(1)
+    with stomp_broker.client() as client:
+
+        @given(_bodies, st.dictionaries(_stomp_names, _stomp_values, max_size=5))
+        @settings(max_examples=MESSAGES)
+        def send(body: bytes, headers: dict[str, str]) -> None:
+            number = next(numbers)
+            if number % 3 == 0:
+                headers[KEY] = f"{headers.get(REASON, '')!r}{number}"[:200]
+            else:
+                headers.pop(KEY, None)
+            client.send("typed", body, headers)
+
+        send()
+    sent = next(numbers) - 1
+
+    def dead() -> int:
+        return stomp_broker.depth("typed.dead")
+
+    assert 0 < every_message_ends(at_activemq, process, sent, dead) < sent
+    assert len(letters(at_activemq)) == dead()

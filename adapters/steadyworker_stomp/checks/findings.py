@@ -195,7 +195,7 @@ class _Check:
             state = QueueState(queue, queue == self._spec.queue, {**settings}, _attributes(management, queue))
             address = settings.get("deadLetterAddress")
             kept = _attributes(management, address, "address") is not None if address else None
-            found += risks(state, dlq=self._url.dlq, letters_kept=kept)
+            found += risks(state, dlq=self._url.moved_to(self._spec.queue), letters_kept=kept)
         return iter(found)
 
 
