@@ -60,7 +60,15 @@ def java_program(name: str, artifacts: tuple[str, ...], source: Path) -> Path:
         half.mkdir()
         javac = compiler()
         half.joinpath("pom.xml").write_text(pom)
-        fetch = [_maven(), "--batch-mode", "--quiet", f"{PLUGIN}:copy-dependencies", "-DincludeScope=runtime"]
+        # Without --update-snapshots, Maven remembers for a day that it could not fetch something, and does not try again.
+        fetch = [
+            _maven(),
+            "--batch-mode",
+            "--quiet",
+            "--update-snapshots",
+            f"{PLUGIN}:copy-dependencies",
+            "-DincludeScope=runtime",
+        ]
         fetch += [f"-DoutputDirectory={half / 'lib'}", "-Dstyle.color=never"]
         options = ("--release", str(JAVA), "-cp", f"{half / 'lib'}/*", "-d", str(half / "classes"))
         for command in (fetch, [str(javac), *options, str(source)]):
