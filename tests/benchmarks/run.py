@@ -42,8 +42,8 @@ def main() -> int:
     for line in lines:
         table.add_row(*line)
     Console(width=110).print(table)
-    if "--no-rabbitmq" not in sys.argv:
-        subprocess.run([sys.executable, "-m", "tests.benchmarks.bench_rabbitmq"], cwd=HERE.parents[1], check=True)
+    if "--no-brokers" not in sys.argv:
+        subprocess.run([sys.executable, "-m", "tests.benchmarks.bench_brokers"], cwd=HERE.parents[1], check=True)
     if "--no-spark" in sys.argv:
         return 0
     if not shutil.which("java"):

@@ -29,6 +29,7 @@ class Ability(Enum):
     COUNTS_DELIVERIES = "tells with a message how often it was delivered before"
     DELIVERY_TIMEOUT = "ends a consumer that holds a message for too long"
     POLICIES = "has policies, and queues for retries that its operator can purge"
+    STOMP = "speaks STOMP, as stomp.py does in the drills"
 
 
 @dataclass(frozen=True)

@@ -54,7 +54,7 @@ class StompConsumer:
 class StompPlace:
     """Queues whose names begin with the same letters; a message that waits in the scheduler counts as ready in its queue."""
 
-    abilities: ClassVar[frozenset[Ability]] = frozenset()
+    abilities: ClassVar[frozenset[Ability]] = frozenset({Ability.STOMP})
     queue_kinds: ClassVar[tuple[str, ...]] = ("",)
     farewell: ClassVar[str] = r"closed the connection|Connection reset|stopped"
 

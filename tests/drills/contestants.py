@@ -32,6 +32,7 @@ class Contestant:
     One of them.
 
     `worker` and `sender` are arguments of `python -m`, with NUMBER for the worker process's; `packages` have its version.
+    It is drilled on the brokers that have what it `needs`.
     """
 
     name: str
@@ -40,12 +41,8 @@ class Contestant:
     sender: tuple[str, ...]
     dead_queue: str = ""
     peer: bool = True
+    needs: frozenset[Ability] = frozenset({Ability.AMQP})
     environ: Mapping[str, str] = field(default_factory=dict)
-
-    @property
-    def needs(self) -> frozenset[Ability]:
-        """What it needs of a broker: the peers are drilled over AMQP only."""
-        return frozenset({Ability.AMQP} if self.peer else ())
 
     def command(self, arguments: tuple[str, ...], number: int = 1) -> list[str]:
         """What to execute."""
@@ -90,6 +87,7 @@ STEADYWORKER = Contestant(
     ("tests.drills.ours",),
     dead_queue=f"{QUEUE}.dead",
     peer=False,
+    needs=frozenset(),
 )
 CELERY = Contestant(
     "Celery",
@@ -121,8 +119,15 @@ FASTSTREAM = Contestant(
     (f"{_PEER}.faststream_worker",),
 )
 PIKA = Contestant("pika", ("pika",), (f"{_PEER}.pika_worker",), (f"{_PEER}.pika_worker", "send"))
+STOMP_PY = Contestant(
+    "stomp.py",
+    ("stomp.py",),
+    (f"{_PEER}.stomp_worker",),
+    (f"{_PEER}.stomp_worker", "send"),
+    needs=frozenset({Ability.STOMP}),
+)
 
-CONTESTANTS = (STEADYWORKER, CELERY, DRAMATIQ, TASKIQ, FASTSTREAM, PIKA)
+CONTESTANTS = (STEADYWORKER, CELERY, DRAMATIQ, TASKIQ, FASTSTREAM, PIKA, STOMP_PY)
 
 
 def peers_python(requirements: Path = PEERS / "requirements.txt") -> Path:

@@ -68,10 +68,10 @@ class Results:
         RECORD.write_text("".join(f"{json.dumps(line)}\n" for line in lines), encoding="utf-8")
         PAGE.write_text(PLACE.sub(lambda _: self.markdown(), PAGE.read_text(encoding="utf-8")), encoding="utf-8")
 
-    @property
-    def names(self) -> list[str]:
-        """Of the contestants, in the order of their columns."""
-        return [one.name for one in CONTESTANTS if one.name in self.versions]
+    def names(self, broker: str) -> list[str]:
+        """Of those who were drilled on this broker, in the order of their columns."""
+        held = {one.contestant for one in self.verdicts[broker]}
+        return [one.name for one in CONTESTANTS if one.name in held]
 
     def rows(self, broker: str, drills: Collection[str] | None = None) -> list[list[str]]:
         """The cells of one broker's table, without its head; only the rows of these drills where they are named."""
@@ -79,7 +79,9 @@ class Results:
         for title, pattern in ROWS.items():
             if drills is None or any(re.fullmatch(pattern, drill) for drill in drills):
                 held = [one for one in self.verdicts[broker] if re.fullmatch(pattern, one.drill)]
-                rows.append([title, *(cell([one for one in held if one.contestant == name]) for name in self.names)])
+                rows.append(
+                    [title, *(cell([one for one in held if one.contestant == name]) for name in self.names(broker))]
+                )
         return rows
 
     def markdown(self) -> str:
@@ -87,13 +89,13 @@ class Results:
         return "\n".join([f"Run on {self.date}.\n", *map(self._markdown, self.verdicts)])
 
     def _markdown(self, broker: str) -> str:
-        head = [broker, *(f"{name} {self.versions[name]}" for name in self.names)]
+        head = [broker, *(f"{name} {self.versions[name]}" for name in self.names(broker))]
         lines = [head, ["---"] * len(head), *self.rows(broker)]
         return "".join(f"| {' | '.join(line)} |\n" for line in lines)
 
     def table(self, broker: str, drills: Collection[str]) -> Table:
         """For a terminal, with the rows of these drills."""
-        table = Table(broker, *(f"{name} {self.versions[name]}" for name in self.names), show_lines=True)
+        table = Table(broker, *(f"{name} {self.versions[name]}" for name in self.names(broker)), show_lines=True)
         for row in self.rows(broker, drills):
             table.add_row(*row)
         return table

@@ -16,6 +16,7 @@ from tests.brokers.place import Ability, Place, Places
 from tests.brokers.postgres import Cluster
 from tests.brokers.rabbitmq import Node, RabbitMQ
 from tests.brokers.rabbitmq_place import RabbitmqPlace, RabbitmqPlaces
+from tests.brokers.stomp_place import StompPlace
 from tests.drills.contestants import PIKA, STEADYWORKER
 from tests.drills.operator_story import Operator
 from tests.drills.report import PAGE, ROWS, Results, cell
@@ -35,7 +36,11 @@ IMPATIENT = replace(STEADYWORKER, name="impatient", worker=("tests.drills.impati
 SOON_OVER = replace(STEADYWORKER, environ={"STEADYWORKER_STOP_WITHIN": "14"})
 """Cancelling begins 13 s before the end: a second after SIGTERM."""
 
-ABILITIES = {"RabbitMQ": RabbitmqPlace.abilities}
+ABILITIES = {
+    "RabbitMQ": RabbitmqPlace.abilities,
+    "ActiveMQ Classic": StompPlace.abilities,
+    "Artemis": StompPlace.abilities,
+}
 """By the brokers of the record."""
 
 SETTLED = Verdict(drill="", contestant="", starts=1, ends=1, together=1)

@@ -3,30 +3,39 @@
 from __future__ import annotations
 
 import os
+import signal
 import time
 from typing import Any
 
-from steadyworker import Job, Retry, Worker
+from tenacity import wait_fixed
+
+from steadyworker import Job, Retry, RetryPolicy, Worker
 from tests.support.jobs import is_open, note
 
 QUEUE = os.environ.get("FLEET_QUEUE", "fleet")
 """The broker's name of the work queue, which the test says."""
 
 
-class Light(Worker[dict[str, Any]]):
+class Apart(Worker[dict[str, Any]]):
     """
-    In a thread of the worker process.
+    In a child process; a crash is tried again at once.
 
     `gate`: waits for that file. `delays`: so many attempts fail, each asking for its delay.
+    `busy`: keeps the processor busy for so many seconds. `dies`: kills the process.
     """
 
     queue = QUEUE
     time_limit = 600
-    isolation = "thread"
+    retry = RetryPolicy(wait=wait_fixed(0.2))
 
     def handle(self, job: Job[dict[str, Any]]) -> None:
         note("starts", f"{job.key} {job.attempt}")
         note("times", f"{job.key} {time.monotonic()}")
+        if job.payload.get("dies"):
+            os.kill(os.getpid(), signal.SIGKILL)
+        until = time.monotonic() + job.payload.get("busy", 0)
+        while time.monotonic() < until:
+            sum(range(10_000))
         while "gate" in job.payload and not is_open(job.payload["gate"]):
             job.check()
             time.sleep(0.05)
@@ -34,6 +43,12 @@ class Light(Worker[dict[str, Any]]):
         if job.attempt <= len(delays):
             raise Retry("as asked", delay=delays[job.attempt - 1])
         note("ends", job.key)
+
+
+class Light(Apart):
+    """The same in a thread of the worker process."""
+
+    isolation = "thread"
 
 
 class Steady(Worker[dict[str, Any], int]):

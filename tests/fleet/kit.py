@@ -18,7 +18,7 @@ from tests.support.stage import Processes, Setting, WorkerProcess, eventually
 QUEUE = "fleet"
 """What the tests call the work queue; `Fleet.queue` is the broker's name of it, which on RabbitMQ is the same."""
 
-LIGHT, STEADY = "tests.fleet.jobs:Light", "tests.fleet.jobs:Steady"
+LIGHT, APART, STEADY = "tests.fleet.jobs:Light", "tests.fleet.jobs:Apart", "tests.fleet.jobs:Steady"
 
 SOON = {"times": {"defer_delay": 2.0}}
 """A copy that follows another's run comes back after 2 s instead of 30."""

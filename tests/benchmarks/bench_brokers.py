@@ -1,7 +1,8 @@
 """
-No-op jobs on RabbitMQ, ours beside the peers: `make bench`, or `python -m tests.benchmarks.bench_rabbitmq`.
+No-op jobs on RabbitMQ and ActiveMQ, ours beside the peers: `make bench`, or `python -m tests.benchmarks.bench_brokers [NAME …]`.
 
 Each round does one after the other on one broker, and a ratio is the median of the rounds'.
+"Raw" is the client library in a loop: it takes a message, runs the job in its own thread, and acknowledges it.
 The jobs are queued before the worker starts, and the time is that between two marked jobs among them.
 Prefetch 20 is twenty slots for us; a peer keeps its one process or thread, which is its fastest way with jobs of no length.
 """
@@ -12,9 +13,9 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import closing, contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import median
 
@@ -23,9 +24,23 @@ from rich.console import Console
 from rich.table import Table
 
 from tests.brokers.install import MissingError, newest_rabbitmq
+from tests.brokers.place import Places
 from tests.brokers.rabbitmq import Node
 from tests.brokers.rabbitmq_place import RabbitmqPlaces
-from tests.drills.contestants import CELERY, DRAMATIQ, FASTSTREAM, PIKA, ROOT, STEADYWORKER, TASKIQ, Contestant
+from tests.brokers.shared import MAKERS
+from tests.brokers.stomp_node import StompNode
+from tests.brokers.stomp_place import StompPlaces
+from tests.drills.contestants import (
+    CELERY,
+    DRAMATIQ,
+    FASTSTREAM,
+    PIKA,
+    ROOT,
+    STEADYWORKER,
+    STOMP_PY,
+    TASKIQ,
+    Contestant,
+)
 from tests.drills.stage import Stage
 from tests.drills.stories import job
 
@@ -42,40 +57,63 @@ WARMED_UP = {1: 1.0, 20: 8.0}
 AIMS = {"process slots": "≥ 0.45", "thread slots": "≥ 0.55"}
 
 RAW = replace(PIKA, name="raw pika", worker=(*PIKA.worker, "raw"))
+RAW_STOMP = replace(STOMP_PY, name="raw stomp.py", worker=(*STOMP_PY.worker, "raw"))
 PROCESSES = replace(STEADYWORKER, name="process slots")
 THREADS = replace(STEADYWORKER, name="thread slots", worker=("steadyworker", "run", "tests.drills.ours:Threads"))
 
-FIELDS: dict[str, tuple[Contestant, ...]] = {
-    "classic": (RAW, PROCESSES, THREADS, CELERY, DRAMATIQ, TASKIQ, FASTSTREAM),
-    "quorum": (RAW, PROCESSES, THREADS),
-}
+
+@dataclass(frozen=True)
+class Field:
+    """Who is measured on one kind of broker: by the kind of queue; the first of each list is the raw client."""
+
+    rates: Mapping[str, tuple[Contestant, ...]]
+    cuts: tuple[Contestant, ...]
+
+
+RABBITMQ = Field(
+    {
+        "classic": (RAW, PROCESSES, THREADS, CELERY, DRAMATIQ, TASKIQ, FASTSTREAM),
+        "quorum": (RAW, PROCESSES, THREADS),
+    },
+    (PROCESSES, CELERY, DRAMATIQ, TASKIQ, FASTSTREAM),
+)
+ACTIVEMQ = Field({"": (RAW_STOMP, PROCESSES, THREADS)}, (PROCESSES, STOMP_PY))
+
+FIELDS = {f"rabbitmq-{newest_rabbitmq()}": RABBITMQ, "classic": ACTIVEMQ, "artemis": ACTIVEMQ}
 
 
 def main() -> int:
     """Measure and print."""
-    try:
-        node = Node(newest_rabbitmq())
-    except MissingError as missing:
-        print(f"RabbitMQ's table was left out: {missing}")
-        return 0
-    with closing(node), tempfile.TemporaryDirectory(prefix="bench-") as folder:
-        node.start()
-        places = RabbitmqPlaces(node)
-        heads = ["no-op jobs per second", "queue", *(f"prefetch {prefetch}" for prefetch in JOBS), "aim"]
-        table = Table(*heads, title=places.title, box=SIMPLE_HEAD)
-        for queue_type, contestants in FIELDS.items():
-            found = [rates(places, queue_type, prefetch, contestants, Path(folder)) for prefetch in JOBS]
-            for one in contestants:
-                cells = [_cell(per_round[one.name], per_round[RAW.name]) for per_round in found]
-                table.add_row(one.name, queue_type, *cells, AIMS.get(one.name, ""))
-        cuts = Table("from a cut to the next job", "median", "aim", box=SIMPLE_HEAD)
-        for one in (PROCESSES, CELERY, DRAMATIQ, TASKIQ, FASTSTREAM):
-            seconds = median(reconnections(places, one, Path(folder)))
-            cuts.add_row(one.name, f"{seconds:.2f} s", "≤ 1 s" if one is PROCESSES else "")
-    console = Console(width=110)
-    console.print(table)
-    console.print(cuts)
+    for name in sys.argv[1:] or FIELDS:
+        try:
+            broker = MAKERS[name]()
+        except MissingError as missing:
+            print(f"The tables of {name} were left out: {missing}")
+            continue
+        with closing(broker), tempfile.TemporaryDirectory(prefix="bench-") as folder:
+            broker.start()
+            assert isinstance(broker, Node | StompNode)
+            places = RabbitmqPlaces(broker) if isinstance(broker, Node) else StompPlaces(broker)
+            for table in tables(places, FIELDS[name], Path(folder)):
+                Console(width=110).print(table)
     return 0
+
+
+def tables(places: Places, field: Field, folder: Path) -> Iterator[Table]:
+    """Measure on one broker."""
+    heads = ["no-op jobs per second", "queue", *(f"prefetch {prefetch}" for prefetch in JOBS), "aim"]
+    table = Table(*heads, title=places.title, box=SIMPLE_HEAD)
+    for kind, contestants in field.rates.items():
+        found = [rates(places, kind, prefetch, contestants, folder) for prefetch in JOBS]
+        for one in contestants:
+            cells = [_cell(per_round[one.name], per_round[contestants[0].name]) for per_round in found]
+            table.add_row(one.name, kind, *cells, AIMS.get(one.name, ""))
+    yield table
+    cuts = Table("from a cut to the next job", "median", "aim", box=SIMPLE_HEAD)
+    for one in field.cuts:
+        seconds = median(reconnections(places, one, folder))
+        cuts.add_row(one.name, f"{seconds:.2f} s", "≤ 1 s" if one is PROCESSES else "")
+    yield cuts
 
 
 def _cell(rates: list[float], raw: list[float]) -> str:
@@ -84,34 +122,33 @@ def _cell(rates: list[float], raw: list[float]) -> str:
 
 
 def rates(
-    places: RabbitmqPlaces, queue_type: str, prefetch: int, contestants: tuple[Contestant, ...], folder: Path
+    places: Places, kind: str, prefetch: int, contestants: tuple[Contestant, ...], folder: Path
 ) -> dict[str, list[float]]:
     """Jobs per second, in each round."""
     found: dict[str, list[float]] = {one.name: [] for one in contestants}
     for number in range(ROUNDS[prefetch]):
         for one in contestants:
-            place = folder / f"{queue_type}-{prefetch}-{number}-{one.name}"
-            found[one.name].append(
-                rate(places, replace(one, environ={"DRILL_QUEUE_TYPE": queue_type}), prefetch, place)
-            )
+            place = folder / f"{kind}-{prefetch}-{number}-{one.name}"
+            found[one.name].append(rate(places, one, kind, prefetch, place))
     return found
 
 
-def rate(places: RabbitmqPlaces, contestant: Contestant, prefetch: int, folder: Path) -> float:
+def rate(places: Places, contestant: Contestant, kind: str, prefetch: int, folder: Path) -> float:
     """Jobs per second of one worker process."""
+    contestant = replace(contestant, environ={"DRILL_QUEUE_TYPE": kind})
     slots = 1 if contestant.peer else prefetch
     lead = [job("sleep", WARMED_UP[slots], f"lead-{number}") for number in range(slots)]
     timed = [job("mark", id="first"), *[job("noop")] * JOBS[prefetch], job("mark", id="last")]
     with closing(Stage(places, contestant, folder, prefetch=prefetch, proxied=False)) as stage:
-        if not contestant.peer and contestant.environ["DRILL_QUEUE_TYPE"] == "classic":
-            stage.place.make_queue(stage.queue, "classic")  # it takes what is there, and would make a quorum queue
+        if not contestant.peer and kind == "classic":
+            stage.place.make_queue(stage.queue, kind)  # it takes what is there, and would make a quorum queue
         stage.send(*lead, *timed)
         stage.start_worker()
         stage.expect("the last job", lambda: stage.notes("start", "last"))
         return JOBS[prefetch] / (stage.notes("start", "last")[0].at - stage.notes("start", "first")[0].at)
 
 
-def reconnections(places: RabbitmqPlaces, contestant: Contestant, folder: Path) -> Iterator[float]:
+def reconnections(places: Places, contestant: Contestant, folder: Path) -> Iterator[float]:
     """Seconds from a reset connection of an idle worker process to the start of a job that was sent at that moment."""
     with closing(Stage(places, contestant, folder / f"cuts-{contestant.name}")) as stage, _sender(stage) as sender:
         stage.start_worker()
