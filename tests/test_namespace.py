@@ -79,6 +79,13 @@ def test_the_former_name_as_namespace_keeps_the_jobs(place: Place) -> None:
     assert place.namespace(NEW, OLD) == OLD
 
 
+def test_a_name_of_the_broker_as_namespace_is_the_same_place_for_all_who_could_mean_it(tmp_path: Path) -> None:
+    """Whoever comes first: the former name, the new one, or a third one."""
+    place = Place(tmp_path)
+    assert [place.namespace(name, OLD) for name in (NEW, "third:/", OLD)] == [OLD, OLD, OLD]
+    assert "belong since their first use" in place.refused("shop:/eu", OLD)
+
+
 def test_another_broker_has_a_namespace_of_its_own(place: Place) -> None:
     assert place.namespace(NEW, "shop-b") == "shop-b"
     assert "belong since their first use" in place.refused("third:/", "shop-b")

@@ -103,7 +103,7 @@ def namespace_of(adapter: Adapter, options: Options, ledger: Ledger, queue_name:
     The ledger binds namespace and queue to the first broker that uses them.
     If worker processes live under a former name of the broker, this call binds the new name to the former name.
     So it refuses the new name even after the end of these processes, because their records belong to the former name.
-    With `--namespace`, an operator can set the former name, to state that the broker is the same.
+    With `--namespace`, an operator can set a name that the broker could have, to state that the broker is this one.
 
     Raises:
         ConfigError: Namespace and queue are bound to another broker, or an operator seems to have renamed the broker.
@@ -118,8 +118,10 @@ def namespace_of(adapter: Adapter, options: Options, ledger: Ledger, queue_name:
             raise ConfigError(str(finding), [finding])
         return identity
     namespace = options.namespace
+    if _may_have_been(adapter, namespace):
+        identity = namespace
     bound = ledger.bind(namespace, queue_name, identity)
-    if bound != identity and not (bound == namespace and _may_have_been(adapter, bound)):
+    if bound != identity:
         msg = (
             f"Expected broker {bound!r}, to which namespace {namespace!r} and queue {queue_name!r} belong since their first use, "
             f"got {identity!r}: set another --namespace, or correct --broker, or give a renamed broker its former name."

@@ -112,3 +112,16 @@ def test_a_list_that_shares_a_host_with_that_of_living_workers_is_refused_with_t
     assert namespace_of(other, options, ledger, "exports") == "c:61613,d:61613"
     named = config.load({"state_dir": tmp_path, "namespace": "a:61613,b:61613"}, os.environ, tmp_path)
     assert namespace_of(second, named, ledger, "exports") == "a:61613,b:61613"
+
+
+def test_the_list_of_all_hosts_as_namespace_serves_processes_that_reach_the_broker_in_several_ways(
+    tmp_path: Path,
+) -> None:
+    """Through a proxy, whoever is first."""
+    ledger = MemoryLedger(FakeClock(), Times())
+    everything = "mq:61613,proxy:7000"
+    options = config.load({"state_dir": tmp_path, "namespace": everything}, os.environ, tmp_path)
+    reached = [adapter("proxy:7000"), adapter("mq", "stomp+ssl"), adapter("mq")]
+    assert [namespace_of(each, options, ledger, "exports") for each in reached] == [everything] * 3
+    with pytest.raises(ConfigError, match="belong since their first use"):
+        namespace_of(adapter("other"), options, ledger, "exports")

@@ -8,6 +8,7 @@ from collections.abc import Set as AbstractSet
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import ClassVar
+from urllib.parse import urlsplit
 
 from tests.brokers.place import Ability, Depth, Message
 from tests.brokers.stomp_broker import StompBroker
@@ -70,8 +71,8 @@ class StompPlace:
 
     @property
     def namespace(self) -> str:
-        """As `Place`: a broker is known by its address, and a proxy has another one."""
-        return self._prefix.rstrip("-")
+        """As `Place`: a broker is known by its address, and a proxy has another one on this host."""
+        return urlsplit(self._stomp.url).netloc.rpartition("@")[2]
 
     @contextmanager
     def stopped(self) -> Iterator[None]:

@@ -195,7 +195,7 @@ def test_whatever_is_sent_over_amqp_ends_done_or_dead(place: Processes, vhost: V
 
 _stomp_text = st.text(st.characters(codec="utf-8", exclude_characters="\0"), max_size=60)
 _stomp_names = (
-    st.sampled_from(["sw-stomp", "sw-queue", "JMSXGroupID", "type", "priority", "_AMQ_ORIG_QUEUE", "redelivered"])
+    st.sampled_from(["sw-stomp", "sw-queue", "JMSXGroupID", "type", "_AMQ_ORIG_QUEUE", "redelivered"])
     | _ours.filter(bool)
     | _stomp_text.filter(bool)
 )
