@@ -28,6 +28,7 @@ from typing import Any
 from steadyworker.adapter import Clock
 from steadyworker.network.errors import Foreign, Silent
 from steadyworker_stomp.errors import BrokerError
+from steadyworker_stomp.sockets import confirm_at_once
 
 
 def _skip_hostname_scan() -> None:
@@ -327,6 +328,7 @@ class _Transport(BaseTransport):  # type: ignore[misc]
                 return b""
             else:
                 self.heard_at = self._clock.monotonic()
+                confirm_at_once(self._sock)
                 if not self._heard and data.strip():
                     self._heard = True
                     if data.lstrip()[:1] not in _FIRST:
