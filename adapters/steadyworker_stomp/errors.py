@@ -38,6 +38,9 @@ _LOGIN = re.compile(
     r"User name .* or password is invalid|password is invalid|AMQ229031|AMQ339013|[Aa]uthentication failed|Security"
 )
 _RIGHTS = re.compile(r"not authorized|AMQ229032|AMQ229213")
+_ADVISORY = re.compile(r"not authorized .*topic://ActiveMQ\.Advisory\.")
+"""Classic 5 makes advisory topics for a temporary queue, with the rights of the queue's user."""
+
 _FULL = re.compile(r"AMQ229102|AMQ229119|is full|Usage Manager .* Full")
 _RABBITMQ = re.compile(r"^Bad CONNECT")
 _TAKEN = re.compile(r"already connected")
@@ -59,6 +62,12 @@ def _judged(error: BaseException) -> Judged | None:  # noqa: PLR0911 - one case 
             return Judged(
                 f"RabbitMQ's STOMP plugin, which can neither delay a message nor count consumers ({error})",
                 "connect to RabbitMQ with an amqp:// URL",
+                refused=True,
+            )
+        case BrokerError() if _ADVISORY.search(str(error)):
+            return Judged(
+                f"a refusal ({error})",
+                "grant the user read, write and admin for the topics ActiveMQ.Advisory.>",
                 refused=True,
             )
         case BrokerError() if _RIGHTS.search(str(error)):

@@ -122,7 +122,8 @@ def test_another_listener_of_the_broker_has_no_problem_and_leads_to_the_same_que
 
 
 def test_what_is_usual_on_each_broker_is_said(stomp_broker: StompBroker, find: Find) -> None:
-    (usual,) = find(stomp_broker.url, usual=True)
+    *weak, usual = find(stomp_broker.url, usual=True)
+    assert all(is_weakness(each) for each in weak)
     if stomp_broker.is_artemis:
         assert is_limit(usual)
         assert "<max-delivery-attempts>-1</max-delivery-attempts>" in usual.remedy
@@ -169,6 +170,10 @@ def test_a_user_who_may_not_count_is_told_which_right_it_takes(
 ) -> None:
     """The queues are then unknown, too, and no probe creates them."""
     (finding,) = find(stomp_broker.limited_url, topology="verify")
+    if "ActiveMQ/5." in stomp_broker.server:  # which needs that right for our temporary queues, too
+        assert finding.level == "error"
+        assert "grant the user read, write and admin for the topics ActiveMQ.Advisory.>" in finding.what
+        return
     assert finding.level == "warning"
     assert finding.what.startswith(f"User {LIMITED!r} may not count the consumers of {spec.queue!r}")
     assert ("'manage'" if stomp_broker.is_artemis else "ActiveMQ.Advisory.>") in finding.remedy

@@ -297,6 +297,10 @@ def test_a_user_without_the_right_to_ask_reads_every_letter(
     keys = numbered(30)
     bury(stomp_broker, dead, keys)
     adapter = open_adapter(stomp_broker.limited_url)
+    if "ActiveMQ/5." in stomp_broker.server:
+        with adapter.dead_letters() as letters, pytest.raises(BrokerUnavailable, match=r"topics ActiveMQ\.Advisory\.>"):
+            list(letters)
+        return
     with adapter.dead_letters() as letters:
         held = list(letters)
         assert [letter.headers[KEY] for letter in held] == keys
