@@ -173,7 +173,11 @@ class Runner:
             case ServiceSaid():
                 self.requests.service_said(event)
             case Ended(fence=fence, outcome=outcome, killed=killed):
-                self.killed = self.killed or (killed and self.state.stage >= Stage.DRAINING)
+                run = self.state.by_fence.get(fence)
+                ours = (
+                    run is not None and run.phase is not Phase.DROPPED
+                )  # a run that another took over is always killed
+                self.killed = self.killed or (ours and killed and self.state.stage >= Stage.DRAINING)
                 self.runs.slot_ended(fence, outcome)
                 self.state.reconsider()
             case Renewed():

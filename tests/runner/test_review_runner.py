@@ -17,7 +17,7 @@ from steadyworker.clock import Times
 from steadyworker.delivery import KEY, REASON, Delivery, OutgoingMessage, Settle, Settled, Target
 from steadyworker.errors import InterruptReason, LedgerUnavailable, Retry, Snooze, TargetMissing
 from steadyworker.events import Listener
-from steadyworker.ledger.base import Claimed, JobId, Ledger, Moving, State, Token, Verdict
+from steadyworker.ledger.base import Claimed, JobId, Ledger, Moving, Renewal, State, Token, Verdict
 from steadyworker.ledger.memory import MemoryLedger
 from steadyworker.lifecycle import Stage
 from steadyworker.link import Task
@@ -431,6 +431,21 @@ def test_a_run_that_stalls_because_the_ledger_is_away_is_not_blamed_for_it() -> 
     row = bench.real.read(JobId(NAMESPACE, QUEUE, "k"))
     assert row is not None
     assert (row.counters.attempts, row.counters.interruptions) == (0, 1)
+
+
+@pytest.mark.parametrize("taken_over", [False, True])
+def test_a_shutdown_has_killed_a_job_only_if_the_job_was_still_its_own(taken_over: bool) -> None:
+    """A run that another worker process took over is killed in any stage: this costs nobody anything, and is no exit code 143."""
+    bench = Bench()
+    bench.deliver("k")
+    task = bench.slots[0].task
+    assert task is not None
+    if taken_over:
+        tokens = [run.token for run in bench.runner.state.by_fence.values()]
+        bench.say(Renewed(bench.clock.boottime(), [(token, Renewal(granted=False)) for token in tokens]))
+    bench.say(Staged(Stage.DRAINING))
+    bench.ended(0, Interrupted(), killed=True)
+    assert bench.runner.killed is not taken_over
 
 
 def test_trust_in_a_hand_over_that_was_taken_counts_from_the_start_of_the_call() -> None:
