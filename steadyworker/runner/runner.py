@@ -174,9 +174,7 @@ class Runner:
                 self.requests.service_said(event)
             case Ended(fence=fence, outcome=outcome, killed=killed):
                 run = self.state.by_fence.get(fence)
-                ours = (
-                    run is not None and run.phase is not Phase.DROPPED
-                )  # a run that another took over is always killed
+                ours = run is not None and run.phase is not Phase.DROPPED  # else it is killed in any stage
                 self.killed = self.killed or (ours and killed and self.state.stage >= Stage.DRAINING)
                 self.runs.slot_ended(fence, outcome)
                 self.state.reconsider()
