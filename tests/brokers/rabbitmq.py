@@ -210,6 +210,13 @@ class Node(RabbitMQ):
         """SIGTERM: it closes its connections (320) and ends."""
         self._server.stop()
 
+    def replace(self, series: str) -> None:
+        """While it is down: it starts again as this later version, with its data; raises MissingError when that cannot be brought here."""
+        self.series, self._root = series, rabbitmq_root(series)
+        self.__dict__.pop("version", None)
+        self._server.command = self._enter(self._program("rabbitmq-server"))
+        self._server.environment = self._environment()
+
     def kill(self) -> None:
         """
         SIGKILL; `start` brings it back with what was on disk.

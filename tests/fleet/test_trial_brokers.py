@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
@@ -12,6 +12,8 @@ import pika
 import pytest
 from pika.adapters.blocking_connection import BlockingChannel
 
+from tests.brokers.fixtures import had
+from tests.brokers.install import newest_rabbitmq, rabbitmq_root
 from tests.brokers.process import free_ports
 from tests.brokers.rabbitmq import Node, RabbitMQ, Vhost
 from tests.brokers.rabbitmq_place import RabbitmqPlace
@@ -173,6 +175,45 @@ def test_nodes_that_are_frozen_for_a_while(
         worker.ended(0)
     eventually(lambda: not spread.left(), "empty queues, with what the worker processes held", report=spread.logs)
     assert sorted(spread.lines("starts")) == [f"{key} 1" for key in KEYS]
+
+
+# --- An upgrade of the broker -----------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def older_node() -> Iterator[Node]:
+    """A node of the oldest version that the newest one can take over without another in between."""
+    with had(), closing(Node("4.0")) as node:
+        rabbitmq_root(newest_rabbitmq())
+        node.start()
+        yield node
+
+
+@pytest.mark.rabbitmq
+def test_an_upgrade_of_the_broker_in_mid_job(
+    older_node: Node, database: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """
+    Of one node: three of 4.0 cannot become 4.3, neither node by node nor all at once.
+
+    4.3.6 refuses a running node of 4.0.5 (`incompatible_feature_flags`), and a start beside it asks for all nodes at
+    once (`all_mnesia_nodes_must_run`): both tried. It goes by the versions in between, which no suite of Debian has;
+    nor has one 3.13, by which 3.10 goes to 4.0.
+    """
+    monkeypatch.setenv("STEADYWORKER_DELAYS", "1,2,5,10")
+    fleet = Fleet(tmp_path, RabbitmqPlace(older_node), database)
+    with closing(fleet):
+        fleet.send_all(JOBS)
+        workers = two_workers(fleet, fleet.urls["broker"])
+        older_node.ctl("enable_feature_flag", "all")
+        older_node.stop()
+        lose_all(workers)
+        older_node.replace(newest_rabbitmq())
+        older_node.start()
+        assert older_node.version[:2] == tuple(map(int, newest_rabbitmq().split(".")))
+        says_all(workers, "ready_again")
+        fleet.open()
+        all_once(fleet)
 
 
 # --- Brokers that send from elsewhere ---------------------------------------------------------------------------------
