@@ -93,8 +93,11 @@ class Capabilities:
         forgets_consumers_within: Seconds after which the broker no longer counts a dead or frozen consumer
             (three heartbeats).
         reads_dead_letters: `dead_letters()` works.
+        holds_dead_letters: A reader holds the dead letters, so that no other reader gets them.
+            If False, two readers can read the same letters, as of a log; a letter that both replay is still one job.
         max_body: The largest body in bytes that the broker accepts, or None.
-        loses_unacked: True when un-acked messages are delivered again as soon as the connection is lost.
+        loses_unacked: True if un-acked messages are delivered again as soon as the connection is lost.
+            If False, deliveries outlive their connection: after Unreachable, Connected has the epoch of before.
         one_host: The broker serves one host only, so a ledger for one host is enough.
     """
 
@@ -107,6 +110,7 @@ class Capabilities:
     most_consumers: int = 1
     forgets_consumers_within: float = 0.0
     reads_dead_letters: bool = True
+    holds_dead_letters: bool = True
     max_body: int | None = None
     loses_unacked: bool = True
     one_host: bool = False
@@ -143,7 +147,11 @@ class Settings:
 
 @dataclass(frozen=True, slots=True)
 class Connected:
-    """The start of a new epoch; all deliveries of earlier epochs are lost."""
+    """
+    The start of a new epoch; all deliveries of earlier epochs are lost.
+
+    With the epoch of before, after Unreachable, it is the return of a connection: its deliveries still hold.
+    """
 
     epoch: int
 
@@ -201,9 +209,9 @@ class DeadLetters(Protocol):
     The dead-letter queue, open for the time of one command.
 
     Iteration yields each dead letter once, oldest first, including letters that the broker itself put there.
-    The reader holds these letters: no other reader gets them.
-    A reader gets all letters, or LettersHeld when the context opens or during the iteration.
-    When the context ends, deliveries that were not dropped return to the queue.
+    If the broker `holds_dead_letters`, the reader holds these letters: no other reader gets them.
+    A reader then gets all letters, or LettersHeld when the context opens or during the iteration.
+    When the context ends, letters that were not dropped are as before.
     """
 
     def __iter__(self) -> Iterator[Delivery]:

@@ -27,7 +27,7 @@ From 4.3 on, the broker also cancels the consumer on a delivery timeout, and the
 pika does not reply to that cancel, so a late ack would revive a consumer that no longer has a callback.
 
 **No early end.**
-The adapter does not open a new channel shortly before a delivery timeout, because that would be no better, or worse.
+The adapter does not open a new channel shortly before a delivery timeout, because that would help no job, and would harm some.
 Another worker could get the message first, and every other delivery of the channel would be lost too.
 Up to 3.11, no API reports the timeout.
 Up to 4.2, a delivery that is returned early counts towards a delivery limit, like a timeout.

@@ -54,10 +54,10 @@ _SOON = 0.05
 """Seconds in which the next letter usually arrives; then the broker is asked whether there is one."""
 
 _QUIET = 1.0
-"""Seconds without a letter after which a queue is read, if Artemis does not answer questions."""
+"""If Artemis does not tell how many letters wait: the seconds without a letter after which the queue counts as empty."""
 
 _NEXT_WITHIN = 5.0
-"""Seconds in which a letter arrives that Artemis has."""
+"""If Artemis tells that a letter waits: the seconds in which the letter must arrive."""
 
 _ORIGIN = "_AMQ_ORIG_"
 """The headers in which Artemis says where a dead letter comes from; a copy in the same queue keeps them."""

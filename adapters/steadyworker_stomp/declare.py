@@ -15,7 +15,11 @@ from steadyworker_stomp.errors import translated
 from steadyworker_stomp.url import BrokerUrl
 
 _VISIT = 60
-"""The heartbeat of a visit in seconds: a visit sends none, and its requests have limits of their own."""
+"""
+The heartbeat to which a visit agrees, in seconds.
+
+It is long, because a visit sends no heartbeats; each of its requests has a time limit of its own.
+"""
 
 _PROBE = "/temp-queue/steadyworker"
 

@@ -45,7 +45,7 @@ from stomp.transport import BaseTransport  # type: ignore[import-untyped]  # noq
 from stomp.utils import convert_frame  # type: ignore[import-untyped]  # noqa: E402
 
 _CHUNK = 256 << 10
-"""The bytes of one read: stomp.py copies what it has of a frame at each read that contains a NUL."""
+"""The size of one read in bytes; it is large, because stomp.py copies an incomplete frame at each read that contains a NUL."""
 
 _FIRST = {b"C", b"E"}
 """How a broker's first frame begins: CONNECTED or ERROR."""

@@ -25,7 +25,7 @@ A retry that arrives also claims a row that is still `moving`, because its arriv
 A claim of a job whose owner is gone leaves the row `running`, with a new owner.
 `Client.cancel` sets a cancel mark; for a job without a row it inserts a row that is `interrupted`, and matches any body.
 The owner reads the marks of its running jobs every 2 s, in one query for each worker process.
-The ledger permits a job with a mark no commit of an export, so an accepted cancel stops every later commit.
+If a job has a cancel mark, the ledger refuses every commit of its exports, so an accepted cancel stops every later commit.
 A job that has a mark when it is claimed does not run, and becomes a dead letter.
 
 Decision table

@@ -80,7 +80,10 @@ class Requests:
                 case "ended", list() as uids if all(isinstance(uid, str) for uid in uids):
                     granted, answer = True, sorted(ledger.ended(uids))
                 case other, _:
-                    msg = f"Expected a request that this worker process serves, got {other!r}: add its service to the assembly."
+                    msg = (
+                        f"Expected a request that this worker process knows, got {other!r}: "
+                        "restart the worker, because its code and that of its slots differ."
+                    )
                     run.slot.reply(asked.fence, asked.id, {SERVICE_ERROR: msg})
                     return
         except LedgerUnavailable as error:

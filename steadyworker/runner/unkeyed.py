@@ -42,7 +42,7 @@ from steadyworker.runner.settlement_plan import SettlementPlan, Step
 from steadyworker.runner.state import Deps, PlanResult, RunnerState
 
 _WAITS = 600.0
-"""Seconds for which a plan that lost its delivery waits for an equal message."""
+"""If a message without a key loses its delivery before it is settled: the seconds for which the runner waits for an equal message."""
 
 
 @dataclass(frozen=True, slots=True)

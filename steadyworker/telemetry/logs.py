@@ -38,13 +38,14 @@ __all__ = ["configure", "get_logger", "redact"]
 
 LogFormat = Literal["auto", "json", "pretty"]
 
-_CLIENT_LIBRARIES = {"pika": logging.NOTSET, "rocketmq": logging.NOTSET, "stomp": logging.INFO}
+_CLIENT_LIBRARIES = {"pika": logging.NOTSET, "rocketmq-python-client": logging.INFO, "stomp": logging.INFO}
 """
 Client libraries whose lines appear only at log level debug, because their adapters report the same facts, with a remedy.
 
 The value is the lowest level of a library's lines that then appear.
 The debug lines of stomp.py contain the whole frame that it sends or receives: the body of each message, and the passcode.
-Its logger is `stomp.py`, which is a child of `stomp`.
+stomp.py's logger is `stomp.py`, which is a child of `stomp`.
+The debug lines of rocketmq-python-client contain whole messages.
 """
 
 _LABORIOUS = frozenset({"exc_info", "stack_info", "positional_args"})

@@ -176,7 +176,10 @@ class _Check:
                 '<authorizationEntry topic="ActiveMQ.Advisory.>" read="GROUP" write="GROUP" admin="GROUP"/> in activemq.xml.'
             )
         else:
-            how = "grant the user's role 'manage' and 'send' for 'activemq.management', and what the page of the adapter names for 'steadyworker.replies', in broker.xml; then `check` also reads the address settings."
+            how = (
+                "in broker.xml, grant the user's role the rights manage and send for activemq.management, and for "
+                "steadyworker.replies those that the adapter's page lists; then `check` also reads the address settings."
+            )
         return Finding("warning", what, how)
 
     def _unseen(self) -> Finding:

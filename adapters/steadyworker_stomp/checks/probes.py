@@ -26,7 +26,7 @@ _WITHIN = 5.0
 """Seconds in which a message of a temporary queue comes."""
 
 _HEADERS = 10_000
-"""Bytes of the largest header line: a frame has a body and headers."""
+"""The bytes of headers that a probe adds to the body, because the broker limits the whole frame."""
 
 
 def refusal(url: BrokerUrl, clock: Clock, request: Callable[[Visit], None]) -> BrokerError | None:

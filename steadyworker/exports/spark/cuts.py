@@ -31,7 +31,7 @@ from pyspark.sql.types import DataType, DateType, DecimalType, TimestampNTZType,
 from steadyworker.exports.spark.lines import WHOLE, column
 
 PIECE = 6 << 20
-"""Until Spark has measured the query's result, a sort gets one task for each of this many bytes of the estimated size."""
+"""The bytes of one task of a sort, until Spark has measured the query's result: the number of tasks is the estimated size, divided by this."""
 
 _KEYS, _KEYS_OF_A_PIECE = 20_000, 100  # keys of the sample: in total at least, and for each piece
 _KEYS_OF_A_CUT = 5  # keys for each piece that must remain after the query's filters

@@ -199,7 +199,7 @@ class Session:
     def _open(self) -> Connection:
         if self._closed:
             raise LedgerUnavailable(
-                f"Expected the ledger {self._at.shown} to be open, but it was closed: make a new one."
+                f"Expected the ledger {self._at.shown} to be open, but it was closed: open it again."
             )
         if self._connection is not None:
             return self._connection

@@ -183,7 +183,7 @@ class LedgerFile:
 
     def _open(self) -> sqlite3.Connection:
         if self._closed:
-            raise LedgerUnavailable(f"Expected the ledger {self.path} to be open, but it was closed: make a new one.")
+            raise LedgerUnavailable(f"Expected the ledger {self.path} to be open, but it was closed: open it again.")
         if self._connection is not None:
             if self._inode == self._inode_now():
                 return self._connection

@@ -11,7 +11,7 @@ import pytest
 
 from steadyworker.adapter import Adapter, Connected, Delivered, Delivery, Lost, QueueSpec, Signal, Sink
 from steadyworker.clock import SystemClock
-from steadyworker.delivery import KEY, OutgoingMessage, Target
+from steadyworker.delivery import KEY, OutgoingMessage, Settle, Target
 
 Answer = TypeVar("Answer")
 
@@ -26,11 +26,13 @@ class AdapterBench:
         within: Seconds after which a test fails if an expected event has not happened.
         quiet: Seconds for which a test watches that an event does not happen.
         delay: The delay of a delayed message in seconds; one of the broker's delay levels, if it has levels.
+        most: The largest number of deliveries that one consumer can hold; tests with more messages settle on the way.
     """
 
     within = 10.0
     quiet = 0.3
     delay = 1.0
+    most = 200
 
     def make_adapter(self, place: Path, spec: QueueSpec) -> Adapter:
         """Return a new client; all clients for one `place` use the same broker and the same settings."""
@@ -74,6 +76,19 @@ class AdapterBench:
     def adapter(self, open_adapter: Callable[[], Adapter]) -> Adapter:
         """Return one client that is not started."""
         return open_adapter()
+
+    def taken(self, adapter: Adapter, tape: Tape, count: int) -> list[Delivery]:
+        """Wait for this many deliveries, and return them; settle each at once if a consumer cannot hold them all."""
+        for number in range(1, count + 1):
+            delivery = tape.delivery(number)
+            if count > self.most:
+                adapter.settle(delivery, Settle.ACK)
+        return tape.deliveries
+
+    @staticmethod
+    def _needs_loss(adapter: Adapter) -> None:
+        if not adapter.capabilities.loses_unacked:
+            pytest.skip("this broker's deliveries outlive a cut connection")
 
     def started(self, adapter: Adapter, credits_: int = 0, then: Sink | None = None) -> Tape:
         """Start the adapter, wait until it is connected, set its prefetch, and return the tape of its signals."""

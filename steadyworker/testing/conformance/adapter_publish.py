@@ -33,10 +33,10 @@ class PublishPromises(AdapterBench):
         """Eight threads publish at once, and each message arrives once."""
         with ThreadPoolExecutor(8) as threads:
             list(threads.map(adapter.publish, messages(80)))
-        tape = self.started(adapter, 200)
-        tape.delivery(80)
+        tape = self.started(adapter, self.most)
+        deliveries = self.taken(adapter, tape, 80)
         tape.stays(deliveries=80)
-        assert Counter(d.headers[KEY] for d in tape.deliveries) == Counter({f"k-{n}": 1 for n in range(1, 81)})
+        assert Counter(delivery.headers[KEY] for delivery in deliveries) == Counter({f"k-{n}": 1 for n in range(1, 81)})
 
     def test_a_message_that_is_sent_twice_comes_twice(self, adapter: Adapter) -> None:
         """The broker does not compare keys; only the ledger does."""
@@ -82,6 +82,8 @@ class PublishPromises(AdapterBench):
         """A reader gets each dead letter once, oldest first; until its context ends, every other reader gets LettersHeld."""
         one, two = open_adapter(), open_adapter()
         self._needs_dead_letters(one)
+        if not one.capabilities.holds_dead_letters:
+            pytest.skip("this broker's dead letters are read, not held")
         for n in range(1, 4):
             one.publish(message(f"k-{n}", to=Target.DEAD))
         with one.dead_letters() as mine:
