@@ -131,12 +131,14 @@ class Form:
                 f"{self.example} (%40 %2F %3F %23)."
             )
         self._check_path(parts.path)
+        # Before the options: if the host is missing, they are a part of the password.
+        addresses = tuple(self._address(host, self.ports[parts.scheme]) for host in hosts.split(","))
         options = self._options(parts)
         tls = Tls(**{name: options.get(name) for name in TLS_OPTIONS}) if parts.scheme == self.tls_scheme else None
         if tls is not None:
             tls.context()  # so that a missing file is reported now, not at the first connect
         return Url(
-            addresses=tuple(self._address(host, self.ports[parts.scheme]) for host in hosts.split(",")),
+            addresses=addresses,
             user=unquote(user) if at else None,
             password=unquote(password),
             path=unquote(parts.path[1:]),

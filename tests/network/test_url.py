@@ -128,7 +128,9 @@ def test_a_password_that_was_not_encoded_is_never_repeated(scheme: Scheme, mark:
     assert CANARY not in "".join(said)
 
 
-@pytest.mark.parametrize("url", [f"amqp://user:{CANARY}", f"amqp://user:{CANARY}/", f"amqp://h1,user:{CANARY}!"])
+@pytest.mark.parametrize(
+    "url", [f"amqp://user:{CANARY}", f"amqp://user:{CANARY}/", f"amqp://h1,user:{CANARY}!", f"amqp://user:x?{CANARY}=1"]
+)
 def test_a_password_before_a_host_that_was_forgotten_is_never_repeated(scheme: Scheme, url: str) -> None:
     with pytest.raises(ConfigError, match="port that is not") as caught:
         scheme.parse(url)
