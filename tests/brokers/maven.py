@@ -1,4 +1,4 @@
-"""Java programs of the tests: the jars that Maven resolves and one source file, compiled, below the cache folder."""
+"""Java programs of the tests: the jars that Maven resolves, and one source file if there is one, compiled, below the cache folder."""
 
 from __future__ import annotations
 
@@ -39,16 +39,17 @@ WHOLE_JAR = """
     </dependency>"""
 
 
-def java_program(name: str, artifacts: tuple[str, ...], source: Path) -> Path:
+def java_program(name: str, artifacts: tuple[str, ...], source: Path | None = None) -> Path:
     """
-    Return the folder of a Java program: `lib` has its jars, `classes` what `source` compiles to.
+    Return the folder of a Java program: `lib` has its jars, `classes` what `source` compiles to, if there is one.
 
     An artifact is `GROUP:ARTIFACT:VERSION`; one with `:CLASSIFIER` is a jar that has all it needs.
     The folder's name has a digest of artifacts and source: if it exists, neither Maven nor a compiler is called.
     Raises MissingError when a tool or an artifact cannot be had.
     """
     pom = POM.format(name=name, dependencies="".join(map(_dependency, artifacts)))
-    digest = hashlib.sha256(f"{PLUGIN}{pom}{source.read_text(encoding='utf-8')}".encode()).hexdigest()[:12]
+    code = source.read_text(encoding="utf-8") if source else ""
+    digest = hashlib.sha256(f"{PLUGIN}{pom}{code}".encode()).hexdigest()[:12]
     made = cache() / f"{name}-{digest}"
     if made.exists():
         return made
@@ -58,7 +59,7 @@ def java_program(name: str, artifacts: tuple[str, ...], source: Path) -> Path:
         half = made.with_name(f"{name}.half")
         shutil.rmtree(half, ignore_errors=True)
         half.mkdir()
-        javac = compiler()
+        javac = str(compiler()) if source else ""
         half.joinpath("pom.xml").write_text(pom)
         # Without --update-snapshots, Maven remembers for a day that it could not fetch something, and does not try again.
         fetch = [
@@ -70,9 +71,10 @@ def java_program(name: str, artifacts: tuple[str, ...], source: Path) -> Path:
             "-DincludeScope=runtime",
         ]
         fetch += [f"-DoutputDirectory={half / 'lib'}", "-Dstyle.color=never"]
-        options = ("--release", str(JAVA), "-cp", f"{half / 'lib'}/*", "-d", str(half / "classes"))
-        for command in (fetch, [str(javac), *options, str(source)]):
-            _run(command, half, held)
+        _run(fetch, half, held)
+        if source:
+            options = ("--release", str(JAVA), "-cp", f"{half / 'lib'}/*", "-d", str(half / "classes"))
+            _run([javac, *options, str(source)], half, held)
         half.rename(made)
     return made
 
