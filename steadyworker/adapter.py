@@ -99,6 +99,8 @@ class Capabilities:
         loses_unacked: True if un-acked messages are delivered again as soon as the connection is lost.
             If False, deliveries outlive their connection: after Unreachable, Connected has the epoch of before.
         one_host: The broker serves one host only, so a ledger for one host is enough.
+        reports_name: The broker reports a name that stays the same, and `identity()` has it.
+            Otherwise the identity is the URL's addresses: each as `host:port`, sorted, separated by commas.
     """
 
     delays: Delays = Delays.EXACT
@@ -114,6 +116,7 @@ class Capabilities:
     max_body: int | None = None
     loses_unacked: bool = True
     one_host: bool = False
+    reports_name: bool = True
 
 
 @dataclass(frozen=True, slots=True)

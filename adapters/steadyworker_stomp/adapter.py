@@ -75,6 +75,7 @@ class StompAdapter:
             counts_holders=True,
             forgets_consumers_within=_SILENT * self._first.heartbeat,
             max_body=self._settings.max_body,
+            reports_name=False,
         )
 
     @property

@@ -7,7 +7,9 @@ Adapter and ledger connect only at their first use.
 
 from __future__ import annotations
 
+import re
 import socket
+from collections.abc import Iterator
 from pathlib import Path
 from urllib.parse import parse_qs
 
@@ -23,6 +25,9 @@ from steadyworker.ledger.sqlite.ledger import SqliteLedger
 from steadyworker.spec import WorkerSpec
 
 _LEDGERS = "sqlite:PATH, postgresql://… or memory:"
+
+_LIST = re.compile(r",|:\d+$")
+"""What a list of addresses has, and no other namespace of a broker that reports no name."""
 
 _LIVES = 90.0
 """Seconds after its last registration for which an owner counts as living: the sum of lease and margin."""
@@ -103,25 +108,30 @@ def namespace_of(adapter: Adapter, options: Options, ledger: Ledger, queue_name:
     The ledger binds namespace and queue to the first broker that uses them.
     If worker processes live under a former name of the broker, this call binds the new name to the former name.
     So it refuses the new name even after the end of these processes, because their records belong to the former name.
-    With `--namespace`, an operator can set a name that the broker could have, to state that the broker is this one.
+    With `--namespace`, an operator can set the former name, to state that the broker is the same.
+    If the broker reports no name, a list of its addresses also states that: any process with one of them may be the first.
 
     Raises:
-        ConfigError: Namespace and queue are bound to another broker, or an operator seems to have renamed the broker.
+        ConfigError: Namespace and queue are bound to another broker, or an operator seems to have renamed the broker,
+            or worker processes live under another name that may be this broker's, or `--namespace` lists another broker.
         BrokerUnavailable: The broker does not respond.
     """
-    identity = adapter.identity()
-    if options.namespace is None:
+    identity, namespace = adapter.identity(), options.namespace
+    if namespace is None:
         former = former_identity(adapter, options, ledger, queue_name) or identity
         bound = ledger.bind(identity, queue_name, former)
         if not identity == former == bound:
-            finding = renamed(former if former != identity else bound, queue_name)
-            raise ConfigError(str(finding), [finding])
+            raise _refused(_renamed(former if former != identity else bound, adapter, queue_name))
         return identity
-    namespace = options.namespace
-    if _may_have_been(adapter, namespace):
-        identity = namespace
-    bound = ledger.bind(namespace, queue_name, identity)
-    if bound != identity:
+    for finding in name_findings(adapter, options, ledger, queue_name):
+        raise _refused(finding)
+    is_listed = _is_listed(adapter, namespace)
+    expected = namespace if is_listed else identity
+    bound = ledger.bind(namespace, queue_name, expected)
+    is_same = bound == expected or (bound == namespace and _may_have_been(adapter, bound))
+    # Without --namespace, this list was refused for another port of a host, and bound to it; now the operator says that they are two.
+    is_other = is_listed and not _addresses(bound) & _addresses(namespace)
+    if not is_same and not is_other:
         msg = (
             f"Expected broker {bound!r}, to which namespace {namespace!r} and queue {queue_name!r} belong since their first use, "
             f"got {identity!r}: set another --namespace, or correct --broker, or give a renamed broker its former name."
@@ -130,37 +140,105 @@ def namespace_of(adapter: Adapter, options: Options, ledger: Ledger, queue_name:
     return namespace
 
 
+def name_findings(adapter: Adapter, options: Options, ledger: Ledger, queue_name: str) -> Iterator[Finding]:
+    """
+    Yield the finding for a name that the broker must not have in this ledger, as far as this shows without a binding.
+
+    Raises BrokerUnavailable and LedgerUnavailable.
+    """
+    if (former := former_identity(adapter, options, ledger, queue_name)) is not None:
+        if options.namespace is None:
+            yield _renamed(former, adapter, queue_name)
+        else:
+            yield _elsewhere(former, options.namespace, adapter.identity(), queue_name)
+    elif _is_of_others(adapter, options.namespace, ledger, queue_name):
+        what = f"Expected a host and port of --broker in the list {options.namespace!r} of --namespace, got {adapter.identity()!r} in --broker."
+        remedy = (
+            "before the first job, list all hosts and ports of this broker in --namespace, for all workers and senders; "
+            "or correct --broker."
+        )
+        yield Finding("error", what, remedy)
+
+
 def former_identity(adapter: Adapter, options: Options, ledger: Ledger, queue_name: str) -> str | None:
     """
-    Return another identity under which worker processes now consume this queue, if this broker could have had it; else None.
+    Return another name under which worker processes now consume this queue, if this broker could have it; else None.
 
     An operator who renames a broker changes its identity, and therefore the namespace of its jobs.
     A worker process under the new name would not know the jobs of worker processes under the former name.
-    With --namespace the name of the broker does not matter.
+    With --namespace, the name that a broker reports does not matter.
+    But if it reports none, only its addresses show that worker processes under another name consume the same queue.
+    A namespace that lists addresses is exact: another port of the same host is then another broker.
     Raises BrokerUnavailable and LedgerUnavailable.
     """
-    if options.namespace is not None or not isinstance(adapter, Renamable):
+    namespace = options.namespace
+    if not isinstance(adapter, Renamable) or (namespace is not None and adapter.capabilities.reports_name):
         return None
     end = f"/{queue_name}"
     living = (seen for seen in ledger.owners() if not seen.dead and seen.seen_ago <= _LIVES)
     registered = {name.removesuffix(QUIET) for seen in living for name in seen.queues}
     names = {name.removesuffix(end) for name in registered if name.endswith(end)}
-    names = {name for name in names if adapter.may_have_been(name)}
+    if namespace is not None and _is_listed(adapter, namespace):
+        ours = _addresses(namespace) | _addresses(adapter.identity())
+        names = {name for name in names if ours & _addresses(name)}
+    else:
+        names = {name for name in names if adapter.may_have_been(name)}
     # The broker's identity is read only if it is needed, because the broker can be slow or unreachable.
-    return min(names - {adapter.identity()}, default=None) if names else None
+    return min(names - {namespace or adapter.identity()}, default=None) if names else None
 
 
-def renamed(former: str, queue_name: str) -> Finding:
+def _refused(finding: Finding) -> ConfigError:
+    return ConfigError(str(finding), [finding])
+
+
+def _renamed(former: str, adapter: Adapter, queue_name: str) -> Finding:
     """Return the finding for a broker whose name seems to have changed."""
+    other = "another --namespace" if adapter.capabilities.reports_name else f"--namespace {adapter.identity()!r}"
     what = (
         f"Expected broker {former!r}, under whose name this ledger has the jobs of queue {queue_name!r}, "
         "got a broker with another name at the same address."
     )
     remedy = (
         f"if the broker was renamed, give it its former name, or set --namespace {former!r} for all workers and senders; "
-        "if it is another broker, set another --namespace."
+        f"if it is another broker, set {other}."
     )
     return Finding("error", what, remedy)
+
+
+def _elsewhere(name: str, namespace: str, identity: str, queue_name: str) -> Finding:
+    """Return the finding for a namespace that is not that of living worker processes of the same queue."""
+    what = (
+        f"Expected the namespace {name!r}, under which worker processes now run the jobs of queue {queue_name!r}, "
+        f"got {namespace!r}: this broker may be theirs, and would run these jobs a second time."
+    )
+    remedy = (
+        f"set --namespace {name!r} for all workers and senders, or stop those worker processes when their jobs are done"
+    )
+    if not _addresses(name) & _addresses(identity):
+        remedy += f"; if it is another broker, set --namespace {identity!r}"
+    return Finding("error", what, f"{remedy}.")
+
+
+def _is_listed(adapter: Adapter, namespace: str) -> bool:
+    """Return whether the broker reports no name, and the namespace lists one of its addresses."""
+    return not adapter.capabilities.reports_name and bool(_addresses(namespace) & _addresses(adapter.identity()))
+
+
+def _is_of_others(adapter: Adapter, namespace: str | None, ledger: Ledger, queue_name: str) -> bool:
+    """
+    Return whether the broker reports no name, and the namespace lists only other addresses.
+
+    A former list with another port of the same host, such as that without TLS, is the broker's own if it has jobs.
+    """
+    if namespace is None or adapter.capabilities.reports_name or not _LIST.search(namespace):
+        return False
+    if _is_listed(adapter, namespace):
+        return False
+    return not (_may_have_been(adapter, namespace) and queue_name in ledger.queues(namespace))
+
+
+def _addresses(name: str) -> set[str]:
+    return set(name.split(","))
 
 
 def _may_have_been(adapter: Adapter, identity: str) -> bool:

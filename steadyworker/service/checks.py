@@ -19,7 +19,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import suppress
 
 from steadyworker.adapter import Adapter, Capabilities
-from steadyworker.backends.opening import former_identity, renamed
+from steadyworker.backends.opening import name_findings
 from steadyworker.config.resolve import Options
 from steadyworker.errors import BrokerUnavailable, Finding, LedgerUnavailable, by_level
 from steadyworker.ledger.base import Ledger
@@ -187,7 +187,6 @@ def _broker(spec: WorkerSpec, adapter: Adapter) -> Sequence[Finding]:
 
 
 def _name(spec: WorkerSpec, options: Options, adapter: Adapter, ledger: Ledger) -> Iterator[Finding]:
-    """Check that no worker process lives under a former name of the broker; an unreachable broker or ledger has its own finding."""
+    """Check the broker's name in this ledger; an unreachable broker or ledger has its own finding."""
     with suppress(BrokerUnavailable, LedgerUnavailable):
-        if (former := former_identity(adapter, options, ledger, spec.queue)) is not None:
-            yield renamed(former, spec.queue)
+        yield from name_findings(adapter, options, ledger, spec.queue)

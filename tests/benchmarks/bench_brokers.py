@@ -170,7 +170,7 @@ def reconnections(places: Places, contestant: Contestant, folder: Path) -> Itera
 def _sender(stage: Stage) -> Iterator[subprocess.Popen[str]]:
     """A sender that is connected already."""
     command = stage.contestant.command(stage.contestant.sender)
-    environ = stage.contestant.environment(stage.place, stage.folder)
+    environ = stage.environment()
     with subprocess.Popen(
         command,
         cwd=ROOT,

@@ -69,7 +69,6 @@ class Contestant:
             "STEADYWORKER_LOG_FORMAT": "json",
             "STEADYWORKER_STATE_DIR": str(folder / "state"),
             "STEADYWORKER_STOP_WITHIN": "120",
-            **({"STEADYWORKER_NAMESPACE": place.namespace} if place.namespace else {}),
             **self.environ,
         }
 

@@ -16,6 +16,7 @@ from collections.abc import Callable, Mapping
 from collections.abc import Set as AbstractSet
 from contextlib import AbstractContextManager, nullcontext, suppress
 from pathlib import Path
+from urllib.parse import urlsplit
 
 import psutil  # type: ignore[import-untyped]
 
@@ -135,6 +136,15 @@ class Stage:
             self.expect(f"a start of {first}", lambda: self.notes("start", first))
         return self.notes("start", first)[0].at
 
+    def environment(self, through: Proxy | None = None) -> dict[str, str]:
+        """For the contestant's processes; the namespace is that of those with the proxy and of those without it."""
+        made = self.contestant.environment(self.place, self.folder, self.prefetch, through)
+        if self.place.namespace:
+            made["STEADYWORKER_NAMESPACE"] = (
+                f"{self.place.namespace},{urlsplit(self.proxy.url).netloc.rpartition('@')[2]}"
+            )
+        return made
+
     def start_worker(self) -> Supervised:
         """Start one more, and return when it consumes."""
         return self.start_workers(1)[0]
@@ -144,7 +154,7 @@ class Stage:
         for number in range(len(self.workers) + 1, len(self.workers) + count + 1):
             through = self.proxy if self._proxied and not self.workers else None
             log = self.folder / f"worker-{number}.log"
-            environ = self.contestant.environment(self.place, self.folder, self.prefetch, through)
+            environ = self.environment(through)
             command = self.contestant.command(self.contestant.worker, number)
             self.workers.append(Supervised(command, environ, log, self._guard))
         self.expect("a consumer", lambda: self.place.consumers(self.queue) >= len(self.workers), every=0.5)
@@ -155,7 +165,7 @@ class Stage:
         subprocess.run(
             self.contestant.command(self.contestant.sender),
             cwd=ROOT,
-            env=self.contestant.environment(self.place, self.folder),
+            env=self.environment(),
             input="".join(f"{json.dumps(job)}\n" for job in jobs).encode(),
             check=True,
             timeout=WITHIN,

@@ -13,11 +13,17 @@ from tests.fleet.kit import Fleet
 
 @pytest.fixture
 def fleet(place: Place, database: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Fleet]:
-    """A few short delays, for senders too: on RabbitMQ, each delay level is a queue of its own."""
+    """
+    A few short delays, for senders too: on RabbitMQ, each delay level is a queue of its own.
+
+    Where the broker tells no name, a worker process behind a proxy, or with TLS, may be the first one of a test.
+    So the namespace is bound here, as a worker process would bind it that reaches the broker straight.
+    """
     monkeypatch.setenv("STEADYWORKER_DELAYS", "1,2,5,10")
+    made = Fleet(tmp_path, place, database)
     if place.namespace:
         monkeypatch.setenv("STEADYWORKER_NAMESPACE", place.namespace)
-    made = Fleet(tmp_path, place, database)
+        made.ledger.bind(place.namespace, made.queue, place.namespace)
     yield made
     made.close()
 
