@@ -120,10 +120,8 @@ class SqliteAdapter:
         wrong = place_findings(self.path, mounted())
         if wrong:
             return wrong
-        if self._file.was_removed():
-            return [
-                Finding("error", f"Expected the broker file {self.path}, but it was removed.", self._file.remedy),
-            ]
+        if (loss := self._file.loss()) is not None:
+            return [Finding("error", f"Expected the broker file {self.path}, but {loss}.", self._file.remedy)]
         if self._declares and not self.path.exists():
             return []
         remedy = "Name another path, or run once with --topology declare, which creates the file and its queues."

@@ -143,12 +143,12 @@ class BrokerFile:
         Open a connection.
 
         Raises:
-            Unusable: The file was removed before this adapter opened it.
+            Unusable: The file was removed or emptied before this adapter opened it.
             Replaced: The file was open before, and is now missing, or is another broker.
         """
-        if self.was_removed():
+        if (loss := self.loss()) is not None:
             kind = Unusable if self._identity is None else Replaced
-            raise kind(f"Expected the broker file {self.path}, but it was removed: {self.remedy}")
+            raise kind(f"Expected the broker file {self.path}, but {loss}: {self.remedy}")
         store = Store(self.path, self._clock, create=self._create and self._identity is None)
         with ExitStack() as undo:
             undo.callback(store.close)
@@ -160,17 +160,17 @@ class BrokerFile:
         self._identity = identity
         return store
 
-    def was_removed(self) -> bool:
-        """Return whether the file existed before (it was open, or its folder exists), and is missing or empty now."""
+    def loss(self) -> str | None:
+        """Return what happened to a file that existed before (it was open, or its folder exists); None if it is there."""
         before = self._identity is not None or self.folder.exists()  # checked first, because the file is created first
         with suppress(FileNotFoundError):
             # An empty file can be a copy that has just begun, which new tables would damage.
-            return before and not self.path.stat().st_size
-        return before
+            return "the file is empty" if before and not self.path.stat().st_size else None
+        return "it was removed" if before else None
 
     @property
     def remedy(self) -> str:
-        """The remedy for a file that was removed or replaced."""
+        """The remedy for a file that was removed, emptied or replaced."""
         return (
             "restore it; or, to begin with an empty broker, stop every process that uses it, "
             f"and remove {self.folder.name} beside it."
@@ -242,10 +242,11 @@ class Store:
         self.check_place()
 
     def check_place(self) -> None:
-        """Raise Replaced if there is another file at the path, or none."""
-        if _inode(self.path) != self._inode:
+        """Raise Replaced if there is another file at the path, or an empty one, or none."""
+        found = _inode(self.path)
+        if found is None or found != self._inode:
             raise Replaced(
-                f"Expected the broker file {self.path} to stay in place, but it was removed or replaced: restore it."
+                f"Expected the broker file {self.path} to stay in place, but it was removed, replaced or emptied: restore it."
             )
 
     def identity(self) -> str:
@@ -442,7 +443,8 @@ def _headers(text: str) -> Headers:
 
 
 def _inode(path: Path) -> tuple[int, int] | None:
+    """Return device and inode of a file; None if there is none, or an empty one, as `cp` leaves it before it writes."""
     with suppress(FileNotFoundError):
         status = path.stat()
-        return status.st_dev, status.st_ino
+        return (status.st_dev, status.st_ino) if status.st_size else None
     return None

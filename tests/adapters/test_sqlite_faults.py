@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import os
 import sqlite3
 import threading
 from collections.abc import Callable, Iterable, Iterator
@@ -118,7 +119,7 @@ def test_a_file_that_was_removed_is_missed_and_taken_back_when_it_returns(
     delivery = passive.delivery(eventually)
     away = path.parent / "away" / path.name
     move(path, away, PARTS)
-    with pytest.raises(Unsettled, match="removed or replaced"):
+    with pytest.raises(Unsettled, match="removed, replaced or emptied"):
         passive.adapter.settle(delivery, Settle.RELEASE)
     eventually(lambda: passive.all(Unreachable))
     assert "it was removed: restore it" in passive.all(Unreachable)[0].cause
@@ -136,7 +137,7 @@ def test_what_is_written_to_an_unlinked_file_is_not_confirmed(
     worker.delivery(eventually)
     before = worker.adapter.identity()
     unlink(path)
-    with pytest.raises(PublishFailed, match="removed or replaced"):
+    with pytest.raises(PublishFailed, match="removed, replaced or emptied"):
         worker.adapter.publish(work("k-2"))
     with pytest.raises(PublishFailed, match="it was removed: restore it"):
         worker.adapter.publish(work("k-3"))
@@ -146,6 +147,18 @@ def test_what_is_written_to_an_unlinked_file_is_not_confirmed(
         worker.adapter.identity()
     assert not path.exists()
     assert before
+
+
+def test_what_is_written_to_a_file_that_was_emptied_is_not_confirmed(
+    path: Path, worker: Worker, eventually: Eventually
+) -> None:
+    """A program that puts another content into the file, such as `cp`, empties it first, and keeps its inode."""
+    worker.adapter.publish(work("k-1"))
+    worker.delivery(eventually)
+    os.truncate(path, 0)
+    with pytest.raises(PublishFailed, match="removed, replaced or emptied"):
+        worker.adapter.publish(work("k-2"))
+    eventually(lambda: worker.all(Lost))
 
 
 @pytest.mark.parametrize("empty", [False, True], ids=["missing", "empty"])
@@ -161,18 +174,19 @@ def test_a_file_that_was_removed_is_never_made_again_by_any_process(
     with pytest.raises(PublishFailed):
         worker.adapter.publish(work())
     eventually(lambda: worker.all(Unreachable))
+    what = "the file is empty" if empty else "it was removed"
     other = SqliteAdapter(path, SPEC, Settings())
+    (finding,) = other.findings(SPEC)
+    assert finding.what.endswith(f"but {what}.")
     heard: list[Signal] = []
     try:
         if act == "start":
             other.start(heard.append)
             (said,) = eventually(lambda: [each for each in list(heard) if isinstance(each, Unreachable)])
-            assert "it was removed: restore it" in said.cause
+            assert f"{what}: restore it" in said.cause
             assert said.final
         else:
-            with pytest.raises(
-                (BrokerUnavailable, PublishFailed), match=r"it was removed: .* remove broker\.db\.consumers"
-            ):
+            with pytest.raises((BrokerUnavailable, PublishFailed), match=rf"{what}: .* remove broker\.db\.consumers"):
                 {"publish": lambda: other.publish(work()), "identity": other.identity}.get(act, lambda: look(other))()
     finally:
         other.stop(5)
@@ -360,7 +374,7 @@ def test_a_damaged_file_is_waited_for(path: Path, passive: Worker, eventually: E
     away = path.parent / "away" / path.name
     move(path, away, PARTS)
     path.write_bytes(b"\xff" * 20_000)
-    with pytest.raises(Unsettled, match="removed or replaced"):
+    with pytest.raises(Unsettled, match="removed, replaced or emptied"):
         passive.adapter.settle(delivery, Settle.RELEASE)
     gone = eventually(lambda: passive.all(Unreachable))
     assert "not a database" in gone[0].cause

@@ -166,6 +166,24 @@ class TestInUse:
         away.rename(path)
         assert ledger.renew([row.token])[0].granted
 
+    def test_emptied_in_place(self, path: Path, ledger: SqliteLedger) -> None:
+        """A program that puts another content into the file, such as `cp`, empties it first, and keeps its inode."""
+        row = claim(ledger)
+        ledger.close()
+        good = path.with_name("good.db")
+        shutil.copy(path, good)
+        ledger = opened(path)
+        assert ledger.renew([row.token])[0].granted
+        os.truncate(path, 0)
+        with pytest.raises(LedgerUnavailable, match="removed, replaced or emptied: put it back"):
+            ledger.done(row.token)
+        with pytest.raises(LedgerUnavailable):
+            ledger.done(row.token)
+        shutil.copy(good, path)
+        assert ledger.renew([row.token])[0].granted
+        assert ledger.done(row.token)
+        ledger.close()
+
     def test_an_empty_file_may_become_a_ledger(self, path: Path) -> None:
         """Somebody who makes private files first."""
         path.touch(mode=0o600)

@@ -189,13 +189,14 @@ class LedgerFile:
                 return self._connection
             self._drop()
             raise LedgerUnavailable(
-                f"Expected the ledger {self.path} to stay where it was, but it was removed or replaced: put it back."
+                f"Expected the ledger {self.path} to stay where it was, but it was removed, replaced or emptied: put it back."
             )
         earlier = self._was_open or self._marker.exists()  # checked before the file, because the file is created first
-        before = self._inode_now()
-        if earlier and (before is None or not self._size_now()):
+        seen = self._seen_now()
+        before = None if seen is None else (seen.st_dev, seen.st_ino)
+        if earlier and (seen is None or not seen.st_size):
             # An empty file can be a copy that has just begun; opened, SQLite would delete the log beside it.
-            got = "it was removed" if before is None else "the file is empty"
+            got = "it was removed" if seen is None else "the file is empty"
             raise self._unfit(
                 f"Expected the ledger {self.path}, but {got}: put it back; or, to begin with an empty ledger, "
                 f"stop every process that uses it, and remove {self._marker.name} beside it."
@@ -209,7 +210,7 @@ class LedgerFile:
         except BaseException:
             connection.close()
             raise
-        if before not in {None, self._inode}:
+        if self._inode is None or before not in {None, self._inode}:
             connection.close()
             raise LedgerUnavailable(
                 f"Expected the ledger {self.path} to stay in place, but another file replaced it while it was opened: stop the program that does this."
@@ -220,21 +221,24 @@ class LedgerFile:
         return connection
 
     def _inode_now(self) -> tuple[int, int] | None:
-        """Return the device and inode of the file at the path; None if there is no file."""
+        """
+        Return the device and inode of the file at the path; None if there is no file, or an empty one.
+
+        A program that replaces the content of the file, such as `cp`, empties it first.
+        """
+        seen = self._seen_now()
+        return (seen.st_dev, seen.st_ino) if seen is not None and seen.st_size else None
+
+    def _seen_now(self) -> os.stat_result | None:
+        """Return the state of the file at the path; None if there is no file."""
         try:
-            seen = os.stat(self._name)  # noqa: PTH116 - runs before every statement, and Path.stat takes twice as long
+            return os.stat(self._name)  # noqa: PTH116 - runs before every statement, and Path.stat takes twice as long
         except (FileNotFoundError, NotADirectoryError):
             return None
         except OSError as error:
             raise self._unfit(
                 f"Expected to find the ledger {self.path}, got {error.strerror}: make its directory readable."
             ) from error
-        return seen.st_dev, seen.st_ino
-
-    def _size_now(self) -> int:
-        with suppress(FileNotFoundError):
-            return os.stat(self._name).st_size  # noqa: PTH116 - as above
-        return 0
 
     def _connect(self) -> sqlite3.Connection:
         if sqlite3.sqlite_version_info < _OLDEST_SQLITE:
