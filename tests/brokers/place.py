@@ -55,6 +55,8 @@ class Message:
     """Whether the broker has delivered it before; None where the broker does not know."""
     deliveries: int | None = None
     """How often the broker has delivered it before; None where the broker does not count."""
+    given_up: bool = False
+    """Whether the broker itself made it a dead letter."""
 
 
 class OwnBroker(Protocol):

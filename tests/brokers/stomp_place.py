@@ -6,7 +6,7 @@ import secrets
 from collections.abc import Iterator, Mapping
 from collections.abc import Set as AbstractSet
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import ClassVar
 from urllib.parse import urlsplit
 
@@ -143,7 +143,7 @@ class StompPlace:
         found: list[Message] = []
         for queue in self._stomp.all_counts(self._prefix):
             self._stomp.deliver_scheduled(queue)
-            found += self._taken(queue)
+            found += [replace(message, given_up=queue == letters) for message in self._taken(queue)]
         found += [_message(_origin(frame), frame) for frame in self._scheduled()]
         self._unschedule(self._prefix)
         return found

@@ -20,6 +20,7 @@ from tests.brokers.maven import java_program
 from tests.brokers.stomp_broker import Counts, StompBroker
 from tests.brokers.stomp_client import Frame, StompClient, StompError
 from tests.brokers.stomp_node import StompNode
+from tests.brokers.stomp_place import StompPlace
 from tests.conftest import Eventually
 
 CLASSIC = pytest.mark.parametrize("stomp_kind", ["classic"], indirect=True)
@@ -95,6 +96,19 @@ def test_dead_letters_of_some_queues_are_moved_to_one_of_them(
     assert stomp_broker.dead(queue) == 1
     stomp_broker.move_dead(queue, f"{queue}.letters")
     assert (stomp_broker.dead(queue), stomp_broker.depth(f"{queue}.letters")) == (0, 1)
+
+
+def test_what_the_broker_gave_up_is_marked_among_what_is_left_at_a_place(
+    stomp_broker: StompBroker, eventually: Eventually
+) -> None:
+    place = StompPlace(stomp_broker)
+    queue = place.queue("work")
+    with closing(place):
+        place.publish(queue, b"given up")
+        _die(stomp_broker, queue)
+        eventually(lambda: stomp_broker.dead(queue) == 1)
+        place.publish(queue, b"waits")
+        assert {message.body: message.given_up for message in place.drain()} == {b"given up": True, b"waits": False}
 
 
 def _die(broker: StompBroker, queue: str) -> None:

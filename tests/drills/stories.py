@@ -71,7 +71,7 @@ class Drill:
         beyond = dict(self.hold(stage))
         restarts = beyond.pop("restarts", 0) + sum(worker.restarts for worker in stage.workers)
         left = beyond.pop("found", None) or stage.take_what_is_left()
-        dead = [message for message in left if message.queue == stage.dead_queue]
+        dead = [message for message in left if message.given_up or message.queue == stage.dead_queue]
         return Verdict(
             drill=self.name,
             contestant=stage.contestant.name,

@@ -12,12 +12,12 @@ from typing import Any
 
 import pytest
 
-from tests.brokers.place import Ability, Place, Places
+from tests.brokers.place import Ability, Message, Place, Places
 from tests.brokers.postgres import Cluster
 from tests.brokers.rabbitmq import Node, RabbitMQ
 from tests.brokers.rabbitmq_place import RabbitmqPlace, RabbitmqPlaces
 from tests.brokers.stomp_place import StompPlace
-from tests.drills.contestants import PIKA, STEADYWORKER
+from tests.drills.contestants import PIKA, STEADYWORKER, STOMP_PY
 from tests.drills.operator_story import Operator
 from tests.drills.report import PAGE, ROWS, Results, cell
 from tests.drills.stage import Stage
@@ -196,6 +196,34 @@ def test_what_a_broker_has_not_is_left_out_and_has_a_dash_in_its_table(tmp_path:
         ["a job holds the GIL for 45 s", "passed"],
         ["the delivery timeout is a third of the job", "–"],
     ]
+
+
+class Ended:
+    """A stage on which a job that kills its process has had its runs, and these messages are left."""
+
+    contestant, workers, together, dead_queue = STOMP_PY, (), {"job": 1}, ""
+
+    def __init__(self, *left: Message) -> None:
+        self._left = [*left]
+
+    def notes(self, what: str, _id: str) -> list[str]:
+        return ["start"] * 10 if what == "start" else []
+
+    def take_what_is_left(self) -> list[Message]:
+        return self._left
+
+
+def test_a_message_that_the_broker_gave_up_is_a_dead_letter_and_not_still_in_the_queue() -> None:
+    """Whoever's it was: Artemis moves a message to its own queue after ten deliveries."""
+
+    def judged(left: Message) -> Verdict:
+        stage: Any = Ended(left)
+        return Drill("D6", "", lambda _: {"behind": 12.0}).held(stage)
+
+    waits, given_up = Message("work", b""), Message("letters", b"", given_up=True)
+    assert (judged(waits).left, judged(waits).dead) == (1, 0)
+    assert (judged(given_up).left, judged(given_up).dead) == (0, 1)
+    assert judged(given_up).faults[-1] == "a dead letter without the cause"
 
 
 def test_a_cell_says_the_worst() -> None:

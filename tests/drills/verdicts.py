@@ -22,8 +22,8 @@ class Verdict:
         starts: Of the job.
         ends: Of the job.
         together: The most copies of it that were seen running at one time.
-        left: Messages left in queues other than the one for dead letters.
-        dead: Dead letters.
+        left: Messages left in queues other than those for dead letters.
+        dead: Dead letters: in the contestant's own queue for them, and those that the broker itself made.
         restarts: Of the worker process, unasked.
         connection_lost: Whether one of the connections that the worker had when the job started was gone later.
         exit_code: Of a worker process that was told to stop; None for one that was not, or did not.
