@@ -33,6 +33,7 @@ from typing import Any
 from unittest.mock import patch
 
 from steadyworker import config
+from steadyworker.adapter import Renamable, SettlesAsync
 from steadyworker.clock import Times
 from steadyworker.ledger.postgres import schema as postgres_schema
 from steadyworker.ledger.sqlite import schema as sqlite_schema
@@ -49,6 +50,9 @@ from steadyworker.telemetry import logs
 from steadyworker.worker import load_worker
 from steadyworker_sqlite import SqliteAdapter
 
+OPTIONAL = (Renamable, SettlesAsync)
+"""What only some adapters are: the core asks `isinstance`, which from Python 3.12 on does not ask `__getattr__`."""
+
 
 class Wrapped:
     """Relays every call, but for the one that the test has something in mind with."""
@@ -63,6 +67,8 @@ class Wrapped:
         self._pause, _, when = script.get("pause", "").partition(":")
         self._pauses, _, count = when.partition(":")
         self._until_pause = int(count or 0)
+        for name in (name for kind in OPTIONAL if isinstance(real, kind) for name in vars(kind) if name[0] != "_"):
+            setattr(self, name, getattr(self, name))
 
     def __getattr__(self, name: str) -> Any:
         real = getattr(self._real, name)
