@@ -290,6 +290,7 @@ class _Transport(BaseTransport):  # type: ignore[misc]
         self._patience = patience
         self._heard = False
         self._closed = False
+        self._begun = b""
         self._call = threading.Lock()
         self._frame = threading.Lock()
         self.override_threading(self._thread)
@@ -342,7 +343,8 @@ class _Transport(BaseTransport):  # type: ignore[misc]
         if not self._frame.acquire(timeout=self._patience):
             raise self._stuck()
         try:
-            rest = memoryview(encoded_frame)
+            rest = memoryview(self._begun + encoded_frame)
+            self._begun = b""
             while rest:
                 rest = rest[self._write(rest, deadline) :]
         finally:
@@ -363,11 +365,21 @@ class _Transport(BaseTransport):  # type: ignore[misc]
                 raise self._stuck()
 
     def beat(self) -> None:
-        """Write a line end, if this is possible at once."""
+        """
+        Write a line end, if this is possible at once.
+
+        OpenSSL keeps a write that the socket does not take, and the next write must begin with the same bytes:
+        the first byte of another write would be lost.
+        """
         if self._frame.acquire(blocking=False):
             try:
-                with self._call, suppress(OSError):  # an end is seen by the reading thread
+                with self._call:
                     self._sock.send(b"\n")
+                self._begun = b""
+            except (ssl.SSLWantWriteError, ssl.SSLWantReadError):
+                self._begun = b"\n"
+            except OSError:  # a socket without TLS takes no byte now, or the reading thread sees the end
+                pass
             finally:
                 self._frame.release()
 

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import socket
+import ssl
 import threading
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from typing import Any
 
 import pytest
+import trustme
 
 from steadyworker.adapter import Settle, Settled
 from steadyworker.clock import SystemClock
@@ -268,6 +271,45 @@ def test_a_frame_after_the_brokers_end_is_told_that_end() -> None:
         transport.cleanup()
         with pytest.raises(ConnectionResetError, match="the broker closed the connection"):
             transport.send(b"x")
+
+
+@pytest.mark.parametrize("tls", [False, True], ids=["plain", "tls"])
+def test_a_frame_behind_heart_beats_that_the_socket_did_not_take_is_whole(tls: bool) -> None:
+    """OpenSSL keeps the last of them, and takes the next write for its repetition."""
+    near, far = socket.socketpair()
+    if tls:
+        near, far = secured(near, far)
+    frame = b"SEND\ndestination:q\n\n\0"
+    with far:
+        transport = _Transport(near, "broker", SystemClock(), 10.0)
+        for _ in range(5_000):  # far more than the socket takes
+            transport.beat()
+        received = bytearray()
+
+        def read() -> None:
+            while data := far.recv(1 << 16):
+                received.extend(data)
+
+        reader = threading.Thread(target=read)
+        reader.start()
+        transport.send(frame)
+        transport.send(frame)
+        transport.end()
+        reader.join()
+        transport.cleanup()
+    assert received.lstrip(b"\n") == frame * 2
+    assert 0 < len(received) - len(frame * 2) < 5_000
+
+
+def secured(near: socket.socket, far: socket.socket) -> tuple[socket.socket, socket.socket]:
+    """Both ends, with TLS."""
+    authority = trustme.CA()
+    ours, theirs = ssl.create_default_context(), ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    authority.configure_trust(ours)
+    authority.issue_cert("broker").configure_cert(theirs)
+    with ThreadPoolExecutor(1) as pool:
+        accepted = pool.submit(theirs.wrap_socket, far, server_side=True)
+        return ours.wrap_socket(near, server_hostname="broker"), accepted.result()
 
 
 def test_nothing_listens_and_the_password_is_in_no_text(open_worker: OpenWorker) -> None:
