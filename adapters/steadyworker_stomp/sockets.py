@@ -16,7 +16,8 @@ def confirm_at_once(sock: socket.socket) -> None:
     Have the kernel confirm what it received without its usual delay; call this after each read.
 
     Classic sends a receipt and then the next message, and its socket keeps the second until the first is confirmed.
-    Linux delays such a confirmation by 40 ms, which would be the time of each short job; it forgets this option (tcp(7)).
+    Linux delays such a confirmation by 40 ms, which would be the time of each short job.
+    Linux clears the option by itself (tcp(7)); therefore one call does not last.
     """
     if hasattr(socket, "TCP_QUICKACK"):
         with suppress(OSError):  # the connection has ended, which the next read reports

@@ -410,10 +410,15 @@ class _Transport(BaseTransport):  # type: ignore[misc]
         self.end()
 
     def cleanup(self) -> None:
-        """Close the socket; the reading thread calls it at its end."""
+        """
+        Close the socket; the reading thread calls it at its end.
+
+        A writing thread that waits for space is woken first: it would wait for another socket that gets the same number.
+        """
         self.running = False
-        with self._call:
-            self._closed = True
+        self._closed = True
+        self.end()
+        with self._frame, self._call:
             self._sock.close()
 
 

@@ -274,6 +274,34 @@ def test_a_frame_after_the_brokers_end_is_told_that_end() -> None:
 
 
 @pytest.mark.parametrize("tls", [False, True], ids=["plain", "tls"])
+def test_a_frame_that_waits_for_space_is_told_the_brokers_end_at_once(
+    tls: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The peer reads nothing, and closes its own direction; the wait is for a socket that no longer exists."""
+    near, far = socket.socketpair()
+    if tls:
+        near, far = secured(near, far)
+    with far, ThreadPoolExecutor(1) as pool:
+        transport = _Transport(near, "broker", SystemClock(), 30.0)
+        waits, wait = threading.Event(), transport._wait
+
+        def said(event: int, deadline: float | None) -> bool:
+            waits.set()
+            return wait(event, deadline)
+
+        monkeypatch.setattr(transport, "_wait", said)
+        sent = pool.submit(transport.send, bytes(32 << 20))
+        assert waits.wait(10)
+        socket.socket.shutdown(far, socket.SHUT_WR)
+        transport.receive()
+        began = time.monotonic()
+        transport.cleanup()
+        with pytest.raises(OSError, match="the broker closed the connection"):
+            sent.result()
+        assert time.monotonic() - began < 5
+
+
+@pytest.mark.parametrize("tls", [False, True], ids=["plain", "tls"])
 def test_a_frame_behind_heart_beats_that_the_socket_did_not_take_is_whole(tls: bool) -> None:
     """OpenSSL keeps the last of them, and takes the next write for its repetition."""
     near, far = socket.socketpair()
@@ -299,6 +327,37 @@ def test_a_frame_behind_heart_beats_that_the_socket_did_not_take_is_whole(tls: b
         transport.cleanup()
     assert received.lstrip(b"\n") == frame * 2
     assert 0 < len(received) - len(frame * 2) < 5_000
+
+
+class Counted:
+    """A socket with so many reads, which counts the options that are set on it."""
+
+    def __init__(self, *reads: bytes) -> None:
+        self._reads = [*reads]
+        self.did: list[object] = []
+
+    def settimeout(self, _: float) -> None:
+        """Nothing to do."""
+
+    def recv(self, _: int) -> bytes:
+        self.did.append("read")
+        return self._reads.pop(0)
+
+    def setsockopt(self, *option: int) -> None:
+        self.did.append(option)
+
+
+def test_what_was_received_is_confirmed_at_once_after_each_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Linux sets the option back by itself; other systems have none."""
+    confirm = (socket.IPPROTO_TCP, socket.TCP_QUICKACK, 1)
+    counted: Any = Counted(CONNECTED, b"\n", b"\n")
+    transport = _Transport(counted, "broker", SystemClock(), 1.0)
+    for _ in range(2):
+        transport.receive()
+    assert counted.did == ["read", confirm, "read", confirm]
+    monkeypatch.delattr(socket, "TCP_QUICKACK")
+    assert transport.receive() == b"\n"
+    assert counted.did[4:] == ["read"]
 
 
 def secured(near: socket.socket, far: socket.socket) -> tuple[socket.socket, socket.socket]:
