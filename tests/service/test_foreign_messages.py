@@ -224,7 +224,7 @@ def test_whatever_is_sent_over_stomp_ends_done_or_dead(at_activemq: Processes, s
         def send(body: bytes, headers: dict[str, str]) -> None:
             number = next(numbers)
             if number % 3 == 0:
-                headers[KEY] = f"{headers.get(REASON, '')!r}{number}"[:200]
+                headers[KEY] = f"{number}:{headers.get(REASON, '')!r}"[:200]
             else:
                 headers.pop(KEY, None)
             client.send("typed", body, headers)
