@@ -79,14 +79,17 @@ RABBITMQ = Field(
 )
 ACTIVEMQ = Field({"": (RAW_STOMP, PROCESSES, THREADS)}, (PROCESSES, STOMP_PY))
 
-FIELDS = {f"rabbitmq-{newest_rabbitmq()}": RABBITMQ, "classic": ACTIVEMQ, "artemis": ACTIVEMQ}
+NEWEST = "rabbitmq"
+"""The newest RabbitMQ that can be had; it is looked for, and perhaps installed, when its turn comes."""
+
+USUAL = (NEWEST, "classic", "artemis")
 
 
 def main() -> int:
     """Measure and print."""
-    for name in sys.argv[1:] or FIELDS:
+    for name in sys.argv[1:] or USUAL:
         try:
-            broker = MAKERS[name]()
+            broker = Node(newest_rabbitmq()) if name == NEWEST else MAKERS[name]()
         except MissingError as missing:
             print(f"The tables of {name} were left out: {missing}")
             continue
@@ -94,7 +97,8 @@ def main() -> int:
             broker.start()
             assert isinstance(broker, Node | StompNode)
             places = RabbitmqPlaces(broker) if isinstance(broker, Node) else StompPlaces(broker)
-            for table in tables(places, FIELDS[name], Path(folder)):
+            field = RABBITMQ if isinstance(broker, Node) else ACTIVEMQ
+            for table in tables(places, field, Path(folder)):
                 Console(width=110).print(table)
     return 0
 

@@ -32,8 +32,11 @@ from tests.drills.report import Results
 from tests.drills.stories import DRILLS, Drill, hold
 from tests.drills.verdicts import Verdict
 
-BROKERS = [name for name in MAKERS if name in STOMP or name.startswith("rabbitmq-")]
-USUAL = ("rabbitmq-3.10", f"rabbitmq-{newest_rabbitmq()}", "classic", "artemis")
+NEWEST = "rabbitmq"
+"""The newest RabbitMQ that can be had; it is looked for, and perhaps installed, when its turn comes."""
+
+BROKERS = [NEWEST, *(name for name in MAKERS if name in STOMP or name.startswith("rabbitmq-"))]
+USUAL = ("rabbitmq-3.10", NEWEST, "classic", "artemis")
 
 
 def main() -> int:
@@ -50,7 +53,7 @@ def main() -> int:
         choices=BROKERS,
         metavar="NAME",
         default=USUAL,
-        help=f"of {', '.join(BROKERS)}; by default {', '.join(USUAL)}",
+        help=f"of {', '.join(BROKERS)}; by default {', '.join(USUAL)} ({NEWEST}: the newest one)",
     )
     parser.add_argument("--logs", type=Path, metavar="FOLDER", help="keep the workers' logs there")
     parser.add_argument(
@@ -101,7 +104,7 @@ def _held(
 def _started(name: str) -> Iterator[tuple[Places, Places | None, Cluster | None]]:
     """Start what the drills need: the broker, and for RabbitMQ one that a drill may change for everybody, and a ledger."""
     with ExitStack() as stack:
-        broker = stack.enter_context(closing(MAKERS[name]()))
+        broker = stack.enter_context(closing(Node(newest_rabbitmq()) if name == NEWEST else MAKERS[name]()))
         broker.start()
         if isinstance(broker, StompNode):
             yield StompPlaces(broker), None, None
