@@ -13,7 +13,7 @@ import pytest
 from pika.adapters.blocking_connection import BlockingChannel
 
 from tests.brokers.fixtures import had
-from tests.brokers.install import newest_rabbitmq, rabbitmq_root
+from tests.brokers.install import SUITES, rabbitmq_root
 from tests.brokers.process import free_ports
 from tests.brokers.rabbitmq import Node, RabbitMQ, Vhost
 from tests.brokers.rabbitmq_place import RabbitmqPlace
@@ -29,6 +29,9 @@ FROZEN_FOR = 20.0
 VALID_FOR = timedelta(seconds=20)
 FIRST = {KEYS[0]: JOBS[KEYS[0]]}
 """The job whose sender makes the queues; all others come from elsewhere."""
+
+NEWEST = [*SUITES][-1]
+"""What the upgrade leads to, and no older version in its stead: that could be the one before the upgrade."""
 
 pytestmark = pytest.mark.slow
 
@@ -184,7 +187,7 @@ def test_nodes_that_are_frozen_for_a_while(
 def older_node() -> Iterator[Node]:
     """A node of the oldest version that the newest one can take over without another in between."""
     with had(), closing(Node("4.0")) as node:
-        rabbitmq_root(newest_rabbitmq())
+        rabbitmq_root(NEWEST)
         node.start()
         yield node
 
@@ -208,9 +211,9 @@ def test_an_upgrade_of_the_broker_in_mid_job(
         older_node.ctl("enable_feature_flag", "all")
         older_node.stop()
         lose_all(workers)
-        older_node.replace(newest_rabbitmq())
+        older_node.replace(NEWEST)
         older_node.start()
-        assert older_node.version[:2] == tuple(map(int, newest_rabbitmq().split(".")))
+        assert older_node.version[:2] == tuple(map(int, NEWEST.split(".")))
         says_all(workers, "ready_again")
         fleet.open()
         all_once(fleet)
