@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 import trustme
 
-from steadyworker.adapter import Settle, Settled
+from steadyworker.adapter import QueueSpec, Settle, Settled
 from steadyworker.clock import SystemClock
 from steadyworker.errors import BrokerUnavailable, NotPublished, PublishFailed, Unsettled
 from steadyworker.network import owed
@@ -245,6 +245,17 @@ def test_another_broker_is_refused_by_name(peer: StartPeer, open_worker: OpenWor
     refused: Any = found.start().unreachable()
     assert says in refused.cause
     assert refused.final
+
+
+def test_a_refused_right_has_one_remedy_which_is_not_another_broker(peer: StartPeer, open_worker: OpenWorker) -> None:
+    refused = b"ERROR\nmessage:User u is not authorized to create: topic://ActiveMQ.Advisory.TempQueue\n\n\0"
+
+    def answer(command: bytes, _: dict[str, str]) -> bytes:
+        return CONNECTED.replace(b"ActiveMQ-Artemis/2.55.0", b"ActiveMQ/5.18.3") if command == b"STOMP" else refused
+
+    (finding,) = open_worker(peer(answer).url).adapter.findings(QueueSpec("exports", "exports.dead"))
+    assert "grant the user read, write and admin for the topics ActiveMQ.Advisory.>" in finding.what
+    assert finding.remedy == "do as this message says; until then `run` exits with code 78."
 
 
 def test_a_broker_that_falls_silent_is_given_up_after_three_heartbeats(
