@@ -97,7 +97,7 @@ bench: $(READY) java ## The benchmarks: ratios measured in one run
 	@echo "==> benchmarks: tests/benchmarks/run.py"
 	@$(BIN)/python tests/benchmarks/run.py $(ARGS)
 
-drills: $(READY) ## Seven drills on RabbitMQ and ActiveMQ, we beside Celery and others (half an hour; ONLY=steadyworker takes ten)
+drills: $(READY) ## Seven drills on RabbitMQ, five of them on ActiveMQ, we beside Celery and others (half an hour; ONLY=steadyworker takes ten)
 	@echo "==> drills: tests/drills"
 	@$(BIN)/python -m tests.drills $(if $(ONLY),--only $(ONLY)) $(ARGS)
 
