@@ -10,6 +10,9 @@ from urllib.parse import urlsplit
 
 from tests.brokers.process import BrokerError
 
+_GONE = "No matching attributes"
+"""The error for MBeans that match, and are gone when their attributes are read."""
+
 
 class Jolokia:
     """The agent at this URL; every call raises OSError when nobody answers, BrokerError when the answer is a failure."""
@@ -49,7 +52,8 @@ class Jolokia:
             answer = json.loads(said)
         except ValueError:
             raise BrokerError(f"Jolokia was asked {request}, and answered {said[:500]!r}") from None
-        if answer["status"] == 404 and unknown is not None:
+        is_gone = answer["status"] == 404 or _GONE in str(answer.get("error"))
+        if is_gone and unknown is not None:
             return unknown
         if answer["status"] != 200:
             raise BrokerError(f"Jolokia was asked {request}, and answered {answer.get('error')}")
