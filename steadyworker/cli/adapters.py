@@ -60,7 +60,7 @@ def _library(told: dict[str, Any]) -> str:
 
 
 def _needs(entry: EntryPoint) -> tuple[str | None, list[str]]:
-    """Return this adapter's extra (`steadyworker_x.y` has the extra `x-y`), and the libraries of that extra."""
+    """Return this adapter's extra (that of the module steadyworker_x.y is `x-y`), and the libraries of that extra."""
     extra = entry.module.removeprefix(_PREFIX).replace(".", "-")
     distribution: Distribution | None = entry.dist
     if distribution is None or extra not in (distribution.metadata.get_all("Provides-Extra") or []):
