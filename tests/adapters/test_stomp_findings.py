@@ -176,7 +176,7 @@ def test_a_user_who_may_not_count_is_told_which_right_it_takes(
         return
     assert finding.level == "warning"
     assert finding.what.startswith(f"User {LIMITED!r} may not count the consumers of {spec.queue!r}")
-    assert ("'manage'" if stomp_broker.is_artemis else "ActiveMQ.Advisory.>") in finding.remedy
+    assert ("the rights manage" if stomp_broker.is_artemis else "ActiveMQ.Advisory.>") in finding.remedy
     assert stomp_broker.counts(spec.queue).consumers == 0
 
 
