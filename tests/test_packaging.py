@@ -16,6 +16,7 @@ REPOSITORY = Path(__file__).parents[1]
 PACKAGES = {
     "steadyworker": REPOSITORY,
     "steadyworker_rabbitmq": REPOSITORY / "adapters",
+    "steadyworker_rocketmq": REPOSITORY / "adapters",
     "steadyworker_sqlite": REPOSITORY / "adapters",
     "steadyworker_stomp": REPOSITORY / "adapters",
 }
@@ -140,7 +141,20 @@ for point in ours.entry_points:
 """,
     )
 
-    assert sorted(loaded.split()) == ["amqp", "amqps", "sqlite", "steadyworker", "steadyworker", "stomp", "stomp+ssl"]
+    assert sorted(loaded.split()) == sorted(
+        [
+            "amqp",
+            "amqps",
+            "rocketmq",
+            "rocketmq.grpc",
+            "rocketmq.grpcs",
+            "sqlite",
+            "steadyworker",
+            "steadyworker",
+            "stomp",
+            "stomp+ssl",
+        ]
+    )
 
 
 def test_every_public_name_comes_from_the_wheel_alone(installed: Path) -> None:

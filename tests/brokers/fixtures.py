@@ -3,7 +3,7 @@ The brokers as pytest fixtures: started when the first test asks, and shared by 
 
 A test that kills or sets its broker asks for `rabbitmq_node`, `stomp_node`, `own_broker` or `postgres_cluster`.
 It gets one that belongs to its xdist worker; without xdist, the one process that there is has no other.
-What a test asks for also marks it, `rabbitmq`, `stomp` or `postgres`, and groups those that need a node of their own.
+What a test asks for also marks it, `rabbitmq`, `stomp`, `rocketmq` or `postgres`, and groups those that need a node of their own.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import os
 import secrets
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing, contextmanager, suppress
-from typing import Any
+from typing import Any, TypeVar
 
 import pytest
 
@@ -32,6 +32,7 @@ from tests.brokers.pgbouncer import Pooler
 from tests.brokers.postgres import Cluster, Postgres
 from tests.brokers.rabbitmq import Node, RabbitMQ, Vhost
 from tests.brokers.rabbitmq_stomp import stomp_listener
+from tests.brokers.rocketmq import RocketMQ4, RocketMQ5, RocketMQNode, rocketmq_program
 from tests.brokers.shared import MAKERS, POSTGRES, STOMP, Ask, Owner, ask_by
 from tests.brokers.stomp_broker import StompBroker
 from tests.brokers.stomp_node import StompNode
@@ -58,6 +59,11 @@ SOCKET = "brokers_socket"
 
 owner_key = pytest.StashKey[Owner]()
 
+ROCKETMQ = {"rocketmq4": "4", "rocketmq5": "5"}
+"""The fixtures of RocketMQ, each with its line."""
+
+ARocketMQ = TypeVar("ARocketMQ", RocketMQ4, RocketMQ5)
+
 
 class Brokers:
     """The brokers of this test process, each started once, and those that all test processes share."""
@@ -66,6 +72,7 @@ class Brokers:
         self._ask = ask
         self._nodes: dict[str, Node] = {}
         self._stomp: dict[str, StompNode] = {}
+        self._rocketmq: dict[type[RocketMQNode], RocketMQNode] = {}
         self._cluster: Cluster | None = None
 
     def rabbitmq(self, series: str) -> RabbitMQ:
@@ -101,6 +108,15 @@ class Brokers:
         self._stomp[kind].start()
         return self._stomp[kind]
 
+    def rocketmq(self, line: type[ARocketMQ]) -> ARocketMQ:
+        """A RocketMQ that runs; no other test process uses it."""
+        if line not in self._rocketmq:
+            self._rocketmq[line] = line()
+        found = self._rocketmq[line]
+        assert isinstance(found, line)
+        found.start()
+        return found
+
     def cluster(self) -> Cluster:
         """A PostgreSQL server that runs; no other test process uses it."""
         if not self._cluster:
@@ -113,6 +129,8 @@ class Brokers:
             node.close()
         for stomp in self._stomp.values():
             stomp.close()
+        for rocketmq in self._rocketmq.values():
+            rocketmq.close()
         if self._cluster:
             self._cluster.close()
 
@@ -198,6 +216,10 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         kind = kind_of(item)
         if kind or "classic_without_scheduler" in asked:
             item.add_marker("stomp")
+        if lines := [line for line in ROCKETMQ if line in asked]:
+            item.add_marker("rocketmq")
+            item.add_marker(pytest.mark.xdist_group(lines[0]))
+            item.add_marker(pytest.mark.timeout(300))  # on a busy machine, 5.4.0 starts in two minutes
         if {"postgres", "postgres_cluster", "database", "pair"} & set(asked):
             item.add_marker("postgres")
         if series and {"rabbitmq_node", "own_broker"} & set(asked):
@@ -223,6 +245,10 @@ def pytest_collection_finish(session: pytest.Session) -> None:
     for kind in kinds - {GIVEN}:
         with suppress(MissingError):
             artemis_program() if kind == "artemis" else classic_program("5.18" if kind == "classic-5.18" else "6.3")
+    for fixture, line in ROCKETMQ.items():
+        if any(fixture in getattr(item, "fixturenames", ()) for item in session.items):
+            with suppress(MissingError):
+                rocketmq_program(line)
     if any(item.get_closest_marker("postgres") for item in session.items) and not os.environ.get(POSTGRES_URL):
         with suppress(MissingError):
             postgres_programs()
@@ -360,6 +386,24 @@ def classic_without_scheduler() -> Iterator[Classic]:
     with closing(made):
         made.start()
         yield made
+
+
+@pytest.fixture
+def rocketmq4(brokers: Brokers) -> Iterator[RocketMQ4]:
+    """A RocketMQ 4.9.7 of this xdist worker: to be killed, frozen and stopped, and healed after the test."""
+    with had():
+        node = brokers.rocketmq(RocketMQ4)
+    yield node
+    node.heal()
+
+
+@pytest.fixture
+def rocketmq5(brokers: Brokers) -> Iterator[RocketMQ5]:
+    """A RocketMQ 5.4.0 with a proxy, of this xdist worker: to be killed, frozen and stopped, and healed after the test."""
+    with had():
+        node = brokers.rocketmq(RocketMQ5)
+    yield node
+    node.heal()
 
 
 @pytest.fixture

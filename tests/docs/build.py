@@ -22,7 +22,13 @@ import pdoc.render
 
 ROOT = Path(__file__).parents[2]
 
-PACKAGES = ("steadyworker", "steadyworker_rabbitmq", "steadyworker_sqlite", "steadyworker_stomp")
+PACKAGES = (
+    "steadyworker",
+    "steadyworker_rabbitmq",
+    "steadyworker_rocketmq",
+    "steadyworker_sqlite",
+    "steadyworker_stomp",
+)
 
 PUBLIC = (
     "steadyworker.adapter",

@@ -1,0 +1,95 @@
+"""What the adapters of both drivers share: names, identity, dead letters, and questions to the brokers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+
+from steadyworker.adapter import Finding, OutgoingMessage, QueueSpec, Settings
+from steadyworker.network.errors import Refused
+from steadyworker.network.preparation import Preparation
+from steadyworker_rocketmq.checks import find, unseen
+from steadyworker_rocketmq.deadletters import RocketmqDeadLetters
+from steadyworker_rocketmq.errors import translated
+from steadyworker_rocketmq.messages import Wire
+from steadyworker_rocketmq.names import names_of
+from steadyworker_rocketmq.remoting import Login, Remoting
+from steadyworker_rocketmq.topology import prepare_at, remoting_of
+from steadyworker_rocketmq.url import BrokerUrl, parse_url
+
+
+class Base:
+    """
+    The base of both drivers' adapters.
+
+    Args:
+        url: The broker's URL (`url.py`).
+        spec: The queue, and its dead-letter queue.
+        settings: The operator's settings.
+
+    Raises:
+        ConfigError: The URL or a name is invalid for RocketMQ.
+    """
+
+    def __init__(self, url: str, spec: QueueSpec, settings: Settings) -> None:
+        self._first = parse_url(url)
+        self._names = names_of(spec, self._first.group)
+        self._spec = spec
+        self._settings = settings
+        self._preparation = Preparation(lambda: prepare_at(self._url(), self._names, settings.topology, settings.clock))
+
+    def _url(self) -> BrokerUrl:
+        """Return the current URL, because an operator can change the secret at any time."""
+        return self._first if self._settings.fresh_url is None else parse_url(self._settings.fresh_url())
+
+    def identity(self) -> str:
+        """Return the hosts of the URL, because a cluster's name is the same everywhere by default (`DefaultCluster`)."""
+        return ",".join(sorted(map(str, self._first.addresses)))
+
+    def may_have_been(self, identity: str) -> bool:
+        """Return whether that identity shares a host with this one, on any port: one port can be for TLS, another not."""
+        theirs = {address.rpartition(":")[0] for address in identity.split(",")}
+        return bool(theirs & {str(address).rpartition(":")[0] for address in self._first.addresses})
+
+    @contextmanager
+    def _dead_letters(
+        self, publish: Callable[[OutgoingMessage], None], send: Callable[[str, Wire], None]
+    ) -> Iterator[RocketmqDeadLetters]:
+        url = self._url()
+        remoting = remoting_of(url, self._settings.clock)
+        with RocketmqDeadLetters(
+            remoting, str(url), self._names, self._spec, publish, send, self._settings.clock
+        ) as letters:
+            yield letters
+
+    def findings(self, spec: QueueSpec) -> Sequence[Finding]:
+        """Return the problems of these brokers, topics and groups; raises BrokerUnavailable."""
+        url = self._url()
+        if url.driver == "grpc" and not url.namesrv:
+            return [unseen()]
+        try:
+            with translated(str(url)), remoting_of(url, self._settings.clock) as remoting:
+                return [*find(remoting, url, self._names, spec, self._settings)]
+        except Refused as error:
+            return [Finding("error", f"{error}", "correct --broker; until then `run` exits with code 78.")]
+
+    def _at_name_server(self) -> bool:
+        """Return whether a name server knows the work topic."""
+        url = self._url()
+        with translated(str(url)), remoting_of(url, self._settings.clock) as remoting:
+            return remoting.route(self._names.work) is not None
+
+    def _members(self) -> int | None:
+        """Return the number of the group's members; None with `?members=off`."""
+        url = self._url()
+        if not url.members:
+            return None
+        found: set[str] = set()
+        login = Login(url.user, url.password) if url.user else None
+        with (
+            translated(",".join(map(str, url.members))),
+            Remoting(url.namesrv or (), login, self._settings.clock) as remoting,
+        ):
+            for proxy in url.members:
+                found.update(remoting.members(self._names.group, proxy))
+        return len(found)

@@ -1,0 +1,123 @@
+"""
+A reader of the dead letters of one queue; the same for both drivers, because it asks the brokers themselves.
+
+There are two topics: the Worker's own, and the one to which the broker itself moves messages (`%DLQ%` and the group).
+A topic is a log, so letters are read and not held, and nothing can be removed.
+`drop` therefore publishes a mark with the letter's place, and a reader leaves out each letter that has one.
+Letters and marks end with the broker's retention, which is 72 h by default.
+"""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Callable, Iterator
+from typing import Self
+
+from steadyworker.adapter import Clock, Delivery, OutgoingMessage, QueueSpec, Redelivered
+from steadyworker.errors import PublishFailed, Unsettled
+from steadyworker_rocketmq.errors import translated
+from steadyworker_rocketmq.messages import EXACT, Wire, delivery_of
+from steadyworker_rocketmq.names import Names
+from steadyworker_rocketmq.remoting import READER, Queue, Remoting
+from steadyworker_rocketmq.stored import Stored
+
+_DROPPED = "sw-dropped"
+_QUEUES_WITHIN, _LOOK_EVERY = 5.0, 0.05
+"""Seconds for which a reader waits for the brokers' queues, and between two looks."""
+
+
+class RocketmqDeadLetters:
+    """
+    The dead letters of one queue; a context manager, for one thread.
+
+    Args:
+        remoting: The brokers.
+        place: The brokers' name in errors.
+        names: The names of topics and groups.
+        spec: The queue.
+        publish: Publishes a message.
+        send: Sends a message to a topic; returns once the broker has it.
+        clock: The clock.
+    """
+
+    def __init__(
+        self,
+        remoting: Remoting,
+        place: str,
+        names: Names,
+        spec: QueueSpec,
+        publish: Callable[[OutgoingMessage], None],
+        send: Callable[[str, Wire], None],
+        clock: Clock,
+    ) -> None:
+        self._remoting = remoting
+        self._place = place
+        self._names = names
+        self._spec = spec
+        self._clock = clock
+        self._send = send
+        self._publish = publish
+
+    def __enter__(self) -> Self:
+        with translated(self._place):
+            self._remoting.__enter__()
+            self._wait_for_queues()
+            self._ends = {
+                topic: [(queue, self._remoting.end(queue, topic)) for queue in self._remoting.route(topic) or []]
+                for topic in (f"%DLQ%{self._names.group}", self._names.dead)
+            }
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._remoting.__exit__(None, None, None)
+
+    def __iter__(self) -> Iterator[Delivery]:
+        """Yield each dead letter that has no mark, oldest first in each topic."""
+        with translated(self._place):
+            marks = {mark for _, stored in self._all() if (mark := stored.properties.get(_DROPPED))}
+            for id_, stored in self._all():
+                if _DROPPED not in stored.properties and id_ not in marks:
+                    yield self._letter(id_, stored)
+
+    def publish(self, message: OutgoingMessage) -> None:
+        """Publish as the adapter does."""
+        self._publish(message)
+
+    def drop(self, delivery: Delivery) -> None:
+        """Publish a mark for this letter; raises Unsettled if it is unknown whether the broker has the mark."""
+        mark = Wire(b"\0", {_DROPPED: delivery.id, EXACT: json.dumps({"empty": True})})
+        try:
+            self._send(self._names.dead, mark)
+        except PublishFailed as error:
+            raise Unsettled(f"Expected the broker to keep the mark of a dropped dead letter, got: {error}") from error
+
+    def _wait_for_queues(self) -> None:
+        """Wait until the queues have what the brokers have confirmed: they follow the log a moment later, under load much later."""
+        deadline = self._clock.monotonic() + _QUEUES_WITHIN
+        pause = threading.Event()
+        for broker in self._remoting.brokers():
+            while self._remoting.behind(broker) and self._clock.monotonic() < deadline:
+                pause.wait(_LOOK_EVERY)
+
+    def _all(self) -> Iterator[tuple[str, Stored]]:
+        """Yield what the topics had when the reader began, with the place of each."""
+        for topic, ends in self._ends.items():
+            for queue, end in ends:
+                yield from self._log(topic, queue, end)
+
+    def _log(self, topic: str, queue: Queue, end: int) -> Iterator[tuple[str, Stored]]:
+        offset = self._remoting.first(queue, topic)
+        while offset < end:
+            found, following = self._remoting.pull(queue, topic, READER, offset)
+            for stored in found:
+                if stored.offset < end:
+                    yield f"{topic}/{queue.broker.name}/{queue.number}/{stored.offset}/{stored.id}", stored
+            if following <= offset:
+                return  # the broker has nothing more
+            offset = following
+
+    def _letter(self, id_: str, stored: Stored) -> Delivery:
+        keys = tuple(stored.properties.get("KEYS", "").split())
+        wire = Wire(stored.body, stored.properties, stored.properties.get("TAGS") or None, keys)
+        return delivery_of(0, id_, self._spec.queue, wire, stored.id, Redelivered.UNKNOWN, stored.born_at)

@@ -1,0 +1,153 @@
+"""
+The adapter for RocketMQ's brokers (remoting): it implements `steadyworker.adapter.Adapter` with one I/O thread.
+
+It speaks RocketMQ's protocol itself, because the client library for it cannot keep a message for long.
+rocketmq-client-python 0.5.0rc2 asks for the next message of a queue while one runs; the broker replies after 15 s that there is none.
+The library then moves the queue's place behind the running message, in orderly mode, too.
+If the process is killed or stopped after that, the message is lost (tried on 4.9.7: the place moved 20 s after the job began).
+"""
+
+from __future__ import annotations
+
+import secrets
+from contextlib import AbstractContextManager, suppress
+
+from steadyworker.adapter import (
+    Capabilities,
+    Delays,
+    Delivery,
+    OutgoingMessage,
+    QueueSpec,
+    Settings,
+    Settle,
+    Settled,
+    Sink,
+)
+from steadyworker.errors import ConfigError
+from steadyworker.network.iothread import IoThread
+from steadyworker.network.loop import PlainLoop
+from steadyworker.network.preparation import Preparation
+from steadyworker.network.settlement import OnSettled
+from steadyworker_rocketmq.adapter import Base
+from steadyworker_rocketmq.deadletters import RocketmqDeadLetters
+from steadyworker_rocketmq.direct.consumer import Consumer
+from steadyworker_rocketmq.direct.publisher import Publisher
+from steadyworker_rocketmq.errors import translated
+from steadyworker_rocketmq.remoting import RemotingError
+from steadyworker_rocketmq.topology import Prepared, prepare_at, remoting_of
+from steadyworker_rocketmq.url import BrokerUrl, parse_url
+
+_SILENT = 120.0
+"""Seconds after which a broker has forgotten a member that sends no heartbeats (its channel's expiry)."""
+
+
+class DirectAdapter(Base):
+    """
+    The adapter for one queue at some brokers and one worker process; it connects at its first use.
+
+    It promises what the other adapters do, with these differences:
+
+    - The broker has `?queues=` queues for a topic, and a message is delivered only after all earlier ones of its queue.
+      So one long job delays the messages behind it in its queue, and a topic's jobs run at most one for each queue.
+    - A message of a killed worker comes again after up to 60 s, when its queue's lock ends.
+    - A delivery outlives a cut connection: the next connection renews the lock, and acknowledges.
+      While no broker runs, no other worker can take its message; if another one locks the queue first afterwards, it is `Lost`.
+    - A delay is rounded up to one of the broker's levels.
+    - A broker writes places to its disk every 5 s.
+      So after its crash, messages that were acknowledged shortly before come again; the ledger answers them from its record.
+    """
+
+    def __init__(self, url: str, spec: QueueSpec, settings: Settings) -> None:
+        super().__init__(url, spec, settings)
+        self._preparation = Preparation(self._prepare)
+        self._io = IoThread(f"rocketmq {spec.queue}", settings.clock, PlainLoop)
+        self._publisher = Publisher(self._url, self._names, self._preparation, settings)
+        id_ = f"{settings.consumer}@{secrets.token_hex(6)}"
+        self._consumer = Consumer(self._io, self._url, self._names, self._preparation, id_, spec, settings)
+
+    @property
+    def capabilities(self) -> Capabilities:
+        """The abilities of a broker: delays by levels, and a count of members."""
+        return Capabilities(
+            delays=Delays.LEVELS,
+            levels=self._first.delay_levels,
+            counts_consumers=True,
+            counts_holders=True,
+            reports_name=False,
+            forgets_consumers_within=_SILENT,
+            holds_dead_letters=False,
+            loses_unacked=False,
+            max_body=self._settings.max_body,
+        )
+
+    @property
+    def last_turn(self) -> float | None:
+        """The time (monotonic clock) of the I/O thread's last turn; None before `start`."""
+        return self._io.last_turn if self._consumer.started else None
+
+    def start(self, sink: Sink) -> None:
+        """Start to consume."""
+        self._consumer.start(sink)
+
+    def prefetch(self, count: int) -> None:
+        """Set the prefetch; with 0 and nothing held, this adapter is no member of the group."""
+        self._consumer.prefetch(count)
+
+    def publish(self, message: OutgoingMessage) -> None:
+        """Return when a broker has stored the message; raises PublishFailed or one of its subclasses, or ValueError."""
+        self._publisher.publish(message)
+
+    def settle(self, delivery: Delivery, how: Settle) -> Settled:
+        """Return when the broker has replied to the settlement; raises StaleDelivery or Unsettled."""
+        return self._consumer.settle(delivery, how)
+
+    def settle_async(self, delivery: Delivery, how: Settle, on_settled: OnSettled) -> None:
+        """Settle as `settle` does, but return at once (`SettlesAsync`)."""
+        self._consumer.settle_async(delivery, how, on_settled)
+
+    def exists(self) -> bool:
+        """Return whether a name server knows the work topic."""
+        url = self._url()
+        with translated(str(url)), remoting_of(url, self._settings.clock) as remoting:
+            return remoting.route(self._names.work) is not None
+
+    def consumers(self) -> int:
+        """Return the number of members of the consumer group."""
+        url = self._url()
+        with translated(str(url)), remoting_of(url, self._settings.clock) as remoting:
+            return len(remoting.members(self._names.group))
+
+    def dead_letters(self) -> AbstractContextManager[RocketmqDeadLetters]:
+        """Read the dead letters from the brokers."""
+        return self._dead_letters(self.publish, self._publisher.send)
+
+    def stop(self, within: float) -> None:
+        """Release every delivery and close."""
+        self._io.stop(within)
+        self._publisher.close()
+
+    def _prepare(self) -> Prepared:
+        """Make topics and group, and compare the levels; raises BrokerUnavailable or ConfigError."""
+        url = self._url()
+        prepared = prepare_at(url, self._names, self._settings.topology, self._settings.clock)
+        with translated(str(url)), remoting_of(url, self._settings.clock) as remoting:
+            for broker in remoting.brokers():
+                with suppress(RemotingError):  # without the right to read them, an operator compares the levels
+                    _check_levels(remoting.settings(broker).get("messageDelayLevel", ""), url, broker.name)
+        return prepared
+
+
+def _check_levels(text: str, url: BrokerUrl, broker: str) -> None:
+    """Raise ConfigError if the broker's levels are not those of the URL."""
+    if not text:
+        return
+    option = f"delay_levels={','.join(text.split())}"
+    levels: tuple[float, ...] = ()
+    with suppress(ConfigError):
+        levels = parse_url(f"rocketmq://host?{option}").delay_levels
+    if levels != url.delay_levels:
+        raise ConfigError(
+            f"Expected the delay levels of the broker's URL to be those of broker {broker!r}, which are {text!r}, "
+            "got others, so retries would come at other times: "
+            f"write {option} in the broker's URL."
+        )

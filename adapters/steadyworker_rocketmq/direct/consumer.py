@@ -1,0 +1,244 @@
+"""
+The consuming side of one queue at the brokers. A delivery outlives its connection, so there is one epoch for the adapter's whole life.
+
+::
+
+    topics made? ──→ a broker replies ──→ Connected ──→ a call fails ──→ Unreachable
+       ↑                   │                                                │
+       └────── wait ───────┴────────────────────────────────────────────────┘   Connected has the epoch of before
+
+**A member** of the consumer group exists while the prefetch is above 0 or a delivery is held.
+**A beat** every few seconds shows that the brokers reply, and renews the locks of what is held.
+**A search** takes as many messages as the prefetch allows; if it finds none, the next one comes after a pause of up to 1 s.
+
+`direct.connection.py` has the connection, `direct.member.py` the calls, and `direct.held.py` the deliveries that are held.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from concurrent.futures import Future
+
+from steadyworker.adapter import Clock, QueueSpec, Settings
+from steadyworker.errors import BrokerUnavailable
+from steadyworker.network import consumer
+from steadyworker.network.backoff import USEFUL_AFTER
+from steadyworker.network.iothread import IoThread, Timer
+from steadyworker.network.preparation import Preparation
+from steadyworker.network.settlement import Settlement
+from steadyworker_rocketmq.direct.connection import Link, ignore
+from steadyworker_rocketmq.direct.held import Held
+from steadyworker_rocketmq.direct.member import Member, NoTopicError, Taken
+from steadyworker_rocketmq.names import Names
+from steadyworker_rocketmq.remoting import Queue
+from steadyworker_rocketmq.topology import Prepared, remoting_of
+from steadyworker_rocketmq.url import BrokerUrl
+
+_BEAT_EVERY = 5.0
+_FIRST_PAUSE, _LONGEST_PAUSE = 0.05, 1.0
+"""Seconds between two searches that find nothing: each pause is twice as long as the one before it."""
+
+_HOLDERS_FIRST = 6.0
+"""
+Seconds after the return of a connection in which nothing is taken.
+
+A broker that was restarted has lost all locks, so those that hold deliveries lock their queues first.
+"""
+
+_HURRY = (1.0, 4.0)
+"""The shortest and the longest wait before a new connection while deliveries are held, because their locks end."""
+
+
+class Epoch:
+    """
+    The one epoch of an adapter: membership, searches and deliveries; only the I/O thread may call its methods.
+
+    Args:
+        link: The connection.
+        io: The I/O thread.
+        held: The deliveries that are held.
+        clock: The clock.
+        window: Returns the current prefetch.
+    """
+
+    number = 1
+
+    def __init__(self, link: Link, io: IoThread, held: Held, clock: Clock, window: Callable[[], int]) -> None:
+        self._link = link
+        self._io = io
+        self._held = held
+        self._clock = clock
+        self._window = window
+        self._joined = False
+        self._searching = False
+        self._over = False
+        self._pause = _FIRST_PAUSE
+        self._not_before = 0.0
+        self._next_search: Timer | None = None
+        self._next_beat: Timer | None = None
+        self.since = clock.monotonic()
+
+    def begin(self, *, again: bool) -> None:
+        """Note that a connection has begun; `again` if an earlier one was lost."""
+        self.since = self._clock.monotonic()
+        self._not_before = self.since + _HOLDERS_FIRST if again else self.since
+        self._joined = False
+        self._searching = False
+        self._pause = _FIRST_PAUSE
+        if again:
+            self._held.doubt()
+
+    def adjust(self) -> None:
+        """Join or leave the group, and search, as the prefetch requires."""
+        if self._over or not self._link.is_open:
+            return
+        wanted = self._window() > 0 or bool(self._held)
+        if self._next_beat is None or wanted != self._joined:
+            self._set_joined(joined=wanted)
+        if self._window() > len(self._held):
+            self._pause = _FIRST_PAUSE
+            self._search()
+
+    def settle(self, settlement: Settlement) -> None:
+        """Settle one delivery."""
+        self._held.settle(settlement)
+
+    def leave(self) -> None:
+        """Release every delivery, and leave the group, because the adapter stops."""
+        self._over = True
+        self.pause()
+        self._held.release_all()
+        if self._joined and self._link.is_open:
+            self._link.run(Member.leave, ignore)
+
+    def pause(self) -> None:
+        """Stop all timers, because the connection is lost."""
+        for timer in (self._next_search, self._next_beat):
+            if timer is not None:
+                timer.cancel()
+        self._next_search = self._next_beat = None
+
+    # ---------------------------------------------------------------------------------------------------------------
+
+    def _set_joined(self, *, joined: bool) -> None:
+        if self._joined and not joined:
+            self._link.run(Member.leave, ignore)
+        self._joined = joined
+        self._beat()
+
+    def _beat(self) -> None:
+        """Tell the brokers that this member lives, and renew its locks."""
+        if self._next_beat is not None:
+            self._next_beat.cancel()
+        self._next_beat = self._io.after(_BEAT_EVERY, self._beat)
+        joined = self._joined
+        self._link.run(lambda member: member.beat(joined=joined), ignore)
+        self._held.renew()
+
+    def _search(self) -> None:
+        """Take messages, unless a search is under way."""
+        if self._next_search is not None:
+            self._next_search.cancel()
+            self._next_search = None
+        free = self._window() - len(self._held)
+        if self._searching or self._over or free <= 0 or not self._link.is_open:
+            return
+        if (wait := self._not_before - self._clock.monotonic()) > 0:
+            self._next_search = self._io.after(wait, self._search)
+            return
+        self._searching = True
+        but = self._held.queues
+        self._link.run(lambda member: member.take(free, but), self._found)
+
+    def _found(self, answer: Future[list[Taken]]) -> None:
+        self._searching = False
+        if answer.exception() is not None:
+            return  # the connection is lost
+        found = answer.result()
+        spare = []
+        for taken in found:
+            if not self._over and len(self._held) < self._window():
+                self._held.add(taken)
+            else:
+                spare.append(taken.queue)
+        if spare:
+            self._link.run(lambda member: member.free(spare), ignore)
+        if found:
+            self._pause = _FIRST_PAUSE
+            self._search()
+        elif not self._over:
+            self._next_search = self._io.after(self._pause, self._search)
+            self._pause = min(2 * self._pause, _LONGEST_PAUSE)
+
+
+class Consumer(consumer.Consumer[Link, Epoch]):
+    """
+    The consumer of one queue (`steadyworker.network.consumer`).
+
+    Args:
+        io: The I/O thread.
+        url: Returns the current URL.
+        names: The names of topics and groups.
+        preparation: Makes topics and groups.
+        id_: The id of this member.
+        spec: The queue to consume.
+        settings: The operator's settings.
+    """
+
+    def __init__(
+        self,
+        io: IoThread,
+        url: Callable[[], BrokerUrl],
+        names: Names,
+        preparation: Preparation[Prepared],
+        id_: str,
+        spec: QueueSpec,
+        settings: Settings,
+    ) -> None:
+        super().__init__(io)
+        self._url = url
+        self._names = names
+        self._preparation = preparation
+        self._id = id_
+        self._clock = settings.clock
+        self._queues: list[Queue] = []
+        self.link = Link(io, self._connect, lambda: str(url()), self._up, self._down, self._ended)
+        self._held = Held(Epoch.number, self.link, spec, self._clock, self.tell, lambda: self._window, self._adjust)
+        self._only = Epoch(self.link, io, self._held, self._clock, lambda: self._window)
+
+    def _connect(self) -> Member:
+        """Return an open member; blocking."""
+        self._preparation.prepared()
+        member = Member(remoting_of(self._url(), self._clock), self._names, self._id, self._clock, self._queues)
+        try:
+            member.open()
+            self._queues = member.queues
+        except NoTopicError:
+            self._preparation.forget()
+            member.close()
+            raise
+        except BaseException:
+            member.close()
+            raise
+        return member
+
+    def _ended(self) -> None:
+        self._held.abandon()
+
+    def _go(self) -> None:
+        """Take the next step towards Connected."""
+        if not self._io.stopping and not self.link.is_open:
+            self.link.open()
+
+    def _up(self) -> None:
+        self._only.begin(again=self._epochs > 0)
+        self._begin(self._only)
+
+    def _down(self, error: BrokerUnavailable) -> None:
+        self._only.pause()
+        self._gone(error)
+        if self._held:
+            self._again(random.uniform(*_HURRY))  # noqa: S311 - so that not all come at once
+        elif self._epoch is not None and self._clock.monotonic() - self._only.since >= USEFUL_AFTER:
+            self._again(self._backoff.cut(useful=True))

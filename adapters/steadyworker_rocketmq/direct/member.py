@@ -1,0 +1,368 @@
+"""
+One member of a consumer group, which takes messages from queues that it has locked; blocking, for one thread at a time.
+
+A broker keeps one number for each queue and group: the place up to which the group has consumed.
+So only the first message behind that place is ever taken, and only under the queue's lock.
+
+| step | request | by |
+|---|---|---|
+| join the group | heartbeat | `beat` |
+| find queues in which messages wait | statistics of the group | `take` |
+| lock one of them, so that no other member takes from it | lock | `take`, `keep` |
+| get its first message | pull | `take` |
+| acknowledge | the new place, and then the end of the lock | `finish` |
+| release | the end of the lock | `free` |
+
+**A lock** ends after `LOCKED_FOR` seconds, unless its holder renews it (`keep`).
+So the messages of a killed worker come again after that time, and those of a stopped one at once.
+Brokers keep locks in memory, so a restart ends them all; a member that holds deliveries renews its locks first.
+"""
+
+from __future__ import annotations
+
+import json
+import random
+import re
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from enum import Enum
+from typing import Any
+
+from steadyworker.adapter import Clock
+from steadyworker.network.errors import Foreign, Silent
+from steadyworker_rocketmq.frames import Reply
+from steadyworker_rocketmq.names import Names
+from steadyworker_rocketmq.remoting import Broker, Queue, Remoting, RemotingError
+from steadyworker_rocketmq.stored import Stored
+
+LOCKED_FOR = 60.0
+"""Seconds after which a broker lets another member lock a queue whose lock was not renewed (`REBALANCE_LOCK_MAX_LIVE_TIME`)."""
+
+_MOMENT = 1.0
+"""Seconds in which a broker cannot have been restarted."""
+
+_ROUTE_EVERY = 30.0
+"""Seconds between two questions to a name server for the topic's queues."""
+
+_FAILED_FOR = 15.0
+"""Seconds for which a broker that failed is not asked again, if there are others: a frozen one costs 10 s for each question."""
+
+_MOST_GAPS = 20
+"""The largest number of places that one step passes because their messages were deleted."""
+
+# RocketMQ's RequestCode and ResponseCode.
+_HEARTBEAT, _LEAVE, _LOCK, _UNLOCK, _STATISTICS = 34, 35, 41, 42, 208
+_NO_TOPIC = 17
+
+_FAILURES = (OSError, Foreign, Silent, RemotingError)
+
+_QUEUES = re.compile(r"\{([^{}]*)\}\s*:\s*\{([^{}]*)\}")
+"""A queue and its statistics: fastjson writes a table as the key of a table."""
+
+
+class NoTopicError(RemotingError):
+    """A topic that no name server knows."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Taken:
+    """
+    A message that a member has taken; the queue stays locked until `finish` or `free`.
+
+    Attributes:
+        queue: The queue.
+        message: The message.
+        at: The time (monotonic clock) at which the queue was locked.
+        run: The number of messages that were taken from the queue under the same lock before.
+    """
+
+    queue: Queue
+    message: Stored
+    at: float
+    run: int = 0
+
+
+class State(Enum):
+    """The state of a message that a member holds: as it was, or consumed, or another member has its queue."""
+
+    OURS = "ours"
+    CONSUMED = "consumed"
+    ELSEWHERE = "elsewhere"
+
+
+@dataclass(frozen=True, slots=True)
+class Finished:
+    """
+    The result of an acknowledgement.
+
+    Attributes:
+        done: False if another member has the queue, and has not consumed the message.
+        following: The queue's next message, if it was taken at once.
+    """
+
+    done: bool
+    following: Taken | None = None
+
+
+class Member:
+    """
+    One member of a consumer group.
+
+    Its methods raise OSError, Foreign, Silent and RemotingError.
+    Brokers that fail are left out; a method raises only if all brokers have failed.
+
+    Args:
+        remoting: The brokers; open, and used by nothing else.
+        names: The names of topics and groups.
+        id_: The member's id, which no other member has.
+        clock: The clock.
+        queues: The topic's queues, as an earlier member knew them; for the time in which no name server replies.
+    """
+
+    def __init__(self, remoting: Remoting, names: Names, id_: str, clock: Clock, queues: Sequence[Queue] = ()) -> None:
+        self._remoting = remoting
+        self._topic = names.work
+        self._group = names.group
+        self._id = id_
+        self._clock = clock
+        self.queues = list(queues)
+        self._routed_at = 0.0
+        self._failed_at: dict[Broker, float] = {}
+
+    def open(self) -> None:
+        """Ask a name server for the queues, and each broker whether it replies; raises NoTopicError if there is no topic."""
+        try:
+            self._route()
+        except NoTopicError:
+            raise
+        except _FAILURES:
+            if not self.queues:
+                raise
+        self.beat(joined=False)
+
+    @property
+    def brokers(self) -> list[Broker]:
+        """The brokers that have a part of the topic."""
+        return list(dict.fromkeys(queue.broker for queue in self.queues))
+
+    def beat(self, *, joined: bool) -> None:
+        """Tell each broker that this client lives, and whether it is a member of the group."""
+        if self._clock.monotonic() - self._routed_at > _ROUTE_EVERY:
+            with suppress(*_FAILURES):  # the brokers serve without a name server
+                self._route()
+        groups = [_membership(self._group, self._topic)] if joined else []
+        body = {"clientID": self._id, "consumerDataSet": groups, "producerDataSet": []}
+        self._at_each(self.brokers, lambda broker: self._ask(broker, _HEARTBEAT, body=body))
+
+    def leave(self) -> None:
+        """Leave the group."""
+        fields = {"clientID": self._id, "producerGroup": "", "consumerGroup": self._group}
+        self._at_each(self.brokers, lambda broker: self._ask(broker, _LEAVE, fields))
+
+    def take(self, most: int, but: Collection[Queue]) -> list[Taken]:
+        """Take at most this many messages, each from another queue, from none of the queues in `but`."""
+        waiting = [queue for queue in self._waiting() if queue not in but]
+        random.shuffle(waiting)  # so that two members rarely try the same queue
+        taken: list[Taken] = []
+        spare: list[Queue] = []
+        # Most tries succeed at once; where other members were faster, a second try for all other queues finds what is left.
+        for part in (waiting[:most], waiting[most:]):
+            if len(taken) == most or not part:
+                break
+            at = self._clock.monotonic()
+            for queue in self._locked(part):
+                first = None
+                if len(taken) < most:
+                    with self._failures_of(queue.broker):
+                        first = self._first(queue)
+                if first is None:
+                    spare.append(queue)
+                else:
+                    taken.append(Taken(queue, first, at))
+        if spare:
+            self.free(spare)
+        return taken
+
+    def keep(self, held: Iterable[Taken]) -> dict[Taken, State]:
+        """Renew the locks of these messages, and return the state of each; without those whose broker did not reply."""
+        found: dict[Taken, State] = {}
+        by_broker: dict[Broker, list[Taken]] = {}
+        for taken in held:
+            by_broker.setdefault(taken.queue.broker, []).append(taken)
+
+        def renew(broker: Broker) -> None:
+            theirs = by_broker[broker]
+            locked = self._lock_at(broker, [taken.queue for taken in theirs])
+            for taken in theirs:
+                if self._place(taken.queue) > taken.message.offset:
+                    found[taken] = State.CONSUMED
+                else:
+                    found[taken] = State.OURS if taken.queue in locked else State.ELSEWHERE
+
+        self._at_each(by_broker, renew)
+        return found
+
+    def finish(self, taken: Taken, *, in_doubt: bool, go_on: bool) -> Finished | None:
+        """
+        Acknowledge a message; the broker knows the new place when this returns, unless it returns None.
+
+        Args:
+            taken: The message.
+            in_doubt: The lock may have ended.
+            go_on: Take the next message of the queue, if there is one; otherwise the queue is unlocked.
+        """
+        with self._failures_of(taken.queue.broker):
+            return self._finish(taken, in_doubt=in_doubt, go_on=go_on)
+        return None
+
+    def free(self, queues: Iterable[Queue]) -> None:
+        """Unlock queues, so that their first messages are delivered again."""
+        by_broker = _by_broker(queues)
+        self._at_each(by_broker, lambda broker: self._ask(broker, _UNLOCK, body=self._batch(by_broker[broker])))
+
+    def close(self) -> None:
+        """Close the connections."""
+        self._remoting.close()
+
+    # ---------------------------------------------------------------------------------------------------------------
+
+    def _finish(self, taken: Taken, *, in_doubt: bool, go_on: bool) -> Finished:
+        queue, following = taken.queue, taken.message.offset + 1
+        # No broker ends, starts again and lets another member consume in a moment.
+        sure = not in_doubt and self._clock.monotonic() - taken.at < _MOMENT
+        if sure or self._place(queue) < following:  # otherwise an earlier try succeeded, or another member consumed it
+            if in_doubt and not self._lock_at(queue.broker, [queue]):
+                return Finished(done=False)
+            self._remoting.set_consumed(queue, self._topic, self._group, following)
+            if go_on and (found := self._remoting.pull(queue, self._topic, self._group, following, 1)[0]):
+                return Finished(done=True, following=Taken(queue, found[0], taken.at, taken.run + 1))
+        with suppress(*_FAILURES):  # the lock ends by itself
+            self.free([queue])
+        return Finished(done=True)
+
+    def _route(self) -> None:
+        queues = self._remoting.route(self._topic)
+        if queues is None:
+            raise NoTopicError(f"no topic {self._topic!r}", _NO_TOPIC)
+        masters = set(self._remoting.brokers())  # a slave has locks and places of its own
+        if not masters.intersection(queue.broker for queue in queues):
+            raise RemotingError(f"no broker that has the topic {self._topic!r} is there", 0)
+        self.queues = [queue for queue in queues if queue.broker in masters]
+        self._routed_at = self._clock.monotonic()
+
+    def _waiting(self) -> list[Queue]:
+        """Return the queues whose end is not the group's place."""
+        by_broker = _by_broker(self.queues)
+        fields = {"consumerGroup": self._group, "topic": self._topic}
+        waiting: list[Queue] = []
+
+        def ask(broker: Broker) -> None:
+            places = _places(self._ask(broker, _STATISTICS, fields))
+            waiting.extend(queue for queue in by_broker[broker] if queue.number in places)
+
+        self._at_each(by_broker, ask)
+        return waiting
+
+    def _locked(self, queues: Iterable[Queue]) -> list[Queue]:
+        """Lock queues; return those that are locked."""
+        by_broker = _by_broker(queues)
+        locked: list[Queue] = []
+        self._at_each(by_broker, lambda broker: locked.extend(self._lock_at(broker, by_broker[broker])))
+        return locked
+
+    def _lock_at(self, broker: Broker, queues: Sequence[Queue]) -> list[Queue]:
+        table = self._ask(broker, _LOCK, body=self._batch(queues)).table()
+        numbers = {each.get("queueId") for each in table.get("lockOKMQSet") or () if isinstance(each, dict)}
+        return [queue for queue in queues if queue.number in numbers]
+
+    def _batch(self, queues: Iterable[Queue]) -> dict[str, Any]:
+        """Return the body of a request for locks."""
+        return {
+            "consumerGroup": self._group,
+            "clientId": self._id,
+            "mqSet": [
+                {"topic": self._topic, "brokerName": queue.broker.name, "queueId": queue.number} for queue in queues
+            ],
+        }
+
+    def _place(self, queue: Queue) -> int:
+        """Return the offset of the first message that the group has not consumed."""
+        place = self._remoting.consumed(queue, self._topic, self._group)
+        return self._remoting.first(queue, self._topic) if place is None else place
+
+    def _first(self, queue: Queue) -> Stored | None:
+        """Return the first message behind the group's place; None if there is none."""
+        place = self._place(queue)
+        for _ in range(_MOST_GAPS):
+            found, following = self._remoting.pull(queue, self._topic, self._group, place, 1)
+            if message := next((stored for stored in found if stored.offset >= place), None):
+                return message
+            if following == place:
+                break
+            # The broker has deleted what was here; or it has lost its newest messages in a crash, and the place is behind the end.
+            place = following if following > place else min(place, self._remoting.end(queue, self._topic))
+            self._remoting.set_consumed(queue, self._topic, self._group, place)
+        return None
+
+    def _ask(
+        self, broker: Broker, code: int, fields: Mapping[str, str] | None = None, body: Mapping[str, Any] | None = None
+    ) -> Reply:
+        return self._remoting.ask(broker.address, code, fields, json.dumps(body).encode() if body else b"")
+
+    def _at_each(self, brokers: Iterable[Broker], work: Callable[[Broker], object]) -> None:
+        """Do something at each broker; leave out those that fail, and for a while those that have just failed."""
+        now = self._clock.monotonic()
+        failed = {broker for broker, at in self._failed_at.items() if now - at < _FAILED_FOR}
+        if failed.issuperset(self.brokers):
+            failed = set()
+        for broker in brokers:
+            if broker in failed:
+                continue
+            with self._failures_of(broker):
+                work(broker)
+                self._failed_at.pop(broker, None)
+
+    @contextmanager
+    def _failures_of(self, broker: Broker) -> Iterator[None]:
+        """Suppress the failure of a broker, as long as there is another broker that has not failed."""
+        try:
+            yield
+        except _FAILURES:
+            self._failed_at[broker] = self._clock.monotonic()
+            if self._failed_at.keys() >= set(self.brokers):
+                raise
+
+
+def _by_broker(queues: Iterable[Queue]) -> dict[Broker, list[Queue]]:
+    found: dict[Broker, list[Queue]] = {}
+    for queue in queues:
+        found.setdefault(queue.broker, []).append(queue)
+    return found
+
+
+def _membership(group: str, topic: str) -> dict[str, Any]:
+    """Return one group of a heartbeat, as RocketMQ's own clients write it."""
+    subscription = {"topic": topic, "subString": "*", "tagsSet": [], "codeSet": [], "subVersion": 0}
+    return {
+        "groupName": group,
+        "consumeType": "CONSUME_PASSIVELY",
+        "messageModel": "CLUSTERING",
+        "consumeFromWhere": "CONSUME_FROM_FIRST_OFFSET",
+        "subscriptionDataSet": [subscription | {"classFilterMode": False, "expressionType": "TAG"}],
+        "unitMode": False,
+    }
+
+
+def _places(reply: Reply) -> set[int]:
+    """Return the numbers of the queues whose end is not the group's place; raises Foreign for an unknown form."""
+    found = set()
+    for queue, statistics in _QUEUES.findall(reply.body.decode("utf-8", "replace")):
+        try:
+            number = json.loads(f"{{{queue}}}")["queueId"]
+            offsets = json.loads(f"{{{statistics}}}")
+            if offsets["brokerOffset"] != offsets["consumerOffset"]:
+                found.add(int(number))
+        except (ValueError, KeyError, TypeError) as error:
+            raise Foreign("statistics of queues that cannot be read") from error
+    return found

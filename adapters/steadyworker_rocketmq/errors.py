@@ -1,0 +1,127 @@
+"""Translates the errors of proxies, brokers and the client libraries into ours; `steadyworker.network.errors` does so for TLS, names and sockets."""
+
+from __future__ import annotations
+
+import re
+
+from steadyworker.network.errors import NO_ANSWER, SEE_LOG, Foreign, Judged, Translator, short
+from steadyworker_rocketmq.remoting import RemotingError
+
+
+class ProxyError(Exception):
+    """
+    A refusal of a proxy, or a failed call.
+
+    Attributes:
+        code: The proxy's code (`apache.rocketmq.v2.Code`), or 0 if the call itself failed.
+        status: The name of gRPC's status code if the call itself failed, else empty.
+    """
+
+    def __init__(self, text: str, code: int = 0, status: str = "") -> None:
+        super().__init__(f"{text} ({code or status})" if code or status else text)
+        self.code = code
+        self.status = status
+
+
+# apache.rocketmq.v2.Code, from service.proto of rocketmq-apis 2.0.
+BAD_REQUEST = 40000
+_UNAUTHORIZED = 40100
+_FORBIDDEN = 40300
+_TOPIC_NOT_FOUND = 40402
+_GROUP_NOT_FOUND = 40403
+_TOO_LARGE = (41300, 41301, 43100, 43101)
+_TOO_MANY = 42900
+
+_CERTIFICATE = re.compile(r"CERTIFICATE_VERIFY_FAILED|certificate verify failed", re.IGNORECASE)
+_ACL = re.compile(r"AclException|[Cc]heck signature failed|No acl config|No accessKey|User:\S* is not found")
+"""The texts of a refused login, which has the code of any error (tried on 4.9.7 and 5.4.0)."""
+
+_NO_SETTINGS = re.compile(r'"?(?:settings|channel)"? is null')
+
+# RocketMQ's ResponseCode: SYSTEM_BUSY, NO_PERMISSION, TOPIC_NOT_EXIST.
+_BUSY, _NO_PERMISSION, _NO_TOPIC = 2, 16, 17
+
+
+def is_refused_handle(error: BaseException) -> bool:
+    """Return whether the broker refused the request itself, so that a later try cannot succeed."""
+    return isinstance(error, ProxyError) and BAD_REQUEST <= error.code < _UNAUTHORIZED
+
+
+def is_missing_topic(error: BaseException) -> bool:
+    """Return whether the topic does not exist."""
+    return isinstance(error, ProxyError) and error.code == _TOPIC_NOT_FOUND
+
+
+def is_busy(error: BaseException) -> bool:
+    """Return whether the broker accepts no messages for now."""
+    return isinstance(error, ProxyError) and error.code == _TOO_MANY
+
+
+def is_too_large(error: BaseException) -> bool:
+    """Return whether the broker refused a message because of its size."""
+    return isinstance(error, ProxyError) and error.code in _TOO_LARGE
+
+
+def is_early(error: BaseException) -> bool:
+    """Return whether the proxy does not know the client yet, which takes it about a second (tried with 5.4.0)."""
+    return isinstance(error, ProxyError) and _NO_SETTINGS.search(str(error)) is not None
+
+
+def _judged(error: BaseException) -> Judged | None:  # noqa: PLR0911, PLR0912, C901 - one case per kind of error
+    text = short(str(error))
+    match error:
+        case ProxyError(code=code) if code == _UNAUTHORIZED or error.status == "UNAUTHENTICATED":
+            return Judged(f"no login ({text})", "correct access key and secret in --broker or its file", refused=True)
+        case ProxyError(code=code) if code == _FORBIDDEN or error.status == "PERMISSION_DENIED":
+            return Judged(
+                f"a refusal ({text})", "grant the access key the right to send and receive at the topic", refused=True
+            )
+        case ProxyError(code=code) if code == _TOPIC_NOT_FOUND:
+            return Judged(text, "make the topic: mqadmin updateTopic, or name the name server with ?namesrv=")
+        case ProxyError(code=code) if code == _GROUP_NOT_FOUND:
+            return Judged(
+                text, "make the consumer group: mqadmin updateSubGroup, or name the name server with ?namesrv="
+            )
+        case ProxyError() if _CERTIFICATE.search(text):
+            return Judged(
+                f"a certificate that is not trusted ({text})",
+                "set the environment variable GRPC_DEFAULT_SSL_ROOTS_FILE_PATH to a PEM file of its authorities",
+                refused=True,
+            )
+        case ProxyError(status="UNIMPLEMENTED"):
+            return Judged(
+                f"a gRPC service that is no RocketMQ ({text})", "correct the port: 8081 by default", refused=True
+            )
+        case ProxyError(status="UNAVAILABLE" | "DEADLINE_EXCEEDED"):
+            return Judged(text, NO_ANSWER)
+        case ProxyError() if _NO_SETTINGS.search(text):
+            return Judged(text, "the proxy was restarted, or lost the connection to its broker")
+        case ProxyError():
+            return Judged(text, SEE_LOG)
+        case RemotingError(code=code) if code == _NO_PERMISSION:
+            return Judged(f"a refusal ({text})", "grant the access key the right to it", refused=True)
+        case RemotingError() if _ACL.search(text):  # 4.9.7 has no code of its own for it
+            return Judged(f"no login ({text})", "correct access key and secret in --broker or its file", refused=True)
+        case RemotingError(code=code) if code == _BUSY:
+            return Judged(text, "wait until the broker is less busy, or see its log")
+        case RemotingError(code=code) if code == _NO_TOPIC:
+            return Judged(text, "make the topic: mqadmin updateTopic")
+        case RemotingError():
+            return Judged(text, SEE_LOG)
+        case Foreign():
+            return Judged(
+                "a reply that is not RocketMQ's remoting protocol",
+                "correct the port: 9876 for name servers, 10911 for brokers, 8080 for proxies by default",
+                refused=True,
+            )
+        case _:
+            return None
+
+
+TRANSLATOR = Translator(
+    broker="RocketMQ",
+    ports="8081 for rocketmq+grpc:, 9876 for rocketmq:",
+    trusts="trust store",
+    judge=_judged,
+)
+unavailable, translated = TRANSLATOR.unavailable, TRANSLATOR.translated

@@ -1,0 +1,192 @@
+"""
+Frames of RocketMQ's remoting protocol, and a connection that exchanges them.
+
+A frame has four parts, and all numbers are big-endian:
+
+| bytes | part |
+|---|---|
+| 4 | the length of what follows |
+| 4 | the serialization type of the header in the first byte (0 is JSON), the header's length in the other three |
+| | the header: code, number of the request, flag (bit 0 marks a reply), remark, fields (texts) |
+| | the body |
+
+A server replies in the serialization type of the request (`RemotingCommand`).
+
+**Signature**: HMAC-SHA1 over the texts of all fields, in the order of their names, and the body (`AclUtils`).
+
+**JSON** comes from fastjson, which writes numbers as keys without quotes: `{0:"127.0.0.1:10911"}`.
+"""
+
+from __future__ import annotations
+
+import base64
+import errno
+import hmac
+import json
+import re
+import socket
+import struct
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import Any, TypeVar
+
+from steadyworker.adapter import Clock
+from steadyworker.network.errors import Foreign
+from steadyworker.network.url import Address
+
+LARGEST_FRAME = 1 << 24
+"""The largest frame in bytes: the default limit of RocketMQ's own servers and clients (`com.rocketmq.remoting.frameMaxLength`)."""
+
+_JSON, _IS_REPLY = 0, 1
+_WORDS, _INT = struct.Struct(">II"), struct.Struct(">I")
+
+_TOKENS = re.compile(
+    r'"[^"\\]*+(?:\\.[^"\\]*+)*+(?:"|\\?\Z)|(?<=[{,])(\s*+)(-?\d++)(?=\s*+:)',
+    re.DOTALL,
+)
+"""A string, even one without an end, or a number as a key; it takes linear time, because a peer can be hostile."""
+
+Kind = TypeVar("Kind", dict[str, Any], list[Any], str, int)
+
+
+@dataclass(frozen=True, slots=True)
+class Reply:
+    """A reply: its code, the number of the server's version (`MQVersion`), its remark, the fields and the body."""
+
+    code: int
+    version: int
+    remark: str
+    fields: Mapping[str, str] = field(repr=False)
+    body: bytes = field(repr=False)
+
+    def table(self) -> dict[str, Any]:
+        """Return the body, which is a table in JSON; raises Foreign if it is something else."""
+        return of_kind(parsed(self.body), dict, "a table")
+
+    def number(self, name: str) -> int:
+        """Return a field that is a number; raises Foreign if it is something else."""
+        text = self.fields.get(name, "")
+        if re.fullmatch(r"-?[0-9]{1,19}", text) is None:
+            raise Foreign(f"a reply without a number in {name}")
+        return int(text)
+
+
+def framed(code: int, number: int, fields: Mapping[str, str], body: bytes) -> bytes:
+    """Return the frame of a request."""
+    header = {
+        "code": code,
+        "language": "PYTHON",
+        "version": 0,
+        "opaque": number,
+        "flag": 0,
+        "extFields": fields,
+        "serializeTypeCurrentRPC": "JSON",
+    }
+    data = json.dumps(header).encode()
+    return _WORDS.pack(_INT.size + len(data) + len(body), len(data)) + data + body
+
+
+def signature(fields: Mapping[str, str], body: bytes, password: str) -> str:
+    """Return the signature of a request with these fields, `AccessKey` among them."""
+    content = "".join(fields[name] for name in sorted(fields)).encode() + body
+    return base64.b64encode(hmac.digest(password.encode(), content, "sha1")).decode()
+
+
+class Connection:
+    """A connection to one server; its methods raise TimeoutError at the deadline, OSError and Foreign."""
+
+    def __init__(self, address: Address, deadline: float, clock: Clock) -> None:
+        self._clock = clock
+        self.answered = 0
+        """The number of the last request that has a reply."""
+        self._socket = socket.create_connection((address.host, address.port), self._left(deadline))
+        self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+
+    def is_closed(self) -> bool:
+        """Return whether the server has closed the connection, as it does with one that was idle for two minutes."""
+        self._socket.settimeout(0)
+        try:
+            return not self._socket.recv(1, socket.MSG_PEEK)
+        except BlockingIOError:
+            return False
+        except OSError:
+            return True
+
+    def ask(self, number: int, frame: bytes, deadline: float) -> Reply:
+        """Send the request of this number, and return its reply; requests of the server are ignored."""
+        self._socket.settimeout(self._left(deadline))
+        self._socket.sendall(frame)
+        while True:
+            found, reply = self._read(deadline)
+            if found == number:
+                self.answered = number
+                return reply
+
+    def close(self) -> None:
+        """Close the connection."""
+        with suppress(OSError):
+            self._socket.close()
+
+    def _read(self, deadline: float) -> tuple[int, Reply]:
+        """Read one frame; return the number of the request that it replies to, or -1, and the reply."""
+        (size,) = _INT.unpack(self._take(_INT.size, deadline))
+        # Some foreign peers send less than two words, and then nothing.
+        (header_size,) = _INT.unpack(self._take(_INT.size, deadline)) if size <= LARGEST_FRAME else (0,)
+        if header_size >> 24 != _JSON or not 0 < header_size <= size - _INT.size:
+            raise Foreign("a reply that is not RocketMQ's remoting protocol, or is over 16 MiB")
+        data = self._take(size - _INT.size, deadline)
+        header = of_kind(parsed(data[:header_size]), dict, "a header")
+        code, number = of_kind(header.get("code"), int, "a code"), of_kind(header.get("opaque"), int, "a number")
+        texts = {name: text for name, text in part(header, "extFields", dict).items() if isinstance(text, str)}
+        reply = Reply(code, part(header, "version", int), part(header, "remark", str), texts, data[header_size:])
+        return (number if part(header, "flag", int) & _IS_REPLY else -1), reply
+
+    def _take(self, size: int, deadline: float) -> bytes:
+        data = bytearray()
+        while len(data) < size:
+            self._socket.settimeout(self._left(deadline))
+            more = self._socket.recv(min(size - len(data), 1 << 16))
+            if not more:
+                raise ConnectionResetError(errno.ECONNRESET, "the other side closed the connection without a reply")
+            data += more
+        return bytes(data)
+
+    def _left(self, deadline: float) -> float:
+        left = deadline - self._clock.monotonic()
+        if left <= 0:
+            raise TimeoutError
+        return left
+
+
+# --- JSON ----------------------------------------------------------------------------------------------------------------
+
+
+def parsed(data: bytes) -> object:
+    """Parse JSON in which numbers may be keys; raises Foreign if it is something else."""
+
+    def quoted(match: re.Match[str]) -> str:
+        return match[0] if match[2] is None else f'{match[1]}"{match[2]}"'
+
+    try:
+        found: object = json.loads(_TOKENS.sub(quoted, data.decode()), parse_constant=_refuse)
+    except (ValueError, RecursionError) as error:
+        raise Foreign("a reply that is not JSON") from error
+    return found
+
+
+def of_kind(value: object, kind: type[Kind], what: str) -> Kind:
+    """Return a value that must be of this kind; raises Foreign if it is not."""
+    if not isinstance(value, kind) or isinstance(value, bool):
+        raise Foreign(f"a reply without {what} in the right place")
+    return value
+
+
+def part(table: Mapping[str, Any], name: str, kind: type[Kind]) -> Kind:
+    """Return a part of a table; an empty one if there is none, because fastjson leaves out what is null."""
+    value = table.get(name)
+    return kind() if value is None else of_kind(value, kind, name)
+
+
+def _refuse(constant: str) -> None:
+    raise ValueError(constant)

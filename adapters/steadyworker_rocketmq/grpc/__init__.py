@@ -1,0 +1,18 @@
+"""The driver for RocketMQ's proxies, over rocketmq-python-client: the schemes `rocketmq+grpc` and `rocketmq+grpcs` (TLS)."""
+
+from __future__ import annotations
+
+from steadyworker.adapter import QueueSpec, Settings
+from steadyworker_rocketmq.grpc.adapter import GrpcAdapter
+
+__all__ = ["GrpcAdapter", "open_adapter"]
+
+
+def open_adapter(url: str, spec: QueueSpec, settings: Settings) -> GrpcAdapter:
+    """
+    Return an adapter for one queue of the broker at `url`; the adapter connects at its first use.
+
+    Raises:
+        ConfigError: The URL or a name is invalid for RocketMQ, or the client library is not installed.
+    """
+    return GrpcAdapter(url, spec, settings)

@@ -1,0 +1,112 @@
+"""The adapter for RocketMQ's proxies (gRPC): it implements `steadyworker.adapter.Adapter` with one I/O thread."""
+
+from __future__ import annotations
+
+from contextlib import AbstractContextManager
+
+from steadyworker.adapter import (
+    Capabilities,
+    Delays,
+    Delivery,
+    OutgoingMessage,
+    QueueSpec,
+    Settings,
+    Settle,
+    Settled,
+    Sink,
+)
+from steadyworker.network.iothread import IoThread
+from steadyworker.network.loop import PlainLoop
+from steadyworker.network.settlement import OnSettled
+from steadyworker_rocketmq.adapter import Base
+from steadyworker_rocketmq.deadletters import RocketmqDeadLetters
+from steadyworker_rocketmq.errors import ProxyError, is_missing_topic, unavailable
+from steadyworker_rocketmq.grpc.consumer import Consumer
+from steadyworker_rocketmq.grpc.publisher import Publisher
+
+_SILENT = 120.0
+"""Seconds after which a proxy has forgotten a member that sends no heartbeats (its channel's expiry)."""
+
+
+class GrpcAdapter(Base):
+    """
+    The adapter for one queue at some proxies and one worker process; it connects at its first use.
+
+    It promises what the other adapters do, with these differences:
+
+    - A message of a killed worker comes again when its invisibility ends, after up to `?invisible=` seconds.
+    - A delivery outlives a cut connection: the next connection renews and acknowledges it.
+    - After a crash of the broker, a message whose acknowledgement was confirmed can come again, as a first delivery.
+      The ledger answers it from its record.
+    """
+
+    def __init__(self, url: str, spec: QueueSpec, settings: Settings) -> None:
+        super().__init__(url, spec, settings)
+        self._io = IoThread(f"rocketmq {spec.queue}", settings.clock, PlainLoop)
+        self._publisher = Publisher(self._url, self._names, self._preparation, settings)
+        self._consumer = Consumer(self._io, self._url, self._names, self._preparation, self._publisher, spec, settings)
+
+    @property
+    def capabilities(self) -> Capabilities:
+        """The abilities of a broker behind proxies; a name server is needed for dead letters."""
+        return Capabilities(
+            delays=Delays.EXACT,
+            counts_consumers=bool(self._first.members),
+            counts_holders=True,
+            reports_name=False,
+            forgets_consumers_within=_SILENT,
+            reads_dead_letters=bool(self._first.namesrv),
+            holds_dead_letters=False,
+            loses_unacked=False,
+            max_body=self._settings.max_body,
+        )
+
+    @property
+    def last_turn(self) -> float | None:
+        """The time (monotonic clock) of the I/O thread's last turn; None before `start`."""
+        return self._io.last_turn if self._consumer.started else None
+
+    def start(self, sink: Sink) -> None:
+        """Start to consume."""
+        self._consumer.start(sink)
+
+    def prefetch(self, count: int) -> None:
+        """Set the prefetch; with 0 and nothing held, this adapter is no member of the group."""
+        self._consumer.prefetch(count)
+
+    def publish(self, message: OutgoingMessage) -> None:
+        """Return when the broker has confirmed the message; raises PublishFailed or one of its subclasses, or ValueError."""
+        self._publisher.publish(message)
+
+    def settle(self, delivery: Delivery, how: Settle) -> Settled:
+        """Return when the broker has confirmed the settlement; raises StaleDelivery or Unsettled."""
+        return self._consumer.settle(delivery, how)
+
+    def settle_async(self, delivery: Delivery, how: Settle, on_settled: OnSettled) -> None:
+        """Settle as `settle` does, but return at once (`SettlesAsync`)."""
+        self._consumer.settle_async(delivery, how, on_settled)
+
+    def exists(self) -> bool:
+        """Return whether the work topic exists; a name server is asked first, because a proxy would remember that it is missing."""
+        if self._first.namesrv:
+            return self._at_name_server()
+        try:
+            self._publisher.route(self._names.work)
+        except ProxyError as error:
+            if is_missing_topic(error):
+                return False
+            raise unavailable(error, str(self._url())) from error
+        return True
+
+    def consumers(self) -> int | None:
+        """Return the number of members of the consumer group; None with `?members=off`."""
+        return self._members()
+
+    def dead_letters(self) -> AbstractContextManager[RocketmqDeadLetters]:
+        """Read the dead letters from the brokers."""
+        return self._dead_letters(self.publish, self._publisher.send)
+
+    def stop(self, within: float) -> None:
+        """Release every delivery and close."""
+        self._io.stop(within)
+        self._publisher.close()

@@ -1,0 +1,239 @@
+"""
+The part of rocketmq-python-client that the adapter uses; no other module imports the library.
+
+Its `SimpleConsumer` receives, and its `Producer` sends; both are thread-safe, and block.
+What is tried with version 5.1.2:
+
+- A consumer never recovers from the restart of its proxy, so a `Session` whose call failed is closed, and another one is opened.
+  The handles of the old session are valid in the new one.
+- A failed renewal wipes the message's handle, so a `Received` keeps the last good one.
+- The library reports a failed query of a route only to its log, so `Sender.route` asks by the library's own `rpc_client`.
+- At its import, the library opens a log file below `$HOME/logs`. This module closes the file, and gives the lines to Python's logging.
+"""
+
+from __future__ import annotations
+
+import importlib
+import math
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from typing import Any
+
+from steadyworker.errors import ConfigError
+from steadyworker_rocketmq.errors import BAD_REQUEST, ProxyError
+from steadyworker_rocketmq.messages import Wire
+from steadyworker_rocketmq.url import BrokerUrl
+
+_DEBUG = 10
+"""Python's log level `DEBUG`."""
+
+_REQUEST_WITHIN = 10
+_POLL_WITHIN = 5
+"""Seconds: the limit of a request, and the time for which a proxy waits for a message; a proxy waits for at least 5 s (tried)."""
+
+
+def _library() -> Any:
+    """Import the library, with its log lines in Python's logging; raises ConfigError."""
+    try:
+        rocketmq = importlib.import_module("rocketmq")
+    except ModuleNotFoundError as error:
+        if error.name != "rocketmq":
+            raise
+        raise ConfigError(
+            "Expected the client library rocketmq-python-client for rocketmq+grpc: URLs, but it is not installed: "
+            "pip install 'steadyworker[rocketmq-grpc]'."
+        ) from error
+    except OSError as error:
+        raise ConfigError(
+            f"Expected a home directory in which rocketmq-python-client can write its log, got: {error}: "
+            "set the environment variable HOME to a directory that this user can write."
+        ) from error
+    if not hasattr(rocketmq, "SimpleConsumer"):
+        raise ConfigError(
+            "Expected the client library rocketmq-python-client for rocketmq+grpc: URLs, got rocketmq-client-python, "
+            "which has the same import name: pip uninstall rocketmq-client-python, and then "
+            "pip install --force-reinstall rocketmq-python-client."
+        )
+    _quiet(importlib.import_module("rocketmq.v5.log").logger)
+    return rocketmq
+
+
+def _quiet(log: Any) -> None:
+    """Close the library's log file, and show its lines at log level debug only, because the adapter reports the same facts."""
+    for handler in [*log.handlers]:
+        log.removeHandler(handler)
+        handler.close()
+    log.propagate = True
+    log.setLevel("INFO" if log.parent.isEnabledFor(_DEBUG) else "CRITICAL")
+
+
+_rocketmq = _library()
+_IllegalArgument = importlib.import_module("rocketmq.v5.exception").IllegalArgumentException
+_protocol = importlib.import_module("rocketmq.grpc_protocol")
+_Checker = importlib.import_module("rocketmq.v5.util").MessagingResultChecker
+
+
+@contextmanager
+def _as_proxy_error() -> Iterator[None]:
+    """Turn each error of the library into a ProxyError, whose text never has a secret."""
+    try:
+        yield
+    except ProxyError:
+        raise
+    except _IllegalArgument as error:  # of the library itself, which then asked nobody
+        raise ProxyError(str(error), BAD_REQUEST) from error
+    except Exception as error:
+        code = getattr(error, "code", 0)
+        if callable(code):  # gRPC's own error
+            raise ProxyError(getattr(error, "details", lambda: "")() or "no details", status=code().name) from error
+        text = error.args[0] if error.args else type(error).__name__
+        raise ProxyError(str(text), int(code or 0)) from error
+
+
+def _configuration(url: BrokerUrl) -> Any:
+    endpoints = ";".join(map(str, url.addresses))
+    credentials = _rocketmq.Credentials(url.user or "", url.password)
+    return _rocketmq.ClientConfiguration(endpoints, credentials, request_timeout=_REQUEST_WITHIN)
+
+
+def _message(topic: str, wire: Wire) -> Any:
+    message = _rocketmq.Message()
+    message.topic = topic
+    message.body = wire.body
+    if wire.tag:
+        message.tag = wire.tag
+    for key in wire.keys:
+        message.keys = key
+    for name, text in wire.properties.items():
+        message.add_property(name, text)
+    return message
+
+
+def _wire(message: Any) -> Wire:
+    return Wire(message.body or b"", dict(message.properties), message.tag or None, tuple(sorted(message.keys)))
+
+
+@dataclass(slots=True, eq=False)
+class Received:
+    """
+    One message that a session received.
+
+    Attributes:
+        wire: The message.
+        id: The message's id, the same in each redelivery.
+        attempt: The number of this delivery, from 1.
+        born_at: The time at which it was sent, in seconds since 1970; None if it is unknown.
+        handle: The last handle that the proxy gave.
+    """
+
+    wire: Wire
+    id: str
+    attempt: int
+    born_at: float | None
+    handle: str
+    _message: Any
+
+    @classmethod
+    def of(cls, message: Any) -> Received:
+        """Return what the adapter needs of the library's message."""
+        born = message.born_timestamp
+        return cls(
+            _wire(message), message.message_id, message.delivery_attempt or 1, born / 1000 if born else None,
+            message.receipt_handle, message,
+        )  # fmt: skip
+
+
+class Session:
+    """
+    One member of a consumer group, which receives from one topic.
+
+    Args:
+        url: The proxies.
+        group: The consumer group.
+        topic: The topic, which must exist.
+    """
+
+    def __init__(self, url: BrokerUrl, group: str, topic: str) -> None:
+        with _as_proxy_error():
+            self._consumer = _rocketmq.SimpleConsumer(
+                _configuration(url),
+                group,
+                {topic: _rocketmq.FilterExpression()},
+                await_duration=_POLL_WITHIN,
+                tls_enable=url.tls,
+            )
+            self._consumer.startup()
+
+    def receive(self, most: int, invisible: int) -> list[Received]:
+        """Return at most this many messages, or none after a while; raises ProxyError."""
+        with _as_proxy_error():
+            return [Received.of(message) for message in self._consumer.receive(most, invisible)]
+
+    def renew(self, received: Received, invisible: int) -> None:
+        """Keep the message from other members for this many seconds from now; raises ProxyError."""
+        received._message.receipt_handle = received.handle  # noqa: SLF001
+        with _as_proxy_error():
+            self._consumer.change_invisible_duration(received._message, invisible)  # noqa: SLF001
+        received.handle = received._message.receipt_handle  # noqa: SLF001
+
+    def ack(self, received: Received) -> None:
+        """Acknowledge the message; raises ProxyError."""
+        received._message.receipt_handle = received.handle  # noqa: SLF001
+        with _as_proxy_error():
+            self._consumer.ack(received._message)  # noqa: SLF001
+
+    def close(self) -> None:
+        """Leave the group, and close; a poll under way ends with a ProxyError."""
+        with suppress(Exception):  # it is not used again, and the proxy notices the end of its connection
+            self._consumer.shutdown()
+
+
+class Sender:
+    """The producer of one process at some proxies; thread-safe."""
+
+    def __init__(self, url: BrokerUrl) -> None:
+        with _as_proxy_error():
+            self._producer = _rocketmq.Producer(_configuration(url), tls_enable=url.tls)
+            self._producer.startup()
+
+    def route(self, topic: str) -> None:
+        """Ask a proxy for the topic; raises ProxyError if no proxy replies, or there is no such topic."""
+        configuration = self._producer.client_configuration
+        request = _protocol.QueryRouteRequest()
+        request.topic.name = topic
+        request.endpoints.CopyFrom(configuration.rpc_endpoints.endpoints)
+        with _as_proxy_error():
+            reply = self._producer.rpc_client.query_topic_route_async(
+                configuration.rpc_endpoints, request, metadata=self._producer.sign(), timeout=_REQUEST_WITHIN
+            ).result()
+            _Checker.check(reply.status)
+
+    def send(self, topic: str, wire: Wire, due: float = 0.0) -> None:
+        """
+        Send a message; return once the broker has stored it.
+
+        Args:
+            topic: The topic, whose type must be DELAY if `due` is given, else NORMAL.
+            wire: The message.
+            due: The time at which the broker delivers it, in seconds since 1970.
+
+        Raises:
+            ProxyError: The proxy refused the message, or it is unknown whether the broker has it.
+        """
+        with _as_proxy_error():
+            message = _message(topic, wire)
+            if due:
+                message.delivery_timestamp = math.ceil(due)
+            try:
+                self._producer.send(message)
+            except Exception as error:
+                if not str(error).startswith("failed to fetch topic"):
+                    raise
+                self.route(topic)  # raises the cause, which the library has only logged
+                self._producer.send(message)
+
+    def close(self) -> None:
+        """Close the connection."""
+        with suppress(Exception):
+            self._producer.shutdown()

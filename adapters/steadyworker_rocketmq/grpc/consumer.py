@@ -1,0 +1,372 @@
+"""
+The consuming side of one queue at a proxy. A delivery outlives its connection, so there is one epoch for the adapter's whole life.
+
+::
+
+    topics made? ──→ a proxy replies ──→ Connected ──→ a call fails ──→ Unreachable
+       ↑                  │                                                │
+       └───── wait ───────┴────────────────────────────────────────────────┘   Connected has the epoch of before
+
+**A session** is a member of the consumer group. There is one while the prefetch is above 0 or a delivery is held.
+**A poll** receives as many messages as the prefetch allows; the proxy replies at once if there is a message, otherwise after 5 s.
+While no poll is under way, a question every few seconds shows whether the proxy is there.
+
+`held.py` has the deliveries that are held, and `later.py` what happens to delayed messages.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from concurrent.futures import Future
+from typing import TypeVar
+
+from steadyworker.adapter import Clock, QueueSpec, Settings
+from steadyworker.errors import BrokerUnavailable
+from steadyworker.network import consumer
+from steadyworker.network.backoff import USEFUL_AFTER
+from steadyworker.network.iothread import IoThread, Timer
+from steadyworker.network.preparation import Preparation
+from steadyworker.network.settlement import Settlement
+from steadyworker_rocketmq.errors import is_early, is_missing_topic, unavailable
+from steadyworker_rocketmq.grpc.client import Received, Session
+from steadyworker_rocketmq.grpc.held import Held
+from steadyworker_rocketmq.grpc.later import Mover
+from steadyworker_rocketmq.grpc.publisher import Publisher
+from steadyworker_rocketmq.names import Names
+from steadyworker_rocketmq.topology import Prepared
+from steadyworker_rocketmq.url import BrokerUrl
+
+Answer = TypeVar("Answer")
+
+_PROBE_EVERY = 5.0
+"""Seconds between two questions to the proxy while no poll is under way."""
+
+_EARLY_FOR, _EARLY_EVERY = 30.0, 0.5
+"""Seconds for which a proxy may not know a new session, and between two polls meanwhile."""
+
+
+class Link:
+    """
+    The connection to the proxies, as far as it is known to work; only for the I/O thread.
+
+    Args:
+        io: The I/O thread.
+        probe: Asks a proxy, blocking; raises an error if none replies.
+        up: Called when a proxy has replied after `open`.
+        down: Called once for each `open`, with the cause.
+    """
+
+    def __init__(
+        self,
+        io: IoThread,
+        probe: Callable[[], None],
+        up: Callable[[], None],
+        down: Callable[[BrokerUnavailable], None],
+    ) -> None:
+        self._io = io
+        self._probe = probe
+        self._up = up
+        self._down = down
+        self._place = "a proxy"
+        self._opening = False
+        self._closing = False
+        self._tasks = 0
+        self._deadline: Timer | None = None
+        self._next_probe: Timer | None = None
+        self.is_open = False
+        self.needs_probe = True
+        """False while a poll shows that the proxy replies."""
+
+    @property
+    def is_closed(self) -> bool:
+        """True if nothing is open, and no blocking call is under way."""
+        return not self.is_open and not self._opening and not self._tasks
+
+    def open(self) -> None:
+        """Ask a proxy; a second call does nothing."""
+        if self.is_open or self._opening:
+            return
+        self._opening = True
+        self._io.in_background(self._probe, self._opened)
+
+    def run(self, work: Callable[[], Answer], then: Callable[[Future[Answer]], None]) -> None:
+        """Run a blocking call in the background; the adapter stops only when it has ended."""
+        self._tasks += 1
+
+        def done(answer: Future[Answer]) -> None:
+            self._tasks -= 1
+            self._io.guard(lambda: then(answer))
+            self._ended()
+
+        self._io.in_background(work, done)
+
+    def abort(self, error: Exception) -> None:
+        """Treat the connection as lost."""
+        if self.is_open:
+            self.is_open = False
+            self._stop_probing()
+            self._io.guard(lambda: self._down(unavailable(error, self._place)))
+        self._ended()
+
+    def close(self, within: float) -> None:
+        """Close once every blocking call has ended, at the latest after `within` seconds."""
+        self._closing = True
+        self.is_open = False
+        self._stop_probing()
+        self._deadline = self._io.after(within, self._give_up)
+        self._ended()
+
+    def _give_up(self) -> None:
+        self._tasks = 0
+        self._opening = False
+        self._io.end_if_closed()
+
+    def _opened(self, answer: Future[None]) -> None:
+        self._opening = False
+        if self._closing:
+            self._ended()
+            return
+        error = answer.exception()
+        if error is not None:
+            self._down(unavailable(error, self._place))
+            return
+        self.is_open = True
+        self._probe_later()
+        self._up()
+
+    def _probe_later(self) -> None:
+        self._stop_probing()
+        self._next_probe = self._io.after(_PROBE_EVERY, self._probe_now)
+
+    def _probe_now(self) -> None:
+        if not self.needs_probe:
+            self._probe_later()
+            return
+        self._io.in_background(self._probe, self._probed)
+
+    def _probed(self, answer: Future[None]) -> None:
+        if not self.is_open:
+            return
+        if (error := answer.exception()) is not None:
+            self.abort(error if isinstance(error, Exception) else RuntimeError(str(error)))
+        else:
+            self._probe_later()
+
+    def _stop_probing(self) -> None:
+        if self._next_probe is not None:
+            self._next_probe.cancel()
+            self._next_probe = None
+
+    def _ended(self) -> None:
+        if self._closing and self.is_closed and self._deadline is not None:
+            self._deadline.cancel()
+            self._deadline = None
+            self._io.end_if_closed()
+
+
+class Epoch:
+    """
+    The one epoch of an adapter: session, polls, and deliveries; only the I/O thread may call its methods.
+
+    Args:
+        link: The connection.
+        io: The I/O thread.
+        url: Returns the current URL.
+        names: The names of topics and groups.
+        held: The deliveries that are held.
+        clock: The clock.
+        window: Returns the current prefetch.
+    """
+
+    number = 1
+
+    def __init__(
+        self,
+        link: Link,
+        io: IoThread,
+        url: Callable[[], BrokerUrl],
+        names: Names,
+        held: Held,
+        clock: Clock,
+        window: Callable[[], int],
+    ) -> None:
+        self._link = link
+        self._io = io
+        self._url = url
+        self._names = names
+        self._held = held
+        self._clock = clock
+        self._window = window
+        self._session: Session | None = None
+        self._opening = False
+        self._polling = False
+        self._began = 0.0
+        self._over = False
+        self.since = clock.monotonic()
+
+    def adjust(self) -> None:
+        """Open or close the session, and poll, as the prefetch requires."""
+        if self._over or not self._link.is_open:
+            return
+        wanted = self._window() > 0 or bool(self._held)
+        if wanted and self._session is None and not self._opening:
+            self._open()
+        elif not wanted and self._session is not None:
+            self._drop()  # a poll under way ends; what it may have received comes again
+        self._poll()
+
+    def settle(self, settlement: Settlement) -> None:
+        """Settle one delivery."""
+        self._held.settle(settlement)
+        self.adjust()
+
+    def leave(self) -> None:
+        """Release every delivery, because the adapter stops."""
+        self._over = True
+        self._held.release_all(self._drop)
+
+    def lose_connection(self) -> None:
+        """Close the session; its deliveries stay, and the next session renews them."""
+        self._drop()
+
+    # ---------------------------------------------------------------------------------------------------------------
+
+    def _open(self) -> None:
+        self._opening = True
+        url, names = self._url(), self._names
+        self._link.run(lambda: Session(url, names.group, names.work), self._opened)
+
+    def _opened(self, answer: Future[Session]) -> None:
+        self._opening = False
+        if (error := answer.exception()) is not None:
+            self._link.abort(error if isinstance(error, Exception) else RuntimeError(str(error)))
+            return
+        session = answer.result()
+        if self._over or not self._link.is_open:
+            self._link.run(session.close, _ignore)
+            return
+        self._session = session
+        self._held.session = session
+        self._began = self._clock.monotonic()
+        self.adjust()
+
+    def _drop(self) -> None:
+        """Leave the group."""
+        session, self._session, self._held.session = self._session, None, None
+        self._polling = False
+        self._link.needs_probe = True
+        if session is not None:
+            self._link.run(session.close, _ignore)
+
+    def _poll(self) -> None:
+        session, free = self._session, self._window() - len(self._held)
+        if self._polling or session is None or free <= 0 or self._over:
+            return
+        self._polling = True
+        self._link.needs_probe = False
+        asked_at = self._clock.monotonic()
+        invisible = self._url().invisible
+
+        def polled(answer: Future[list[Received]]) -> None:
+            self._polled(session, answer, asked_at + invisible)
+
+        self._io.in_background(lambda: session.receive(free, invisible), polled)
+
+    def _polled(self, session: Session, answer: Future[list[Received]], until: float) -> None:
+        current = session is self._session
+        if current:
+            self._polling = False
+            self._link.needs_probe = True
+        error = answer.exception()
+        if error is None:
+            for received in answer.result():
+                if not self._over and len(self._held) < self._window():
+                    self._held.add(received, until)
+                else:
+                    self._held.give_back(received)
+            self.adjust()
+        elif current and is_early(error) and self._clock.monotonic() - self._began < _EARLY_FOR:
+            self._polling = True
+            self._io.after(_EARLY_EVERY, lambda: self._poll_again(session))
+        elif current:
+            self._link.abort(error if isinstance(error, Exception) else RuntimeError(str(error)))
+
+    def _poll_again(self, session: Session) -> None:
+        if session is self._session:
+            self._polling = False
+            self.adjust()
+
+
+def _ignore(_: Future[None]) -> None:
+    """Ignore the result of a close."""
+
+
+class Consumer(consumer.Consumer[Link, Epoch]):
+    """
+    The consumer of one queue (`steadyworker.network.consumer`).
+
+    Args:
+        io: The I/O thread.
+        url: Returns the current URL.
+        names: The names of topics and groups.
+        preparation: Makes topics and groups.
+        publisher: Sends copies, and asks for routes.
+        spec: The queue to consume.
+        settings: The operator's settings.
+    """
+
+    def __init__(
+        self,
+        io: IoThread,
+        url: Callable[[], BrokerUrl],
+        names: Names,
+        preparation: Preparation[Prepared],
+        publisher: Publisher,
+        spec: QueueSpec,
+        settings: Settings,
+    ) -> None:
+        super().__init__(io)
+        self._names = names
+        self._preparation = preparation
+        self._publisher = publisher
+        self._clock = settings.clock
+        self.link = Link(io, self._probe, self._up, self._down)
+        held = Held(Epoch.number, self.link, io, publisher, names.work, spec, self._clock, url, self.tell, self._adjust)
+        self._only = Epoch(self.link, io, url, names, held, self._clock, lambda: self._window)
+        self._mover = Mover(url, names, publisher, settings.clock)
+
+    def prefetch(self, count: int) -> None:
+        """Set the prefetch; delayed messages are moved while it is above 0."""
+        super().prefetch(count)
+        self._mover.wanted(wanted=self.link.is_open and count > 0)
+
+    def _probe(self) -> None:
+        self._preparation.prepared()
+        try:
+            self._publisher.route(self._names.work)
+        except Exception as error:
+            if is_missing_topic(error):
+                self._preparation.forget()
+            raise
+
+    def _go(self) -> None:
+        """Take the next step towards Connected."""
+        if not self._io.stopping and not self.link.is_open:
+            self.link.open()
+
+    def _up(self) -> None:
+        self._only.since = self._clock.monotonic()
+        self._begin(self._only)
+        self._mover.wanted(wanted=self._window > 0)
+
+    def _down(self, error: BrokerUnavailable) -> None:
+        self._only.lose_connection()
+        self._mover.wanted(wanted=False)
+        self._gone(error)
+        if self._clock.monotonic() - self._only.since >= USEFUL_AFTER:
+            self._again(self._backoff.cut(useful=True))
+
+    def close(self, within: float) -> None:
+        """Release every delivery and close."""
+        self._mover.stop()
+        super().close(within)

@@ -1,0 +1,164 @@
+"""
+The publisher of one queue's messages, through a proxy.
+
+The client library's producer never reconnects soon after an outage, so a producer whose call failed is replaced by another one.
+A delayed message waits in the topic `<queue>-later`, because a proxy refuses a delay in a topic for other messages.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+
+from steadyworker.adapter import OutgoingMessage, Settings, Target, check_size
+from steadyworker.errors import BrokerUnavailable, ConfigError, NotPublished, PublishFailed, TargetFull, TargetMissing
+from steadyworker.network.preparation import Preparation
+from steadyworker_rocketmq.errors import ProxyError, is_busy, is_missing_topic, is_refused_handle, unavailable
+from steadyworker_rocketmq.grpc.client import Sender
+from steadyworker_rocketmq.messages import HEADERS_BYTES, Wire, fitted_wire, wire_of
+from steadyworker_rocketmq.names import Names
+from steadyworker_rocketmq.topology import Prepared
+from steadyworker_rocketmq.url import BrokerUrl
+
+LONGEST_DELAY = 86_400.0 - 60
+"""The longest delay in seconds, a minute below the limit of a proxy (`maxDelayTimeMills`); a longer one is several in turn."""
+
+_KNOWN_WITHIN, _KNOWN_EVERY = 30.0, 0.5
+"""
+Seconds for which a proxy may say that a topic is missing that a broker has, and between two tries.
+
+A proxy remembers for 20 s that a topic was missing (tried with 5.4.0).
+"""
+
+
+class Publisher:
+    """
+    The publisher of one queue's messages; every method may be called from any thread.
+
+    Args:
+        url: Returns the current URL.
+        names: The names of topics and groups.
+        preparation: Makes topics and groups.
+        settings: The operator's settings.
+    """
+
+    def __init__(
+        self,
+        url: Callable[[], BrokerUrl],
+        names: Names,
+        preparation: Preparation[Prepared],
+        settings: Settings,
+    ) -> None:
+        self._url = url
+        self._names = names
+        self._preparation = preparation
+        self._settings = settings
+        self._lock = threading.Lock()
+        self._sender: Sender | None = None
+        self._stopped = False
+        self._pause = threading.Event()
+
+    def publish(self, message: OutgoingMessage) -> None:
+        """
+        Return when the broker has confirmed the message.
+
+        Raises:
+            TargetMissing: There is no such topic.
+            TargetFull: The broker accepts no messages now.
+            PublishFailed: The result is unknown.
+            ValueError: A new message is over the limits.
+        """
+        if message.first:
+            check_size("a body", len(message.body), self._settings.max_body)
+            check_size("headers (with their names)", wire_of(message).size(), HEADERS_BYTES)
+        wire = fitted_wire(message)
+        if message.to is Target.LATER and message.delay > 0:
+            self.send_later(wire, self._settings.clock.wall() + message.delay)
+        else:
+            self.send(self._names.dead if message.to is Target.DEAD else self._names.work, wire)
+
+    def send_later(self, wire: Wire, due: float) -> None:
+        """Send a message that becomes work at this time (seconds since 1970); raises as `send` does."""
+        first = min(due, self._settings.clock.wall() + LONGEST_DELAY)
+        self.send(self._names.later, wire.delayed(due), first)
+
+    def send(self, topic: str, wire: Wire, due: float = 0.0) -> None:
+        """Send a message to this topic; raises TargetMissing, TargetFull or PublishFailed."""
+        try:
+            self._preparation.prepared()
+            sender = self._opened()
+        except (BrokerUnavailable, ConfigError) as error:
+            raise NotPublished(str(error)) from error
+        deadline = self._settings.clock.monotonic() + _KNOWN_WITHIN
+        while True:
+            try:
+                return sender.send(topic, wire, due)
+            except ProxyError as error:
+                if not is_missing_topic(error) or not self._made or self._settings.clock.monotonic() > deadline:
+                    raise self._failed(sender, topic, error) from error
+            self._pause.wait(_KNOWN_EVERY)
+
+    def route(self, topic: str) -> None:
+        """Ask a proxy for the topic; raises ProxyError, or BrokerUnavailable after `close`."""
+        sender = self._opened()
+        try:
+            sender.route(topic)
+        except ProxyError as error:
+            if not is_missing_topic(error):
+                self._replace(sender)
+            raise
+
+    def close(self) -> None:
+        """Close the connection; later calls fail."""
+        with self._lock:
+            self._stopped = True
+            self._pause.set()
+            sender, self._sender = self._sender, None
+        if sender is not None:
+            sender.close()
+
+    @property
+    def _made(self) -> bool:
+        """Whether this process has made the topics, or found them at the name server."""
+        prepared = self._preparation.known
+        return prepared is not None and prepared.made and not self._pause.is_set()
+
+    def _opened(self) -> Sender:
+        with self._lock:
+            if self._stopped:
+                raise BrokerUnavailable("Expected an open adapter, got one that was stopped: open another.")
+            if self._sender is None:
+                try:
+                    self._sender = Sender(self._url())
+                except ProxyError as error:
+                    raise unavailable(error, "a proxy") from error
+            return self._sender
+
+    def _replace(self, sender: Sender) -> None:
+        """Close a sender whose call failed; the next call opens another one."""
+        with self._lock:
+            if self._sender is not sender:
+                return
+            self._sender = None
+        # On a thread of its own, because the goodbye waits for a proxy that may be gone.
+        threading.Thread(target=sender.close, name="rocketmq, close", daemon=True).start()
+
+    def _failed(self, sender: Sender, topic: str, error: ProxyError) -> PublishFailed:
+        place = str(self._url())
+        if is_missing_topic(error):
+            self._preparation.forget()
+            return TargetMissing(
+                f"Expected the topic {topic!r} at {place}, got none: mqadmin updateTopic -t {topic}, or name the name "
+                "server with ?namesrv= so that the worker makes it."
+            )
+        if is_busy(error):
+            return TargetFull(
+                f"Expected the topic {topic!r} to accept a message, got a refusal ({error}): see the broker's log; "
+                "its disk may be full, or it has too many requests."
+            )
+        if is_refused_handle(error):
+            return NotPublished(
+                f"Expected the topic {topic!r} to accept a message, got: {error}: see the broker's log."
+            )
+        self._replace(sender)
+        return PublishFailed(f"{unavailable(error, place)} The topic {topic!r} may have the message all the same.")

@@ -1,0 +1,166 @@
+"""
+Conversion between RocketMQ's messages and our headers; the same for both client libraries.
+
+A message has a body, a tag, keys, and properties, which are text.
+The header `TAGS` is the message's tag, and `KEYS` are its keys, with one blank between two; all other headers are properties.
+
+- RocketMQ takes some names for itself, and cannot express some texts: an empty value, a control character.
+  Such a header travels in the property `sw-rocketmq`, as JSON: `{"headers": {name: text}}`. So it arrives as it was sent.
+- That property also has the id and the time of the original if the message is a copy, because a copy gets its own from the broker.
+- An empty body, which both client libraries refuse, travels as one marked byte.
+- Without a header `KEYS`, the job's key is the message's key, so that an operator can find the message in RocketMQ's own tools.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+from steadyworker.adapter import Delivery, OutgoingMessage, Redelivered
+from steadyworker.network.headers import fitted
+from steadyworker_rocketmq.names import (
+    PROXY_PROPERTIES,
+    PROXY_PROPERTIES_BYTES,
+    is_system_property,
+    problem_of_key,
+    problem_of_tag,
+)
+
+EXACT = "sw-rocketmq"
+TAGS, KEYS = "TAGS", "KEYS"
+_JOB_KEY = "sw-job-key"
+
+HEADERS_BYTES = PROXY_PROPERTIES_BYTES - 512
+"""The limit for all headers of a message; the rest is for the id and the time of the original, which a later copy adds."""
+
+_EMPTY = b"\0"
+_UNSENDABLE = re.compile("[\x00-\x1f\x7f-\x9f\ud800-\udfff]")
+
+
+@dataclass(frozen=True, slots=True)
+class Wire:
+    """
+    A message as both client libraries express it.
+
+    Attributes:
+        body: The body, never empty.
+        properties: The user's properties, with `sw-rocketmq`.
+        tag: The tag, or None.
+        keys: The keys.
+    """
+
+    body: bytes
+    properties: Mapping[str, str]
+    tag: str | None = None
+    keys: tuple[str, ...] = ()
+
+    def size(self) -> int:
+        """Return the size of the properties in bytes, as the proxy counts it."""
+        return sum(len(name.encode()) + len(text.encode()) for name, text in self.properties.items())
+
+    @property
+    def original_id(self) -> str | None:
+        """The id of the message of which this one is a copy; None if it is none."""
+        id_ = _packed(self.properties).get("id")
+        return id_ if isinstance(id_, str) and id_ else None
+
+    @property
+    def due(self) -> float:
+        """The time (seconds since 1970) before which the message is no work; 0 if there is none."""
+        due = _packed(self.properties).get("due")
+        return float(due) if isinstance(due, int | float) else 0.0
+
+    def copied(self, id_: str, sent_at: float | None) -> Wire:
+        """Return a copy that has the original's id and time."""
+        packed = {"id": id_, "at": sent_at} | _packed(self.properties)
+        packed.pop("due", None)
+        return replace(self, properties={**self.properties, EXACT: json.dumps(packed)})
+
+    def delayed(self, due: float) -> Wire:
+        """Return the same message with the time at which it becomes work."""
+        packed = _packed(self.properties) | {"due": due}
+        return replace(self, properties={**self.properties, EXACT: json.dumps(packed)})
+
+
+def wire_of(message: OutgoingMessage) -> Wire:
+    """Return the message as RocketMQ can express it, at any size."""
+    headers = dict(message.headers)
+    tag = headers.pop(TAGS) if TAGS in headers and problem_of_tag(headers[TAGS]) is None else None
+    keys = _keys(headers.get(KEYS, headers.get(_JOB_KEY, "")), one=KEYS not in headers)
+    if " ".join(keys) == headers.get(KEYS):
+        del headers[KEYS]  # else it travels as it is, because a library returns the keys in no order
+    properties: dict[str, str] = {}
+    unsent: dict[str, str] = {}
+    for name, text in headers.items():
+        sent = properties if _travels(name, text) and len(properties) < PROXY_PROPERTIES - 1 else unsent
+        sent[name] = text
+    packed = {"headers": unsent, "id": message.message_id, "empty": not message.body}
+    if packed := {name: value for name, value in packed.items() if value}:
+        properties[EXACT] = json.dumps(packed)
+    return Wire(message.body or _EMPTY, properties, tag, keys)
+
+
+def fits(wire: Wire) -> bool:
+    """Return whether the broker and a proxy accept these properties, and those that a later copy adds."""
+    return len(wire.properties) <= PROXY_PROPERTIES and wire.size() <= HEADERS_BYTES
+
+
+def fitted_wire(message: OutgoingMessage) -> Wire:
+    """Return the message with its longest texts cut until the broker accepts it."""
+
+    def fit(headers: Mapping[str, str]) -> bool:
+        return fits(wire_of(replace(message, headers=headers)))
+
+    return wire_of(replace(message, headers=fitted(message.headers, fit)))
+
+
+def delivery_of(
+    epoch: int, id_: str, queue: str, wire: Wire, message_id: str, redelivered: Redelivered, sent_at: float | None
+) -> Delivery:
+    """Convert a message to a Delivery; never raises, because the broker would deliver the message again without end."""
+    packed = _packed(wire.properties)
+    headers = {name: text for name, text in wire.properties.items() if name != EXACT and not is_system_property(name)}
+    if wire.tag:
+        headers[TAGS] = wire.tag
+    keys = " ".join(sorted(wire.keys))
+    if keys and keys != wire.properties.get(_JOB_KEY):
+        headers[KEYS] = keys
+    unsent = packed.get("headers")
+    if isinstance(unsent, dict):
+        headers |= {name: text for name, text in unsent.items() if isinstance(text, str) and name != EXACT}
+    at = packed.get("at", sent_at)
+    return Delivery(
+        epoch=epoch,
+        id=id_,
+        queue=queue,
+        body=b"" if packed.get("empty") is True and wire.body == _EMPTY else wire.body,
+        headers=headers,
+        message_id=wire.original_id or message_id,
+        redelivered=redelivered,
+        sent_at=float(at) if isinstance(at, int | float) else sent_at,
+    )
+
+
+def _keys(text: str, *, one: bool) -> tuple[str, ...]:
+    """Return the valid keys in this text, sorted; none if one of them is invalid."""
+    keys = sorted({text} if one else {*text.split(" ")})
+    return tuple(keys) if all(problem_of_key(key) is None for key in keys) else ()
+
+
+def _travels(name: str, text: str) -> bool:
+    """Return whether a property can have this name and text as they are."""
+    if not name.strip() or not text.strip() or name == EXACT or is_system_property(name):
+        return False
+    return _UNSENDABLE.search(name) is None and _UNSENDABLE.search(text) is None
+
+
+def _packed(properties: Mapping[str, str]) -> dict[str, Any]:
+    """Return the table of `sw-rocketmq`; empty if this module did not write the text."""
+    try:
+        found = json.loads(properties.get(EXACT, "{}"))
+    except (ValueError, RecursionError):
+        return {}
+    return found if isinstance(found, dict) else {}

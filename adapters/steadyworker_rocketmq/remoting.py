@@ -1,0 +1,432 @@
+"""
+Requests of RocketMQ's remoting protocol that the client libraries cannot send: topics, groups, offsets, members, stored messages.
+
+Codes and names of fields are those of `RequestCode`, `ResponseCode` and the `…RequestHeader` classes.
+They are the same in RocketMQ 4.9.7 and 5.4.0 where no docstring says otherwise; every request was tried with both.
+
+This client is blocking, and uses plain TCP.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import secrets
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import count
+from typing import Self
+
+from steadyworker.adapter import Clock
+from steadyworker.network.errors import Foreign, Silent, short
+from steadyworker.network.url import Address
+from steadyworker_rocketmq.frames import Connection, Reply, framed, of_kind, part, signature
+from steadyworker_rocketmq.stored import Stored, stored_messages, text_of
+
+READER = "TOOLS_CONSUMER"
+"""The consumer group with which RocketMQ's own tools pull; every broker has it, so a pull makes no new group."""
+
+# RequestCode.
+_SEND, _PULL, _QUERY_CONSUMED, _SET_CONSUMED, _MAKE_TOPIC = 10, 11, 14, 15, 17
+_SETTINGS, _RUNTIME, _END, _FIRST, _MEMBERS = 26, 28, 30, 31, 38
+_ROUTE, _CLUSTER, _MAKE_GROUP, _GROUPS, _TOPIC = 105, 106, 200, 201, 351
+
+# ResponseCode.
+_SUCCESS, _SYSTEM_ERROR, _NOT_SUPPORTED, _NO_TOPIC = 0, 1, 3, 17
+_PULL_NOT_FOUND, _PULL_RETRY, _PULL_MOVED, _QUERY_NOT_FOUND = 19, 20, 21, 22
+
+_V4_0_0_SNAPSHOT = 212
+"""Its number in `MQVersion`, where snapshot and release of each version follow, up to patch 9 of minor 9 of each major."""
+
+# PermName, and PullSysFlag.
+_READABLE, _READABLE_AND_WRITABLE = 4, 6
+_WITH_SUBSCRIPTION = 4
+
+_MOST_QUEUES = 1 << 16
+"""More queues than a topic can have: a reply cannot fill the memory."""
+
+_NO_MEMBER = re.compile('no consumer for this group|"consumerGroupInfo" is null')
+"""The remark of a broker, and of a proxy, that knows no member of a group; its code is that of any error."""
+
+_LONGEST_REMARK = 2000
+_TRACE = re.compile(
+    r"[\s,]*(?:\bat\s+)?[\w$./]+\([\w$]+\.java:\d+\).*|\s*\bSee https?://\S+ for further details.*",
+    re.DOTALL,
+)
+"""The place in Java that raised the error, and the advice to read a page about other errors."""
+
+
+@dataclass(frozen=True, slots=True)
+class Login:
+    """An access key and its secret."""
+
+    user: str
+    password: str = field(repr=False)
+
+
+class RemotingError(Exception):
+    """
+    A refusal of a name server, broker or proxy.
+
+    Attributes:
+        code: The server's code (`ResponseCode`); 0 if the servers refused nothing, but no broker is known.
+    """
+
+    def __init__(self, text: str, code: int) -> None:
+        super().__init__(f"{text} ({code})" if code else text)
+        self.code = code
+
+
+@dataclass(frozen=True, slots=True)
+class Broker:
+    """A broker's master."""
+
+    name: str
+    address: Address
+
+
+@dataclass(frozen=True, slots=True)
+class Queue:
+    """One readable queue of a topic."""
+
+    broker: Broker
+    number: int
+
+
+class Remoting:
+    """
+    A client of name servers, and of the brokers that they name; a context manager, for one thread.
+
+    It keeps one connection to each address while it is open, and opens it again if the server has closed it.
+    No request is sent twice, except to another name server.
+
+    Every method raises RemotingError if a server refuses, and OSError if it cannot be reached.
+    It raises Silent if no reply arrives in time, and Foreign if the reply is of another protocol.
+
+    Args:
+        name_servers: The name servers, which are asked in turn until one replies.
+        login: Signs every request.
+        clock: The clock.
+        within: The limit in seconds for each request, with its connect.
+    """
+
+    def __init__(
+        self, name_servers: Sequence[Address], login: Login | None, clock: Clock, within: float = 10.0
+    ) -> None:
+        self._name_servers = list(name_servers)
+        self._login = login
+        self._clock = clock
+        self._within = within
+        self._open: dict[Address, Connection] = {}
+        self._numbers = count(1)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Close the connections; a later request opens them again."""
+        while self._open:
+            self._open.popitem()[1].close()
+
+    # --- What there is -----------------------------------------------------------------------------------------------
+
+    def brokers(self) -> list[Broker]:
+        """Return the masters that the name server knows, of every cluster, sorted by name."""
+        table = part(self._ask_name_server(_CLUSTER).table(), "brokerAddrTable", dict)
+        return [Broker(name, found[0]) for name, found in sorted(_addresses(table.values()).items()) if 0 in found]
+
+    def route(self, topic: str) -> list[Queue] | None:
+        """
+        Return the readable queues of a topic, sorted by broker and number; None if there is no such topic.
+
+        While a master is away, its queues are read from its slave with the lowest number.
+        """
+        reply = self._ask_name_server(_ROUTE, {"topic": topic}, allowed=(_NO_TOPIC,))
+        if reply.code == _NO_TOPIC:
+            return None
+        route = reply.table()
+        brokers = {name: found[min(found)] for name, found in _addresses(part(route, "brokerDatas", list)).items()}
+        queues: list[Queue] = []
+        for each in part(route, "queueDatas", list):
+            data = of_kind(each, dict, "a queue")
+            name, numbers = part(data, "brokerName", str), part(data, "readQueueNums", int)
+            if numbers + len(queues) > _MOST_QUEUES:
+                raise Foreign(f"a reply with more than {_MOST_QUEUES} queues")
+            if name in brokers and part(data, "perm", int) & _READABLE:
+                queues += [Queue(Broker(name, brokers[name]), number) for number in range(numbers)]
+        return sorted(queues, key=lambda queue: (queue.broker.name, queue.number))
+
+    def topic_type(self, topic: str) -> str | None:
+        """Return the type of a topic (`message.type`), such as NORMAL; None if there is no such topic, or on 4.x, which has no types."""
+        for broker in dict.fromkeys(queue.broker for queue in self.route(topic) or ()):
+            reply = self.ask(broker.address, _TOPIC, {"topic": topic}, allowed=(_NOT_SUPPORTED, _NO_TOPIC))
+            if reply.code == _SUCCESS:
+                return part(part(reply.table(), "attributes", dict), "message.type", str) or "NORMAL"
+        return None
+
+    def group(self, broker: Broker, name: str) -> Mapping[str, object] | None:
+        """Return the settings of a consumer group at this broker; None if there is no such group."""
+        groups = part(self.ask(broker.address, _GROUPS).table(), "subscriptionGroupTable", dict)
+        return part(groups, name, dict) or None
+
+    def settings(self, broker: Broker) -> Mapping[str, str]:
+        """Return the settings of this broker."""
+        text = self.ask(broker.address, _SETTINGS).body.decode("utf-8", "replace")
+        pairs = (line.partition("=") for line in text.splitlines())
+        return {name: value for name, separator, value in pairs if separator}
+
+    def version(self, broker: Broker) -> str:
+        """
+        Return the version of this broker, such as 5.4.0; empty for one that is older than 4.0.0.
+
+        Every reply has its number; the request for it (28) fails on 4.9.7 in the first second after a start.
+        """
+        index, is_release = divmod(self.ask(broker.address, _SETTINGS).version - _V4_0_0_SNAPSHOT, 2)
+        if index < 0:
+            return ""
+        number = ".".join(map(str, (4 + index // 100, index // 10 % 10, index % 10)))
+        return number if is_release else f"{number}-SNAPSHOT"
+
+    def behind(self, broker: Broker) -> int:
+        """Return the bytes of this broker's log that its queues do not have yet; 0 from a 4.9.7 that has just started, which refuses."""
+        reply = self.ask(broker.address, _RUNTIME, allowed=(_SYSTEM_ERROR,))
+        if reply.code != _SUCCESS:
+            return 0
+        runtime = part(reply.table(), "table", dict)
+        behind = part(runtime, "dispatchBehindBytes", str)
+        return int(behind) if behind.isdecimal() else 0
+
+    def members(self, group: str, at: Address | None = None) -> list[str]:
+        """
+        Return the ids of the members of a consumer group, sorted.
+
+        A proxy in cluster mode knows its own clients, and the brokers behind it do not.
+
+        Args:
+            group: The group.
+            at: The remoting port of a proxy; without it, every master is asked.
+        """
+        found: set[str] = set()
+        for address in (broker.address for broker in self._masters()) if at is None else (at,):
+            reply = self.ask(address, _MEMBERS, {"consumerGroup": group}, allowed=(_SYSTEM_ERROR,))
+            if reply.code == _SUCCESS:
+                found.update(of_kind(id_, str, "a text") for id_ in part(reply.table(), "consumerIdList", list))
+            elif _NO_MEMBER.search(reply.remark) is None:
+                raise self._refusal(reply)
+        return sorted(found)
+
+    # --- What is made ------------------------------------------------------------------------------------------------
+
+    def make_topic(self, name: str, queues: int = 16, kind: str | None = None) -> None:
+        """
+        Make or change a topic on every master; the masters tell the name servers before they reply.
+
+        Args:
+            name: The topic.
+            queues: The number of its queues at each broker.
+            kind: Its type, such as DELAY; 4.x ignores it.
+        """
+        fields = {
+            "topic": name,
+            "defaultTopic": "TBW102",
+            "readQueueNums": str(queues),
+            "writeQueueNums": str(queues),
+            "perm": str(_READABLE_AND_WRITABLE),
+            "topicFilterType": "SINGLE_TAG",
+            "topicSysFlag": "0",
+            "order": "false",
+        }
+        if kind is not None:
+            fields["attributes"] = f"+message.type={kind}"
+        for broker in self._masters():
+            self.ask(broker.address, _MAKE_TOPIC, fields)
+
+    def make_group(self, name: str, attempts: int) -> None:
+        """Make or change a consumer group on every master; a message is delivered 1 + `attempts` times at most."""
+        settings = {"groupName": name, "consumeEnable": True, "retryQueueNums": 1, "retryMaxTimes": attempts}
+        for broker in self._masters():
+            self.ask(broker.address, _MAKE_GROUP, body=json.dumps(settings).encode())
+
+    # --- Queues ------------------------------------------------------------------------------------------------------
+
+    def first(self, queue: Queue, topic: str) -> int:
+        """Return the offset of the first message that the broker still has; 0 for an unknown queue."""
+        return self._ask_queue(_FIRST, queue, topic).number("offset")
+
+    def end(self, queue: Queue, topic: str) -> int:
+        """Return the offset that the next message will have; 0 for an unknown queue."""
+        return self._ask_queue(_END, queue, topic).number("offset")
+
+    def consumed(self, queue: Queue, topic: str, group: str) -> int | None:
+        """
+        Return the offset of the first message that the group has not consumed; None if it has never consumed.
+
+        For a group that has never consumed, 4.x returns 0 while it has the queue's very first message in memory.
+        It is the place where 4.x lets that group begin.
+        """
+        fields = {"consumerGroup": group, "setZeroIfNotFound": "false"}
+        reply = self._ask_queue(_QUERY_CONSUMED, queue, topic, fields, allowed=(_QUERY_NOT_FOUND,))
+        return None if reply.code == _QUERY_NOT_FOUND else reply.number("offset")
+
+    def set_consumed(self, queue: Queue, topic: str, group: str, offset: int) -> None:
+        """Set the offset of the first message that the group has not consumed."""
+        self._ask_queue(_SET_CONSUMED, queue, topic, {"consumerGroup": group, "commitOffset": str(offset)})
+
+    def pull(self, queue: Queue, topic: str, group: str, offset: int, most: int = 32) -> tuple[list[Stored], int]:
+        """
+        Return messages of a queue, and the offset to go on with; this changes nothing, except that 5.x may make the group.
+
+        There may be fewer messages than wanted, or none where the broker has deleted them: then go on with the offset.
+        At the end of the queue there are none, and the offset is the one that was given.
+        """
+        fields = {
+            "consumerGroup": group,
+            "queueOffset": str(offset),
+            "maxMsgNums": str(most),
+            "sysFlag": str(_WITH_SUBSCRIPTION),
+            "commitOffset": "0",
+            "suspendTimeoutMillis": "0",
+            "subscription": "*",
+            "subVersion": "0",
+            "expressionType": "TAG",
+        }
+        empty = (_PULL_NOT_FOUND, _PULL_RETRY, _PULL_MOVED)
+        reply = self._ask_queue(_PULL, queue, topic, fields, allowed=empty)
+        return (stored_messages(reply.body) if reply.code == _SUCCESS else []), reply.number("nextBeginOffset")
+
+    def send(self, queue: Queue, topic: str, body: bytes, properties: Mapping[str, str] | None = None) -> str:
+        """
+        Send a message to a queue; return its id once the broker has stored it.
+
+        If the call raises anything but RemotingError, it is unknown whether the broker has the message.
+
+        Args:
+            queue: The queue, at a master.
+            topic: The topic.
+            body: The body, which must not be empty.
+            properties: The properties, with those of the system, such as `DELAY`; `UNIQ_KEY`, the message's id, has a default.
+
+        Raises:
+            ValueError: A property contains a separator.
+        """
+        properties = {"UNIQ_KEY": secrets.token_hex(16).upper(), **(properties or {})}
+        fields = {
+            "producerGroup": "steadyworker",
+            "defaultTopic": "TBW102",
+            "defaultTopicQueueNums": "1",
+            "sysFlag": "0",
+            "bornTimestamp": str(int(self._clock.wall() * 1000)),
+            "flag": "0",
+            "properties": text_of(properties),
+            "reconsumeTimes": "0",
+            "unitMode": "false",
+        }
+        self._ask_queue(_SEND, queue, topic, fields, body)
+        return properties["UNIQ_KEY"]
+
+    # --- Requests ----------------------------------------------------------------------------------------------------
+
+    def ask(
+        self,
+        address: Address,
+        code: int,
+        fields: Mapping[str, str] | None = None,
+        body: bytes = b"",
+        allowed: Collection[int] = (),
+    ) -> Reply:
+        """Send a request to a server, and return its reply, whose code is 0 or one of `allowed`."""
+        fields = dict(fields or {})
+        if self._login is not None:
+            fields["AccessKey"] = self._login.user
+            fields["Signature"] = signature(fields, body, self._login.password)
+        number = next(self._numbers)
+        deadline = self._clock.monotonic() + self._within
+        connection = self._connected(address, deadline)
+        try:
+            reply = connection.ask(number, framed(code, number, fields, body), deadline)
+        except TimeoutError as error:
+            raise Silent(f"no reply of {address} to request {code} within {self._within:g} s") from error
+        finally:
+            if number != connection.answered:
+                del self._open[address]
+                connection.close()
+        if reply.code != _SUCCESS and reply.code not in allowed:
+            raise self._refusal(reply)
+        return reply
+
+    def _ask_name_server(
+        self, code: int, fields: Mapping[str, str] | None = None, allowed: Collection[int] = ()
+    ) -> Reply:
+        """Ask the name servers in turn, and begin next time with the one that replied."""
+        failed: list[Exception] = []
+        for server in list(self._name_servers):
+            try:
+                return self.ask(server, code, fields, allowed=allowed)
+            except (OSError, Silent, Foreign) as error:
+                failed.append(error)
+                self._name_servers.append(self._name_servers.pop(0))
+        if not failed:
+            raise ValueError("Expected a name server, got none: name one.")
+        # A wrong port is reported only if every port is wrong, because a later try can succeed otherwise.
+        raise next((error for error in failed if not isinstance(error, Foreign)), failed[-1])
+
+    def _ask_queue(
+        self,
+        code: int,
+        queue: Queue,
+        topic: str,
+        fields: Mapping[str, str] | None = None,
+        body: bytes = b"",
+        allowed: Collection[int] = (),
+    ) -> Reply:
+        named = {"topic": topic, "queueId": str(queue.number), **(fields or {})}
+        return self.ask(queue.broker.address, code, named, body, allowed)
+
+    def _masters(self) -> list[Broker]:
+        masters = self.brokers()
+        if not masters:
+            raise RemotingError("the name server knows no broker", _SUCCESS)
+        return masters
+
+    def _connected(self, address: Address, deadline: float) -> Connection:
+        connection = self._open.get(address)
+        if connection is not None and connection.is_closed():
+            del self._open[address]
+            connection.close()
+            connection = None
+        if connection is None:
+            connection = self._open[address] = Connection(address, deadline, self._clock)
+        return connection
+
+    def _refusal(self, reply: Reply) -> RemotingError:
+        text = _TRACE.sub("", reply.remark[:_LONGEST_REMARK].encode("utf-8", "replace").decode())
+        if self._login is not None and self._login.password:
+            text = text.replace(self._login.password, "***")
+        return RemotingError(short(text) or "a refusal without a reason", reply.code)
+
+
+def _addresses(brokers: Collection[object]) -> dict[str, dict[int, Address]]:
+    """Return the addresses of each broker by number, where 0 is the master."""
+    found: dict[str, dict[int, Address]] = {}
+    for each in brokers:
+        data = of_kind(each, dict, "a broker")
+        addresses = part(data, "brokerAddrs", dict)
+        if addresses:
+            found[part(data, "brokerName", str)] = {_number(id_): _address(text) for id_, text in addresses.items()}
+    return found
+
+
+def _number(text: str) -> int:
+    if re.fullmatch("[0-9]{1,19}", text) is None:
+        raise Foreign("a reply with a broker's number that is none")
+    return int(text)
+
+
+def _address(text: object) -> Address:
+    host, _, port = of_kind(text, str, "an address").rpartition(":")
+    if not host or re.fullmatch("[0-9]{1,5}", port) is None or not 0 < int(port) < 1 << 16:
+        raise Foreign("a reply with a broker's address that is none")
+    return Address(host.removeprefix("[").removesuffix("]"), int(port))

@@ -1,0 +1,299 @@
+"""How the driver for RocketMQ's brokers takes, holds and settles messages; at a broker in this process."""
+
+from __future__ import annotations
+
+import itertools
+import random
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections import Counter
+
+import psutil  # type: ignore[import-untyped]
+import pytest
+
+from steadyworker.adapter import (
+    Connected,
+    Delivered,
+    Delivery,
+    Lost,
+    QueueSpec,
+    Settings,
+    Settle,
+    Settled,
+    Signal,
+    Unreachable,
+)
+from steadyworker.delivery import KEY
+from steadyworker.errors import ConfigError, NotPublished, PublishFailed, StaleDelivery, TargetFull, TargetMissing
+from steadyworker_rocketmq.direct.adapter import DirectAdapter
+from tests.adapters.direct.fake import FakeRocketMQ
+from tests.adapters.direct.kit import QUEUE, WITHIN, Worker, places, work
+from tests.support.stage import eventually
+
+
+def test_a_place_is_set_only_by_an_acknowledgement(broker: FakeRocketMQ) -> None:
+    """However long a message is held, nothing but its acknowledgement moves the place of its queue."""
+    with Worker(broker.url, prefetch=2) as worker:
+        worker.adapter.publish(work())
+        held = worker.delivery()
+        broker.asked.clear()
+        eventually(lambda: broker.asked.count(41) >= 2, "two renewals", WITHIN)
+        assert places(broker) == 0
+        assert worker.adapter.settle(held, Settle.ACK) is Settled.SENT
+        assert places(broker) == 1
+
+
+def test_a_failing_message_does_not_disturb_the_others(broker: FakeRocketMQ) -> None:
+    """Of ten messages, one is released twice before it is acknowledged; the others are delivered once."""
+    with Worker(broker.url, prefetch=4) as worker:
+        for n in range(10):
+            worker.adapter.publish(work(f"k-{n}"))
+        for number in range(1, 13):
+            delivery = worker.delivery(number)
+            runs = Counter(each.headers[KEY] for each in worker.deliveries[:number])
+            bad = delivery.headers[KEY] == "k-3" and runs["k-3"] < 3
+            worker.adapter.settle(delivery, Settle.RELEASE if bad else Settle.ACK)
+        runs = Counter(each.headers[KEY] for each in worker.deliveries)
+        assert runs == Counter({f"k-{n}": 3 if n == 3 else 1 for n in range(10)})
+        assert places(broker) == 10
+
+
+def test_a_sink_that_raises_acknowledges_nothing(broker: FakeRocketMQ) -> None:
+    """The message stays where it is, and the next adapter gets it."""
+
+    def fail(told: Signal) -> None:
+        if isinstance(told, Delivered):
+            raise ValueError("a defect in the runner")  # noqa: TRY004
+
+    with Worker(broker.url, then=fail) as worker:
+        worker.adapter.publish(work())
+        worker.delivery()
+        worker.wait(Connected, 2)
+    assert places(broker) == 0
+    with Worker(broker.url) as other:
+        assert other.delivery().headers[KEY] == "k-1"
+
+
+def test_a_stopped_worker_s_message_comes_to_another_at_once(broker: FakeRocketMQ) -> None:
+    """`stop` ends the lock, so that the message does not wait for its end."""
+    with Worker(broker.url) as one:
+        one.adapter.publish(work())
+        one.delivery()
+        with Worker(broker.url) as two:
+            two.wait(Connected)
+            began = time.monotonic()
+            one.adapter.stop(5.0)
+            assert time.monotonic() - began < 1.0
+            two.delivery()
+            assert time.monotonic() - began < 3.0
+    assert not broker.locks
+    assert not broker.members(QUEUE)
+
+
+def test_a_killed_worker_s_message_comes_when_its_lock_ends(broker: FakeRocketMQ) -> None:
+    """A worker that ends without a word keeps its queue locked for a while."""
+    broker.locked_for = 4.0
+    with Worker(broker.url, prefetch=0) as sender:
+        sender.adapter.publish(work())
+    began = time.monotonic()
+    broker.locks.update({(QUEUE, QUEUE, number): ("a dead client", began) for number in range(16)})
+    with Worker(broker.url) as worker:
+        worker.delivery()
+        assert 4.0 < time.monotonic() - began < 8.0
+
+
+HOLDER = """
+import sys
+from steadyworker.adapter import Delivered, Lost, QueueSpec, Settings, Settle
+from steadyworker.errors import StaleDelivery
+from steadyworker_rocketmq.direct import held as module
+from steadyworker_rocketmq.direct.adapter import DirectAdapter
+module.LOCKED_FOR, module._MARGIN = 3.0, 1.0
+held = []
+def sink(signal):
+    if isinstance(signal, Delivered):
+        held.append(signal.delivery)
+    if isinstance(signal, (Delivered, Lost)):
+        print(type(signal).__name__, flush=True)
+adapter = DirectAdapter(sys.argv[1], QueueSpec(sys.argv[2], sys.argv[2] + "-dead"), Settings())
+adapter.start(sink)
+adapter.prefetch(1)
+sys.stdin.readline()
+try:
+    adapter.settle(held[0], Settle.ACK)
+except StaleDelivery:
+    print("StaleDelivery", flush=True)
+adapter.stop(5.0)
+"""
+
+
+def test_a_frozen_worker_s_message_is_another_s_and_settled_once(broker: FakeRocketMQ) -> None:
+    """After the thaw, its worker is told, and its late acknowledgement is refused."""
+    broker.locked_for = 3.0
+    command = [sys.executable, "-c", HOLDER, broker.url, QUEUE]
+    with Worker(broker.url, prefetch=0) as worker:
+        worker.adapter.publish(work("k-1"))
+        with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as frozen:
+            assert frozen.stdout is not None
+            assert frozen.stdin is not None
+            assert frozen.stdout.readline() == "Delivered\n"
+            frozen.send_signal(signal.SIGSTOP)
+            worker.adapter.prefetch(1)
+            worker.adapter.settle(worker.delivery(), Settle.ACK)
+            worker.adapter.prefetch(0)
+            frozen.send_signal(signal.SIGCONT)
+            assert frozen.stdout.readline() == "Lost\n"
+            frozen.stdin.write("settle\n")
+            frozen.stdin.flush()
+            assert frozen.stdout.readline() == "StaleDelivery\n"
+        assert places(broker) == 1
+
+
+def test_a_joining_member_disturbs_no_running_message(broker: FakeRocketMQ) -> None:
+    """Ten members join and leave, and what the first one holds is delivered to none of them."""
+    with Worker(broker.url, prefetch=4) as worker:
+        for n in range(4):
+            worker.adapter.publish(work(f"k-{n}"))
+        held = [worker.delivery(number) for number in range(1, 5)]
+        for _ in range(10):
+            with Worker(broker.url, prefetch=4) as other:
+                other.wait(Connected)
+                eventually(lambda other=other: len(broker.members(QUEUE)) == 2, "a second member", WITHIN)  # type: ignore[misc]
+                assert other.deliveries == []
+        for delivery in held:
+            worker.adapter.settle(delivery, Settle.ACK)
+        assert places(broker) == 4
+
+
+def test_a_queue_that_another_member_has_is_a_lost_delivery(broker: FakeRocketMQ) -> None:
+    """As after a restart of the broker, if another member locks the queue first."""
+    with Worker(broker.url, prefetch=2) as worker:
+        worker.adapter.publish(work("k-1"))
+        held = worker.delivery()
+        broker.steal(QUEUE)
+        lost = worker.wait(Lost)
+        assert (lost.epoch, lost.id) == (held.epoch, held.id)
+        with pytest.raises(StaleDelivery):
+            worker.adapter.settle(held, Settle.ACK)
+        assert places(broker) == 0
+
+
+def test_short_jobs_do_not_keep_a_queue_from_others(broker: FakeRocketMQ) -> None:
+    """After some messages of one queue, the others have their turn."""
+    with Worker(broker.url, prefetch=0) as sender:
+        for n in range(16 * 40):
+            sender.adapter.publish(work(f"k-{n}"))
+    order: list[int] = []
+    with Worker(broker.url) as worker:
+        for number in range(1, 16 * 40 + 1):
+            delivery = worker.delivery(number)
+            order.append(int(delivery.headers[KEY][2:]) % 16)
+            worker.adapter.settle(delivery, Settle.ACK)
+    runs = [len(list(run)) for _, run in itertools.groupby(order)]
+    assert max(runs) <= 2 * 33
+    assert len(runs) >= 16
+    assert places(broker) == 16 * 40
+
+
+def test_windows_that_change_all_the_time_are_never_exceeded(broker: FakeRocketMQ) -> None:
+    """Each message is delivered once, and settled once."""
+    held: set[str] = set()
+    most, total = 0, 300
+    answers: list[object] = []
+
+    def sink(signal: Signal) -> None:
+        nonlocal most
+        if isinstance(signal, Delivered):
+            held.add(signal.delivery.id)
+            most = max(most, len(held))
+            threading.Timer(random.random() / 50, settle, (signal.delivery,)).start()
+
+    def settle(delivery: Delivery) -> None:
+        held.discard(delivery.id)
+        worker.adapter.settle_async(delivery, Settle.ACK, answers.append)
+
+    with Worker(broker.url, prefetch=8, then=sink) as worker:
+        for n in range(total):
+            worker.adapter.publish(work(f"k-{n}"))
+            worker.adapter.prefetch(random.choice([0, 0, 1, 2, 3, 5, 8, 8]))
+
+        def settled() -> bool:
+            worker.adapter.prefetch(random.choice([0, 0, 1, 2, 3, 5, 8, 8]))
+            return len(answers) >= total
+
+        eventually(settled, "all settlements", 60.0, lambda: f"{len(answers)} of {total}, {len(held)} held")
+        assert set(answers) == {Settled.SENT}
+        assert Counter(each.headers[KEY] for each in worker.deliveries) == {f"k-{n}": 1 for n in range(total)}
+        assert 2 <= most <= 8
+        assert [type(signal) for signal in worker.signals if not isinstance(signal, Delivered)] == [Connected]
+        assert places(broker) == total
+
+
+def test_other_delay_levels_are_refused(broker: FakeRocketMQ) -> None:
+    """A retry would come at another time than the ledger expects."""
+    url = broker.url.partition("?")[0]
+    with Worker(url) as worker:
+        gone = worker.wait(Unreachable)
+        assert gone.final
+        assert "delay_levels=1s,2s,3s,4s,5s" in gone.cause
+        with pytest.raises(NotPublished, match="delay_levels=1s,2s,3s,4s,5s"):
+            worker.adapter.publish(work())
+
+
+@pytest.mark.parametrize(
+    ("code", "error"),
+    [
+        (2, TargetFull),
+        (14, TargetFull),
+        (17, TargetMissing),
+        (13, NotPublished),
+        (10, PublishFailed),
+        (1, PublishFailed),
+    ],
+)
+def test_a_send_that_is_not_ok_is_no_success(broker: FakeRocketMQ, code: int, error: type[PublishFailed]) -> None:
+    """FLUSH_DISK_TIMEOUT (10) means that the message is stored, and not safe."""
+    with Worker(broker.url) as worker:
+        worker.adapter.publish(work())
+        broker.refuse[10] = (code, "a reason")
+        with pytest.raises(error) as caught:
+            worker.adapter.publish(work("k-2"))
+        assert type(caught.value) is error
+        del broker.refuse[10]
+        worker.adapter.publish(work("k-3"))
+
+
+@pytest.mark.parametrize("body", [b"", b"\0", b"a\0b\0", bytes(range(256)) * 4096, b"\xff" * (4 << 20)])
+def test_any_bytes_are_a_body(broker: FakeRocketMQ, body: bytes) -> None:
+    """Empty, with NUL, 1 MiB, 4 MiB."""
+    with Worker(broker.url) as worker:
+        worker.adapter.publish(work(body=body))
+        assert worker.delivery().body == body
+
+
+def test_cycles_leave_nothing_behind(broker: FakeRocketMQ) -> None:
+    """Threads and descriptors are as before after 50 starts and stops, each with a message."""
+    process = psutil.Process()
+    counts = []
+    for n in range(50):
+        with Worker(broker.url) as worker:
+            worker.adapter.publish(work(f"k-{n}"))
+            worker.adapter.settle(worker.delivery(), Settle.ACK)
+        if n in (5, 49):
+            eventually(
+                lambda: not [each for each in threading.enumerate() if "rocketmq" in each.name], "no thread", WITHIN
+            )
+            counts.append((threading.active_count(), process.num_fds()))
+    (threads, fds), (later_threads, later_fds) = counts
+    assert later_threads <= threads + 2
+    assert later_fds <= fds + 4
+
+
+def test_a_wrong_secret_is_in_no_text() -> None:
+    """The URL's error has no secret, either."""
+    with pytest.raises(ConfigError) as caught:
+        DirectAdapter("rocketmq://key:pass%0Aword@host", QueueSpec(QUEUE, f"{QUEUE}-dead"), Settings())
+    assert "word" not in str(caught.value)

@@ -1,0 +1,255 @@
+"""What RocketMQ's driver for proxies must outlast, on 5.4.0: long jobs, restarts, blackholes, kills, and any message."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import psutil  # type: ignore[import-untyped]
+import pytest
+
+from steadyworker.adapter import Adapter, Lost, QueueSpec, Settings, Unreachable
+from steadyworker.delivery import KEY, OutgoingMessage, Settle, Settled, Target
+from steadyworker.errors import ConfigError
+from steadyworker.testing.conformance.adapter_fixtures import Tape, message
+from steadyworker_rocketmq.grpc import GrpcAdapter
+from tests.adapters.rocketmq_bench import GrpcBench
+
+Open = Callable[[], Adapter]
+
+HOLDER = """
+import sys, time
+from steadyworker.adapter import Delivered, QueueSpec, Settings
+from steadyworker_rocketmq.grpc import GrpcAdapter
+adapter = GrpcAdapter(sys.argv[1], QueueSpec(sys.argv[2], sys.argv[2] + ".dead"), Settings())
+adapter.start(lambda signal: print("held", flush=True) if isinstance(signal, Delivered) else None)
+adapter.prefetch(1)
+time.sleep(300)
+"""
+
+
+class TestTime(GrpcBench):
+    """Jobs that are longer than the broker's own limits."""
+
+    options = "&invisible=10"
+
+    @pytest.mark.long
+    def test_a_job_that_outlasts_the_invisibility_is_delivered_once(self, open_adapter: Open) -> None:
+        one, two = open_adapter(), open_adapter()
+        one.publish(message())
+        tape = self.started(one, 1)
+        held = tape.delivery()
+        other = self.started(two, 1)
+        self.let_pass(25)  # two and a half invisibilities
+        other.stays(deliveries=0)
+        assert one.settle(held, Settle.ACK) is Settled.CONFIRMED
+        self.let_pass(12)
+        assert not other.deliveries
+        assert len(tape.deliveries) == 1
+
+    @pytest.mark.long
+    def test_a_message_of_a_killed_worker_comes_again_when_its_invisibility_ends(self, adapter: Adapter) -> None:
+        adapter.publish(message())
+        url = self.node.url + self.options
+        with subprocess.Popen(
+            [sys.executable, "-c", HOLDER, url, self.queue], stdout=subprocess.PIPE, text=True
+        ) as holder:
+            assert holder.stdout is not None
+            assert holder.stdout.readline() == "held\n"
+            killed = time.monotonic()
+            holder.kill()
+        tape = self.started(adapter, 1)
+        again = tape.delivery()
+        assert time.monotonic() - killed < 10 + 5
+        assert again.headers[KEY] == "k-1"
+
+    @pytest.mark.long
+    def test_a_blackhole_that_is_shorter_than_the_invisibility_loses_nothing(self, adapter: Adapter) -> None:
+        adapter.publish(message())
+        tape = self.started(adapter, 2)
+        held = tape.delivery()
+        self.proxy.stall()
+        self.let_pass(5)
+        self.proxy.cut()
+        self.proxy.resume()
+        assert adapter.settle(held, Settle.ACK) is Settled.CONFIRMED
+        tape.connected(2)
+        tape.stays(deliveries=1)
+        assert not any(isinstance(signal, Lost) for signal in tape.signals)
+
+    @pytest.mark.long
+    def test_a_delivery_is_lost_when_no_renewal_succeeds_in_time(self, open_adapter: Open) -> None:
+        one, two = open_adapter(), open_adapter()
+        one.publish(message())
+        tape = self.started(one, 1)
+        held = tape.delivery()
+        self.proxy.refuse()
+        self.proxy.cut()
+        tape.until(lambda: [signal for signal in tape.signals if isinstance(signal, Lost)], "Lost")
+        self.proxy.accept()
+        again = self.started(two, 1).delivery()
+        assert (again.message_id, again.headers[KEY]) == (held.message_id, "k-1")
+        one.prefetch(0)
+
+
+class TestRestarts(GrpcBench):
+    """Parts of RocketMQ that are killed in mid-job."""
+
+    options = "&invisible=300"
+    within = 60.0
+
+    def tape(self, adapter: Adapter) -> Tape:
+        adapter.publish(message())
+        tape = self.started(adapter, 4)
+        tape.delivery()
+        return tape
+
+    @pytest.mark.long
+    def test_a_killed_proxy(self, adapter: Adapter) -> None:
+        tape = self.tape(adapter)
+        self.node.proxy.kill()
+        tape.until(lambda: any(isinstance(signal, Unreachable) for signal in tape.signals), "Unreachable")
+        self.node.proxy.start()
+        tape.connected(2)
+        adapter.publish(message("k-2"))
+        tape.delivery(2)
+        for delivery in tape.deliveries:
+            assert adapter.settle(delivery, Settle.ACK) is Settled.CONFIRMED
+        tape.stays(deliveries=2)
+
+    @pytest.mark.long
+    def test_a_killed_broker(self, adapter: Adapter) -> None:
+        """The broker may forget what it delivered, and then delivers it again; it is the same message by its id."""
+        tape = self.tape(adapter)
+        self.node.broker.kill()
+        self.node.broker.start()
+        adapter.publish(message("k-2"))
+        tape.until(lambda: any(delivery.headers[KEY] == "k-2" for delivery in tape.deliveries), "k-2")
+        ids = {delivery.message_id for delivery in tape.deliveries if delivery.headers[KEY] == "k-1"}
+        assert len(ids) == 1
+
+    @pytest.mark.long
+    def test_a_name_server_that_is_down_at_the_start(self, adapter: Adapter) -> None:
+        self.node.name_server.kill()
+        tape = Tape(self)
+        adapter.start(tape)
+        adapter.prefetch(1)
+        gone = tape.until(lambda: [signal for signal in tape.signals if isinstance(signal, Unreachable)], "Unreachable")
+        assert not gone[0].final
+        self.node.name_server.start()
+        tape.until(self._known, "the broker at the name server")
+        adapter.publish(message())
+        assert tape.delivery().headers[KEY] == "k-1"
+
+    def _known(self) -> bool:
+        with self.node.remoting() as remoting:
+            return bool(remoting.brokers())
+
+
+class TestMessages(GrpcBench):
+    """Any body, any header, and what other clients send."""
+
+    @pytest.mark.parametrize(
+        "body", [b"\0", b"a\0b" * 1000, bytes(4 << 20), b""], ids=["nul", "nuls", "4 MiB", "empty"]
+    )
+    def test_any_body(self, open_adapter: Open, spec: QueueSpec, body: bytes) -> None:
+        adapter = GrpcAdapter(self.proxy.url, spec, Settings(max_body=4 << 20))
+        try:
+            adapter.publish(OutgoingMessage(Target.WORK, body, {KEY: "two words"}, first=True))
+            tape = self.started(adapter, 1)
+            delivery = tape.delivery()
+            assert delivery.body == body
+            adapter.settle(delivery, Settle.RELEASE)
+            again = tape.delivery(2)
+            assert (again.body, again.headers, again.message_id) == (body, delivery.headers, delivery.message_id)
+        finally:
+            adapter.stop(self.within)
+
+    def test_a_foreign_message_has_its_tag_keys_and_properties(self, adapter: Adapter) -> None:
+        assert not adapter.exists()
+        adapter.publish(message("first"))
+        self.node.send(self.queue, b"{}", {"TAGS": "paid", "KEYS": "order-17", "shop": "Café"})
+        tape = self.started(adapter, 2)
+        tape.delivery(2)
+        foreign = next(delivery for delivery in tape.deliveries if delivery.headers.get(KEY) != "first")
+        assert foreign.headers == {"TAGS": "paid", "KEYS": "order-17", "shop": "Café"}
+        assert foreign.message_id
+
+    def test_a_message_that_is_released_many_times_is_the_same_message(self, adapter: Adapter) -> None:
+        adapter.publish(replace(message(), headers={KEY: "k-1", "empty": ""}))
+        tape = self.started(adapter, 1)
+        for number in range(1, 11):
+            adapter.settle(tape.delivery(number), Settle.RELEASE)
+        tape.delivery(11)
+        assert {(each.message_id, each.headers[KEY], each.headers["empty"]) for each in tape.deliveries} == {
+            (tape.deliveries[0].message_id, "k-1", "")
+        }
+
+    def test_nothing_is_written_to_the_half_topic(self, adapter: Adapter) -> None:
+        """A copy of a message with TRAN_MSG would become a half message, which nobody sees."""
+        before = self.node.half()
+        adapter.publish(replace(message(), headers={KEY: "k-1", "TRAN_MSG": "true", "PGROUP": "shop"}))
+        tape = self.started(adapter, 1)
+        adapter.settle(tape.delivery(), Settle.RELEASE)
+        assert tape.delivery(2).headers["TRAN_MSG"] == "true"
+        assert self.node.half() == before
+
+
+class TestLife(GrpcBench):
+    """Starting and stopping."""
+
+    @pytest.mark.long
+    def test_many_starts_and_stops_leave_nothing(self, adapter: Adapter, spec: QueueSpec) -> None:
+        adapter.publish(message())
+        process = psutil.Process()
+
+        def cycle() -> None:
+            made = GrpcAdapter(self.proxy.url, spec, Settings())
+            tape = self.started(made, 1)
+            tape.delivery()
+            made.stop(self.within)
+
+        for _ in range(3):
+            cycle()
+        threads, files, memory = threading.active_count(), process.num_fds(), process.memory_info().rss
+        for _ in range(20):
+            cycle()
+        assert threading.active_count() <= threads + 8  # some end a moment later
+        assert process.num_fds() <= files + 8
+        assert process.memory_info().rss <= memory + (20 << 20)
+
+    def test_a_stop_without_a_broker_is_quick(self, adapter: Adapter) -> None:
+        adapter.publish(message())
+        tape = self.started(adapter, 1)
+        tape.delivery()
+        self.proxy.refuse()
+        self.proxy.cut()
+        began = time.monotonic()
+        adapter.stop(5.0)
+        assert time.monotonic() - began < 8
+
+    def test_a_group_that_no_broker_can_serve_is_refused_before_the_first_message(self, spec: QueueSpec) -> None:
+        """Without the check, 4.9.7 loses each retry of such a group, and 5.4.0 delivers nothing to it."""
+        group = f"{'payments-' * 12}{self.queue}_paid"
+        with pytest.raises(ConfigError, match="group of at most") as caught:
+            GrpcAdapter(f"{self.proxy.url}&group={group}", spec, Settings())
+        assert group in str(caught.value)
+
+
+def test_a_home_that_cannot_be_written_is_said(tmp_path: Path) -> None:
+    home = tmp_path / "home"
+    home.write_text("a file")
+    done = subprocess.run(
+        [sys.executable, "-c", "import steadyworker_rocketmq.grpc"],
+        env={**os.environ, "HOME": str(home)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert "Expected a home directory in which rocketmq-python-client can write its log" in done.stderr

@@ -1,0 +1,120 @@
+"""The conversion between RocketMQ's messages and our headers, without a broker."""
+
+from __future__ import annotations
+
+import json
+import re
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from steadyworker.adapter import OutgoingMessage, Redelivered, Target
+from steadyworker.delivery import KEY
+from steadyworker_rocketmq.messages import EXACT, HEADERS_BYTES, Wire, delivery_of, fits, fitted_wire, wire_of
+from steadyworker_rocketmq.names import PROXY_PROPERTIES, PROXY_PROPERTIES_BYTES, is_system_property
+
+TEXTS = st.text(max_size=40)
+CONTROL = re.compile("[\x00-\x1f\x7f-\x9f\ud800-\udfff]")
+
+
+def arrived(wire: Wire, message_id: str = "id-1", sent_at: float | None = 5.0) -> tuple[dict[str, str], bytes]:
+    delivery = delivery_of(1, "1", "exports", wire, message_id, Redelivered.UNKNOWN, sent_at)
+    return dict(delivery.headers), delivery.body
+
+
+def outgoing(headers: dict[str, str], body: bytes = b"{}", message_id: str | None = None) -> OutgoingMessage:
+    return OutgoingMessage(Target.WORK, body, headers, message_id=message_id)
+
+
+@given(st.dictionaries(TEXTS.filter(lambda name: name != EXACT), TEXTS, max_size=12), st.binary(max_size=20))
+def test_every_text_and_body_arrives_as_it_was_sent(headers: dict[str, str], body: bytes) -> None:
+    wire = wire_of(outgoing(headers, body))
+    assert wire.body
+    assert all(text.strip() and not CONTROL.search(text) for text in wire.properties.values())
+    assert not any(map(is_system_property, wire.properties))
+    assert arrived(wire) == (headers, body)
+
+
+@given(st.dictionaries(TEXTS, TEXTS, max_size=200), st.integers(0, 40_000))
+def test_what_is_fitted_is_accepted_by_a_proxy(headers: dict[str, str], size: int) -> None:
+    wire = fitted_wire(outgoing({**headers, "long": "x" * size, KEY: "k-1", "sw-round": "3"}))
+    copy = wire.copied("A" * 34, 1_700_000_000.123)
+    for each in (wire, copy):
+        assert len(each.properties) <= PROXY_PROPERTIES
+        assert each.size() <= PROXY_PROPERTIES_BYTES
+    found, _ = arrived(copy)
+    assert (found[KEY], found["sw-round"]) == ("k-1", "3")
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        *[("empty", ""), ("blank", "  "), ("line", "a\nb"), ("nul", "a\0b"), ("half", "\udcff"), ("", "no name")],
+        *[("TRAN_MSG", "true"), ("DELAY", "3"), ("PGROUP", "g"), ("RETRY_TOPIC", "t"), ("TIMER_DELAY_SEC", "9")],
+        *[("UNIQ_KEY", "x"), ("TAGS", "a||b"), ("TAGS", ""), ("KEYS", "a  b"), ("__RMQ.TRANSIENT.x", "1")],
+    ],
+)
+def test_what_rocketmq_takes_for_itself_travels_in_one_property(name: str, text: str) -> None:
+    """A copied TRAN_MSG would make the message a half message, which nobody sees."""
+    wire = wire_of(outgoing({name: text}))
+    assert [*wire.properties] == [EXACT]
+    assert wire.tag is None
+    assert wire.keys == ()
+    assert arrived(wire)[0] == {name: text}
+
+
+def test_tag_and_keys_are_headers() -> None:
+    wire = wire_of(outgoing({"TAGS": "paid", "KEYS": "b a"}))
+    assert (wire.tag, wire.keys) == ("paid", ("a", "b"))
+    assert arrived(wire)[0] == {"TAGS": "paid", "KEYS": "b a"}
+    assert wire_of(outgoing({"KEYS": "a b"})).properties == {}
+
+
+@pytest.mark.parametrize(("key", "keys"), [("march", ("march",)), ("two words", ())])
+def test_the_jobs_key_is_the_messages_key_where_it_can_be(key: str, keys: tuple[str, ...]) -> None:
+    wire = wire_of(outgoing({KEY: key}))
+    assert wire.keys == keys
+    assert arrived(wire)[0] == {KEY: key}
+
+
+def test_a_copy_has_the_id_and_the_time_of_its_original() -> None:
+    first = wire_of(outgoing({KEY: "k-1"}))
+    copy = first.copied("id-of-the-original", 17.5)
+    delivery = delivery_of(1, "1", "exports", copy.copied("another", 99.0), "a third", Redelivered.UNKNOWN, 200.0)
+    assert (delivery.message_id, delivery.sent_at) == ("id-of-the-original", 17.5)
+    assert delivery.headers == {KEY: "k-1"}
+    assert arrived(wire_of(outgoing({}, message_id="given")), "the broker's")[0] == {}
+
+
+def test_a_delayed_message_has_its_time_until_it_is_moved() -> None:
+    wire = wire_of(outgoing({KEY: "k-1"})).delayed(1234.5)
+    assert wire.due == 1234.5
+    assert wire.copied("id", 1.0).due == 0.0
+
+
+@pytest.mark.parametrize(
+    "text", ["", "no JSON", "[1]", "null", "1e999", '{"headers": 3, "id": 4, "at": "x", "due": "y"}', "[" * 100_000]
+)
+def test_a_foreign_table_is_ignored(text: str) -> None:
+    wire = Wire(b"\0", {EXACT: text, "shop": "a"})
+    delivery = delivery_of(1, "1", "exports", wire, "id-1", Redelivered.NO, 5.0)
+    assert (delivery.headers, delivery.body, delivery.message_id, delivery.sent_at) == (
+        {"shop": "a"}, b"\0", "id-1", 5.0,
+    )  # fmt: skip
+    assert wire.due == 0.0
+
+
+def test_more_headers_than_a_proxy_takes_travel_all() -> None:
+    headers = {f"h{number}": "x" for number in range(300)}
+    wire = wire_of(outgoing(headers))
+    assert len(wire.properties) <= PROXY_PROPERTIES
+    assert fits(wire)
+    assert arrived(wire)[0] == headers
+
+
+def test_the_limit_leaves_room_for_what_a_copy_adds() -> None:
+    wire = Wire(b"x", {"a": "x" * (HEADERS_BYTES - 1)})
+    assert fits(wire)
+    assert wire.copied("A" * 34, 1_700_000_000.123).size() <= PROXY_PROPERTIES_BYTES
+    assert json.loads(wire.copied("A" * 34, 1.0).properties[EXACT])["id"] == "A" * 34

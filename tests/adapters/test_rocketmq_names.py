@@ -1,0 +1,360 @@
+"""RocketMQ's rules for names, each at its border, and names that a message proposes; no broker is asked."""
+
+from __future__ import annotations
+
+import re
+import string
+
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from steadyworker.adapter import QueueSpec
+from steadyworker.errors import ConfigError
+from steadyworker_rocketmq.names import (
+    LENGTHS,
+    SYSTEM_GROUPS,
+    SYSTEM_PROPERTIES,
+    SYSTEM_TOPICS,
+    Names,
+    Version,
+    is_system_group,
+    is_system_property,
+    is_system_topic,
+    names_of,
+    problem_of_key,
+    problem_of_producer_group,
+    problem_of_tag,
+    problem_of_topic,
+    problems,
+    shorter,
+)
+
+V49, V50, V51, V54 = (4, 9, 7), (5, 0, 0), (5, 1, 0), (5, 4, 0)
+VALID = set(string.ascii_letters + string.digits + "_-")
+CONTROLS = ["\x00", "\x01", "\x02", "\t", "\n", "\x1f", "\x7f", "\x85", "\x9f", "\ud800", "\udce9"]
+
+
+def made(queue: str, group: str | None = None, dead: str | None = None) -> Names:
+    return names_of(QueueSpec(queue, f"{queue}.dead" if dead is None else dead), group)
+
+
+def refused(queue: str, group: str | None = None, dead: str | None = None) -> str:
+    with pytest.raises(ConfigError) as caught:
+        made(queue, group, dead)
+    return str(caught.value)
+
+
+def proposed(said: str) -> str:
+    found = re.search(r"for example to '([^']*)'\.", said)
+    assert found
+    return found[1]
+
+
+# --- The names of a Worker --------------------------------------------------------------------------------------------
+
+
+def test_the_names_come_from_the_queue() -> None:
+    assert made("exports") == Names("exports", "exports-later", "exports-dead", "exports", "exports-later")
+
+
+def test_the_group_and_the_dead_letters_can_have_names_of_their_own() -> None:
+    assert made("exports", "night", "lost") == Names("exports", "exports-later", "lost", "night", "night-later")
+
+
+def test_the_default_for_dead_letters_has_no_dot() -> None:
+    """A topic's name has none; a dot in any other name is refused with a name that would do."""
+    assert made("exports", dead="exports.dead").dead == "exports-dead"
+    said = refused("exports", dead="export.dead")
+    assert "dead_letter_queue" in said
+    assert proposed(said) == "export-dead"
+
+
+@pytest.mark.parametrize("dead", ["exports", "Exports", "EXPORTS-LATER"])
+def test_dead_letters_are_in_a_topic_of_their_own(dead: str) -> None:
+    """Also where a broker's file system does not tell capitals from small letters: a topic is a folder."""
+    assert proposed(refused("exports", dead=dead)) == "exports-dead"
+
+
+@pytest.mark.parametrize(
+    ("queue", "good"),
+    [
+        ("exports\n", "exports"),
+        ("a b", "a-b"),
+        ("pay.exports", "pay-exports"),
+        ("a||b", "a-b"),
+        ("50%", "50"),
+        ("\udce9xports", "xports"),
+        ("экспорт", "jobs"),
+        ("", "jobs"),
+        (".", "jobs"),
+        ("%RETRY%x", "RETRY-x"),
+        ("%DLQ%x", "DLQ-x"),
+        ("rmq_sys_x", "jobs-rmq_sys_x"),
+        ("TBW102", "jobs-TBW102"),
+        ("TBW102.", "jobs-TBW102"),
+        ("CID_RMQ_SYS_x", "jobs-CID_RMQ_SYS_x"),
+        ("DEFAULT_CONSUMER", "jobs-DEFAULT_CONSUMER"),
+        ("exports-later", "exports-later-jobs"),
+        ("exports.later", "exports-later-jobs"),
+    ],
+)
+def test_a_name_with_other_characters_or_of_rocketmqs_own_is_refused_with_one_that_would_do(
+    queue: str, good: str
+) -> None:
+    said = refused(queue)
+    assert f"got {queue!r}, which has {len(queue)} of at most 114 characters: rename the queue" in said
+    assert proposed(said) == good
+    assert made(good)
+
+
+@pytest.mark.parametrize("name", ["exports\n", "a b", "%RETRY%x", "\udce9", "", "x-later", "x|y"])
+def test_the_group_and_the_dead_letters_have_the_same_rule(name: str) -> None:
+    said = refused("exports", group=name)
+    assert "Expected a consumer group " in said
+    assert "change the option group of the broker's URL" in said
+    assert made("exports", group=proposed(said))
+    said = refused("exports", dead=name)
+    assert "Expected a dead-letter queue " in said
+    assert made("exports", dead=proposed(said))
+
+
+@pytest.mark.parametrize("group", sorted(SYSTEM_GROUPS))
+def test_rocketmqs_own_groups_are_refused(group: str) -> None:
+    assert "not one of RocketMQ's own" in refused("exports", group=group)
+    assert made("exports", dead=group).dead == group
+
+
+@pytest.mark.parametrize("topic", sorted(SYSTEM_TOPICS))
+def test_rocketmqs_own_topics_are_refused(topic: str) -> None:
+    assert "not one of RocketMQ's own" in refused("exports", dead=topic)
+    assert made("exports", group=topic).group == topic
+
+
+# --- Lengths ----------------------------------------------------------------------------------------------------------
+
+
+def test_a_queues_name_has_at_most_114_characters() -> None:
+    """The group of its delayed messages has 6 more, and the broker's retry topic for that group 7 more."""
+    assert made("q" * 114)
+    said = refused("q" * 115)
+    assert said.startswith(f"Expected a queue name of at most 114 characters, got '{'q' * 115}', which has 115: ")
+    assert f"the retry topic '%RETRY%{'q' * 115}-later' would have 128, and the limit is 127" in said
+    assert "before 5.1 the broker refuses each retry" in said
+    assert made(proposed(said))
+
+
+def test_with_a_group_of_its_own_a_queues_name_has_at_most_121_characters() -> None:
+    assert made("q" * 121, "g" * 114)
+    said = refused("q" * 122, "g")
+    assert "queue name of at most 121 characters" in said
+    assert f"the topic '{'q' * 122}-later' would have 128, and the limit is 127" in said
+    assert made(proposed(said), "g")
+
+
+def test_a_group_has_at_most_114_characters() -> None:
+    assert made("exports", "g" * 114)
+    said = refused("exports", "g" * 115)
+    assert "consumer group of at most 114 characters" in said
+    assert "would have 128, and the limit is 127" in said
+    assert made("exports", proposed(said))
+
+
+def test_a_dead_letter_queue_has_at_most_127_characters() -> None:
+    assert made("exports", dead="d" * 127)
+    said = refused("exports", dead="d" * 128)
+    assert "dead-letter queue of at most 127 characters" in said
+    assert made("exports", dead=proposed(said))
+
+
+def test_a_group_of_group_topic_and_tags_is_named_as_the_cause() -> None:
+    """It became 149 bytes as a retry topic, and every retry was lost."""
+    group = f"payments_exports_{'_'.join(f'tag{number:02}' for number in range(21))}"
+    said = refused("exports", group)
+    assert len(group) == 142, group
+    assert f"'%RETRY%{group}' would have 149, and the limit is 127" in said
+    assert (
+        "The group contains the topic's name 'exports' and more, like one that is made of group, topic and tags" in said
+    )
+    assert made("exports", proposed(said))
+    assert "group, topic and tags" in refused("exports", "payments_exports_a||b")
+    assert "group, topic and tags" not in refused("exports", "g" * 142)
+    assert made("exports", "payments_exports_a")
+
+
+def test_every_problem_is_named() -> None:
+    assert len([*problems(Names("q" * 200, "q" * 206, "d" * 200, "g" * 200, "g" * 206))]) == 3
+
+
+@pytest.mark.parametrize(
+    ("version", "topic", "group", "retry", "dead", "proxys"),
+    [
+        (V49, 127, 255, 127, 127, None),
+        (V50, 127, 255, 127, 127, 127),
+        (V51, 127, 120, 255, 127, 255),
+        (V54, 127, 120, 255, 127, 255),
+        (None, 127, 120, 127, 127, 255),
+    ],
+    ids=str,
+)
+def test_the_limits_of_each_version(
+    version: Version | None, topic: int, group: int, retry: int, dead: int, proxys: int | None
+) -> None:
+    found: dict[str, int] = {}
+    for rule in LENGTHS:
+        if rule.applies(version):
+            found[rule.form] = min(rule.limit, found.get(rule.form, rule.limit))
+    assert found.pop("%RETRY%{group}_{topic}", None) == proxys
+    assert found == {"{topic}": topic, "{group}": group, "%RETRY%{group}": retry, "%DLQ%{group}": dead}
+
+
+def test_the_longest_names_of_all_just_fit() -> None:
+    """A proxy's retry topic then has exactly 255 characters."""
+    assert not [*problems(Names("q" * 127, "l", "d" * 127, "g" * 120, "m"))]
+    assert len([*problems(Names("q" * 128, "l", "d" * 127, "g" * 120, "m"))]) == 1
+
+
+@pytest.mark.parametrize(
+    ("length", "version", "fits"),
+    [(120, None, True), (121, None, False), (120, V49, True), (121, V49, False), (120, V54, True), (121, V54, False)],
+)
+def test_a_group_of_121_is_too_long_for_every_version(length: int, version: Version | None, fits: bool) -> None:
+    """For 4.9, because its retry topic has 128; 5.4 delivers nothing to it."""
+    names = Names("exports", "exports-later", "exports-dead", "g" * length, "later")
+    said = [*problems(names, version)]
+    assert (not said) == fits
+    if not fits:
+        assert ("5.4 delivers nothing" if version == V54 else "before 5.1 the broker refuses each retry") in said[0]
+
+
+def test_5_0_has_a_narrower_rule_that_is_not_assumed() -> None:
+    names = made("q" * 54)
+    assert not [*problems(names, V49), *problems(names, V51)]
+    (said,) = problems(names, V50)
+    assert "queue name of at most 53 characters" in said
+    assert not [*problems(made("q" * 53), V50)]
+    assert not [*problems(made("q" * 20, "g" * 86), V50)]
+    (said,) = problems(made("q" * 20, "g" * 88), V50)
+    assert "consumer group of at most 87 characters" in said
+
+
+@given(st.text(min_size=1, max_size=300), st.one_of(st.none(), st.text(max_size=300)))
+@example("q" * 300, "g" * 300)
+@example("x-later", None)
+@example("TBW102", "TBW102")
+def test_a_user_who_follows_the_messages_arrives(queue: str, group: str | None) -> None:
+    for _ in range(4):
+        try:
+            names = made(queue, group)
+        except ConfigError as error:
+            good = proposed(str(error))
+            queue, group = (good, group) if "rename the queue" in str(error) else (queue, good)
+        else:
+            assert not [*problems(names)]
+            return
+    raise AssertionError((queue, group))
+
+
+# --- Names of others --------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", ["a", "A-b_9", "x-later", "t" * 127, "DEFAULT_CONSUMER"])
+def test_valid_topics_of_others(name: str) -> None:
+    assert problem_of_topic(name) is None
+
+
+@pytest.mark.parametrize("name", ["", "t" * 128, "a b", "a\n", "%RETRY%x", "a|b", "a.b", "\udce9", *SYSTEM_TOPICS])
+def test_invalid_topics_of_others(name: str) -> None:
+    said = problem_of_topic(name)
+    assert said
+    assert problem_of_topic(proposed(said)) is None
+
+
+def test_a_group_of_producers_has_no_topics_of_its_own() -> None:
+    assert problem_of_producer_group("g" * 255) is None
+    for name in ("g" * 256, "a\n", "CID_RMQ_SYS_x", "%LMQ%x", "DEFAULT_PRODUCER"):
+        said = problem_of_producer_group(name)
+        assert said
+        assert problem_of_producer_group(proposed(said)) is None
+
+
+def test_system_topics_and_groups() -> None:
+    for name in ("RMQ_SYS_TRANS_HALF_TOPIC", "%RETRY%g", "%DLQ%g", "rmq_sys_wheel_timer", "SCHEDULE_TOPIC_XXXX"):
+        assert is_system_topic(name)
+    assert not is_system_topic("exports")
+    assert not is_system_topic("RETRY")
+    assert is_system_group("CID_RMQ_SYS_TRANS")
+    assert not is_system_group("CID_x")
+
+
+# --- Tags, keys, properties -------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("tag", ["a", "a b", "*", "ä", "x" * 1000, "%", "a:b"])
+def test_valid_tags(tag: str) -> None:
+    assert problem_of_tag(tag) is None
+
+
+@pytest.mark.parametrize(
+    "tag", ["", " ", "\u3000", "a|b", "a||b", "|", *CONTROLS, *(f"a{control}" for control in CONTROLS)]
+)
+def test_invalid_tags(tag: str) -> None:
+    assert problem_of_tag(tag)
+
+
+@pytest.mark.parametrize("key", ["a", "a|b", "ä", "x" * 1000, "2026-11-24:1"])
+def test_valid_keys(key: str) -> None:
+    assert problem_of_key(key) is None
+
+
+@pytest.mark.parametrize("key", ["", " ", "a b", "a ", " a", "\u3000", *(f"a{control}" for control in CONTROLS)])
+def test_invalid_keys(key: str) -> None:
+    assert problem_of_key(key)
+
+
+@pytest.mark.parametrize(
+    "name",
+    [*SYSTEM_PROPERTIES, "TIMER_DELAY_SEC", "TIMER_DELIVER_MS", "TIMER_DEL_UNIQKEY", "__RMQ.TRANSIENT.TOPIC_SYS_FLAG"],
+)
+def test_properties_with_a_meaning_for_rocketmq(name: str) -> None:
+    assert is_system_property(name)
+
+
+@pytest.mark.parametrize(
+    "name", ["sw-job-key", "keys", "Keys", "DELAYED", "x-TIMER_DELAY_SEC", "TIMER", "", "traceparent"]
+)
+def test_properties_of_users(name: str) -> None:
+    assert not is_system_property(name)
+
+
+def test_no_copy_carries_the_mark_of_a_transaction() -> None:
+    """With it, a copy would become a half message, which no consumer ever gets."""
+    assert {"TRAN_MSG", "PGROUP", "DELAY", "RETRY_TOPIC", "REAL_TOPIC", "__transactionId__"} <= SYSTEM_PROPERTIES
+
+
+# --- shorter ----------------------------------------------------------------------------------------------------------
+
+
+def test_a_shorter_name_stays_the_same_in_every_version_of_steadyworker() -> None:
+    """A group that got another name would read all messages a second time."""
+    assert shorter("q" * 130, 20) == "qqqqqqqqqqq-3b45cff2"
+    assert shorter("exports", 7) == "exports"
+    assert shorter("a b", 20) == "a-b-c8687a08"
+
+
+@given(st.text(max_size=300), st.integers(9, 255))
+def test_a_shorter_name_is_valid_stable_and_short(name: str, limit: int) -> None:
+    found = shorter(name, limit)
+    assert 0 < len(found) <= limit
+    assert set(found) <= VALID
+    assert shorter(name, limit) == found
+    assert shorter(found, limit) == found
+    if len(name) <= limit and name and set(name) <= VALID:
+        assert found == name
+    else:
+        assert re.fullmatch(r"(?:.*-)?[0-9a-f]{8}", found)
+
+
+@given(st.lists(st.text(max_size=150), min_size=2, max_size=5, unique=True), st.integers(20, 120))
+def test_two_names_stay_two(names: list[str], limit: int) -> None:
+    assert len({shorter(name, limit) for name in names}) == len(names)

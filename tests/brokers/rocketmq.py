@@ -1,0 +1,450 @@
+"""
+RocketMQ for tests: 4.9.7, and 5.4.0 with a proxy, from Maven's jars; each part is a process of its own.
+
+What a test asks about topics and groups goes over the adapter's own `remoting.py`, as RocketMQ's tools take 4 s for a question.
+"""
+
+from __future__ import annotations
+
+import json
+import secrets
+import socket
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from urllib.parse import unquote, urlsplit
+
+from steadyworker.clock import SystemClock
+from steadyworker.network.errors import Foreign, Silent
+from steadyworker.network.url import Address as HostPort
+from steadyworker_rocketmq.remoting import READER, Broker, Login, Queue, Remoting, RemotingError
+from steadyworker_rocketmq.stored import Stored
+from tests.brokers.address import Address
+from tests.brokers.maven import java, java_program
+from tests.brokers.process import Guard, Server, free_ports
+
+VERSIONS = {"4": "4.9.7", "5": "5.4.0"}
+"""The version of each line: the newest that Maven has whole."""
+
+PARTS = {"4": ("namesrv", "broker"), "5": ("namesrv", "broker", "proxy")}
+USER = "steadyworker"
+HALF, GAVE_UP = "RMQ_SYS_TRANS_HALF_TOPIC", "TRANS_CHECK_MAX_TIME_TOPIC"
+
+SHORT_LEVELS = " ".join(f"{seconds}s" for seconds in range(1, 19))
+"""A `messageDelayLevel` by which retries take seconds; a broker as it is shipped begins with 1s 5s 10s 30s 1m."""
+
+ALL = "ALL-UNNAMED"
+OPENED = (
+    *(f"--add-exports=java.base/{package}={ALL}" for package in ("sun.nio.ch", "jdk.internal.ref")),
+    *(
+        f"--add-opens=java.base/{package}={ALL}"
+        for package in ("java.nio", "sun.nio.ch", "java.lang", "jdk.internal.ref")
+    ),
+)
+"""What RocketMQ reaches into; without the last one, 4.9.7 does not start again with its store."""
+
+SMALL = (
+    *("-Xms32m", "-Xmx192m", "-XX:MaxDirectMemorySize=1g", "-XX:+UseSerialGC"),
+    *("-XX:TieredStopAtLevel=1", "-XX:-UsePerfData", "-Djava.net.preferIPv4Stack=true"),
+    *("-XX:+UnlockDiagnosticVMOptions", "-XX:-BytecodeVerificationRemote"),
+    "-Drocketmq.broker.diskSpaceWarningLevelRatio=0.98",
+)
+"""A Java that stays small; without verification of its classes, 5.4.0 starts with 16 to 19 CPU seconds instead of 20 to 25."""
+
+LOGBACK = """\
+<configuration>
+ <appender name="C" class="ch.qos.logback.core.ConsoleAppender">
+  <encoder><pattern>%d %p %c %m%n</pattern></encoder>
+ </appender>
+ <root level="ERROR"><appender-ref ref="C"/></root>
+</configuration>
+"""
+"""4.9.7 does not start without such a file; 5.4.0 has its own, which writes to `logs` in the node's folder."""
+
+AUTHENTICATION = "org.apache.rocketmq.auth.authentication.provider"
+
+# RequestCode.
+ALL_TOPICS, ALL_GROUPS, TOPIC_NAMES, DELETE_GROUP, DELETE_TOPIC, DELETE_ROUTE = 21, 201, 206, 207, 215, 216
+
+
+def rocketmq_program(line: str) -> Path:
+    """Return the folder of RocketMQ's program, of line 4 or 5, and bring it here if need be; raises MissingError."""
+    version = VERSIONS[line]
+    artifacts = tuple(f"org.apache.rocketmq:rocketmq-{part}:{version}" for part in PARTS[line])
+    return java_program(f"rocketmq-{version}", artifacts)
+
+
+class RocketMQ:
+    """A RocketMQ, reached by its URLs: `url` for the driver that it is for, `remoting_url` for name servers and brokers."""
+
+    def __init__(self, address: Address) -> None:
+        self.address = address
+        self.url, self.remoting_url = address.url, address.other_url
+        parts = urlsplit(self.remoting_url)
+        self.login = Login(unquote(parts.username), unquote(parts.password or "")) if parts.username else None
+        self.name_servers = (HostPort(str(parts.hostname), parts.port or 9876),)
+
+    def remoting(self, within: float = 10.0) -> Remoting:
+        """Return a client that is logged in."""
+        return Remoting(self.name_servers, self.login, SystemClock(), within)
+
+    # --- What there is ------------------------------------------------------------------------------------------------
+
+    def topics(self, prefix: str = "") -> list[str]:
+        """Return the topics that the name server knows, and whose names begin with `prefix`."""
+        with self.remoting() as remoting:
+            names: list[str] = remoting.ask(self.name_servers[0], TOPIC_NAMES).table().get("topicList", [])
+        return sorted(name for name in names if name.startswith(prefix))
+
+    def groups(self, prefix: str = "") -> list[str]:
+        """Return the consumer groups that the brokers know, and whose names begin with `prefix`."""
+        with self.remoting() as remoting:
+            replies = [remoting.ask(broker.address, ALL_GROUPS).table() for broker in remoting.brokers()]
+        return sorted({name for each in replies for name in each["subscriptionGroupTable"] if name.startswith(prefix)})
+
+    def count(self, topic: str) -> int:
+        """Return how many messages the topic has, consumed or not; 0 for one that does not exist."""
+        with self.remoting() as remoting:
+            queues = remoting.route(topic) or []
+            return sum(remoting.end(queue, topic) - remoting.first(queue, topic) for queue in queues)
+
+    def waiting(self, topic: str, group: str) -> int:
+        """Return how many messages are behind the place up to which the group has consumed by remoting."""
+        with self.remoting() as remoting:
+            places = [(queue, remoting.consumed(queue, topic, group)) for queue in remoting.route(topic) or []]
+            return sum(remoting.end(queue, topic) - (at or remoting.first(queue, topic)) for queue, at in places)
+
+    def half(self) -> int:
+        """Return how many messages of transactions the brokers have stored in all; it only grows, decided or not."""
+        return self._system(HALF)
+
+    def gave_up(self) -> int:
+        """Return how many messages of transactions the brokers have given up."""
+        return self._system(GAVE_UP)
+
+    def messages(self, topic: str) -> list[Stored]:
+        """Return all messages of the topic, queue by queue."""
+        found: list[Stored] = []
+        with self.remoting() as remoting:
+            for queue in remoting.route(topic) or []:
+                offset, end = remoting.first(queue, topic), remoting.end(queue, topic)
+                while offset < end:
+                    pulled, offset = remoting.pull(queue, topic, READER, offset)
+                    found += pulled
+        return found
+
+    # --- What is made and removed -------------------------------------------------------------------------------------
+
+    def make_topic(self, name: str, queues: int = 1, kind: str | None = None) -> None:
+        with self.remoting() as remoting:
+            remoting.make_topic(name, queues, kind)
+
+    def send(self, topic: str, body: bytes = b"{}", properties: Mapping[str, str] | None = None) -> str:
+        """
+        Send a message to the first queue of the topic; return its id.
+
+        A broker confirms a message before it is in its queue: this returns when it is, unless it is delayed or a half message.
+        """
+        with self.remoting() as remoting:
+            queues = remoting.route(topic)
+            assert queues, f"expected the topic {topic}, got none"
+            before = remoting.end(queues[0], topic)
+            id_ = remoting.send(queues[0], topic, body, properties)
+            while not {"DELAY", "TRAN_MSG"} & {*(properties or ())} and remoting.end(queues[0], topic) == before:
+                time.sleep(0.01)
+            return id_
+
+    def delete_topic(self, name: str) -> None:
+        """Delete a topic at brokers and name server."""
+        with self.remoting() as remoting:
+            for broker in remoting.brokers():
+                remoting.ask(broker.address, DELETE_TOPIC, {"topic": name})
+            remoting.ask(self.name_servers[0], DELETE_ROUTE, {"topic": name})
+
+    def delete_group(self, name: str) -> None:
+        """Delete a consumer group, and the places up to which it has consumed."""
+        fields = {"groupName": name, "removeOffset": "true", "cleanOffset": "true"}  # of 4.9.7, and of 5.4.0
+        with self.remoting() as remoting:
+            for broker in remoting.brokers():
+                remoting.ask(broker.address, DELETE_GROUP, fields)
+
+    def remove(self, prefix: str) -> None:
+        """Remove the topics and groups whose names begin with `prefix`, with the groups' topics for retries and dead letters."""
+        for start in (prefix, f"%RETRY%{prefix}", f"%DLQ%{prefix}"):
+            for topic in self.topics(start):
+                self.delete_topic(topic)
+        for group in self.groups(prefix):
+            self.delete_group(group)
+
+    def _system(self, topic: str) -> int:
+        with self.remoting() as remoting:
+            return sum(remoting.end(Queue(broker, 0), topic) for broker in remoting.brokers())
+
+
+class RocketMQNode(RocketMQ):
+    """
+    A name server, a broker, and on 5 a proxy, on free loopback ports, in a temporary folder.
+
+    Each is a `process.Server`, to be killed, stopped and frozen alone; the methods of the node do it to all.
+
+    Attributes:
+        name_server: The name server's process.
+        broker: The broker's process.
+        parts: All processes, in the order in which they start.
+        broker_address: Where the broker is.
+    """
+
+    LINE = ""
+
+    def __init__(
+        self,
+        address: Callable[[HostPort, str], Address],
+        *,
+        delay_levels: str | None = None,
+        login: bool = False,
+        auto_create: bool = True,
+    ) -> None:
+        """
+        Make one ready to start; raises MissingError when it cannot be brought here.
+
+        Args:
+            address: Returns the URLs, from the name server's address and `user:password@`.
+            delay_levels: The broker's `messageDelayLevel`; None for the 18 levels as they are shipped.
+            login: Every request needs the login that is in the URLs.
+            auto_create: A first message makes its topic, and a first consumer its group, as is shipped.
+        """
+        self._program = rocketmq_program(self.LINE)
+        self._guard = Guard(f"rocketmq-{self.LINE}")
+        self.folder = self._guard.folder
+        self.log = self.folder / "broker.log"
+        vip = _ports_in_a_row(4)
+        server, self.broker_address = HostPort("127.0.0.1", vip + 1), HostPort("127.0.0.1", vip + 2)
+        self.password = secrets.token_hex(8) if login else ""
+        super().__init__(address(server, f"{USER}:{self.password}@" if login else ""))
+        conf = self.folder / "conf"
+        conf.mkdir()
+        for name in ("namesrv", "broker"):
+            conf.joinpath(f"logback_{name}.xml").write_text(LOGBACK)
+        self._write("namesrv.conf", {"listenPort": server.port, "bindAddress": server.host})
+        self._write("broker.conf", self._broker_settings(delay_levels, auto_create=auto_create))
+        self.name_server = self.part(
+            "namesrv", "org.apache.rocketmq.namesrv.NamesrvStartup", "-c", "namesrv.conf", ready=self._names
+        )
+        self.broker = self.part(
+            "broker", "org.apache.rocketmq.broker.BrokerStartup", "-c", "broker.conf", ready=self._stores
+        )
+        self.parts = [self.name_server, self.broker]
+
+    # --- Its life -----------------------------------------------------------------------------------------------------
+
+    @property
+    def pid(self) -> int:
+        """The broker's process; 0 while it is down."""
+        return self.broker.pid
+
+    @property
+    def running(self) -> bool:
+        return all(part.running for part in self.parts)
+
+    def start(self) -> None:
+        """Start every part that does not run, with its data; returns when clients can send and receive."""
+        for part in self.parts:
+            part.start()
+
+    def stop(self) -> None:
+        """SIGTERM to each part, the last one first; this takes up to half a minute."""
+        for part in reversed(self.parts):
+            part.stop()
+
+    def kill(self) -> None:
+        """SIGKILL; `start` brings it back with what was sent."""
+        for part in self.parts:
+            part.kill()
+
+    def freeze(self) -> None:
+        """SIGSTOP: connections stay open, and no part replies."""
+        for part in self.parts:
+            part.freeze()
+
+    def thaw(self) -> None:
+        """SIGCONT; harmless when it was not frozen."""
+        for part in self.parts:
+            part.thaw()
+
+    def heal(self) -> None:
+        """Make it run and reply, whatever a test did to it."""
+        self.thaw()
+        self.start()
+
+    def close(self) -> None:
+        """End the processes and remove the folder."""
+        self.kill()
+        self._guard.close()
+
+    # --- How it is started --------------------------------------------------------------------------------------------
+
+    def part(self, name: str, main: str, *arguments: str, ready: Callable[[], bool]) -> Server:
+        """Return a process of the node, ready to start; its log is `NAME.log` in the folder."""
+        command = [str(java()), *SMALL, *OPENED]
+        command += [f"-D{key}={self.folder}" for key in ("rocketmq.home.dir", "user.home", "java.io.tmpdir")]
+        command += ["-cp", f"{self._program / 'lib'}/*", main, *arguments]
+        environment = {"LANG": "C.UTF-8", "ROCKETMQ_HOME": str(self.folder), "RMQ_PROXY_HOME": str(self.folder)}
+        return Server(self._guard, command, environment, log=self.folder / f"{name}.log", ready=ready)
+
+    def _broker_settings(self, delay_levels: str | None, *, auto_create: bool) -> dict[str, object]:
+        settings: dict[str, object] = {
+            "brokerClusterName": "DefaultCluster",
+            "brokerName": "broker-a",
+            "brokerId": 0,
+            "namesrvAddr": self.name_servers[0],
+            "listenPort": self.broker_address.port,
+            **dict.fromkeys(("bindAddress", "brokerIP1", "brokerIP2"), "127.0.0.1"),
+            **dict.fromkeys(("autoCreateTopicEnable", "autoCreateSubscriptionGroup"), str(auto_create).lower()),
+            "defaultTopicQueueNums": 4,
+            "storePathRootDir": self.folder / "store",
+            "storePathCommitLog": self.folder / "store" / "commitlog",
+            "mappedFileSizeCommitLog": 1 << 26,
+            "mappedFileSizeConsumeQueue": 600_000,
+            "maxHashSlotNum": 10_000,
+            "maxIndexNum": 40_000,
+            "diskMaxUsedSpaceRatio": 95,
+            **dict.fromkeys(("transactionTimeOut", "transactionCheckInterval"), 3000),
+            "registerNameServerPeriod": 10_000,
+        }
+        return settings | ({"messageDelayLevel": delay_levels} if delay_levels else {})
+
+    def _write(self, name: str, settings: Mapping[str, object], *, as_json: bool = False) -> None:
+        lines = "".join(f"{key}={value}\n" for key, value in settings.items())
+        self.folder.joinpath(name).write_text(json.dumps(settings) if as_json else lines)
+        self.folder.joinpath(name).chmod(0o600)
+
+    def _names(self) -> bool:
+        """Return whether the name server replies."""
+        return self._succeeds(lambda remoting: remoting.brokers() is not None)
+
+    def _stores(self) -> bool:
+        """Return whether the broker replies, and the name server knows all its topics, those from before a restart too."""
+
+        def is_known(remoting: Remoting) -> bool:
+            broker = Broker("broker-a", self.broker_address)
+            if broker not in remoting.brokers():
+                return False
+            stored = remoting.ask(self.broker_address, ALL_TOPICS).table()["topicConfigTable"]
+            return set(stored) <= set(remoting.ask(self.name_servers[0], TOPIC_NAMES).table()["topicList"])
+
+        return self._succeeds(is_known)
+
+    def _succeeds(self, probe: Callable[[Remoting], bool]) -> bool:
+        try:
+            with self.remoting(within=5.0) as remoting:
+                return probe(remoting)
+        except (OSError, Silent, Foreign, RemotingError):
+            return False
+
+
+class RocketMQ4(RocketMQNode):
+    """4.9.7: a name server and a broker; both listen on all addresses, because 4.x cannot be told otherwise."""
+
+    LINE = "4"
+
+    def __init__(self, *, delay_levels: str | None = None, login: bool = False, auto_create: bool = True) -> None:
+        def address(server: HostPort, user: str) -> Address:
+            return Address(url=f"rocketmq://{user}{server}", other_url=f"rocketmq://{user}{server}")
+
+        super().__init__(address, delay_levels=delay_levels, login=login, auto_create=auto_create)
+
+    def _broker_settings(self, delay_levels: str | None, *, auto_create: bool) -> dict[str, object]:
+        settings = super()._broker_settings(delay_levels, auto_create=auto_create)
+        if not self.login:
+            return settings
+        account = {"accessKey": USER, "secretKey": self.password, "admin": True}
+        rules = {"globalWhiteRemoteAddresses": [], "accounts": [account]}
+        self._write("conf/plain_acl.yml", rules, as_json=True)  # JSON is YAML
+        return settings | {"aclEnable": "true"}
+
+
+class RocketMQ5(RocketMQNode):
+    """
+    5.4.0: a name server, a broker, and a proxy that leads its clients back to the address at which they reached it.
+
+    So a client that connects through a fault proxy stays behind it.
+
+    Attributes:
+        proxy: The proxy's process.
+        grpc_address: Where the proxy takes gRPC.
+        proxy_address: Where the proxy takes remoting.
+    """
+
+    LINE = "5"
+
+    def __init__(self, *, delay_levels: str | None = None, login: bool = False, auto_create: bool = True) -> None:
+        self.grpc_address, self.proxy_address = (HostPort("127.0.0.1", port) for port in free_ports(2))
+
+        def address(server: HostPort, user: str) -> Address:
+            options = f"namesrv={server}&members={self.proxy_address}"
+            return Address(
+                url=f"rocketmq+grpc://{user}{self.grpc_address}?{options}", other_url=f"rocketmq://{user}{server}"
+            )
+
+        super().__init__(address, delay_levels=delay_levels, login=login, auto_create=auto_create)
+        settings = {
+            "rocketMQClusterName": "DefaultCluster",
+            "namesrvAddr": str(self.name_servers[0]),
+            "proxyMode": "CLUSTER",
+            "localServeAddr": "127.0.0.1",
+            "grpcServerPort": self.grpc_address.port,
+            "remotingListenPort": self.proxy_address.port,
+            "grpcThreadPoolNums": 4,
+            "useEndpointPortFromRequest": True,
+        } | self._authentication("org.apache.rocketmq.proxy.auth.ProxyAuthenticationMetadataProvider")
+        if self.login:
+            settings["enableAclRpcHookForClusterMode"] = (
+                True  # otherwise the proxy itself asks the broker without a login
+            )
+        self._write("proxy.json", settings, as_json=True)
+        arguments = ("-pm", "cluster", "-n", str(self.name_servers[0]), "-pc", "proxy.json")
+        self.proxy = self.part(
+            "proxy", "org.apache.rocketmq.proxy.ProxyStartup", *arguments, ready=self._serves_clients
+        )
+        self.parts.append(self.proxy)
+
+    def _broker_settings(self, delay_levels: str | None, *, auto_create: bool) -> dict[str, object]:
+        settings = super()._broker_settings(delay_levels, auto_create=auto_create)
+        # Without it, a check can overtake a rollback that the broker has confirmed.
+        return (
+            settings
+            | {"transactionOpBatchInterval": 500}
+            | self._authentication(f"{AUTHENTICATION}.LocalAuthenticationMetadataProvider")
+        )
+
+    def _authentication(self, metadata: str) -> dict[str, object]:
+        """Return the settings by which broker or proxy ask for the login, and find it in this class's store."""
+        if not self.login:
+            return {}
+        return {
+            "authenticationEnabled": "true",
+            "authenticationProvider": f"{AUTHENTICATION}.DefaultAuthenticationProvider",
+            "authenticationMetadataProvider": metadata,
+            "initAuthenticationUser": json.dumps({"username": USER, "password": self.password}),
+            "innerClientAuthenticationCredentials": json.dumps({"accessKey": USER, "secretKey": self.password}),
+        }
+
+    def _serves_clients(self) -> bool:
+        """Return whether the proxy replies at its remoting port, and takes connections at the other one."""
+
+        def replies(remoting: Remoting) -> bool:
+            remoting.members("nobody", self.proxy_address)
+            with socket.create_connection((self.grpc_address.host, self.grpc_address.port), timeout=5):
+                return True
+
+        return self._succeeds(replies)
+
+
+def _ports_in_a_row(count: int) -> int:
+    """Return the first of so many free ports in a row: a broker also takes the port 2 below its own, and the next one."""
+    found: set[int] = set()
+    while True:
+        found.update(free_ports(count))
+        for port in found:
+            if found.issuperset(range(port, port + count)):
+                return port

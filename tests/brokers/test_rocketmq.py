@@ -1,0 +1,163 @@
+"""RocketMQ's two lines do what the tests of its adapter build on."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Iterator
+from contextlib import closing
+
+import grpc  # type: ignore[import-untyped]
+import pytest
+
+from steadyworker.network.errors import Silent
+from tests.brokers.fixtures import had
+from tests.brokers.rocketmq import SHORT_LEVELS, RocketMQ4, RocketMQ5, RocketMQNode
+from tests.conftest import Eventually
+from tests.faults.proxy import Proxy
+
+
+def marked(*kinds: type[RocketMQNode]) -> list[object]:
+    """Return the lines as parameters, each for one xdist worker."""
+    marks = {kind: [pytest.mark.xdist_group(f"rocketmq-{kind.LINE}"), pytest.mark.timeout(300)] for kind in kinds}
+    return [pytest.param(kind, marks=marks[kind], id=kind.LINE) for kind in kinds]
+
+
+BOTH = marked(RocketMQ4, RocketMQ5)
+
+
+@pytest.fixture(scope="module")
+def made(request: pytest.FixtureRequest) -> Iterator[RocketMQNode]:
+    with had():
+        node: RocketMQNode = request.param(delay_levels=SHORT_LEVELS if request.param is RocketMQ4 else None)
+    with closing(node):
+        yield node
+
+
+@pytest.fixture
+def node(made: RocketMQNode) -> RocketMQNode:
+    made.heal()
+    return made
+
+
+@pytest.fixture
+def topic(node: RocketMQNode) -> Iterator[str]:
+    """The name of a topic of this test alone, which has one queue."""
+    name = f"test-{secrets.token_hex(4)}"
+    node.make_topic(name, kind="NORMAL")
+    yield name
+    node.heal()
+    node.remove(name)
+
+
+@pytest.mark.parametrize("made", BOTH, indirect=True)
+def test_a_message_is_sent_and_pulled(node: RocketMQNode, topic: str) -> None:
+    id_ = node.send(topic, b"\0 a body", {"KEYS": "k-1", "own": "ä"})
+    (message,) = node.messages(topic)
+    assert (message.id, message.body, message.topic, message.offset) == (id_, b"\0 a body", topic, 0)
+    assert message.properties.items() >= {"KEYS": "k-1", "own": "ä", "UNIQ_KEY": id_}.items()
+    assert node.count(topic) == 1
+
+
+@pytest.mark.parametrize("made", BOTH, indirect=True)
+def test_a_killed_node_comes_back_with_its_messages(node: RocketMQNode, topic: str) -> None:
+    ids = [node.send(topic, b"%d" % number) for number in range(3)]
+    node.kill()
+    assert not node.running
+    assert node.pid == 0
+    node.start()
+    assert [message.id for message in node.messages(topic)] == ids
+    ids.append(node.send(topic, b"3"))
+    assert [message.id for message in node.messages(topic)] == ids
+
+
+@pytest.mark.parametrize("made", BOTH, indirect=True)
+def test_a_broker_that_is_killed_alone_comes_back_to_its_name_server(node: RocketMQNode, topic: str) -> None:
+    id_ = node.send(topic)
+    name_server = node.name_server.pid
+    node.broker.kill()
+    assert not node.running
+    node.broker.start()
+    assert node.name_server.pid == name_server
+    assert [message.id for message in node.messages(topic)] == [id_]
+
+
+@pytest.mark.parametrize("made", BOTH, indirect=True)
+def test_each_part_is_frozen_alone(node: RocketMQNode, topic: str) -> None:
+    node.broker.freeze()
+    with node.remoting(within=2) as remoting:
+        (broker,) = remoting.brokers()  # the name server replies
+        with pytest.raises(Silent):
+            remoting.version(broker)
+    node.broker.thaw()
+    node.send(topic)
+    node.name_server.freeze()
+    with node.remoting(within=2) as remoting:
+        with pytest.raises(Silent):
+            remoting.brokers()
+        assert remoting.version(broker) == {"4": "4.9.7", "5": "5.4.0"}[node.LINE]
+    node.heal()
+    assert node.count(topic) == 1
+
+
+@pytest.mark.parametrize("made", BOTH, indirect=True)
+def test_the_helpers_of_tests(node: RocketMQNode, topic: str, eventually: Eventually) -> None:
+    """Topics and groups are found and removed by their prefix; what a transaction stores is counted."""
+    with node.remoting() as remoting:
+        remoting.make_group(f"{topic}-group", 5)
+        node.make_topic(f"%DLQ%{topic}-group")
+        (queue,) = remoting.route(topic) or []
+        for _ in range(3):
+            node.send(topic)
+        assert node.waiting(topic, f"{topic}-group") == 3
+        remoting.set_consumed(queue, topic, f"{topic}-group", 2)
+    assert node.waiting(topic, f"{topic}-group") == 1
+    before = node.half()
+    node.send(topic, b"half", {"TRAN_MSG": "true", "PGROUP": topic})
+    assert eventually(lambda: node.half() - before) == 1
+    assert node.count(topic) == 3
+    assert node.topics(topic) == [topic]
+    assert node.topics(f"%DLQ%{topic}") == [f"%DLQ%{topic}-group"]
+    assert node.groups(topic) == [f"{topic}-group"]
+    node.remove(topic)
+    assert node.topics(topic) == node.topics(f"%DLQ%{topic}") == node.groups(topic) == []
+    assert node.count(topic) == 0
+
+
+@pytest.mark.parametrize("made", marked(RocketMQ4), indirect=True)
+def test_short_delay_levels(node: RocketMQNode, topic: str, eventually: Eventually) -> None:
+    node.send(topic, b"later", {"DELAY": "2"})
+    assert node.count(topic) == 0
+    eventually(lambda: node.count(topic), within=30)
+    (message,) = node.messages(topic)
+    assert 1.5 < message.stored_at - message.born_at < 10
+
+
+@pytest.mark.parametrize("made", marked(RocketMQ5), indirect=True)
+def test_the_proxy_leads_a_client_back_to_the_address_at_which_it_was_reached(made: RocketMQ5, topic: str) -> None:
+    """So a fault proxy between a client and the proxy sees all that the client does."""
+    with Proxy(str(made.grpc_address)) as faults:
+        route = routed(faults.port, topic)
+        assert endpoint(faults.port) in route
+        assert endpoint(made.grpc_address.port) not in route
+    assert endpoint(made.grpc_address.port) in routed(made.grpc_address.port, topic)
+
+
+def routed(port: int, topic: str) -> bytes:
+    """Return a proxy's reply to the question for a topic's queues, as a gRPC client asks it."""
+    asked = field(1, field(2, topic.encode())) + field(2, b"\x08\x01" + field(2, endpoint(port)))
+    with grpc.insecure_channel(f"127.0.0.1:{port}") as channel:
+        query = channel.unary_unary("/apache.rocketmq.v2.MessagingService/QueryRoute")
+        metadata = (("x-mq-client-id", "test"), ("x-mq-language", "PYTHON"), ("x-mq-client-version", "5.0.0"))
+        reply: bytes = query(asked, timeout=30, metadata=metadata)
+    return reply
+
+
+def endpoint(port: int) -> bytes:
+    """Return an address as protobuf: `{host = 1, port = 2}`, the port as a number of 3 bytes."""
+    assert 1 << 14 <= port < 1 << 16
+    return field(1, b"127.0.0.1") + bytes([0x10, port & 0x7F | 0x80, port >> 7 & 0x7F | 0x80, port >> 14])
+
+
+def field(number: int, content: bytes) -> bytes:
+    assert len(content) < 1 << 7
+    return bytes([number << 3 | 2, len(content)]) + content
