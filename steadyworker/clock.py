@@ -39,7 +39,7 @@ class SystemClock:
     """
     The clocks of this machine: CLOCK_MONOTONIC, CLOCK_BOOTTIME and CLOCK_REALTIME.
 
-    Without CLOCK_BOOTTIME (macOS, for development) `boottime` is the monotonic clock, which a suspend stops there too.
+    Without CLOCK_BOOTTIME (macOS, for development) `boottime` is the monotonic clock, so it stops during a suspend.
     The methods are the C functions themselves, because a worker process reads a clock dozens of times for each job.
     """
 

@@ -22,7 +22,7 @@ OLDEST: Mapping[str, Version] = {"grpc": (5, 3), "remoting": (4, 9, 7)}
 """The oldest version that each driver supports; 4.9.7 and 5.4.0 are tried."""
 
 _ENOUGH_ATTEMPTS = 1000
-"""Deliveries that a message may need at least: expired invisibilities count as deliveries."""
+"""The smallest limit of deliveries that is enough: each expired invisibility counts as a delivery."""
 
 _SHORT_RETENTION = 24
 """Hours of retention below which a weekend's dead letters, or a backlog of long jobs, can vanish."""
@@ -32,7 +32,7 @@ _HALF, _UNDECIDED = "RMQ_SYS_TRANS_HALF_TOPIC", "TRANS_CHECK_MAX_TIME_TOPIC"
 _WEAKNESSES = (
     ("CVE-2023-33246", "run programs on the broker's host", {4: (4, 9, 6), 5: (5, 1, 1)}),
     ("CVE-2023-37582", "run programs on the name server's host", {4: (4, 9, 7), 5: (5, 1, 2)}),
-    ("CVE-2024-23321", "read user names and secrets, with a login for anything", {4: (4, 9, 8), 5: (5, 3, 0)}),
+    ("CVE-2024-23321", "read user names and secrets, if it has any valid login", {4: (4, 9, 8), 5: (5, 3, 0)}),
 )
 
 

@@ -90,7 +90,7 @@ class RocketmqDeadLetters:
         try:
             self._send(self._names.dead, mark)
         except PublishFailed as error:
-            raise Unsettled(f"Expected the broker to keep the mark of a dropped dead letter, got: {error}") from error
+            raise Unsettled(f"Expected the broker to record that a dead letter was dropped, got: {error}") from error
 
     def _wait_for_queues(self) -> None:
         """Wait until the queues have what the brokers have confirmed: they follow the log a moment later, under load much later."""

@@ -34,7 +34,7 @@ _TOO_MANY = 42900
 
 _CERTIFICATE = re.compile(r"CERTIFICATE_VERIFY_FAILED|certificate verify failed", re.IGNORECASE)
 _ACL = re.compile(r"AclException|[Cc]heck signature failed|No acl config|No accessKey|User:\S* is not found")
-"""The texts of a refused login, which has the code of any error (tried on 4.9.7 and 5.4.0)."""
+"""The texts that tell a refused login, because its code is the general one (tried on 4.9.7 and 5.4.0)."""
 
 _NO_SETTINGS = re.compile(r'"?(?:settings|channel)"? is null')
 

@@ -34,7 +34,7 @@ TAGS, KEYS = "TAGS", "KEYS"
 _JOB_KEY = "sw-job-key"
 
 HEADERS_BYTES = PROXY_PROPERTIES_BYTES - 512
-"""The limit for all headers of a message; the rest is for the id and the time of the original, which a later copy adds."""
+"""The limit for all headers of a message, below that of a proxy, because a later copy adds the id and the time of the original."""
 
 _EMPTY = b"\0"
 _UNSENDABLE = re.compile("[\x00-\x1f\x7f-\x9f\ud800-\udfff]")

@@ -93,7 +93,7 @@ It is not assumed, because then a queue's name could have only 53 characters; `p
 """
 
 PROPERTIES_BYTES = 32_767
-"""The limit of a broker for all properties of a message in its own form, with those that it adds."""
+"""A broker's limit for all properties of a message, as the broker encodes them, with those that the broker adds."""
 
 PROXY_PROPERTIES, PROXY_PROPERTIES_BYTES = 128, 16_384
 """The limits of a proxy for the user's properties of a message: their number, and the bytes of names and values."""

@@ -36,7 +36,7 @@ _SUCCESS, _SYSTEM_ERROR, _NOT_SUPPORTED, _NO_TOPIC = 0, 1, 3, 17
 _PULL_NOT_FOUND, _PULL_RETRY, _PULL_MOVED, _QUERY_NOT_FOUND = 19, 20, 21, 22
 
 _V4_0_0_SNAPSHOT = 212
-"""Its number in `MQVersion`, where snapshot and release of each version follow, up to patch 9 of minor 9 of each major."""
+"""Its number in `MQVersion`, where each version has two consecutive numbers, snapshot and release; patch and minor go up to 9."""
 
 # PermName, and PullSysFlag.
 _READABLE, _READABLE_AND_WRITABLE = 4, 6
@@ -46,7 +46,7 @@ _MOST_QUEUES = 1 << 16
 """More queues than a topic can have: a reply cannot fill the memory."""
 
 _NO_MEMBER = re.compile('no consumer for this group|"consumerGroupInfo" is null')
-"""The remark of a broker, and of a proxy, that knows no member of a group; its code is that of any error."""
+"""The remark of a broker, and of a proxy, that knows no member of a group; the code is the general one."""
 
 _LONGEST_REMARK = 2000
 _TRACE = re.compile(

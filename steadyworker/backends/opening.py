@@ -27,7 +27,7 @@ from steadyworker.spec import WorkerSpec
 _LEDGERS = "sqlite:PATH, postgresql://… or memory:"
 
 _LIST = re.compile(r",|:\d+$")
-"""What a list of addresses has, and no other namespace of a broker that reports no name."""
+"""Tells a namespace that is a list of addresses from any other name."""
 
 _LIVES = 90.0
 """Seconds after its last registration for which an owner counts as living: the sum of lease and margin."""
@@ -152,7 +152,7 @@ def name_findings(adapter: Adapter, options: Options, ledger: Ledger, queue_name
         else:
             yield _elsewhere(former, options.namespace, adapter.identity(), queue_name)
     elif _is_of_others(adapter, options.namespace, ledger, queue_name):
-        what = f"Expected a host and port of --broker in the list {options.namespace!r} of --namespace, got {adapter.identity()!r} in --broker."
+        what = f"Expected the list in --namespace ({options.namespace!r}) to have a host and port of --broker, got {adapter.identity()!r} in --broker."
         remedy = (
             "before the first job, list all hosts and ports of this broker in --namespace, for all workers and senders; "
             "or correct --broker."
@@ -209,7 +209,7 @@ def _elsewhere(name: str, namespace: str, identity: str, queue_name: str) -> Fin
     """Return the finding for a namespace that is not that of living worker processes of the same queue."""
     what = (
         f"Expected the namespace {name!r}, under which worker processes now run the jobs of queue {queue_name!r}, "
-        f"got {namespace!r}: this broker may be theirs, and would run these jobs a second time."
+        f"got {namespace!r}: if they use this broker, too, these jobs would run a second time."
     )
     remedy = (
         f"set --namespace {name!r} for all workers and senders, or stop those worker processes when their jobs are done"

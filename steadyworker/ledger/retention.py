@@ -13,7 +13,7 @@ MOVED = 14 * DAY
 """For a `moved` row, counted from the time at which its retry is due."""
 
 DONE = 14 * DAY
-"""For a `done` row whose settlement is not confirmed, because the broker could deliver its message again."""
+"""For a `done` row whose settlement is not confirmed: the broker could deliver its message again."""
 
 DONE_AND_KNOWN = DAY
 """For a `done` row whose settlement the broker confirmed, counted from the confirm."""

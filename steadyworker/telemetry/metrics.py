@@ -3,7 +3,7 @@ Counters for Prometheus, served at `/metrics` beside the probes if prometheus-cl
 
 The counter is a listener like any other: it receives events and changes nothing.
 Keys and fences are not labels, because each value would create a time series.
-Instead, each count has the fence of the job's run as *exemplar*, which is in the page in the OpenMetrics format.
+Instead, each count has the fence of the job's run as *exemplar*; only the OpenMetrics format of the page shows exemplars.
 """
 
 from __future__ import annotations

@@ -19,6 +19,7 @@ class TestOn4(On4, AdapterSuite):
     """On 4.9.7."""
 
 
+@pytest.mark.slow
 class TestOn5(On5, AdapterSuite):
     """On 5.4.0."""
 

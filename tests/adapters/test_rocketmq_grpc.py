@@ -98,6 +98,7 @@ class TestTime(GrpcBench):
         one.prefetch(0)
 
 
+@pytest.mark.slow
 class TestRestarts(GrpcBench):
     """Parts of RocketMQ that are killed in mid-job."""
 

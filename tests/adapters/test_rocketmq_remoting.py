@@ -19,6 +19,8 @@ from steadyworker_rocketmq.remoting import READER, Broker, Login, Queue, Remotin
 from tests.brokers.fixtures import had
 from tests.brokers.rocketmq import RocketMQ4, RocketMQ5, RocketMQNode
 
+pytestmark = pytest.mark.slow
+
 LINES = [
     pytest.param(kind, marks=[pytest.mark.xdist_group(f"rocketmq-{kind.LINE}"), pytest.mark.timeout(300)], id=kind.LINE)
     for kind in (RocketMQ4, RocketMQ5)

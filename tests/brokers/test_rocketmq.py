@@ -15,6 +15,8 @@ from tests.brokers.rocketmq import SHORT_LEVELS, RocketMQ4, RocketMQ5, RocketMQN
 from tests.conftest import Eventually
 from tests.faults.proxy import Proxy
 
+pytestmark = pytest.mark.slow
+
 
 def marked(*kinds: type[RocketMQNode]) -> list[object]:
     """Return the lines as parameters, each for one xdist worker."""

@@ -76,7 +76,7 @@ def names_finding(reported: Mapping[str, str]) -> list[Finding]:
     Return an error if hosts report different cluster names; `reported` has the name by host.
 
     Until `set_cluster_name` was run, each node of a cluster reports its own name as the cluster's.
-    The ledger would then record the jobs of one queue under several names, and no name would protect the jobs of another.
+    The ledger would then record the jobs of one queue under several names, and a job that runs under one name could be started again under another.
     """
     names = sorted({*reported.values()})
     if len(names) < 2:  # noqa: PLR2004 - two names differ

@@ -41,13 +41,13 @@ _FIRST_PAUSE, _LONGEST_PAUSE = 0.05, 1.0
 
 _HOLDERS_FIRST = 6.0
 """
-Seconds after the return of a connection in which nothing is taken.
+After a reconnect, a consumer takes no message for this many seconds.
 
-A broker that was restarted has lost all locks, so those that hold deliveries lock their queues first.
+A restarted broker has lost all locks; the pause lets consumers that hold deliveries lock their queues again first.
 """
 
 _HURRY = (1.0, 4.0)
-"""The shortest and the longest wait before a new connection while deliveries are held, because their locks end."""
+"""The shortest and the longest wait before a reconnect while deliveries are held; both are short, because locks expire."""
 
 
 class Epoch:

@@ -26,17 +26,17 @@ from steadyworker_rocketmq.messages import Wire, delivery_of
 from steadyworker_rocketmq.remoting import Queue
 
 _MARGIN = 15.0
-"""Seconds before the end of a lock from which it may have ended: a call can be under way for long."""
+"""A lock counts as expired this many seconds before its end, because a call can take long to reach the broker."""
 
 _SHORT, _LONGEST_RUN = 1.0, 32
 """
-Seconds since its queue was locked in which a message's acknowledgement takes the queue's next message, too; and the most such messages in a row.
+For this many seconds after a queue was locked, and for at most this many messages in a row, an acknowledgement also takes the next message.
 
-This doubles the number of short jobs for each second; later, other queues have their turn.
+This doubles the throughput of short jobs; after that, other queues have their turn.
 """
 
 _REMEMBERED = 1000
-"""The number of lost deliveries that are remembered, so that a late settlement is refused and not taken for a second one."""
+"""The number of lost deliveries that are remembered, so that a late settlement is refused as late, and not mistaken for a repeated one."""
 
 
 @dataclass(slots=True, eq=False)
@@ -217,7 +217,9 @@ class Held:
     def _lose(self, item: _Item, cause: str) -> None:
         del self._items[item.delivery.id]
         self._lost.append(item.delivery.id)
-        self._sink(Lost(self._epoch, f"Expected to keep a message, got: {cause}.", item.delivery.id))
+        self._sink(
+            Lost(self._epoch, f"Expected to hold a message until its job ends, but lost it: {cause}.", item.delivery.id)
+        )
         for settlement in item.settlements:
             settlement.on_settled(unsettled(cause))
         self._freed()

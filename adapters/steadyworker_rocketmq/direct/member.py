@@ -40,7 +40,7 @@ LOCKED_FOR = 60.0
 """Seconds after which a broker lets another member lock a queue whose lock was not renewed (`REBALANCE_LOCK_MAX_LIVE_TIME`)."""
 
 _MOMENT = 1.0
-"""Seconds in which a broker cannot have been restarted."""
+"""A broker's restart takes longer than this many seconds, so after a shorter gap the broker still has its locks."""
 
 _ROUTE_EVERY = 30.0
 """Seconds between two questions to a name server for the topic's queues."""
@@ -49,7 +49,7 @@ _FAILED_FOR = 15.0
 """Seconds for which a broker that failed is not asked again, if there are others: a frozen one costs 10 s for each question."""
 
 _MOST_GAPS = 20
-"""The largest number of places that one step passes because their messages were deleted."""
+"""The largest number of offsets of deleted messages that one step skips."""
 
 # RocketMQ's RequestCode and ResponseCode.
 _HEARTBEAT, _LEAVE, _LOCK, _UNLOCK, _STATISTICS = 34, 35, 41, 42, 208

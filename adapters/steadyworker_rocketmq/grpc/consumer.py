@@ -75,7 +75,7 @@ class Link:
         self._next_probe: Timer | None = None
         self.is_open = False
         self.needs_probe = True
-        """False while a poll shows that the proxy replies."""
+        """True if the proxy must be asked whether it replies; False while a poll shows it."""
 
     @property
     def is_closed(self) -> bool:

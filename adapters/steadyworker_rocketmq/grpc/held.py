@@ -33,7 +33,7 @@ _AGAIN = 1.0
 """Seconds between two tries of a call that failed."""
 
 _REMEMBERED = 1000
-"""The number of lost deliveries that are remembered, so that a late settlement is refused and not taken for a second one."""
+"""The number of lost deliveries that are remembered, so that a late settlement is refused as late, and not mistaken for a repeated one."""
 
 
 @dataclass(slots=True, eq=False)
@@ -218,7 +218,9 @@ class Held:
     def _lose(self, item: _Item, cause: str) -> None:
         self._forget(item)
         self._lost.append(item.delivery.id)
-        self._sink(Lost(self._epoch, f"Expected to keep a message, got: {cause}.", item.delivery.id))
+        self._sink(
+            Lost(self._epoch, f"Expected to hold a message until its job ends, but lost it: {cause}.", item.delivery.id)
+        )
         for settlement in item.settlements:
             settlement.on_settled(unsettled(cause))
         self._freed()

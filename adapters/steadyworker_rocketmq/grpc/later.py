@@ -24,7 +24,7 @@ _MOST = 16
 """The largest number of messages that one poll receives."""
 
 _INVISIBLE = 60
-"""Seconds in which the messages of one poll are moved; others get what was not."""
+"""The seconds for moving the messages of one poll; those that are not moved by then go to other worker processes."""
 
 _EARLY = 0.5
 """Seconds between two polls of a session that the proxy does not know yet."""

@@ -25,7 +25,7 @@ LONGEST_DELAY = 86_400.0 - 60
 
 _KNOWN_WITHIN, _KNOWN_EVERY = 30.0, 0.5
 """
-Seconds for which a proxy may say that a topic is missing that a broker has, and between two tries.
+The seconds for which a proxy can report an existing topic as missing, and those between two tries.
 
 A proxy remembers for 20 s that a topic was missing (tried with 5.4.0).
 """

@@ -1,7 +1,7 @@
 """
 Questions to Artemis, as messages to its management address, which need the right `manage`.
 
-A refused question ends its connection, so a visit that asks must not hold anything.
+Artemis closes the connection on which it refuses a management request, so a connection that sends one must hold no message.
 Replies go to one address, which Artemis creates at the first question and keeps only if its settings say so.
 On that address, a visit has a temporary queue with a filter, so it receives only its own replies.
 """

@@ -152,7 +152,7 @@ class Stillness:
     The time without progress of one job; all times are monotonic.
 
     Attributes:
-        longest: The longest time without progress that has ended, in seconds.
+        longest: The longest pause so far, in seconds; a pause that still lasts does not count.
 
     Args:
         now: The time at which the job began.

@@ -21,6 +21,8 @@ from tests.adapters.direct.bench import DirectBench, On4, On5
 
 Open = Callable[[], Adapter]
 
+pytestmark = pytest.mark.slow
+
 HOLDER = """
 import sys, time
 from steadyworker.adapter import Delivered, QueueSpec, Settings
