@@ -18,6 +18,7 @@ from steadyworker.network.url import Address
 from steadyworker_rocketmq.remoting import READER, Broker, Login, Queue, Remoting, RemotingError
 from tests.brokers.fixtures import had
 from tests.brokers.rocketmq import RocketMQ4, RocketMQ5, RocketMQNode
+from tests.support.stage import eventually
 
 pytestmark = pytest.mark.slow
 
@@ -77,8 +78,7 @@ def send(
 
 def arrived(remoting: Remoting, queue: Queue, topic: str, end: int) -> None:
     """Return when the queue has so many messages."""
-    while remoting.end(queue, topic) < end:
-        time.sleep(0.01)
+    eventually(lambda: remoting.end(queue, topic) >= end, f"{end} messages in the queue")
 
 
 @both
@@ -214,10 +214,7 @@ def test_members(node: RocketMQNode, remoting: Remoting, queue: Queue, topic: st
             remoting.make_topic(f"{topic}-more", 1)  # the client is told, and its connection goes on
             client.ask(place or queue.broker.address, 34, body=beat)
             assert remoting.members(topic, place) == ["me@1"]
-        deadline = time.monotonic() + 30
-        while remoting.members(topic, place) and time.monotonic() < deadline:
-            time.sleep(0.05)
-        assert remoting.members(topic, place) == []
+        eventually(lambda: remoting.members(topic, place) == [], "no member", 30)  # noqa: B023 - called in this turn
 
 
 @both

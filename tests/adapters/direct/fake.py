@@ -202,7 +202,7 @@ class FakeRocketMQ:
             case 208:
                 return SUCCESS, {}, self._statistics(group, topic)
             case _:
-                raise NotImplementedError(code)
+                raise AssertionError(f"expected a request that the driver sends, got {code}")
         return SUCCESS, {}, b""
 
     @property
