@@ -86,7 +86,8 @@ def _as_proxy_error() -> Iterator[None]:
     except Exception as error:
         code = getattr(error, "code", 0)
         if callable(code):  # gRPC's own error
-            raise ProxyError(getattr(error, "details", lambda: "")() or "no details", status=code().name) from error
+            status = getattr(code(), "name", "")
+            raise ProxyError(getattr(error, "details", lambda: "")() or "no details", status=status) from error
         text = error.args[0] if error.args else type(error).__name__
         raise ProxyError(str(text), int(code or 0)) from error
 
