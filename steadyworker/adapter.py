@@ -213,7 +213,7 @@ class DeadLetters(Protocol):
 
     Iteration yields each dead letter once, oldest first, including letters that the broker itself put there.
     If the broker `holds_dead_letters`, the reader holds these letters: no other reader gets them.
-    A reader then gets all letters, or LettersHeld when the context opens or during the iteration.
+    Then a reader gets all letters, or the broker adapter raises LettersHeld, when the context opens or during the iteration.
     When the context ends, letters that were not dropped are as before.
     """
 

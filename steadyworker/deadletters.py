@@ -188,8 +188,8 @@ class DeadLetterQueue:
 
         - A letter that the *broker* put here, while its job in the ledger is unfinished, done or absent.
           This letter goes back unchanged, in the same round, so that a run that is still under way adopts it.
-        - A key conflict, which is another piece of work, and must not start from the other job's checkpoint.
-          This letter gets a new key, made from the old key and the letter's body.
+        - A key conflict: a letter whose payload is not that of the job with its key.
+          It must not start from that job's checkpoint, so it gets a new key, made from the old key and the letter's body.
         - A letter without a key.
           This letter gets a new generated key at each replay.
           After a crash between publish and removal, the second replay makes a second job.

@@ -49,7 +49,8 @@ class Worker(Generic[P, C]):
         key_header: The header that holds the job's key, if the sender sets a header of its own.
         unkeyed: The action on a message without a key: "generate" gives it a new key, "reject" makes it a dead letter.
         dead_letter_queue: The queue for dead letters, `<queue>.dead` by default.
-            Workers can share a dead-letter queue: each letter names its work queue, and `steadyworker dead` shows only one Worker's letters.
+            Workers of different processes can share a dead-letter queue: each letter names its work queue, and `steadyworker dead`
+            shows only the letters of one Worker.
 
     Raises:
         TypeError: A subclass is defined with a `queue` but without a `time_limit`.

@@ -80,7 +80,7 @@ class RabbitmqAdapter:
 
         A quorum queue counts a cancelled consumer until its last delivery is settled; a classic queue does not.
         If the next consumer cannot continue the cancelled one, the adapter is up to one consumer for each slot (`epoch.py`).
-        Until the adapter knows the queue, it assumes the larger numbers.
+        Until the adapter knows the queue, it assumes a queue that counts the most consumers.
         The abilities do not include delivery timeout and delivery limit, which depend on the queue; `findings` reports these two.
         """
         prepared = self._preparation.known

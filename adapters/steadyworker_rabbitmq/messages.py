@@ -17,7 +17,7 @@ Types and properties survive when a worker publishes the message again (retry, d
   RabbitMQ 4.x would trust an `x-delivery-count` from us, although the broker's count differs from ours.
 - `CC` and `BCC` are not published again either, because they would send a retry to other queues too.
 - The properties `expiration` and `user_id` are not published again.
-  `expiration` would drop a waiting copy, and `user_id` names the first publisher.
+  `expiration` would drop a waiting copy; `user_id` names the first publisher, so RabbitMQ would refuse the copy of another user.
 
 Floats are published as text, because pika cannot encode them; `pika_internals` makes pika read them without rounding.
 """

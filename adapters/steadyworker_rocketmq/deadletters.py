@@ -17,7 +17,7 @@ from typing import Self
 from steadyworker.adapter import Clock, Delivery, OutgoingMessage, QueueSpec, Redelivered
 from steadyworker.errors import PublishFailed, Unsettled
 from steadyworker_rocketmq.errors import translated
-from steadyworker_rocketmq.messages import EXACT, Wire, delivery_of
+from steadyworker_rocketmq.messages import EXACT, Wire, delivery_of, wire_of_stored
 from steadyworker_rocketmq.names import Names
 from steadyworker_rocketmq.remoting import READER, Queue, Remoting
 from steadyworker_rocketmq.stored import Stored
@@ -118,6 +118,5 @@ class RocketmqDeadLetters:
             offset = following
 
     def _letter(self, id_: str, stored: Stored) -> Delivery:
-        keys = tuple(stored.properties.get("KEYS", "").split())
-        wire = Wire(stored.body, stored.properties, stored.properties.get("TAGS") or None, keys)
+        wire = wire_of_stored(stored)
         return delivery_of(0, id_, self._spec.queue, wire, stored.id, Redelivered.UNKNOWN, stored.born_at)

@@ -26,7 +26,7 @@ import json
 import re
 import socket
 import struct
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
@@ -38,6 +38,9 @@ from steadyworker.network.url import Address
 LARGEST_FRAME = 1 << 24
 """The largest frame in bytes: the default limit of RocketMQ's own servers and clients (`com.rocketmq.remoting.frameMaxLength`)."""
 
+_FRAME_WITHIN = 10.0
+"""The limit in seconds for the rest of a frame that has begun."""
+
 _JSON, _IS_REPLY = 0, 1
 _WORDS, _INT = struct.Struct(">II"), struct.Struct(">I")
 
@@ -45,7 +48,7 @@ _TOKENS = re.compile(
     r'"[^"\\]*+(?:\\.[^"\\]*+)*+(?:"|\\?\Z)|(?<=[{,])(\s*+)(-?\d++)(?=\s*+:)',
     re.DOTALL,
 )
-"""A string, even one without an end, or a number as a key; it takes linear time, because a peer can be hostile."""
+"""Matches a string, even one without an end, or a number as a key; `*+` and `++` keep the time linear for any input."""
 
 Kind = TypeVar("Kind", dict[str, Any], list[Any], str, int)
 
@@ -94,10 +97,21 @@ def signature(fields: Mapping[str, str], body: bytes, password: str) -> str:
 
 
 class Connection:
-    """A connection to one server; its methods raise TimeoutError at the deadline, OSError and Foreign."""
+    """
+    A connection to one server; its methods raise TimeoutError at the deadline, OSError and Foreign.
 
-    def __init__(self, address: Address, deadline: float, clock: Clock) -> None:
+    Args:
+        address: The server.
+        deadline: The end of the time to connect, on the clock.
+        clock: The clock.
+        on_request: Called with each request of the server, as if it were a reply; by default, such requests are ignored.
+    """
+
+    def __init__(
+        self, address: Address, deadline: float, clock: Clock, on_request: Callable[[Reply], None] = lambda _: None
+    ) -> None:
         self._clock = clock
+        self._on_request = on_request
         self.answered = 0
         """The number of the last request that has a reply."""
         self._socket = socket.create_connection((address.host, address.port), self._left(deadline))
@@ -114,7 +128,7 @@ class Connection:
             return True
 
     def ask(self, number: int, frame: bytes, deadline: float) -> Reply:
-        """Send the request of this number, and return its reply; requests of the server are ignored."""
+        """Send the request of this number, and return its reply."""
         self._socket.settimeout(self._left(deadline))
         self._socket.sendall(frame)
         while True:
@@ -122,6 +136,16 @@ class Connection:
             if found == number:
                 self.answered = number
                 return reply
+
+    def serve(self, until: float) -> None:
+        """Wait for requests of the server until this time on the clock."""
+        while (left := until - self._clock.monotonic()) > 0:
+            self._socket.settimeout(left)
+            try:
+                self._socket.recv(1, socket.MSG_PEEK)
+            except TimeoutError:
+                return
+            self._read(self._clock.monotonic() + _FRAME_WITHIN)
 
     def close(self) -> None:
         """Close the connection."""
@@ -140,7 +164,10 @@ class Connection:
         code, number = of_kind(header.get("code"), int, "a code"), of_kind(header.get("opaque"), int, "a number")
         texts = {name: text for name, text in part(header, "extFields", dict).items() if isinstance(text, str)}
         reply = Reply(code, part(header, "version", int), part(header, "remark", str), texts, data[header_size:])
-        return (number if part(header, "flag", int) & _IS_REPLY else -1), reply
+        if part(header, "flag", int) & _IS_REPLY:
+            return number, reply
+        self._on_request(reply)
+        return -1, reply
 
     def _take(self, size: int, deadline: float) -> bytes:
         data = bytearray()

@@ -28,6 +28,7 @@ from steadyworker_rocketmq.names import (
     problem_of_key,
     problem_of_tag,
 )
+from steadyworker_rocketmq.stored import Stored
 
 EXACT = "sw-rocketmq"
 TAGS, KEYS = "TAGS", "KEYS"
@@ -101,6 +102,12 @@ def wire_of(message: OutgoingMessage) -> Wire:
     if packed := {name: value for name, value in packed.items() if value}:
         properties[EXACT] = json.dumps(packed)
     return Wire(message.body or _EMPTY, properties, tag, keys)
+
+
+def wire_of_stored(stored: Stored) -> Wire:
+    """Return a message as a broker stores it, with the system's properties, too."""
+    properties = stored.properties
+    return Wire(stored.body, properties, properties.get(TAGS) or None, tuple(properties.get(KEYS, "").split()))
 
 
 def fits(wire: Wire) -> bool:

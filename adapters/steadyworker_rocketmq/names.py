@@ -140,7 +140,7 @@ SYSTEM_PROPERTIES = frozenset(
         *("INNER_NUM", "INNER_BASE", "INNER_MULTI_DISPATCH", "INNER_MULTI_QUEUE_OFFSET"),
     }
 )
-"""The properties with a meaning for RocketMQ, which no copy carries; `is_system_property` knows the prefixes, too."""
+"""The properties that RocketMQ itself reads; a copy must not have them. `is_system_property` also knows the prefixes."""
 
 _SYSTEM_PROPERTY_PREFIXES = ("TIMER_", "__RMQ.TRANSIENT.")
 
@@ -275,7 +275,9 @@ def _problem_of_text(source: _Source, longest: int, *, work: str | None) -> str 
     elif not _NAME.fullmatch(name):
         expected = f"a {source.kind} of ASCII letters, digits, _ and - only"
     elif work is not None and name.endswith(LATER):
-        expected = f"a {source.kind} that does not end with {LATER!r}, as the topic of delayed messages does"
+        expected = (
+            f"a {source.kind} that does not end with {LATER!r}, because that ending marks the topic of delayed messages"
+        )
     else:
         return None
     good = _cleaned(name)

@@ -12,7 +12,7 @@ from __future__ import annotations
 import json
 import re
 import secrets
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import count
 from typing import Self
@@ -108,15 +108,22 @@ class Remoting:
         login: Signs every request.
         clock: The clock.
         within: The limit in seconds for each request, with its connect.
+        on_request: Called with each request of a server; by default, they are ignored.
     """
 
     def __init__(
-        self, name_servers: Sequence[Address], login: Login | None, clock: Clock, within: float = 10.0
+        self,
+        name_servers: Sequence[Address],
+        login: Login | None,
+        clock: Clock,
+        within: float = 10.0,
+        on_request: Callable[[Reply], None] = lambda _: None,
     ) -> None:
         self._name_servers = list(name_servers)
         self._login = login
         self._clock = clock
         self._within = within
+        self._on_request = on_request
         self._open: dict[Address, Connection] = {}
         self._numbers = count(1)
 
@@ -264,8 +271,7 @@ class Remoting:
         """
         Return the offset of the first message that the group has not consumed; None if it has never consumed.
 
-        For a group that has never consumed, 4.x returns 0 while it has the queue's very first message in memory.
-        It is the place where 4.x lets that group begin.
+        4.x returns 0 instead of None while the queue's first message is in its memory; there it lets the group begin.
         """
         fields = {"consumerGroup": group, "setZeroIfNotFound": "false"}
         reply = self._ask_queue(_QUERY_CONSUMED, queue, topic, fields, allowed=(_QUERY_NOT_FOUND,))
@@ -298,8 +304,16 @@ class Remoting:
         return (stored_messages(reply.body) if reply.code == _SUCCESS else []), reply.number("nextBeginOffset")
 
     def send(self, queue: Queue, topic: str, body: bytes, properties: Mapping[str, str] | None = None) -> str:
+        """Send a message to a queue, as `store` does; return its id, which is the property `UNIQ_KEY`, or a new one."""
+        properties = {"UNIQ_KEY": secrets.token_hex(16).upper(), **(properties or {})}
+        self.store(queue, topic, body, properties, {})
+        return properties["UNIQ_KEY"]
+
+    def store(
+        self, queue: Queue, topic: str, body: bytes, properties: Mapping[str, str], fields: Mapping[str, str]
+    ) -> Reply:
         """
-        Send a message to a queue; return its id once the broker has stored it.
+        Send a message to a queue; return the reply once the broker has stored the message.
 
         If the call raises anything but RemotingError, it is unknown whether the broker has the message.
 
@@ -307,13 +321,13 @@ class Remoting:
             queue: The queue, at a master.
             topic: The topic.
             body: The body, which must not be empty.
-            properties: The properties, with those of the system, such as `DELAY`; `UNIQ_KEY`, the message's id, has a default.
+            properties: The properties, with those of the system, such as `DELAY`.
+            fields: Fields of the request in place of those for plain messages.
 
         Raises:
             ValueError: A property contains a separator.
         """
-        properties = {"UNIQ_KEY": secrets.token_hex(16).upper(), **(properties or {})}
-        fields = {
+        plain = {
             "producerGroup": "steadyworker",
             "defaultTopic": "TBW102",
             "defaultTopicQueueNums": "1",
@@ -324,8 +338,7 @@ class Remoting:
             "reconsumeTimes": "0",
             "unitMode": "false",
         }
-        self._ask_queue(_SEND, queue, topic, fields, body)
-        return properties["UNIQ_KEY"]
+        return self._ask_queue(_SEND, queue, topic, plain | dict(fields), body)
 
     # --- Requests ----------------------------------------------------------------------------------------------------
 
@@ -356,6 +369,10 @@ class Remoting:
         if reply.code != _SUCCESS and reply.code not in allowed:
             raise self._refusal(reply)
         return reply
+
+    def serve(self, address: Address, seconds: float) -> None:
+        """Wait for requests of a server, which `on_request` gets, for this time; the server must have had a request before."""
+        self._open[address].serve(self._clock.monotonic() + seconds)
 
     def _ask_name_server(
         self, code: int, fields: Mapping[str, str] | None = None, allowed: Collection[int] = ()
@@ -398,7 +415,7 @@ class Remoting:
             connection.close()
             connection = None
         if connection is None:
-            connection = self._open[address] = Connection(address, deadline, self._clock)
+            connection = self._open[address] = Connection(address, deadline, self._clock, self._on_request)
         return connection
 
     def _refusal(self, reply: Reply) -> RemotingError:

@@ -65,7 +65,7 @@ def prepare_at(url: BrokerUrl, names: Names, mode: str, clock: Clock) -> Prepare
 
 
 def kinds_of(url: BrokerUrl, names: Names) -> dict[str, str | None]:
-    """Return the topics of a driver, each with its type at a proxy; None without a proxy."""
+    """Return the topics of a driver, each with its type; the type is None for the driver that uses no proxy."""
     if url.driver == "remoting":
         return {names.work: None, names.dead: None}
     return {names.work: "NORMAL", names.later: "DELAY", names.dead: "NORMAL"}

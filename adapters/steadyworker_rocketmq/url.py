@@ -23,7 +23,7 @@ Access key and secret are percent-encoded.
 - `check` sees no version, no configuration and no topic that grows.
 
 **Without `members`**, the adapter counts no consumers either, because only the proxies know them.
-Both kinds of question go over plain TCP, also beside `rocketmq+grpcs`.
+The requests to `namesrv` and `members` go over plain TCP, even with `rocketmq+grpcs`.
 
 **TLS**: rocketmq-python-client verifies the proxy's certificate, and takes no files.
 To trust other authorities, set the environment variable `GRPC_DEFAULT_SSL_ROOTS_FILE_PATH` to a PEM file.
@@ -272,7 +272,7 @@ def _levels(text: str | None) -> tuple[float, ...]:
         seconds = int(match[1]) * _UNITS[match[2]] if match else 0.0
         if seconds < max(levels, default=1.0):
             expected = (
-                f"no level below the one before it, got {word[:40]!r} after {words[len(levels) - 1]!r}"
+                f"levels in ascending order, got {word[:40]!r} after {words[len(levels) - 1]!r}"
                 if seconds and levels
                 else f"levels of at least 1s, each a whole number and its unit s, m, h or d, got {word[:40]!r}"
             )

@@ -11,7 +11,7 @@ The message then goes to another consumer at once, and the other subscriptions s
 A NACK would not do: Classic moves the message to its dead-letter queue, and Artemis removes it.
 
 **An acknowledgement** is confirmed by the broker's receipt.
-It is sent once: Artemis closes the connection on a second one, and on one of an earlier connection.
+It is sent once, on the connection of its delivery: Artemis closes a connection with any other acknowledgement.
 If a receipt is late, or the broker sends an ERROR, the connection ends, and with it the epoch.
 """
 

@@ -185,7 +185,7 @@ class Connection:
         self._transport.beat()
 
     def abort(self, error: Exception) -> None:
-        """End the connection without waiting for the broker; the first error is the cause."""
+        """End the connection without waiting for the broker; after two calls, the first error is the cause."""
         if self._cause is None:
             self._cause = error
         self._transport.end()

@@ -106,7 +106,7 @@ def namespace_of(adapter: Adapter, options: Options, ledger: Ledger, queue_name:
     Return the namespace of a queue's jobs: the option `namespace` if it is set, else the broker's identity.
 
     The ledger binds namespace and queue to the first broker that uses them.
-    If worker processes live under a former name of the broker, this call binds the new name to the former name.
+    If worker processes that started under a former name of the broker are still alive, this call binds the new name to the former name.
     So it refuses the new name even after the end of these processes, because their records belong to the former name.
     With `--namespace`, an operator can set the former name, to state that the broker is the same.
     If the broker reports no name, a list of its addresses also states that: any process with one of them may be the first.
@@ -154,7 +154,7 @@ def name_findings(adapter: Adapter, options: Options, ledger: Ledger, queue_name
     elif _is_of_others(adapter, options.namespace, ledger, queue_name):
         what = f"Expected the list in --namespace ({options.namespace!r}) to have a host and port of --broker, got {adapter.identity()!r} in --broker."
         remedy = (
-            "before the first job, list all hosts and ports of this broker in --namespace, for all workers and senders; "
+            "list all hosts and ports of this broker in --namespace, for all workers and senders, before the first job runs; "
             "or correct --broker."
         )
         yield Finding("error", what, remedy)

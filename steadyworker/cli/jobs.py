@@ -52,7 +52,7 @@ _STATES = {
     JobState.CANCELLED: (State.MOVING, State.DEAD),
     JobState.DEAD: (State.MOVING, State.DEAD),
 }
-"""For each state that users see (`Row.job_state`), the states of rows that can be shown as it; the ledger's query leaves out all other rows."""
+"""For each state that users see (`Row.job_state`), the states of rows that it can come from; the ledger's query reads only such rows."""
 
 Job = tuple[Row, Progress | None]
 

@@ -134,7 +134,7 @@ def load(arguments: Mapping[str, object], environ: Mapping[str, str], cwd: Path,
 
 def handed_on(options: Options, cwd: Path, config: Path | None = None) -> dict[str, str | None]:
     """
-    Return the variables that pass this process's arguments on to a handler's `Client()`.
+    Return the variables of the environment by which a handler's `Client()` gets the settings of this process's command line.
 
     The caller must remove a variable whose value is None.
     A handler's process inherits the settings of the environment, and reads the file in the working directory, anyway.

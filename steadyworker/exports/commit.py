@@ -187,8 +187,8 @@ def _finish(target: Target, services: Services) -> Manifest:
     if manifest is None or manifest.uid != services.uid:
         made = "has no manifest of a SteadyWorker job" if manifest is None else f"was made by {_job(manifest)}"
         raise TargetExists(
-            f"target exists: {target.path} {made}; this is {_job(services)}. "
-            "Name the file by the job, as job.name does, or move it away."
+            f"target exists: {target.path} {made}, and not by this job, {_job(services)}. "
+            "Put job.name into the file's name, or move the existing file away."
         )
     size = target.path.stat().st_size
     if size != manifest.bytes:

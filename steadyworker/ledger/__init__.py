@@ -81,7 +81,7 @@ The holder of a row
 
 - MINE: this process owns the row, and the run or settlement under the row's fence has a valid delivery.
 - DETACHED: this process owns the row, but the delivery of its run or settlement is lost.
-  If adoption is switched off, the runner treats this as MINE; adoption only saves time, and no guarantee depends on it.
+  Adoption only saves time, and no guarantee depends on it: tests switch it off, and the runner then treats this as MINE.
 - LOST: this process owns the row, but has no run or settlement under the row's fence.
 - ALIVE: another process owns the row, lease and margin are not over, and there is no proof that this other process is dead.
 - GONE: the row has no owner, or its owner is another process, which is proven dead, or whose lease and margin are over.

@@ -290,7 +290,7 @@ class Ledger(Protocol):
 
         For a cancelled job, return the reason instead of a grant: after `cancel` has returned, no commit begins.
         The write is on disk (in SQLite: `synchronous=FULL`) when this call returns.
-        So uid and fence are on disk before the run commits an export.
+        So the ledger knows, even after a power failure, under which fence an export was committed.
         """
         ...
 

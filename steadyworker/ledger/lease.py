@@ -130,7 +130,7 @@ class Keeper:
                 holder.cancelled(marks)
 
     def run(self) -> None:
-        """Renew and look until `end`; the body of the keeper's thread."""
+        """Renew leases, and read the marks of cancelled jobs, until `end`; the body of the keeper's thread."""
         soon = self._times.renew / _HURRY_WHEN_AWAY
         while not self._over.is_set():
             due = self._clock.monotonic() + self._times.renew

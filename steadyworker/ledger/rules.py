@@ -54,7 +54,7 @@ class Defer:
     """
     Publish a delayed message with the same hop, wait for its confirm, then acknowledge the delivery; run nothing.
 
-    The message is due after at most `delay` seconds; None stands for `Times.defer_delay`.
+    Its delay is the longest level of at most `delay` seconds; None stands for `Times.defer_delay`.
     """
 
     delay: float | None = None

@@ -18,7 +18,7 @@ If there are more consumers than living owners, a foreign consumer receives mess
        ↑                      │                         │
        └──────────────────────┴──────── a number ───────┘
 
-A broker can refuse to count: an operator takes a right away, or replaces the broker.
+A broker can stop counting for us, for example after an operator took a right away, or replaced the broker.
 If the ledger serves one host only, the audit then cannot exclude a foreign consumer, and the worker process must stop.
 But nothing shows that there is one, so no job ends early for it: first the worker process finishes the jobs that it holds.
 If all hosts share the ledger, the audit waits for a number, as it waits for a broker that does not respond.

@@ -104,9 +104,13 @@ class UnkeyedMessages:
 
     def refused(self, result: PlanResult) -> bool:
         """
-        Find another way for a copy that the full work queue refused; return False if the plan must try again later.
+        Find another way for a copy that the full work queue refused; return False if the plan must publish it again later.
 
-        If the job could begin now, the copy goes to a retry queue; otherwise the original goes back to the full queue.
+        | the job | what happens |
+        |---|---|
+        | can begin now | the copy goes to a retry queue |
+        | can begin soon: only the ledger or a warming slot is missing | False |
+        | cannot begin | the original goes back to the full queue |
         """
         plan, message, delivery = result.plan, result.plan.message, result.plan.delivery
         if not isinstance(result.error, TargetFull) or delivery is None:

@@ -132,8 +132,9 @@ def specs_of(workers: Sequence[type[Worker[Any, Any]]], options: Options) -> lis
         for other in specs:
             if other is not spec and spec.dead_letter_queue in (other.queue, other.dead_letter_queue):
                 msg = (
-                    f"Expected a dead-letter queue for {spec.target} that {other.target} does not use, "
-                    f"got {spec.dead_letter_queue!r}: give one of them another dead_letter_queue, or leave it out."
+                    f"Expected a dead-letter queue for {spec.target} that no other Worker of this process uses, got "
+                    f"{spec.dead_letter_queue!r}, which {other.target} uses, too: set another dead_letter_queue for one of them, "
+                    "or remove the attribute; by default it is the queue's name with .dead."
                 )
                 raise ConfigError(msg)
     return specs

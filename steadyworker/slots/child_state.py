@@ -193,7 +193,7 @@ class ChildState:
             self._enforce_limits(self.run, now)
 
     def unready(self, code: int) -> str | None:
-        """Return why the slot must not replace this dead child at once; None if it can. `code` is the return code."""
+        """Return the reason to wait before this dead child is replaced; None to replace it at once. `code` is the return code."""
         if self.phase is Phase.WARMING:
             return self.cold or f"the child died before it was ready: {cause_of(code)}"
         if self.phase is Phase.IDLE and not self.runs and self._clock.monotonic() - self._since < STEADY:

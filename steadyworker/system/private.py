@@ -73,7 +73,7 @@ def access_findings(what: str, path: Path) -> list[Finding]:
                     "warning",
                     f"Expected {owned} to belong to this user, {os.geteuid()}, or to root, got the user {owner}: "
                     f"that user can read and change {what}.",
-                    f"chown {os.geteuid()} {owned}, or name a place of this user.",
+                    f"chown {os.geteuid()} {owned}, or choose a path that belongs to this user.",
                 )
             )
     return found

@@ -2,8 +2,7 @@
 Messages to systemd: the notify protocol of sd_notify(3), over a datagram socket.
 
 The methods neither raise nor wait, because a service manager that does not listen must not stop a job.
-The caller passes the environment.
-The children of slots must not use NOTIFY_SOCKET.
+The caller passes the variables of the environment, because the children of slots must not use NOTIFY_SOCKET.
 """
 
 from __future__ import annotations

@@ -237,7 +237,9 @@ class Queues:
                 holder.revoked.add(id_)
                 message.holder = None
                 return holder, id_
-        raise LookupError(f"Expected an un-acked message {key!r}, got one that no consumer holds: pump first.")
+        raise LookupError(
+            f"Expected an un-acked message {key!r}, got one that no consumer holds: call `pump` first, which delivers it."
+        )
 
     def find(self, key: str) -> list[Message]:
         """Return the messages with this job key or message id; raises LookupError if there is none."""

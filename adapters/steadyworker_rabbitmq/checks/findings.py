@@ -192,7 +192,7 @@ def _trusted(broker: Broker, wanted: Wanted) -> Iterator[Finding]:
 
 
 def _unfit(wanted: Wanted, actual: QueueState) -> Finding | None:
-    """Return a finding for a queue that ignores acks, or that loses messages at a restart or when consumers leave; else None."""
+    """Return a finding for a stream, from which an ack removes nothing, or for an auto-delete queue; else None."""
     queue = f"The {_ROLES[wanted.role]} {wanted.name!r}"
     if actual.type == "stream":
         what = f"{queue} is a stream, from which an ack removes no message."

@@ -122,7 +122,7 @@ class Broker:
         except ValueError as error:
             self.unreadable = Unanswered(
                 f"the check cannot read a pattern: {error}",
-                "check again a minute after the queues were made; the worker process does so itself.",
+                "run `check` again a minute after the queues were made; the worker process does so itself.",
             )
             return queue
         return replace(queue, policy=policy, policy_name=name)

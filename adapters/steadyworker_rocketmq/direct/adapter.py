@@ -147,7 +147,6 @@ def _check_levels(text: str, url: BrokerUrl, broker: str) -> None:
         levels = parse_url(f"rocketmq://host?{option}").delay_levels
     if levels != url.delay_levels:
         raise ConfigError(
-            f"Expected the delay levels of the broker's URL to be those of broker {broker!r}, which are {text!r}, "
-            "got others, so retries would come at other times: "
-            f"write {option} in the broker's URL."
+            f"Expected the delay levels of broker {broker!r}, {text!r}, got others in the broker's URL, by which retries would come "
+            f"at wrong times: write {option} in the URL."
         )

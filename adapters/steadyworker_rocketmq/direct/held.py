@@ -22,7 +22,7 @@ from steadyworker.adapter import Clock, Delivered, Delivery, Lost, QueueSpec, Re
 from steadyworker.network.settlement import Settlement, stale, unsettled
 from steadyworker_rocketmq.direct.connection import Link, ignore
 from steadyworker_rocketmq.direct.member import LOCKED_FOR, Finished, Member, State, Taken
-from steadyworker_rocketmq.messages import Wire, delivery_of
+from steadyworker_rocketmq.messages import delivery_of, wire_of_stored
 from steadyworker_rocketmq.remoting import Queue
 
 _MARGIN = 15.0
@@ -100,8 +100,7 @@ class Held:
         """Hold a message, and deliver it."""
         self._count += 1
         message = taken.message
-        keys = tuple(message.properties.get("KEYS", "").split())
-        wire = Wire(message.body, message.properties, message.properties.get("TAGS") or None, keys)
+        wire = wire_of_stored(message)
         delivery = delivery_of(
             self._epoch, str(self._count), self._spec.queue, wire, message.id, Redelivered.UNKNOWN, message.born_at
         )

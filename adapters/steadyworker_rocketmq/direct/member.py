@@ -355,7 +355,7 @@ def _membership(group: str, topic: str) -> dict[str, Any]:
 
 
 def _places(reply: Reply) -> set[int]:
-    """Return the numbers of the queues whose end is not the group's place; raises Foreign for an unknown form."""
+    """Return the numbers of the queues with messages that the group has not consumed; raises Foreign for an unknown form."""
     found = set()
     for queue, statistics in _QUEUES.findall(reply.body.decode("utf-8", "replace")):
         try:

@@ -87,7 +87,7 @@ class GrpcAdapter(Base):
         self._consumer.settle_async(delivery, how, on_settled)
 
     def exists(self) -> bool:
-        """Return whether the work topic exists; a name server is asked first, because a proxy would remember that it is missing."""
+        """Return whether the work topic exists; with `?namesrv=`, a name server is asked, because a proxy would remember a missing topic."""
         if self._first.namesrv:
             return self._at_name_server()
         try:

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import importlib
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import Any
@@ -238,3 +238,52 @@ class Sender:
         """Close the connection."""
         with suppress(Exception):
             self._producer.shutdown()
+
+
+class Half:
+    """
+    A half message: the broker has it, and no consumer gets it.
+
+    Attributes:
+        id: The message's id.
+    """
+
+    def __init__(self, transaction: Any) -> None:
+        self.id = str(transaction.message_id)
+        self._transaction = transaction
+
+    def end(self, *, commit: bool) -> None:
+        """Tell the broker the decision; raises ProxyError."""
+        with _as_proxy_error():
+            (self._transaction.commit if commit else self._transaction.rollback)()
+
+
+class TransactionSender(Sender):
+    """
+    A producer of transaction messages; thread-safe.
+
+    Args:
+        url: The proxies.
+        topics: The topics for which the proxy asks this producer.
+        check: Called in a thread of the library with a message's topic and id; returns True to commit, False to roll back.
+    """
+
+    def __init__(self, url: BrokerUrl, topics: Sequence[str], check: Callable[[str, Wire, str], bool | None]) -> None:
+        resolution = _rocketmq.TransactionResolution
+        answers: dict[bool | None, Any] = {True: resolution.COMMIT, False: resolution.ROLLBACK}
+
+        class Checker(_rocketmq.TransactionChecker):  # type: ignore[misc, name-defined]
+            def check(self, message: Any) -> Any:
+                answer = check(message.topic, _wire(message), message.message_id)
+                return answers.get(answer, resolution.TRANSACTION_RESOLUTION_UNSPECIFIED)
+
+        with _as_proxy_error():
+            self._producer = _rocketmq.Producer(_configuration(url), topics, checker=Checker(), tls_enable=url.tls)
+            self._producer.startup()
+
+    def half(self, topic: str, wire: Wire) -> Half:
+        """Send a half message; raises ProxyError."""
+        with _as_proxy_error():
+            transaction = self._producer.begin_transaction()
+            self._producer.send(_message(topic, wire), transaction)
+            return Half(transaction)

@@ -24,7 +24,7 @@ _MOST = 16
 """The largest number of messages that one poll receives."""
 
 _INVISIBLE = 60
-"""The seconds for moving the messages of one poll; those that are not moved by then go to other worker processes."""
+"""The seconds for which the messages of a poll are invisible; one that is not moved by then is delivered again, to any worker process."""
 
 _EARLY = 0.5
 """Seconds between two polls of a session that the proxy does not know yet."""

@@ -1,7 +1,6 @@
 """
 The publisher of one queue's messages, through a proxy.
 
-The client library's producer never reconnects soon after an outage, so a producer whose call failed is replaced by another one.
 A delayed message waits in the topic `<queue>-later`, because a proxy refuses a delay in a topic for other messages.
 """
 
@@ -15,6 +14,7 @@ from steadyworker.errors import BrokerUnavailable, ConfigError, NotPublished, Pu
 from steadyworker.network.preparation import Preparation
 from steadyworker_rocketmq.errors import ProxyError, is_busy, is_missing_topic, is_refused_handle, unavailable
 from steadyworker_rocketmq.grpc.client import Sender
+from steadyworker_rocketmq.grpc.senders import Senders
 from steadyworker_rocketmq.messages import HEADERS_BYTES, Wire, fitted_wire, wire_of
 from steadyworker_rocketmq.names import Names
 from steadyworker_rocketmq.topology import Prepared
@@ -53,9 +53,7 @@ class Publisher:
         self._names = names
         self._preparation = preparation
         self._settings = settings
-        self._lock = threading.Lock()
-        self._sender: Sender | None = None
-        self._stopped = False
+        self._senders = Senders(lambda: Sender(url()))
         self._pause = threading.Event()
 
     def publish(self, message: OutgoingMessage) -> None:
@@ -86,7 +84,7 @@ class Publisher:
         """Send a message to this topic; raises TargetMissing, TargetFull or PublishFailed."""
         try:
             self._preparation.prepared()
-            sender = self._opened()
+            sender = self._senders.opened()
         except (BrokerUnavailable, ConfigError) as error:
             raise NotPublished(str(error)) from error
         deadline = self._settings.clock.monotonic() + _KNOWN_WITHIN
@@ -100,48 +98,24 @@ class Publisher:
 
     def route(self, topic: str) -> None:
         """Ask a proxy for the topic; raises ProxyError, or BrokerUnavailable after `close`."""
-        sender = self._opened()
+        sender = self._senders.opened()
         try:
             sender.route(topic)
         except ProxyError as error:
             if not is_missing_topic(error):
-                self._replace(sender)
+                self._senders.replace(sender)
             raise
 
     def close(self) -> None:
         """Close the connection; later calls fail."""
-        with self._lock:
-            self._stopped = True
-            self._pause.set()
-            sender, self._sender = self._sender, None
-        if sender is not None:
-            sender.close()
+        self._pause.set()
+        self._senders.close()
 
     @property
     def _made(self) -> bool:
         """Whether this process has made the topics, or found them at the name server."""
         prepared = self._preparation.known
         return prepared is not None and prepared.made and not self._pause.is_set()
-
-    def _opened(self) -> Sender:
-        with self._lock:
-            if self._stopped:
-                raise BrokerUnavailable("Expected an open adapter, got one that was stopped: open another.")
-            if self._sender is None:
-                try:
-                    self._sender = Sender(self._url())
-                except ProxyError as error:
-                    raise unavailable(error, "a proxy") from error
-            return self._sender
-
-    def _replace(self, sender: Sender) -> None:
-        """Close a sender whose call failed; the next call opens another one."""
-        with self._lock:
-            if self._sender is not sender:
-                return
-            self._sender = None
-        # On a thread of its own, because the goodbye waits for a proxy that may be gone.
-        threading.Thread(target=sender.close, name="rocketmq, close", daemon=True).start()
 
     def _failed(self, sender: Sender, topic: str, error: ProxyError) -> PublishFailed:
         place = str(self._url())
@@ -160,5 +134,5 @@ class Publisher:
             return NotPublished(
                 f"Expected the topic {topic!r} to accept a message, got: {error}: see the broker's log."
             )
-        self._replace(sender)
+        self._senders.replace(sender)
         return PublishFailed(f"{unavailable(error, place)} The topic {topic!r} may have the message all the same.")

@@ -1,5 +1,5 @@
 """
-Questions to Artemis, as messages to its management address, which need the right `manage`.
+Questions to Artemis, sent to its management address; for that, the user needs the rights `send` and `manage`.
 
 Artemis closes the connection on which it refuses a management request, so a connection that sends one must hold no message.
 Replies go to one address, which Artemis creates at the first question and keeps only if its settings say so.

@@ -177,8 +177,8 @@ class _Check:
             )
         else:
             how = (
-                "in broker.xml, grant the user's role the rights manage and send for activemq.management, and for "
-                "steadyworker.replies those that the adapter's page lists; then `check` also reads the address settings."
+                "in broker.xml, grant the user's role the rights manage and send for activemq.management, and consume, createAddress "
+                "and createNonDurableQueue for steadyworker.replies; then `check` also reads the address settings."
             )
         return Finding("warning", what, how)
 

@@ -20,7 +20,7 @@ _ATTEMPTS = 10
 """The default of max-delivery-attempts."""
 
 SPARE_DELIVERIES = 5
-"""Deliveries that one job can need, because connections and worker processes are lost while it runs."""
+"""Deliveries to allow for one job, because connections and worker processes can be lost while it runs."""
 
 
 @dataclass(frozen=True, slots=True)

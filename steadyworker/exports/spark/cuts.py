@@ -88,7 +88,7 @@ def ordered(result: DataFrame, by: Sequence[str], size: int, pieces: int) -> Dat
             This function can change that setting; do not change it again before the rows are read.
         by: The names of the columns.
         size: The size of the result in bytes, as Spark estimates it.
-        pieces: The number of pieces, if the estimate is right.
+        pieces: The number of tasks that sort, which follows from `size`.
     """
     columns = [*map(column, by)]
     number = _number(columns[0], result.schema[by[0]].dataType)
@@ -118,7 +118,8 @@ def cut(keys: Any, pieces: int) -> Cells | None:
     Return cells for these keys (an Arrow array of float64, with nulls), or None if one cell would get too many keys.
 
     Also return None if there are too few pieces, or if all keys are equal.
-    Half a piece of keys at each end does not count, so that a few days of the year 9999 do not stretch the cells.
+    The cells span the keys without half a piece at each end, so that a few outliers, such as dates in 9999, do not make all cells wide.
+    The keys outside belong to the first or the last cell.
     """
     import pyarrow.compute
 

@@ -117,11 +117,11 @@ def check(totals: Sequence[Total], rows: int, sums: dict[str, str]) -> None:
     """
     with localcontext(_EXACT):
         found = {name: sum((Decimal(total.sums[name]) for total in totals), Decimal(0)) for name in sums}
-    if sum(total.rows for total in totals) != rows or any(
-        found[name] != Decimal(value) for name, value in sums.items()
-    ):
+    counted = sum(total.rows for total in totals)
+    if counted != rows or any(found[name] != Decimal(value) for name, value in sums.items()):
         raise ExportError(
-            f"Expected the totals that Spark counted, {rows} rows and sums {sums}, got {found} by group: the file is not what Spark wrote."
+            f"Expected {rows} rows and sums {sums}, as Spark counted while it wrote, got {counted} rows and sums "
+            f"{ {name: str(value) for name, value in found.items()} } in the parts: the file is not what Spark wrote."
         )
 
 

@@ -88,7 +88,7 @@ def die_with(parent: int) -> None:
 
 
 class Wire:
-    """The two descriptors of the protocol."""
+    """The host's side of the protocol: commands from stdin, and events to stdout, both on descriptors of their own."""
 
     def __init__(self) -> None:
         self.commands = os.fdopen(os.dup(0), "rb")

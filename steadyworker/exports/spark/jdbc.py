@@ -83,10 +83,11 @@ class Jdbc:
 
     def __post_init__(self) -> None:
         self.database()
-        if self.partitions is not None and (self.partitions < 1 or (self.partitions > 1 and not self.partition_by)):
+        if self.partitions is not None and self.partitions < 1:
+            raise ExportError(f"Expected at least one partition, got partitions={self.partitions}: set 1 or more.")
+        if self.partitions is not None and self.partitions > 1 and not self.partition_by:
             raise ExportError(
-                f"Expected at least one partition, and partition_by for more than one, got {self.partitions}: "
-                "name the column in partition_by."
+                f"Expected partition_by for {self.partitions} partitions, got none: name a column of integers, dates or timestamps."
             )
         if self.fetch_rows < 1 or self.statement_timeout <= 0:
             raise ExportError(

@@ -59,7 +59,7 @@ class Kills:
     The cancels of a session's jobs, one for each id that is left.
 
     Args:
-        session: The session, on any client.
+        session: The session; the client of any process will do.
         name: The session's name, a UUID.
     """
 

@@ -225,9 +225,9 @@ class Postgres:
         if infinite:
             column = _quoted(infinite[0])
             raise ExportError(
-                f"Expected finite dates in table {name!r}, got infinity in {', '.join(map(repr, infinite))}, which Spark has no value "
-                f"for: make it NULL in a query, Jdbc(url, \"SELECT nullif(nullif({column}, 'infinity'), '-infinity') AS {column}, …\"), "
-                "or leave the column out there."
+                f"Expected finite dates in table {name!r}, got infinity in {', '.join(map(repr, infinite))}, and Spark has no such "
+                f"value: use a query that makes it NULL, Jdbc(url, \"SELECT nullif(nullif({column}, 'infinity'), '-infinity') AS {column}, …\"), "
+                "or one without the column."
             )
 
     def _check(self, name: str, source: Database) -> None:

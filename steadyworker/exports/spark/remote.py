@@ -16,7 +16,7 @@ For a job that was stuck before, this time counts, because the job's own old tas
 
 If an executor dies between the commit of a part and the end of its task, Spark runs the task again.
 The part is another file then (Spark's `OutputCommitCoordinator` allows this, in the classes of Spark 4.3.0).
-If the child has joined the first file, the child must join all parts again; `replaced` detects this.
+If the child has joined the first file, it must join all parts again; `replaced` reports that a part is another file now.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ class RemoteTasks:
 
     Args:
         run: The job; its `stuck_after` is the limit for a job in the host's own JVM.
-        ratio: The ratio from the host's earlier exports.
+        ratio: The time for writing as a part of that for sorting, from the host's earlier exports.
     """
 
     def __init__(self, run: Run, ratio: Ratio, clock: Clock | None = None) -> None:

@@ -4,7 +4,7 @@ Lets Spark read a SQLite file in one snapshot: `sqlite3` copies the file in one 
 Several connections to the file itself could not share a snapshot.
 Each connection would block writers (in WAL mode, the checkpoint) while it reads.
 A column gets the type that all its values have, because SQLite does not enforce declared types.
-Only a declared DECIMAL counts, because its values would otherwise be binary floats.
+DECIMAL is the only declared type that is used, because the values would otherwise be binary floats.
 The export refuses a value with more digits than the DECIMAL, because Spark would round it.
 """
 

@@ -5,7 +5,7 @@ A pooler in transaction mode lends a session of the server for only one transact
 So the session prepares and sets nothing: each statement goes to the server in one message, together with its limits.
 The server begins when it has the whole message, and runs it as one transaction.
 So a network failure in the middle leaves no transaction open, and no row locked.
-The message has the values in its text, so a server that logs failed statements also logs checkpoints.
+The statement's text has the values in it, so a server that logs failed statements also logs checkpoints.
 
 ::
 

@@ -91,7 +91,7 @@ def _read(url: str) -> dict[str, str]:
 
 def tls_defaults(parameters: Parameters) -> dict[str, str]:
     """
-    Return the TLS parameters to add if these parameters do not set `sslmode`.
+    Return the TLS parameters to add to those of a URL without `sslmode`.
 
     libpq's own default, `prefer`, accepts any server without verifying it.
     For a server on this host, that default stays.

@@ -3,7 +3,7 @@ The SQLite ledger's tables and statements.
 
 There are two kinds of times.
 Times that decide when a job may run (`lease_until`, `due`) are readings of CLOCK_BOOTTIME, stored with the boot's id.
-Times that are for people or age rows (`…_at`, `not_before`, `keep_until`) are readings of the wall clock.
+Times that people read, or that decide when a row is removed (`…_at`, `not_before`, `keep_until`) are readings of the wall clock.
 """
 # ruff: noqa: S608 - the statements are put together from this file's own constants, once, at import
 

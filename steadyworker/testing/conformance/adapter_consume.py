@@ -115,7 +115,7 @@ class ConsumePromises(AdapterBench):
         assert new.epoch > old.epoch
 
     def test_what_a_cut_took_comes_again(self, adapter: Adapter) -> None:
-        """The un-acked message is delivered in the new epoch, with the same stable id and the same prefetch."""
+        """The un-acked message comes in the new epoch with the same stable id; the prefetch holds without another call."""
         self._needs_loss(adapter)
         tape = self.started(adapter, 1)
         adapter.publish(message())
@@ -223,7 +223,7 @@ class ConsumePromises(AdapterBench):
         assert tape.until(lambda: two.consumers() == 1, "1 consumer again")
 
     def test_what_is_un_settled_at_stop_is_the_next_ones(self, open_adapter: Open) -> None:
-        """`stop` releases at once; deliveries of a stopped adapter are stale, and it sends no more signals."""
+        """After `stop`, another adapter gets the un-acked message at once; the stopped one cannot settle it, and sends no signals."""
         one, two = open_adapter(), open_adapter()
         tape = self.started(one, 1)
         one.publish(message())

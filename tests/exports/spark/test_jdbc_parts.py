@@ -63,7 +63,7 @@ def test_a_url_becomes_a_place_a_user_and_the_drivers_properties(tmp_path: Path)
         ("sqlite:", "t", {}, "sqlite:PATH"),
         (URL, "t; DROP TABLE t", {}, "a table's name"),
         (URL, "my table", {}, "quote a name"),
-        (URL, "t", {"partitions": 3}, "partition_by for more than one"),
+        (URL, "t", {"partitions": 3}, "Expected partition_by for 3 partitions"),
         (URL, "t", {"partitions": 0}, "at least one"),
         (URL, "t", {"fetch_rows": 0}, "above 0"),
         (URL, "t", {"statement_timeout": 0}, "above 0"),

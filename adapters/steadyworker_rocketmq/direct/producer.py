@@ -1,0 +1,195 @@
+"""
+Producers that send to the brokers themselves.
+
+Each thread that sends has a connection of its own meanwhile, so a broker that is slow for one sender delays no other.
+A broker has stored a message when it says so (`SEND_OK`); any other result means that the message can be lost, or comes twice.
+"""
+
+from __future__ import annotations
+
+import itertools
+import os
+import secrets
+import socket
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import TypeVar
+
+from steadyworker.adapter import Clock
+from steadyworker.errors import BrokerUnavailable
+from steadyworker_rocketmq.direct.member import NoTopicError
+from steadyworker_rocketmq.messages import KEYS, TAGS, Wire
+from steadyworker_rocketmq.names import is_system_property
+from steadyworker_rocketmq.remoting import Queue, Remoting, RemotingError
+from steadyworker_rocketmq.topology import remoting_of
+from steadyworker_rocketmq.url import BrokerUrl
+
+Result = TypeVar("Result")
+
+_ROUTE_EVERY = 30.0
+"""Seconds after which a producer asks a name server again for the queues of a topic."""
+
+# RocketMQ's ResponseCode.
+_SYSTEM_ERROR, _BUSY, _UNAVAILABLE, _NO_TOPIC = 1, 2, 14, 17
+NOT_SAFE = {
+    10: "the broker's disk did not confirm it in time (FLUSH_DISK_TIMEOUT)",
+    11: "the broker has no replica (SLAVE_NOT_AVAILABLE)",
+    12: "the broker's replica did not confirm it in time (FLUSH_SLAVE_TIMEOUT)",
+}
+"""The results of messages that a broker has stored, and can lose."""
+
+
+class Producer:
+    """
+    A producer with connections of its own; for one thread at a time.
+
+    Args:
+        remoting: The brokers; used by nothing else.
+        clock: The clock.
+    """
+
+    def __init__(self, remoting: Remoting, clock: Clock) -> None:
+        self.remoting = remoting
+        self._clock = clock
+        self._routes: dict[str, tuple[float, list[Queue]]] = {}
+
+    def send(self, topic: str, put: Callable[[Remoting, Queue], Result], turn: int) -> Result:
+        """
+        Return the result of `put`, which sends a message to one queue, when a broker has stored it.
+
+        If a broker cannot have the message, another broker gets it.
+
+        Args:
+            topic: The topic.
+            put: Sends the message.
+            turn: The number of this message, by which queues take turns.
+
+        Raises:
+            NoTopicError: There is no such topic.
+            RemotingError: The broker refused the message, or does not say that it is safe.
+            OSError: It is unknown whether a broker has the message.
+            Silent: The same.
+        """
+        queues = self._queues(topic)
+        last: Exception | None = None
+        tried = set()
+        for queue in (queues[(turn + number) % len(queues)] for number in range(len(queues))):
+            if queue.broker in tried:
+                continue
+            try:
+                return put(self.remoting, queue)
+            except Exception as error:
+                if not is_certainly_unsent(error):
+                    raise
+                last = error  # another broker may accept it
+                tried.add(queue.broker)
+        assert last is not None
+        raise last
+
+    def close(self) -> None:
+        """Close the connections."""
+        self.remoting.close()
+
+    def _queues(self, topic: str) -> list[Queue]:
+        asked_at, queues = self._routes.get(topic, (0.0, []))
+        now = self._clock.monotonic()
+        if not queues or now - asked_at > _ROUTE_EVERY:
+            # Two messages in a row go to two brokers.
+            queues = sorted(self.remoting.route(topic) or [], key=lambda queue: (queue.number, queue.broker.name))
+            if not queues:
+                raise NoTopicError(f"no topic {topic!r}", _NO_TOPIC)
+            self._routes[topic] = (now, queues)
+        return queues
+
+
+class Producers:
+    """
+    The producers of one process; every method may be called from any thread.
+
+    Args:
+        url: Returns the current URL.
+        clock: The clock.
+    """
+
+    def __init__(self, url: Callable[[], BrokerUrl], clock: Clock) -> None:
+        self._url = url
+        self._clock = clock
+        self._lock = threading.Lock()
+        self._idle: list[Producer] = []
+        self._turns = itertools.count(secrets.randbelow(1 << 16))  # else the first queue gets the most
+        self._stopped = False
+
+    def send(self, topic: str, put: Callable[[Remoting, Queue], Result]) -> Result:
+        """Send a message as `Producer.send` does; raises BrokerUnavailable after `close`."""
+        with self.lend() as producer:
+            return producer.send(topic, put, next(self._turns))
+
+    @contextmanager
+    def lend(self) -> Iterator[Producer]:
+        """Lend a producer to the calling thread; one whose call failed is not used again."""
+        with self._lock:
+            if self._stopped:
+                raise BrokerUnavailable("Expected an open adapter, got one that was stopped: open another.")
+            producer = self._idle.pop() if self._idle else None
+        if producer is None:
+            producer = Producer(remoting_of(self._url(), self._clock), self._clock)
+        try:
+            yield producer
+        except BaseException:
+            producer.close()
+            raise
+        with self._lock:
+            if not self._stopped:
+                self._idle.append(producer)
+                return
+        producer.close()
+
+    def close(self) -> None:
+        """Close the connections; later calls fail."""
+        with self._lock:
+            self._stopped = True
+            idle, self._idle = self._idle, []
+        for producer in idle:
+            producer.close()
+
+
+def is_missing(error: BaseException) -> bool:
+    """Return whether the topic does not exist."""
+    return isinstance(error, RemotingError) and error.code == _NO_TOPIC
+
+
+def is_full(error: BaseException) -> bool:
+    """Return whether the broker accepts no messages for now."""
+    return isinstance(error, RemotingError) and error.code in (_BUSY, _UNAVAILABLE)
+
+
+def is_certainly_unsent(error: BaseException) -> bool:
+    """Return whether the broker cannot have the message."""
+    if isinstance(error, RemotingError):
+        return error.code != _SYSTEM_ERROR and error.code not in NOT_SAFE
+    return isinstance(error, ConnectionRefusedError | socket.gaierror)
+
+
+def properties_of(wire: Wire, clock: Clock) -> dict[str, str]:
+    """Return a new message's properties, with its id, tag and keys, as RocketMQ's own clients write them."""
+    properties = {name: text for name, text in wire.properties.items() if not is_system_property(name)}
+    properties |= {"UNIQ_KEY": _new_id(clock), "WAIT": "true"}
+    if wire.tag:
+        properties[TAGS] = wire.tag
+    if wire.keys:
+        properties[KEYS] = " ".join(wire.keys)
+    return properties
+
+
+_HOST, _LOADER = secrets.token_bytes(4), secrets.token_bytes(4)
+_COUNT = itertools.count(secrets.randbelow(1 << 16))
+_MONTH = 31 * 86_400
+
+
+def _new_id(clock: Clock) -> str:
+    """Return an id for a message in the form of RocketMQ's own clients, whose tools read the time in it."""
+    milliseconds = int(clock.wall() % _MONTH * 1000)
+    process = os.getpid() & 0xFFFF
+    raw = _HOST + process.to_bytes(2) + _LOADER + milliseconds.to_bytes(4) + (next(_COUNT) & 0xFFFF).to_bytes(2)
+    return raw.hex().upper()

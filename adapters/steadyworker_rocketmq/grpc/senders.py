@@ -1,0 +1,61 @@
+"""
+The producer of a process at the proxies, replaced after each failure.
+
+The client library's producer never reconnects soon after an outage.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from typing import Generic, TypeVar
+
+from steadyworker.errors import BrokerUnavailable
+from steadyworker_rocketmq.errors import ProxyError, unavailable
+from steadyworker_rocketmq.grpc.client import Sender
+
+AnySender = TypeVar("AnySender", bound=Sender)
+
+
+class Senders(Generic[AnySender]):
+    """
+    At most one open sender at a time; every method may be called from any thread.
+
+    Args:
+        open_one: Opens a sender; raises ProxyError.
+    """
+
+    def __init__(self, open_one: Callable[[], AnySender]) -> None:
+        self._open_one = open_one
+        self._lock = threading.Lock()
+        self._sender: AnySender | None = None
+        self._stopped = False
+
+    def opened(self) -> AnySender:
+        """Return the sender; raises BrokerUnavailable if none can be opened, or after `close`."""
+        with self._lock:
+            if self._stopped:
+                raise BrokerUnavailable("Expected an open adapter, got one that was stopped: open another.")
+            if self._sender is None:
+                try:
+                    self._sender = self._open_one()
+                except ProxyError as error:
+                    raise unavailable(error, "a proxy") from error
+            return self._sender
+
+    def replace(self, sender: AnySender) -> None:
+        """Close a sender whose call failed; the next call opens another one."""
+        with self._lock:
+            if self._sender is not sender:
+                return
+            self._sender = None
+        # On a thread of its own, because the goodbye waits for a proxy that may be gone.
+        threading.Thread(target=sender.close, name="rocketmq, close", daemon=True).start()
+
+    def close(self) -> None:
+        """Close the sender; later calls fail."""
+        with self._lock:
+            self._stopped = True
+            sender, self._sender = self._sender, None
+        if sender is not None:
+            sender.close()
