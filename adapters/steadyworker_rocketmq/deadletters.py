@@ -18,11 +18,12 @@ from steadyworker.adapter import Clock, Delivery, OutgoingMessage, QueueSpec, Re
 from steadyworker.errors import PublishFailed, Unsettled
 from steadyworker_rocketmq.errors import translated
 from steadyworker_rocketmq.messages import EXACT, Wire, delivery_of, wire_of_stored
-from steadyworker_rocketmq.names import Names
-from steadyworker_rocketmq.remoting import READER, Queue, Remoting
+from steadyworker_rocketmq.names import Names, is_system_property
+from steadyworker_rocketmq.remoting import READER, Queue, Remoting, RemotingError
 from steadyworker_rocketmq.stored import Stored
 
 _DROPPED = "sw-dropped"
+_MARK_BODY, _MARK = b"\0", json.dumps({"empty": True})
 _QUEUES_WITHIN, _LOOK_EVERY = 5.0, 0.05
 """Seconds for which a reader waits for the brokers' queues, and between two looks."""
 
@@ -75,9 +76,9 @@ class RocketmqDeadLetters:
     def __iter__(self) -> Iterator[Delivery]:
         """Yield each dead letter that has no mark, oldest first in each topic."""
         with translated(self._place):
-            marks = {mark for _, stored in self._all() if (mark := stored.properties.get(_DROPPED))}
+            marks = {stored.properties[_DROPPED] for _, stored in self._all() if _is_mark(stored)}
             for id_, stored in self._all():
-                if _DROPPED not in stored.properties and id_ not in marks:
+                if not _is_mark(stored) and id_ not in marks:
                     yield self._letter(id_, stored)
 
     def publish(self, message: OutgoingMessage) -> None:
@@ -86,7 +87,7 @@ class RocketmqDeadLetters:
 
     def drop(self, delivery: Delivery) -> None:
         """Publish a mark for this letter; raises Unsettled if it is unknown whether the broker has the mark."""
-        mark = Wire(b"\0", {_DROPPED: delivery.id, EXACT: json.dumps({"empty": True})})
+        mark = Wire(_MARK_BODY, {_DROPPED: delivery.id, EXACT: _MARK})
         try:
             self._send(self._names.dead, mark)
         except PublishFailed as error:
@@ -114,9 +115,16 @@ class RocketmqDeadLetters:
                 if stored.offset < end:
                     yield f"{topic}/{queue.broker.name}/{queue.number}/{stored.offset}/{stored.id}", stored
             if following <= offset:
-                return  # the broker has nothing more
+                text = f"the queue {queue.number} of {topic!r} to have messages up to {end}, got none from {offset} on"
+                raise RemotingError(f"expected {text}: a replica may lack the newest", 0)
             offset = following
 
     def _letter(self, id_: str, stored: Stored) -> Delivery:
         wire = wire_of_stored(stored)
         return delivery_of(0, id_, self._spec.queue, wire, stored.id, Redelivered.UNKNOWN, stored.born_at)
+
+
+def _is_mark(stored: Stored) -> bool:
+    """Return whether `drop` made this message; a sender's message with the same header is a letter."""
+    own = {name for name in stored.properties if not is_system_property(name)}
+    return own == {_DROPPED, EXACT} and stored.body == _MARK_BODY and stored.properties[EXACT] == _MARK

@@ -1,0 +1,98 @@
+"""What brokers do with a group whose name is too long, if no check stops it: the reason why `names.py` refuses it."""
+
+from __future__ import annotations
+
+import secrets
+import struct
+
+import pytest
+
+from steadyworker_rocketmq.errors import ProxyError
+from steadyworker_rocketmq.grpc.client import Session
+from steadyworker_rocketmq.remoting import READER, Queue, RemotingError
+from steadyworker_rocketmq.url import parse_url
+from tests.brokers.rocketmq import RocketMQ4, RocketMQ5
+from tests.support.stage import eventually
+
+pytestmark = [pytest.mark.rocketmq, pytest.mark.timeout(300), pytest.mark.slow]
+
+PULL, SEND_BACK, MESSAGE_ILLEGAL = 11, 36, 13
+"""Numbers of requests (`RequestCode`), and of a reply (`ResponseCode`)."""
+
+PLACE = struct.Struct(">q")
+"""The message's place in the commit log, 28 bytes behind its beginning."""
+
+
+def names(length: int) -> tuple[str, str]:
+    """Return a topic, and a group of this length that is made from it, as some frameworks make it."""
+    topic = f"q-{secrets.token_hex(4)}"
+    return topic, f"{topic}_captured-refunded_".ljust(length, "x")
+
+
+def test_4_9_7_refuses_every_retry_of_a_group_of_121_characters(rocketmq4: RocketMQ4) -> None:
+    """A consumer whose message is refused has no other way to get it again: the message is lost."""
+    for length in (120, 121):
+        topic, group = names(length)
+        rocketmq4.make_topic(topic)
+        rocketmq4.send(topic)
+        with rocketmq4.remoting() as remoting:
+            remoting.make_group(group, 16)
+            broker = remoting.brokers()[0]
+            pulled = remoting.ask(
+                broker.address,
+                PULL,
+                {
+                    "topic": topic,
+                    "consumerGroup": READER,
+                    "queueId": "0",
+                    "queueOffset": "0",
+                    "maxMsgNums": "1",
+                    "sysFlag": "4",
+                    "commitOffset": "0",
+                    "suspendTimeoutMillis": "0",
+                    "subscription": "*",
+                    "subVersion": "0",
+                    "expressionType": "TAG",
+                },
+            )
+            (place,) = PLACE.unpack_from(pulled.body, 28)
+            fields = {
+                "offset": str(place),
+                "group": group,
+                "delayLevel": "1",
+                "originMsgId": "1",
+                "originTopic": topic,
+                "unitMode": "false",
+                "maxReconsumeTimes": "16",
+            }
+            if length == 120:
+                remoting.ask(broker.address, SEND_BACK, fields)
+                eventually(lambda group=group: rocketmq4.count(f"%RETRY%{group}") == 1, "the retry", 30.0)  # type: ignore[misc]
+            else:
+                with pytest.raises(RemotingError) as caught:
+                    remoting.ask(broker.address, SEND_BACK, fields)
+                assert caught.value.code == MESSAGE_ILLEGAL
+                assert rocketmq4.count(f"%RETRY%{group}") == 0
+        rocketmq4.remove(topic)
+
+
+def test_5_4_0_delivers_nothing_to_a_group_of_121_characters(rocketmq5: RocketMQ5) -> None:
+    for length in (120, 121):
+        topic, group = names(length)
+        rocketmq5.make_topic(topic)
+        rocketmq5.send(topic)
+        with rocketmq5.remoting() as remoting:
+            remoting.make_group(group, 16)
+            remoting.set_consumed(Queue(remoting.brokers()[0], 0), topic, group, 0)
+        session = Session(parse_url(rocketmq5.url), group, topic)
+        found = 0
+        try:
+            for _ in range(4):
+                try:
+                    found += len(session.receive(1, 30))
+                except ProxyError:
+                    continue  # in the first second, the proxy does not know the session
+        finally:
+            session.close()
+        assert found == (1 if length == 120 else 0)
+        rocketmq5.remove(topic)
