@@ -20,7 +20,7 @@ class GrpcBench(AdapterBench):
     """Each test has topics and groups of its own, which are removed after it."""
 
     within = 20.0
-    delay = 2.0
+    delay = 4.0
     options = ""
     """Options of the URL, each with an `&` before it."""
 
