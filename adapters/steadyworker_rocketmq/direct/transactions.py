@@ -19,18 +19,19 @@ import secrets
 import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 
 from steadyworker.adapter import Clock, Settings
 from steadyworker.errors import BrokerUnavailable, NotPublished, PublishFailed
-from steadyworker.network.errors import Foreign, Silent
+from steadyworker.network.errors import Foreign
 from steadyworker.network.url import Address
 from steadyworker_rocketmq.direct.producer import Producers, properties_of
 from steadyworker_rocketmq.errors import unavailable
 from steadyworker_rocketmq.frames import Reply
 from steadyworker_rocketmq.messages import Wire, wire_of_stored
-from steadyworker_rocketmq.remoting import Login, Queue, Remoting, RemotingError
+from steadyworker_rocketmq.remoting import Login, Queue, Remoting
 from steadyworker_rocketmq.stored import stored_messages
 from steadyworker_rocketmq.topology import remoting_of
 from steadyworker_rocketmq.transactions import Check, Decision, Transport
@@ -219,16 +220,18 @@ class Checks:
             while not self._stopped.is_set():
                 try:
                     brokers = [broker.address for broker in remoting.brokers()]
-                except (OSError, Foreign, Silent, RemotingError) as error:
+                except Exception as error:  # noqa: BLE001 - this thread must not end
                     if not brokers:
                         self._failed(self._url.addresses[0], error)
                 for broker in brokers:
                     thread = self._threads.get(broker)
                     if thread is None or not thread.is_alive():
-                        self._threads[broker] = threading.Thread(
+                        thread = threading.Thread(
                             target=self._listen, args=(broker,), name="steadyworker-producer", daemon=True
                         )
-                        self._threads[broker].start()
+                        with suppress(RuntimeError):  # no thread can be started now
+                            thread.start()
+                            self._threads[broker] = thread
                 self._stopped.wait(_LOOK_EVERY)
 
     def _listen(self, broker: Address) -> None:
@@ -243,7 +246,7 @@ class Checks:
                         beaten_at = self._clock.monotonic()
                         self._failing.discard(broker)
                     remoting.serve(broker, 1.0)
-        except (OSError, Foreign, Silent, RemotingError) as error:
+        except Exception as error:  # noqa: BLE001 - the next look begins again
             self._failed(broker, error)
 
     def _asked_by(self, broker: Address, request: Reply) -> None:

@@ -92,7 +92,7 @@ class GrpcTransport:
                         self._senders.replace(sender)
                     raise
                 failing = False
-            except (ProxyError, BrokerUnavailable) as error:
+            except Exception as error:  # noqa: BLE001 - this thread must not end
                 if not failing and not self._stopped.is_set():
                     failing = True
                     self._report(f"{unavailable(error, self._place)} Until then, the broker cannot ask `check`.")
