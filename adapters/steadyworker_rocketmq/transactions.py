@@ -16,6 +16,7 @@ It can be called in another process, after a restart, and while `run` is under w
 
 A message without a `LocalTransaction`, and one whose `check` fails, has the answer UNKNOWN, never COMMIT; an error in the log says so.
 After 15 questions without a decision, the broker moves the message to `TRANS_CHECK_MAX_TIME_TOPIC`, where an operator finds it.
+It also counts the questions that reach no producer.
 """
 
 from __future__ import annotations

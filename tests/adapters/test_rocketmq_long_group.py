@@ -4,20 +4,21 @@ from __future__ import annotations
 
 import secrets
 import struct
+from contextlib import suppress
 
 import pytest
 
 from steadyworker_rocketmq.errors import ProxyError
 from steadyworker_rocketmq.grpc.client import Session
-from steadyworker_rocketmq.remoting import READER, Queue, RemotingError
+from steadyworker_rocketmq.remoting import READER, RemotingError
 from steadyworker_rocketmq.url import parse_url
 from tests.brokers.rocketmq import RocketMQ4, RocketMQ5
 from tests.support.stage import eventually
 
 pytestmark = [pytest.mark.rocketmq, pytest.mark.timeout(300), pytest.mark.slow]
 
-PULL, SEND_BACK, MESSAGE_ILLEGAL = 11, 36, 13
-"""Numbers of requests (`RequestCode`), and of a reply (`ResponseCode`)."""
+PULL, SEND_BACK = 11, 36
+"""Numbers of requests (`RequestCode`)."""
 
 PLACE = struct.Struct(">q")
 """The message's place in the commit log, 28 bytes behind its beginning."""
@@ -71,27 +72,28 @@ def test_4_9_7_refuses_every_retry_of_a_group_of_121_characters(rocketmq4: Rocke
             else:
                 with pytest.raises(RemotingError) as caught:
                     remoting.ask(broker.address, SEND_BACK, fields)
-                assert caught.value.code == MESSAGE_ILLEGAL
-                assert rocketmq4.count(f"%RETRY%{group}") == 0
-        rocketmq4.remove(topic)
+                assert "MESSAGE_ILLEGAL" in str(caught.value)
+        rocketmq4.delete_topic(topic)  # the broker refuses to delete the long retry topic
 
 
 def test_5_4_0_delivers_nothing_to_a_group_of_121_characters(rocketmq5: RocketMQ5) -> None:
     for length in (120, 121):
         topic, group = names(length)
         rocketmq5.make_topic(topic)
-        rocketmq5.send(topic)
         with rocketmq5.remoting() as remoting:
-            remoting.make_group(group, 16)
-            remoting.set_consumed(Queue(remoting.brokers()[0], 0), topic, group, 0)
+            if length == 120:
+                remoting.make_group(group, 16)
+            else:  # a member makes its group, as is shipped
+                with pytest.raises(RemotingError, match="longer than group max length: 120"):
+                    remoting.make_group(group, 16)
         session = Session(parse_url(rocketmq5.url), group, topic)
         found = 0
         try:
-            for _ in range(4):
-                try:
+            for turn in range(4):
+                if turn == 1:  # the group is known by now, so it does not begin behind the message
+                    rocketmq5.send(topic)
+                with suppress(ProxyError):  # the proxy does not know the session at first
                     found += len(session.receive(1, 30))
-                except ProxyError:
-                    continue  # in the first second, the proxy does not know the session
         finally:
             session.close()
         assert found == (1 if length == 120 else 0)
