@@ -11,7 +11,8 @@ from __future__ import annotations
 import builtins
 import importlib.metadata
 import platform
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -19,7 +20,7 @@ from typing import Any
 import msgspec
 
 from steadyworker.clock import Clock
-from steadyworker.errors import ExportError
+from steadyworker.errors import ExportError, ExportRejected
 
 SCHEMA = 1
 
@@ -116,9 +117,27 @@ def in_order(totals: Iterable[Total]) -> tuple[Total, ...]:
 
 
 def plain(parameters: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the parameters as JSON values, as `Manifest.load` reads them; a value of another type becomes text."""
-    told: dict[str, Any] = msgspec.json.decode(msgspec.json.encode(parameters, enc_hook=str))
+    """
+    Return the parameters as JSON values, as `Manifest.load` reads them; a value of another type becomes text.
+
+    Raises:
+        ExportRejected: A text has a lone surrogate.
+    """
+    with valid_unicode():
+        told: dict[str, Any] = msgspec.json.decode(msgspec.json.encode(parameters, enc_hook=str))
     return told
+
+
+@contextmanager
+def valid_unicode() -> Iterator[None]:
+    """Raise ExportRejected for a text of an export that has a lone surrogate, where the text is encoded."""
+    try:
+        yield
+    except UnicodeEncodeError as error:
+        raise ExportRejected(
+            f"Expected valid Unicode in the query, parameters and paths of an export, got {error.object!r:.200}, which has a "
+            f"lone surrogate at {error.start} (os.fsdecode makes it from bytes that are not UTF-8): decode the bytes with their own encoding."
+        ) from error
 
 
 def timestamp(clock: Clock) -> str:

@@ -27,7 +27,7 @@ from steadyworker.exports.base import Services
 from steadyworker.exports.commit import publish
 from steadyworker.exports.formats import Format, Writer, format_of, packed
 from steadyworker.exports.hashed import HashedFile
-from steadyworker.exports.manifest import Manifest, Total, plain, timestamp, versions
+from steadyworker.exports.manifest import Manifest, Total, plain, timestamp, valid_unicode, versions
 from steadyworker.exports.sources import Row, Source, check_columns, columns_of
 from steadyworker.exports.stage import StagingDir, Target, drop_incomplete, stage_of, sync_folder
 from steadyworker.exports.totals import Totals
@@ -117,9 +117,10 @@ class RowExport:
         if self.columns is not None:
             sums(self.columns)  # raises before the first row if `totals` or `by` is invalid
             chosen.head(self.columns)
-        asked = msgspec.json.encode(
-            [self.columns, chosen.options(), totals, by, self.description, plain(self.parameters)], order="sorted"
-        )
+        with valid_unicode():
+            asked = msgspec.json.encode(
+                [self.columns, chosen.options(), totals, by, self.description, plain(self.parameters)], order="sorted"
+            )
         digest = hashlib.sha256(asked).hexdigest()[:16]
         run = partial(
             _Run, export=self, services=services, chosen=chosen, totals=sums, asked=digest, clock=SystemClock()

@@ -28,7 +28,7 @@ import msgspec
 from steadyworker.errors import InterruptReason
 from steadyworker.link import Task
 from steadyworker.outcome import Crashed, Done, Failed, Interrupted, Outcome, Rejected, Snoozed
-from steadyworker.text.plain_text import as_unicode
+from steadyworker.text.plain_text import as_unicode_data
 
 STACKS_SIGNAL = signal.SIGQUIT
 """The signal at which a child writes the stacks of all its threads to standard error, even while a thread holds the GIL."""
@@ -169,23 +169,10 @@ def packed(frame: Downward | Upward) -> bytes:
     try:
         body = msgspec.msgpack.encode(frame)
     except UnicodeEncodeError:
-        body = msgspec.msgpack.encode(_as_unicode(msgspec.to_builtins(frame, builtin_types=(bytes,))))
+        body = msgspec.msgpack.encode(as_unicode_data(msgspec.to_builtins(frame, builtin_types=(bytes,))))
     if isinstance(frame, Question) and len(body) > MAX_FRAME:
         raise ValueError(f"Expected a request of at most {MAX_FRAME} bytes, got {len(body)}: make it smaller.")
     return len(body).to_bytes(_PREFIX, "big") + body
-
-
-def _as_unicode(value: Any) -> Any:
-    """Return plain data with an escape in place of each lone surrogate."""
-    match value:
-        case str():
-            return as_unicode(value)
-        case dict():
-            return {_as_unicode(name): _as_unicode(inner) for name, inner in value.items()}
-        case list() | tuple():
-            return [_as_unicode(inner) for inner in value]
-        case _:
-            return value
 
 
 class Unpacker(Generic[Kind]):

@@ -8,6 +8,8 @@ PostgreSQL refuses NUL in a text.
 
 from __future__ import annotations
 
+from typing import Any
+
 from steadyworker.text.redaction import redact
 
 LONGEST = 2000
@@ -43,6 +45,19 @@ def plain_text(value: object, limit: int = LONGEST) -> str:
 def as_unicode(text: str) -> str:
     """Return the text with an escape in place of each lone surrogate."""
     return text if surrogate_in(text) is None else text.encode("utf-8", "backslashreplace").decode()
+
+
+def as_unicode_data(value: Any) -> Any:
+    """Return plain data (texts, numbers, mappings, lists) with an escape in place of each lone surrogate."""
+    match value:
+        case str():
+            return as_unicode(value)
+        case dict():
+            return {as_unicode_data(name): as_unicode_data(inner) for name, inner in value.items()}
+        case list() | tuple():
+            return [as_unicode_data(inner) for inner in value]
+        case _:
+            return value
 
 
 def surrogate_in(text: str) -> int | None:

@@ -387,6 +387,20 @@ def test_no_rows_are_a_whole_file_too(tmp_path: Path, name: str) -> None:
     assert verify(tmp_path / name) == manifest
 
 
+@pytest.mark.parametrize("odd", [{"description": "\udcff"}, {"parameters": {"file": "\udcff"}}])
+def test_a_text_that_is_no_unicode_is_refused_before_the_first_row(tmp_path: Path, odd: dict[str, Any]) -> None:
+    asked: list[int] = []
+
+    def rows(start: int) -> list[tuple[str]]:
+        asked.append(start)
+        return [("a",)]
+
+    export = RowExport(rows, columns=("a",), **odd)
+    with pytest.raises(ExportRejected, match=r"Expected valid Unicode .*udcff"):
+        export.write(FakeServices(tmp_path / "ledger"), tmp_path / "out" / "payments.csv")
+    assert not asked
+
+
 @pytest.mark.parametrize(
     ("rows", "says"),
     [

@@ -17,6 +17,7 @@ from types import TracebackType
 from typing import Any, NoReturn
 
 from steadyworker.errors import ExportError
+from steadyworker.text.plain_text import plain_text
 
 _CAUSES = 3  # causes of an error that its text shows
 _TRACEBACK = re.compile(r"Traceback \(most recent call last\):\n((?:[ \t].*\n)*)(\S.*)")
@@ -98,8 +99,10 @@ def _with_causes(error: BaseException) -> str:
 
 
 def _said(error: BaseException) -> str:
-    line = next((text for text in str(error).splitlines() if text.strip()), "").strip()
-    return f"{type(error).__name__}{': ' if line else ''}{line}"
+    """Return the name of an error's class, and the first line of its text."""
+    name, _, text = plain_text(error).partition(": ")
+    line = next((line for line in text.splitlines() if line.strip()), "").strip()
+    return f"{name}{': ' if line else ''}{line}"
 
 
 def from_traceback(text: str) -> str:

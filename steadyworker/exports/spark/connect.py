@@ -31,11 +31,10 @@ from typing import Any, NoReturn
 from pyspark.sql import SparkSession
 
 from steadyworker.clock import SystemClock
-from steadyworker.errors import ExportError
 from steadyworker.exports.spark.kills import Closed, Kills, mark
 from steadyworker.exports.spark.pace import Ratio
 from steadyworker.exports.spark.protocol import Connect, Done, Failed, JobEvent, Part, Progress, Run, Started, Stuck
-from steadyworker.exports.spark.query import kind_of, settle_in, write
+from steadyworker.exports.spark.query import failed, settle_in, write
 from steadyworker.exports.spark.remote import RemoteTasks, estimate
 from steadyworker.exports.spark.server import PAUSE, Server, is_answer, tag, words
 from steadyworker.exports.spark.sharing import probe
@@ -103,8 +102,6 @@ class ConnectEngine:
     def _drive(self, job: _Job) -> None:
         try:
             last: JobEvent = job.write()
-        except ExportError as error:
-            last = Failed(job.id, kind_of(error), str(error))
         except Closed:
             last = Failed(
                 job.id, "job", "a later run of this job has ended this run's session at the Spark Connect server"
@@ -112,9 +109,9 @@ class ConnectEngine:
         except _Lost as error:
             if not job.cancelled.is_set():
                 self._lost(f"the Spark Connect server at {self._server} was lost: {error}")
-            last = Failed(job.id, "job", str(error))
-        except Exception as error:  # noqa: BLE001 - an error of server or client ends only this job
-            last = Failed(job.id, kind_of(error), words(error))
+            last = failed(job.id, error)
+        except BaseException as error:  # noqa: BLE001 - any error ends only this job, even a SystemExit of the user's code
+            last = failed(job.id, error, words)
         finally:
             job.ended.set()
         self._tell(job, last)

@@ -14,6 +14,7 @@ import shutil
 import signal
 import sys
 import threading
+import traceback
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
@@ -22,7 +23,6 @@ from typing import Any
 from pyspark import InheritableThread
 from pyspark.sql import DataFrame, SparkSession
 
-from steadyworker.errors import ExportError
 from steadyworker.exports.spark.cuts import PIECE
 from steadyworker.exports.spark.databases import Databases, patience
 from steadyworker.exports.spark.pace import Ratio
@@ -37,7 +37,7 @@ from steadyworker.exports.spark.protocol import (
     Run,
     Stuck,
 )
-from steadyworker.exports.spark.query import FEW, Estimate, first_line, kind_of, settle_in, write
+from steadyworker.exports.spark.query import FEW, Estimate, failed, settle_in, write
 from steadyworker.exports.spark.sharing import probe
 from steadyworker.exports.spark.tasks import Tasks
 
@@ -152,21 +152,24 @@ class Engine:
         os.kill(self._jvm.pid, signal.SIGQUIT)  # the JVM writes its stacks, and continues
 
     def _drive(self, job: _Job, pool: int) -> None:
+        """Do a job; emit its last event, whatever fails, because without that event the child waits until its time limit."""
         watcher = threading.Thread(target=job.watch, name=f"{job.id}-watch", daemon=True)
         try:
-            self._context.setLocalProperty("spark.scheduler.pool", f"pool-{pool}")
             watcher.start()
+            self._context.setLocalProperty("spark.scheduler.pool", f"pool-{pool}")
             last: JobEvent = job.write()
-        except Exception as error:  # noqa: BLE001 - any error ends only this job
+        except BaseException as error:  # noqa: BLE001 - any error ends only this job, even a SystemExit of the user's code
             if not self.alive():
                 self._lost()
-            ours = isinstance(error, ExportError)
-            text = job.databases.redact(str(error) if ours else first_line(error))
-            last = Failed(job.id, kind_of(error), text)
+            last = failed(job.id, error, redact=job.databases.redact)
         finally:
             job.ended.set()
-        job.databases.close(failed=isinstance(last, Failed))
-        watcher.join()
+        try:
+            job.databases.close(failed=isinstance(last, Failed))
+        except Exception:  # noqa: BLE001 - for the log
+            traceback.print_exc()
+        if watcher.ident is not None:
+            watcher.join()
         if isinstance(last, Failed):
             shutil.rmtree(job.parts, ignore_errors=True)  # the disk can be full, and the child can be dead
         with self._changes:

@@ -26,7 +26,7 @@ from steadyworker.errors import ExportError, ExportRejected
 from steadyworker.exports.base import Services
 from steadyworker.exports.commit import publish
 from steadyworker.exports.formats import Csv, Format, format_of
-from steadyworker.exports.manifest import Manifest, Total, plain, timestamp, versions
+from steadyworker.exports.manifest import Manifest, Total, plain, timestamp, valid_unicode, versions
 from steadyworker.exports.spark.build import Build
 from steadyworker.exports.spark.groups import Groups, check
 from steadyworker.exports.spark.handle import Names
@@ -98,7 +98,7 @@ class SparkExport:
 
         Raises:
             TargetExists: Another job's file is at the target.
-            ExportRejected: A table is a folder of Delta, Iceberg or Hudi.
+            ExportRejected: A table is a folder of Delta, Iceberg or Hudi, or a text has a lone surrogate.
             ExportError: A query, table, format or total is invalid, or Spark failed; the message has Spark's error.
             Interrupt: The run must end; Spark's job is cancelled, too.
         """
@@ -114,10 +114,10 @@ class SparkExport:
         Return the plan for the host.
 
         Raises:
-            ExportRejected: A table is a folder of Delta, Iceberg or Hudi.
+            ExportRejected: A table is a folder of Delta, Iceberg or Hudi, or a text has a lone surrogate.
             ExportError: A table or a parameter is invalid.
         """
-        return Plan(
+        plan = Plan(
             query=self.text,
             build=isinstance(self.query, Build),
             tables={name: source(name, table) for name, table in self.tables.items()},
@@ -127,6 +127,9 @@ class SparkExport:
             lines=lines,
             parts=str(parts),
         )
+        with valid_unicode():
+            msgspec.json.encode(plan)
+        return plan
 
 
 class _Run:

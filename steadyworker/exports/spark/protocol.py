@@ -26,6 +26,7 @@ import msgspec
 
 from steadyworker.exports.patterns import DATE, MOMENT, UTC
 from steadyworker.exports.spark.params import Param
+from steadyworker.text.plain_text import as_unicode_data
 
 
 class Source(msgspec.Struct, frozen=True, kw_only=True, tag="files", tag_field="kind"):
@@ -285,8 +286,12 @@ _MESSAGES: msgspec.json.Decoder[Message] = msgspec.json.Decoder(Message)
 
 
 def encode(message: Command | Message) -> bytes:
-    """Return a message as one line."""
-    return msgspec.json.encode(message) + b"\n"
+    """Return a message as one line; each lone surrogate in its texts becomes an escape, because UTF-8 cannot encode it."""
+    try:
+        line = msgspec.json.encode(message)
+    except UnicodeEncodeError:
+        line = msgspec.json.encode(as_unicode_data(msgspec.to_builtins(message)))
+    return line + b"\n"
 
 
 def decode_command(line: bytes) -> Command:

@@ -29,9 +29,10 @@ from steadyworker.exports.spark.cuts import PIECE, ordered
 from steadyworker.exports.spark.databases import Databases
 from steadyworker.exports.spark.lines import WHOLE, check, column, storable, written
 from steadyworker.exports.spark.params import from_param
-from steadyworker.exports.spark.protocol import Database, Done, JobEvent, Plan, Run, Source, Started
+from steadyworker.exports.spark.protocol import Database, Done, Failed, JobEvent, Plan, Run, Source, Started
 from steadyworker.exports.spark.reading import read
 from steadyworker.exports.spark.tasks import parts_in
+from steadyworker.text.plain_text import plain_text
 
 _UNKNOWN = 1 << 50
 _RAISED = re.compile(r"\[USER_RAISED_EXCEPTION\] (.*?)(?: SQLSTATE: P0001)?")  # the message of `raise_error`
@@ -191,6 +192,32 @@ def _header(error: Exception) -> str:
             )
         cause = cause.getCause()
     return ""
+
+
+def failed(
+    job: str,
+    error: BaseException,
+    words: Callable[[Exception], str] = first_line,
+    redact: Callable[[str], str] = str,
+) -> Failed:
+    """
+    Return the last event of a job that ended with this error.
+
+    Raise nothing, because without this event the child waits until its time limit: a user's class can raise anything.
+
+    Args:
+        job: The job's name.
+        error: The error; its text becomes valid Unicode without recognised secrets.
+        words: A function that returns the useful line of an error that is not ours.
+        redact: A function that removes the secrets that the job itself has read.
+    """
+    try:
+        if not isinstance(error, Exception):  # `sys.exit` in a user's `__str__`
+            return Failed(job, "job", plain_text(redact(repr(error))))
+        text = str(error) if isinstance(error, ExportError) else words(error)
+        return Failed(job, kind_of(error), plain_text(redact(text)))
+    except BaseException:  # noqa: BLE001 - see above
+        return Failed(job, "job", "an error that cannot be printed")
 
 
 def kind_of(error: Exception) -> str:

@@ -66,6 +66,19 @@ def leaves(spark, tables, params):
     sys.exit(3)
 
 
+def misnamed(spark, tables, params):
+    raise ValueError("no file caf\\udce9.csv")
+
+
+class Leaving(ValueError):
+    def __str__(self):
+        sys.exit(4)
+
+
+def unprintable(spark, tables, params):
+    raise Leaving
+
+
 def nothing(spark, tables, params):
     tables["payments"].count()
 
@@ -141,6 +154,8 @@ def test_what_a_function_cannot_do_is_told_with_its_line(
         ),
         ("report_frames:unnamed", r"\(job\): .*in picky: ValueError: no name for \d \(caused by KeyError: \d\)$"),
         ("report_frames:leaves", r"in leaves: SystemExit: 3"),
+        ("report_frames:misnamed", r"in misnamed: ValueError: no file caf\\udce9\.csv$"),
+        ("report_frames:unprintable", r"\(job\): SystemExit\(4\)$"),
         ("report_frames:nothing", r"Expected a DataFrame from report_frames:nothing, got NoneType"),
         ("report_frames:unknown", r"in unknown: AnalysisException: .*missing"),
         ("report_frames:absent", r"function absent in report_frames, got none"),
