@@ -69,6 +69,17 @@ def test_the_rows_of_dead_owners_are_found_by_an_index(tmp_path: Path, clock: Fa
     assert not any(step.startswith("SCAN jobs") for step in plan)
 
 
+def test_late_jobs_are_found_by_an_index(tmp_path: Path, clock: FakeClock) -> None:
+    """`jobs --overdue` reads the few rows that can be late, not the hundreds of thousands that are done, nor each page twice."""
+    with closing(SqliteLedger(tmp_path / "ledger.db", clock=clock, times=Times())) as ledger:
+        ledger.ledger_id()
+    values = dict.fromkeys(("namespace", "queue", "states", "boot", "boottime", "now", "late_by", "below", "rows"))
+    with closing(sqlite3.connect(tmp_path / "ledger.db")) as db:
+        plan = [str(step[-1]) for step in db.execute(f"EXPLAIN QUERY PLAN {sql.LATE_PAGE}", values)]
+    assert "SEARCH jobs USING INDEX jobs_waiting (<expr>=? AND rowid<?)" in plan
+    assert not any(step.startswith(("SCAN jobs", "SCAN later", "USE TEMP B-TREE")) for step in plan)
+
+
 def test_a_purge_removes_the_locks_of_dead_owners_that_hold_no_job(tmp_path: Path, clock: FakeClock) -> None:
     with closing(SqliteLedger(tmp_path / "ledger.db", clock=clock, times=Times())) as ledger:
         needed, free = new_owner_id(), new_owner_id()

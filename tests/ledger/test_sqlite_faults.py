@@ -79,7 +79,7 @@ class TestAtTheFirstCall:
         with closing(sqlite3.connect(path)) as db, db:
             db.execute("UPDATE meta SET schema = ?", [schema])
         self.refused(
-            path, f"schema 5 at {path}, got {schema}: finish its jobs with the version of SteadyWorker that made it"
+            path, f"schema 6 at {path}, got {schema}: finish its jobs with the version of SteadyWorker that made it"
         )
 
     def test_a_damaged_ledger(self, path: Path) -> None:

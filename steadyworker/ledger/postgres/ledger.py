@@ -349,8 +349,9 @@ class PostgresLedger(Ledger):
         below = (1 << 63) - 1
         while True:
             page = self._ask(sql.PAGE, values | {"below": below})
-            for *row, number, done, total, note, at in page:
-                yield row_of(row, self._is_dead), None if at is None else Progress(done, total, note, at)
+            for *row, is_wanted, number, done, total, note, at in page:
+                if is_wanted:
+                    yield row_of(row, self._is_dead), None if at is None else Progress(done, total, note, at)
                 below = number
             if len(page) < _PAGE_ROWS:
                 return

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from typing import LiteralString
 
-SCHEMA_VERSION = 4
+SCHEMA_VERSION = 5
 """The version of the tables, raised with every change; the code refuses a ledger of any other version."""
 
 LIMITED = """
@@ -30,6 +30,8 @@ The isolation is READ COMMITTED, because the second of two compare-and-sets must
 At a stricter isolation, the server would raise an error instead.
 """
 
+# The condition of a partial index; the server uses the index only for a query that repeats this condition.
+_CAN_BE_LATE: LiteralString = "(owner IS NOT NULL OR state = 'moved')"
 _TABLES: tuple[LiteralString, ...] = (
     """
     CREATE TABLE steadyworker_meta (
@@ -81,6 +83,8 @@ _TABLES: tuple[LiteralString, ...] = (
     """,
     "CREATE INDEX steadyworker_jobs_held ON steadyworker_jobs (owner) WHERE owner IS NOT NULL",
     "CREATE INDEX steadyworker_jobs_to_purge ON steadyworker_jobs (keep_until) WHERE keep_until IS NOT NULL",
+    # For the rows that can be late; a renewal changes none of the index's columns.
+    f"CREATE INDEX steadyworker_jobs_waiting ON steadyworker_jobs (number) WHERE {_CAN_BE_LATE}",
     """
     CREATE TABLE steadyworker_progress (
         uid text PRIMARY KEY REFERENCES steadyworker_jobs (uid) ON DELETE CASCADE,
@@ -308,13 +312,17 @@ LAST_PROGRESS = (
 LAST_ROUND = """
     SELECT max(round) FROM steadyworker_jobs WHERE namespace = %(namespace)s AND queue = %(queue)s AND key = %(key)s
 """
+# `_LAST_OF_ITS_KEY` is a column, not a condition, so that the server computes it only for the rows of a page.
+# As a condition, it made the server expect a long query, and compile this query first, for more than a second.
 PAGE = f"""
-    SELECT {_COLUMNS}, number, progress.done, progress.total, progress.note, progress.at
+    SELECT
+        {_COLUMNS}, %(late_by)s::float8 IS NULL OR {_LAST_OF_ITS_KEY}, number,
+        progress.done, progress.total, progress.note, progress.at
     FROM steadyworker_jobs LEFT JOIN (SELECT uid, done, total, note, at FROM steadyworker_progress) AS progress USING (uid)
     WHERE number < %(below)s AND (%(namespace)s::text IS NULL OR namespace = %(namespace)s)
         AND (%(queue)s::text IS NULL OR queue = %(queue)s)
         AND (%(states)s::text[] IS NULL OR state = ANY(%(states)s::text[]))
-        AND (%(late_by)s::float8 IS NULL OR {_DUE} < {_after("- %(late_by)s::float8")} AND {_LAST_OF_ITS_KEY})
+        AND (%(late_by)s::float8 IS NULL OR {_CAN_BE_LATE} AND {_DUE} < {_after("- %(late_by)s::float8")})
     ORDER BY number DESC LIMIT %(rows)s
 """
 FORGET = f"""

@@ -350,10 +350,10 @@ class SqliteLedger(Ledger):
     def _pages(self, values: Values) -> Iterator[tuple[Row, Progress | None]]:
         """Return the rows, newest first, page by page, so that a long listing delays no other call."""
         self._file.catch_up()
-        below = sys.maxsize
+        below, statement = sys.maxsize, sql.PAGE if values["late_by"] is None else sql.LATE_PAGE
         while True:
             with self._file.connection() as db:
-                page = db.execute(sql.PAGE, values | {"below": below}).fetchall()
+                page = db.execute(statement, values | {"below": below}).fetchall()
                 ids = [pk_values(JobId(*found[:4])) for found in page]
                 reports = [progress_of(db.execute(sql.LAST_PROGRESS, id_).fetchone()) for id_ in ids]
             for found, progress in zip(page, reports, strict=True):

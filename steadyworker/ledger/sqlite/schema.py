@@ -9,7 +9,7 @@ Times that people read, or that decide when a row is removed (`…_at`, `not_bef
 
 from __future__ import annotations
 
-SCHEMA_VERSION = 5
+SCHEMA_VERSION = 6
 """The version of the tables, raised with every change; the code refuses a ledger of any other version."""
 
 APPLICATION_ID = 0x53574C47
@@ -34,6 +34,12 @@ _FENCE_TRIGGERS = tuple(
     """
     for name, event in (("first", "INSERT"), ("again", "UPDATE OF fence"))
 )
+_CAN_BE_LATE = "iif(owner IS NOT NULL OR state = 'moved', 1, NULL)"
+"""
+1 for a row that can be late, else NULL.
+
+An index on this expression, which leaves out NULL, finds such rows in the order of their numbers.
+"""
 CREATE = (
     """
     CREATE TABLE meta (
@@ -87,6 +93,7 @@ CREATE = (
     "CREATE UNIQUE INDEX jobs_by_uid ON jobs (uid)",
     "CREATE INDEX jobs_held ON jobs (owner) WHERE owner IS NOT NULL",
     "CREATE INDEX jobs_to_purge ON jobs (keep_until) WHERE keep_until IS NOT NULL",
+    f"CREATE INDEX jobs_waiting ON jobs ({_CAN_BE_LATE}) WHERE {_CAN_BE_LATE} IS NOT NULL",
     """
     CREATE TABLE progress (
         namespace TEXT NOT NULL,
@@ -255,15 +262,19 @@ CANCEL_MARKS = """
 ENDED = "SELECT uid FROM jobs WHERE uid IN (SELECT value FROM json_each(:uids)) AND state IN ('done', 'dead')"
 LAST_PROGRESS = f"SELECT done, total, note, at FROM progress WHERE {_JOB}"
 LAST_ROUND = "SELECT max(round) FROM jobs WHERE namespace = :namespace AND queue = :queue AND key = :key"
-PAGE = f"""
+_PAGE = f"""
     SELECT {_COLUMNS}, jobs.rowid FROM jobs
     WHERE jobs.rowid < :below AND (:namespace IS NULL OR namespace = :namespace) AND (:queue IS NULL OR queue = :queue)
         AND (:states IS NULL OR state IN (SELECT value FROM json_each(:states)))
-        AND (:late_by IS NULL OR {_LATE_BY} > :late_by AND NOT EXISTS (
-            SELECT 1 FROM jobs AS later
-            WHERE later.namespace = jobs.namespace AND later.queue = jobs.queue AND later.key = jobs.key AND later.round > jobs.round
-        ))
-    ORDER BY jobs.rowid DESC LIMIT :rows
+"""
+_NEWEST_FIRST = "ORDER BY jobs.rowid DESC LIMIT :rows"
+PAGE = f"{_PAGE} {_NEWEST_FIRST}"
+# A statement of its own, because SQLite chooses a partial index without regard to the values.
+LATE_PAGE = f"""
+    {_PAGE} AND {_CAN_BE_LATE} = 1 AND {_LATE_BY} > :late_by AND NOT EXISTS (
+        SELECT 1 FROM jobs AS later
+        WHERE later.namespace = jobs.namespace AND later.queue = jobs.queue AND later.key = jobs.key AND later.round > jobs.round
+    ) {_NEWEST_FIRST}
 """
 FORGET = f"""
     DELETE FROM jobs WHERE {_JOB} AND state = 'dead' AND (checkpoint IS NULL OR EXISTS (
