@@ -90,12 +90,14 @@ class Keeper:
         self._clock = clock
         self._times = times
         self._wake, self._over = threading.Event(), threading.Event()
+        self._begun = False
 
     def turn(self) -> None:
         """Renew every lease once, register this owner, and report the result to the holders."""
         held = [(holder, list(holder.tokens())) for holder in self._holders]
         tokens = [token for _, theirs in held for token in theirs]
         began = self._clock.boottime()
+        self._begun = True
         try:
             answers = iter(self._ledger.renew(tokens))
             names = [name for queue in self._queues for name in self._registered(queue)]
@@ -130,17 +132,24 @@ class Keeper:
                 holder.cancelled(marks)
 
     def run(self) -> None:
-        """Renew leases, and read the marks of cancelled jobs, until `end`; the body of the keeper's thread."""
+        """
+        Renew leases, and read the marks of cancelled jobs, until `end`; the body of the keeper's thread.
+
+        The first turn comes at once, or, if `turn` was called before, when it is due or after `hurry`.
+        """
         soon = self._times.renew / _HURRY_WHEN_AWAY
-        while not self._over.is_set():
+        due = self.last_turn + self._times.renew if self._begun else self._clock.monotonic()
+        while True:
+            while not (self.away or self._wake.is_set()) and (left := due - self._clock.monotonic()) > 0:
+                self.look()
+                self._wake.wait(min(left, self._times.cancel_look))
+            if self._over.is_set():
+                return
+            self._wake.clear()
             due = self._clock.monotonic() + self._times.renew
             self.turn()
             # This wait is never cut short: if renewals succeed while other writes fail, each turn leads to a call of `hurry`.
             self._over.wait(soon)
-            while not (self.away or self._wake.is_set()) and (left := due - self._clock.monotonic()) > 0:
-                self.look()
-                self._wake.wait(min(left, self._times.cancel_look))
-            self._wake.clear()
 
     def hurry(self) -> None:
         """Renew soon, because a runner waits for the ledger."""

@@ -21,6 +21,7 @@ In production one thread calls both in a loop; the simulation calls them in any 
 
 from __future__ import annotations
 
+import math
 import queue
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
@@ -56,7 +57,11 @@ _LONGEST_WAIT = 5.0
 """The loop turns at least once in this many seconds, so that the watchdog sees that an idle runner is alive."""
 
 QUIET_AFTER = 60.0
-"""Seconds without consuming after which an owner registers as quiet; shorter pauses are common and end by themselves."""
+"""
+Seconds without consuming after which an owner registers as quiet; shorter pauses are common and end by themselves.
+
+An owner that has never consumed registers as quiet at once, because its `setup` can take long, or fail.
+"""
 
 
 class Runner:
@@ -86,7 +91,7 @@ class Runner:
         self._was_connected = False
         self._blocked: str | None = None
         self._prefetch = 0
-        self._idle_since: float | None = self.last_turn
+        self._idle_since: float | None = -math.inf
         self._holds = False
         self._not_ready: Mapping[str, str] = self._causes()
         self._tokens: tuple[Token, ...] = ()
@@ -228,7 +233,7 @@ class Runner:
 
     @property
     def quiet(self) -> bool:
-        """True if the runner has consumed no messages for a while; any thread may read it."""
+        """True if the runner has consumed no messages for a while, or never; any thread may read it."""
         since = self._idle_since
         return since is not None and self.deps.clock.monotonic() - since >= QUIET_AFTER
 

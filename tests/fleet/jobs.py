@@ -22,11 +22,16 @@ class Apart(Worker[dict[str, Any]]):
 
     `gate`: waits for that file. `delays`: so many attempts fail, each asking for its delay.
     `busy`: keeps the processor busy for so many seconds. `dies`: kills the process.
+    While there is a file `broken`, its `setup` fails.
     """
 
     queue = QUEUE
     time_limit = 600
     retry = RetryPolicy(wait=wait_fixed(0.2))
+
+    def setup(self) -> None:
+        if is_open("broken"):
+            raise ConnectionError("no database")
 
     def handle(self, job: Job[dict[str, Any]]) -> None:
         note("starts", f"{job.key} {job.attempt}")

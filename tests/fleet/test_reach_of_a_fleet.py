@@ -64,6 +64,24 @@ def test_a_peer_that_is_quiet_hides_no_foreign_consumer(fleet: Fleet) -> None:
         assert peer.poll() is None
 
 
+@pytest.mark.slow
+def test_peers_whose_setup_fails_hide_no_foreign_consumer(fleet: Fleet) -> None:
+    """A service manager starts them again and again: each lived for seconds, and stood for the foreign consumer in the count."""
+    url = fleet.place.url(heartbeat=HEARTBEAT)
+    counting = fleet.worker(LIGHT, broker=url, script=LOOKING).started()
+    fleet.consumed_by(1)
+    fleet.open("broken")
+    with fleet.place.consumer(fleet.queue):
+        for _ in range(10):
+            peers = [fleet.worker(LIGHT, broker=url, script=LOOKING) for _ in range(2)]
+            for peer in peers:
+                peer.ended(70)
+            if counting.poll() is not None:
+                break
+        counting.ended(78)
+    assert {line["known"] for line in counting.lines("surplus_consumers")} == {1}
+
+
 def test_a_peer_that_is_quiet_and_still_runs_a_job_stops_nobody(fleet: Fleet) -> None:
     """The queue counts it until its job is settled; a deploy that waits for long jobs would end its successor with 78."""
     url, script = fleet.place.url(heartbeat=HEARTBEAT), LOOKING | {"quiet": 0.5, "times": {"renew": 0.5}}

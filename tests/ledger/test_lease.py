@@ -61,6 +61,24 @@ def test_whoever_hurries_all_the_time_gets_fifteen_turns_for_one(eventually: Eve
     assert all(later - before >= 0.19 for before, later in zip(holder.turns, holder.turns[1:], strict=False))
 
 
+def test_a_turn_before_the_thread_is_its_first_turn_and_the_next_one_waits_for_no_other(
+    eventually: Eventually,
+) -> None:
+    """A worker process registers, starts its slots, and is registered as a consumer the moment that the first one is ready."""
+    keeper = Keeper(cast(Ledger, Granting()), "me", "host", [], [], SystemClock(), Times().scaled(0.01))
+    keeper.turn()
+    first = keeper.last_turn
+    thread = threading.Thread(target=keeper.run)
+    thread.start()
+    try:
+        assert keeper.last_turn == first
+        keeper.hurry()  # a second turn before it would keep this one waiting for 100 s
+        eventually(lambda: keeper.last_turn > first)
+    finally:
+        keeper.end()
+        thread.join()
+
+
 class Marking(Granting):
     """A ledger with a cancel mark; it remembers what it is asked, and fails a look on demand."""
 

@@ -95,10 +95,11 @@ def test_a_lost_delivery_is_held_no_longer(bench: HolderBench) -> None:
 
 def test_a_process_that_takes_messages_hurries_nobody_after_a_job(bench: HolderBench) -> None:
     """It is a consumer before and after the job; a renewal for each job would be a write for each job."""
+    before = bench.hurried
     bench.deliver("short")
     bench.ended(0, Done())
     assert not bench.runner.holds()
-    assert bench.hurried == 0
+    assert bench.hurried == before
 
 
 def test_another_broker_counts_no_holder() -> None:

@@ -59,6 +59,23 @@ def test_a_runner_is_quiet_after_a_minute_without_a_consumer_and_not_before(harn
     assert not runner.quiet
 
 
+def test_a_runner_is_quiet_until_a_setup_has_succeeded(harness: MakeHarness) -> None:
+    """It consumes nothing until then; in the count of consumers it would stand for a foreign one."""
+    failures = iter([True, True, False])
+
+    class Picky(worker(nothing)):  # type: ignore[misc]
+        def setup(self) -> None:
+            if next(failures):
+                raise ConnectionError("no database")
+
+    h = harness(Picky)
+    (runner,) = h.processes[0].runners
+    assert h.not_ready == {"setup": "setup raised ConnectionError: no database"}
+    assert runner.quiet
+    h.wait(h.send(Picky, {}))
+    assert not runner.quiet
+
+
 def test_draining_lets_a_job_finish_that_does_not_ask(harness: MakeHarness) -> None:
     gate = Gate()
     exports = worker(saves(1, gate))

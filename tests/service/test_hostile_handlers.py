@@ -9,6 +9,7 @@ from dataclasses import dataclass
 import pytest
 
 from steadyworker.ledger.base import State
+from steadyworker.ledger.lease import QUIET
 from steadyworker.outcome import Counters
 from tests.support.probes import free_address, probe, ready
 from tests.support.stage import Stage, WorkerProcess, eventually
@@ -115,9 +116,12 @@ class TestSetup:
         health, script = free_address(), {"setup_limit": 3} if how == "hang" else {}
         stage.send("slow", {})
         process = stage.worker(f"{JOBS}:Slow", env={"SLOW": how}, script=script, health=health)
+        (owner,) = eventually(stage.ledger.owners, "registered", report=process.said)
+        assert [name.removesuffix(QUIET) != name for name in owner.queues] == [True], "it is no consumer"
         eventually(lambda: said in probe(health, "readyz")[1], "not ready", report=process.said)
         process.ended(70)
         assert f"setup failed 3 times in a row: {said}" in process.says("stage_changed", stage="draining")["reason"]
         assert stage.row("slow") is None
+        assert stage.ledger.owners() == []
         assert stage.ready("slow") == 1
         assert stage.lines("starts") == []
