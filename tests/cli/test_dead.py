@@ -134,3 +134,17 @@ def test_letters_of_another_worker_are_counted_and_left_alone(shell: Shell, queu
     said = shell("dead", "list", "app:Exports", "--json")
     assert (said.code, [record["headers"]["sw-queue"] for record in said.records]) == (0, ["exports"])
     assert "1 dead letter of other queues left alone: other (1). Name the Worker of such a queue" in said.err
+
+
+@pytest.mark.long
+def test_letters_that_another_reader_holds_end_the_command_with_69_and_the_remedy(shell: Shell, queues: Queues) -> None:
+    """After 10 s, in which the other command usually ends; nothing is lost by it."""
+    queues.dead("k-1")
+    with Connections(queues.options) as links, links.adapter(EXPORTS).dead_letters() as held:
+        assert len(list(held)) == 1
+        said = shell("dead", "list", "app:Exports")
+        assert (said.code, said.out) == (69, "")
+        assert "Expected no other reader of the dead-letter queue 'exports.dead', got one" in " ".join(said.err.split())
+        assert "wait until the other `steadyworker dead` command has ended" in " ".join(said.err.split())
+    (record,) = shell("dead", "list", "app:Exports", "--json").records
+    assert record["key"] == "k-1"

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from contextlib import closing
 
+import psycopg
 import pytest
+from psycopg import sql
 
 from steadyworker.clock import SystemClock, Times
 from steadyworker.ledger.base import State
@@ -13,6 +15,8 @@ from tests.support.stage import Stage
 
 STEPS = "tests.support.jobs:Steps"
 ANOTHER = {"schema": 99}
+FOREIGN = ("jobs", "meta", "owners", "progress", "bindings")
+"""The tables of another program, beside those of the ledger."""
 
 
 @pytest.fixture(params=["sqlite", "postgres"])
@@ -33,9 +37,13 @@ def test_a_version_with_other_tables_ends_with_78_and_the_old_one_goes_on(stage:
     stage.notes("waiting", 1)
     stage.send("steps", {}, key="later")
     stage.reaches("steps", State.DONE, "later")
+    check = stage.worker("check", STEPS, ledger=ledger_url, script=ANOTHER)
+    check.ended(78)
     new = stage.worker(STEPS, ledger=ledger_url, script=ANOTHER)
     new.ended(78)
-    assert "Expected a ledger of schema 99" in new.says("startup_refused")["what"]
+    what = new.says("startup_refused")["what"]
+    assert "Expected a ledger of schema 99" in what
+    assert " ".join(what.split()) in " ".join(check.said().split())
     stage.send("steps", {}, key="last")
     stage.reaches("steps", State.DONE, "last")
     stage.open()
@@ -43,6 +51,34 @@ def test_a_version_with_other_tables_ends_with_78_and_the_old_one_goes_on(stage:
     assert sorted(stage.lines("starts")) == ["job 1 0", "last 1 0", "later 1 0"]
     old.terminate()
     old.ended(0)
+
+
+def test_a_ledger_among_the_tables_of_other_programs(stage: Stage, database: str) -> None:
+    """In a schema of the URL's, whose tables have the names that ours have in SQLite: `check` and `run` leave them as they are."""
+    with psycopg.connect(database, autocommit=True) as admin:
+        admin.execute("CREATE SCHEMA shop")
+        for name in FOREIGN:
+            admin.execute(
+                sql.SQL("CREATE TABLE shop.{} AS SELECT 1 AS id, 'theirs' AS key").format(sql.Identifier(name))
+            )
+        stage.ledger.close()
+        url = f"{database}?options=-csearch_path%3Dshop"
+        stage.urls["ledger"] = url
+        stage.ledger = PostgresLedger(lambda: url, owners_dir=stage.folder, clock=SystemClock(), times=Times())
+        stage.send("steps", {"steps": 2})
+        for _ in range(2):  # before the ledger's tables are there, and after
+            check = stage.command("check", STEPS)
+            check.ended(0)
+            assert "No problems found" in check.said()
+            stage.worker(STEPS, idle_exit=0.1).ended(0)
+        assert stage.reaches("steps", State.DONE)
+        assert stage.lines("starts") == ["job 1 0"]
+        in_schema = admin.execute("SELECT tablename FROM pg_tables WHERE schemaname = 'shop'").fetchall()
+        ours = {name for (name,) in in_schema} - set(FOREIGN)
+        assert ours
+        assert all(name.startswith("steadyworker_") for name in ours)
+        for name in FOREIGN:
+            assert admin.execute(sql.SQL("TABLE shop.{}").format(sql.Identifier(name))).fetchall() == [(1, "theirs")]
 
 
 def test_from_sqlite_to_postgres(stage: Stage, database: str) -> None:

@@ -16,6 +16,7 @@ A real worker process for a test, with what the test says in `STAGE` (JSON) done
 | `turn_limit` | seconds after which a loop that does not turn is stuck |
 
 Nothing of it needs a failpoint in shipped code; without any word this is `steadyworker.run`.
+If the first argument is `check`, it is that command, which heeds `schema` alone.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ from pathlib import Path
 from typing import Any
 from unittest.mock import patch
 
-from steadyworker import config
+from steadyworker import cli, config
 from steadyworker.adapter import Renamable, SettlesAsync
 from steadyworker.clock import Times
 from steadyworker.ledger.postgres import schema as postgres_schema
@@ -131,11 +132,13 @@ def changed(planned: Plan, script: dict[str, Any]) -> Plan:
 def main() -> int:
     """Run the Workers that the command line names."""
     script = json.loads(os.environ.get("STAGE", "{}"))
-    workers = [load_worker(target) for target in sys.argv[1:]]
     if "schema" in script:
         known = script.pop("schema")
         patch.object(sqlite_schema, "SCHEMA_VERSION", known).start()
         patch.object(postgres_schema, "SCHEMA_VERSION", known).start()
+    if sys.argv[1] == "check":
+        cli.verbs(prog_name="steadyworker")
+    workers = [load_worker(target) for target in sys.argv[1:]]
     if not script:
         return launch(workers, {})
     if "setup_limit" in script:
