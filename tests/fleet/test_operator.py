@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+import json
+import shlex
+
+import pytest
+
 from tests.brokers.rabbitmq import Node
 from tests.brokers.rabbitmq_place import RabbitmqPlace
 from tests.fleet.kit import LIGHT, QUEUE, STEADY, Fleet
@@ -27,6 +32,74 @@ def test_a_policy_that_would_delete_queues_ends_a_worker_that_runs_and_prevents_
     assert len(told) == 6
     reasons = worker.lines("worker_stopped")[0]["reasons"]
     assert any("policy 'tidy'" in reason for reason in reasons)
+
+
+def test_a_policy_for_all_queues_that_deletes_them_prevents_the_first_start(
+    rabbitmq_place: RabbitmqPlace, fleet: Fleet
+) -> None:
+    """On an empty virtual host: `check` and `run` end with 78 before they make a queue; without the policy, `run` starts."""
+    rabbitmq_place.set_policy("tidy", {"expires": 600_000})
+    broker = rabbitmq_place.url(management=True)
+    check = fleet.command("check", LIGHT, broker=broker)
+    run = fleet.command("run", LIGHT, broker=broker, log_format="json")
+    for command in (check, run):
+        command.ended(78)
+    told = {line["what"]: line["remedy"] for line in run.lines("startup_refused")}
+    assert set(told.values()) == {"remove expires from policy 'tidy', or from the operator policy that sets it."}
+    said = " ".join(check.said().split())
+    for what in told:
+        assert what in said
+    lost = {f"Jobs in '{QUEUE}'", f"Dead letters in '{QUEUE}.dead'", f"Waiting jobs in '{QUEUE}.later.1000ms'"}
+    assert all(any(what.startswith(name) for what in told) for name in lost)
+    assert rabbitmq_place.ready() == {}
+    rabbitmq_place.rabbitmq.management("DELETE", f"policies/{rabbitmq_place.vhost.name}/tidy")
+    fleet.command("run", LIGHT, broker=broker, idle_exit=0.1).ended(0)
+
+
+@pytest.mark.parametrize(
+    ("definition", "queues"),
+    [
+        ({"message-ttl": 500}, ["", ".dead", ".later.1000ms", ".later.10000ms", ".later.2000ms", ".later.5000ms"]),
+        ({"max-length": 10}, [".dead"]),
+    ],
+    ids=["message-ttl", "max-length"],
+)
+def test_a_policy_for_all_queues_that_limits_them_is_named_at_the_first_start(
+    rabbitmq_place: RabbitmqPlace, fleet: Fleet, definition: dict[str, int], queues: list[str]
+) -> None:
+    """An operator can want a limit, so `run` warns and starts; no limit of length drops a job, or a copy that waits."""
+    rabbitmq_place.set_policy("tidy", definition)
+    run = fleet.command("run", LIGHT, broker=rabbitmq_place.url(management=True), log_format="json", idle_exit=0.1)
+    run.ended(0)
+    told = [line for line in run.lines("check_warning") if "policy 'tidy'" in line["remedy"]]
+    assert sorted(line["what"].split("'")[1] for line in told) == sorted(f"{QUEUE}{name}" for name in queues)
+    (name,) = definition
+    assert all(f"remove {name} from policy 'tidy'" in line["remedy"] for line in told)
+
+
+def test_the_remedy_for_a_sender_without_rights_is_all_that_it_needs(
+    rabbitmq_node: Node, rabbitmq_place: RabbitmqPlace, fleet: Fleet
+) -> None:
+    """`send` names the right, and `check` the command; once that was run, `send` works, and nothing else does."""
+    fleet.send_all({"first": {}})
+    name = rabbitmq_place.vhost.name
+    nothing = {"configure": "^$", "write": "^$", "read": "^$"}
+    rabbitmq_node.management("PUT", f"permissions/{name}/{rabbitmq_place.vhost.user}", nothing)
+    refused = fleet.command("send", fleet.queue, "{}", "--key", "refused")
+    refused.ended(69)
+    assert r"grant write access to ^amq\.default$ with rabbitmqctl set_permissions" in " ".join(refused.said().split())
+    check = fleet.command("check", LIGHT, "--json")
+    check.ended(78)
+    (told,) = (line for line in check.log.read_text().splitlines() if line.startswith("{"))
+    remedies = {finding["remedy"] for finding in json.loads(told)["findings"]}
+    (command,) = {remedy.partition("created the queues: ")[2] for remedy in remedies if "A sender needs less" in remedy}
+    program, *words = shlex.split(command)
+    assert program == "rabbitmqctl"
+    rabbitmq_node.ctl(*words)
+    fleet.command("send", fleet.queue, "{}", "--key", "sent").ended(0)
+    assert rabbitmq_place.ready()[QUEUE] == 2
+    fleet.worker(LIGHT).ended(78)
+    assert fleet.lines("starts") == []
 
 
 def test_a_cluster_that_is_renamed_runs_no_job_twice(
