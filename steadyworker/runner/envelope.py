@@ -43,6 +43,9 @@ _ABOUT_A_JOB = frozenset((*OWN_HEADERS, *DEAD_HEADERS)) - {KEY}
 BAD_HEADER = "bad-header"
 """The beginning of the reason of a dead letter whose headers cannot be read."""
 
+BAD_PAYLOAD = "bad-payload"
+"""The beginning of the reason of a dead letter whose body cannot be read."""
+
 
 class Envelope(Struct, frozen=True):
     """A delivery whose job is known; `letter` is true if it is this job's own dead letter, which an operator moved here unchanged."""
@@ -64,7 +67,7 @@ class Unkeyed:
 
 @dataclass(frozen=True, slots=True)
 class Unreadable:
-    """A delivery whose `sw-…` headers are invalid, or whose headers are not valid Unicode; `reason` names the header."""
+    """A delivery whose `sw-…` headers are invalid, whose headers are not valid Unicode, or whose body the adapter cannot read."""
 
     delivery: Delivery
     reason: str
@@ -81,6 +84,8 @@ def identify(delivery: Delivery, namespace: str, key_header: str | None) -> Enve
         "".join((*headers, *headers.values(), delivery.message_id or "")).encode()
     except UnicodeEncodeError:
         return Unreadable(delivery, f"{BAD_HEADER}: {_not_unicode(delivery)}")
+    if delivery.unreadable is not None:
+        return Unreadable(delivery, f"{BAD_PAYLOAD}: {delivery.unreadable}")
     key = key_of(delivery, key_header)
     if not key:
         return Unkeyed(delivery)
@@ -125,7 +130,7 @@ def too_large(delivery: Delivery, limit: int) -> str | None:
     """Return the reason to reject a body over the limit, or None if the body fits."""
     if delivery.size <= limit:
         return None
-    return f"bad-payload: expected at most {limit} bytes, got {delivery.size}"
+    return f"{BAD_PAYLOAD}: expected at most {limit} bytes, got {delivery.size}"
 
 
 def for_handler(headers: Headers) -> dict[str, str]:

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
 
 import pytest
 
 from steadyworker.adapter import QueueSpec
 from steadyworker.deadletters import DeadLetterQueue
-from steadyworker.delivery import DEAD_HEADERS, HOP, KEY, REASON, ROUND, OutgoingMessage, Target
+from steadyworker.delivery import DEAD_HEADERS, HOP, KEY, REASON, ROUND, Delivery, OutgoingMessage, Target
 from steadyworker.errors import Reject, Snooze
 from steadyworker.events import DeliveryRejected, DuplicateAcked, JobSettled
 from steadyworker.ledger.base import JobId, Row, State, Wanted
+from steadyworker.runner.envelope import identify
 from steadyworker.testing.harness import Harness
 from steadyworker.testing.plugin import MakeHarness
 from steadyworker.testing.worker_process import NAMESPACE
@@ -380,6 +383,24 @@ def test_a_header_that_makes_no_sense_is_a_dead_letter_that_names_it(
     assert all_settled(h) == []
     (letter,) = h.dead
     assert letter.headers[REASON].startswith(f"bad-header: {header}: expected a whole number")
+    assert seen.values == []
+
+
+def test_a_body_that_the_adapter_cannot_read_is_a_dead_letter_with_its_reason(
+    harness: MakeHarness, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen = Seen(lambda job: job.key)
+    h = harness(worker(seen))
+
+    def compressed(delivery: Delivery, *more: Any) -> Any:
+        return identify(replace(delivery, unreadable="expected a plain body, got lz4"), *more)
+
+    monkeypatch.setattr("steadyworker.runner.deliveries.identify", compressed)
+    publish(h, b"\x04\x22", "m-1")
+
+    assert all_settled(h) == []
+    (letter,) = h.dead
+    assert (letter.headers[REASON], letter.body) == ("bad-payload: expected a plain body, got lz4", b"\x04\x22")
     assert seen.values == []
 
 
