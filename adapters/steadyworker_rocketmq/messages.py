@@ -8,6 +8,7 @@ The header `TAGS` is the message's tag, and `KEYS` are its keys, with one blank 
   Such a header travels in the property `sw-rocketmq`, as JSON: `{"headers": {name: text}}`. So it arrives as it was sent.
 - That property also has the id and the time of the original if the message is a copy, because a copy gets its own from the broker.
 - An empty body, which both client libraries refuse, travels as one marked byte.
+- A body that cannot be decompressed stays as it is, and the header `sw-compression` names the compression; it becomes a dead letter.
 - Without a header `KEYS`, the job's key is the message's key, so that an operator can find the message in RocketMQ's own tools.
 """
 
@@ -19,7 +20,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from steadyworker.adapter import Delivery, OutgoingMessage, Redelivered
+from steadyworker.adapter import Delivery, OutgoingMessage, Redelivered, Target
 from steadyworker.network.headers import fitted
 from steadyworker_rocketmq.names import (
     PROXY_PROPERTIES,
@@ -30,7 +31,7 @@ from steadyworker_rocketmq.names import (
 )
 from steadyworker_rocketmq.stored import Stored
 
-EXACT = "sw-rocketmq"
+EXACT, COMPRESSION = "sw-rocketmq", "sw-compression"
 TAGS, KEYS = "TAGS", "KEYS"
 _JOB_KEY = "sw-job-key"
 
@@ -75,10 +76,15 @@ class Wire:
         return float(due) if isinstance(due, int | float) else 0.0
 
     def copied(self, id_: str, sent_at: float | None) -> Wire:
-        """Return a copy that has the original's id and time."""
-        packed = {"id": id_, "at": sent_at} | _packed(self.properties)
-        packed.pop("due", None)
-        return replace(self, properties={**self.properties, EXACT: json.dumps(packed)})
+        """
+        Return a copy that has the original's id and time, and that a proxy accepts.
+
+        Another application can send what a proxy delivers and does not accept: empty texts, control characters, too much.
+        """
+        delivery = delivery_of(0, "", "", self, id_, Redelivered.UNKNOWN, sent_at)
+        wire = fitted_wire(OutgoingMessage(Target.WORK, delivery.body, delivery.headers))
+        packed = {"id": delivery.message_id, "at": delivery.sent_at} | _packed(wire.properties)
+        return replace(wire, properties={**wire.properties, EXACT: json.dumps(packed)})
 
     def delayed(self, due: float) -> Wire:
         """Return the same message with the time at which it becomes work."""
@@ -102,12 +108,6 @@ def wire_of(message: OutgoingMessage) -> Wire:
     if packed := {name: value for name, value in packed.items() if value}:
         properties[EXACT] = json.dumps(packed)
     return Wire(message.body or _EMPTY, properties, tag, keys)
-
-
-def wire_of_stored(stored: Stored) -> Wire:
-    """Return a message as a broker stores it, with the system's properties, too."""
-    properties = stored.properties
-    return Wire(stored.body, properties, properties.get(TAGS) or None, tuple(properties.get(KEYS, "").split()))
 
 
 def fits(wire: Wire) -> bool:
@@ -139,6 +139,7 @@ def delivery_of(
     if isinstance(unsent, dict):
         headers |= {name: text for name, text in unsent.items() if isinstance(text, str) and name != EXACT}
     at = packed.get("at", sent_at)
+    compression = headers.get(COMPRESSION)
     return Delivery(
         epoch=epoch,
         id=id_,
@@ -148,7 +149,19 @@ def delivery_of(
         message_id=wire.original_id or message_id,
         redelivered=redelivered,
         sent_at=float(at) if isinstance(at, int | float) else sent_at,
+        unreadable=None if compression is None else _unreadable(compression),
     )
+
+
+def wire_of_stored(stored: Stored) -> Wire:
+    """Return a message that a broker has stored."""
+    keys = tuple(key for key in stored.properties.get(KEYS, "").split(" ") if key)
+    properties = {**stored.properties, **({COMPRESSION: stored.compression} if stored.compression else {})}
+    return Wire(stored.body, properties, stored.properties.get(TAGS) or None, keys)
+
+
+def _unreadable(compression: str) -> str:
+    return f"expected a body that is not compressed, or a valid one of zlib, got one with {compression[:40]!r}"
 
 
 def _keys(text: str, *, one: bool) -> tuple[str, ...]:

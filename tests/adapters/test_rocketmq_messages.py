@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from dataclasses import replace
 
 import pytest
 from hypothesis import given
@@ -11,8 +12,25 @@ from hypothesis import strategies as st
 
 from steadyworker.adapter import OutgoingMessage, Redelivered, Target
 from steadyworker.delivery import KEY
-from steadyworker_rocketmq.messages import EXACT, HEADERS_BYTES, Wire, delivery_of, fits, fitted_wire, wire_of
-from steadyworker_rocketmq.names import PROXY_PROPERTIES, PROXY_PROPERTIES_BYTES, is_system_property
+from steadyworker_rocketmq.messages import (
+    COMPRESSION,
+    EXACT,
+    HEADERS_BYTES,
+    Wire,
+    delivery_of,
+    fits,
+    fitted_wire,
+    wire_of,
+    wire_of_stored,
+)
+from steadyworker_rocketmq.names import (
+    PROXY_PROPERTIES,
+    PROXY_PROPERTIES_BYTES,
+    is_system_property,
+    problem_of_key,
+    problem_of_tag,
+)
+from steadyworker_rocketmq.stored import Stored
 
 TEXTS = st.text(max_size=40)
 CONTROL = re.compile("[\x00-\x1f\x7f-\x9f\ud800-\udfff]")
@@ -118,3 +136,46 @@ def test_the_limit_leaves_room_for_what_a_copy_adds() -> None:
     assert fits(wire)
     assert wire.copied("A" * 34, 1_700_000_000.123).size() <= PROXY_PROPERTIES_BYTES
     assert json.loads(wire.copied("A" * 34, 1.0).properties[EXACT])["id"] == "A" * 34
+
+
+ANY = st.text(st.characters(), max_size=30)
+
+
+@given(
+    st.dictionaries(ANY | st.sampled_from([EXACT, COMPRESSION, "TRAN_MSG", "KEYS", "TAGS", KEY]), ANY, max_size=8),
+    st.lists(ANY, max_size=3),
+    ANY,
+    st.binary(max_size=9),
+)
+def test_a_copy_of_any_foreign_message_is_accepted_by_a_proxy_and_has_the_same_headers(
+    properties: dict[str, str], keys: list[str], tag: str, body: bytes
+) -> None:
+    foreign = Wire(body, properties, tag or None, tuple(keys))
+    copy = foreign.copied("id-1", 5.0)
+    assert fits(copy)
+    assert all(text.strip() and not CONTROL.search(text) for text in (*copy.properties, *copy.properties.values()))
+    assert all(problem_of_key(key) is None for key in copy.keys)
+    assert copy.tag is None or problem_of_tag(copy.tag) is None
+    assert arrived(copy) == arrived(foreign)
+
+
+def test_a_copy_of_a_foreign_message_that_is_too_large_for_a_proxy_is_cut() -> None:
+    """A broker takes 32 KB of properties from its own clients, a proxy only 16 KB."""
+    foreign = Wire(b"{}", {"shop": "a", "long": "x" * 30_000})
+    headers, _ = arrived(foreign.copied("id-1", 5.0))
+    assert headers["shop"] == "a"
+    assert 10_000 < len(headers["long"]) < 16_384
+
+
+def test_a_body_that_cannot_be_decompressed_is_marked_in_every_copy() -> None:
+    stored = Stored("id-1", "t", 0, 0, b"\x04\x22", "lz4", {"shop": "a", "KEYS": "b  a"}, 5.0, 6.0, 0, "")
+    wire = wire_of_stored(stored)
+    assert wire.keys == ("b", "a")
+    for each in (wire, wire.copied("id-1", 5.0), wire_of(outgoing(arrived(wire)[0], b"\x04\x22"))):
+        delivery = delivery_of(1, "1", "exports", each, "id-1", Redelivered.UNKNOWN, 5.0)
+        assert (
+            delivery.unreadable == "expected a body that is not compressed, or a valid one of zlib, got one with 'lz4'"
+        )
+        assert delivery.body == b"\x04\x22"
+    plain = wire_of_stored(replace(stored, compression=""))
+    assert delivery_of(1, "1", "exports", plain, "id-1", Redelivered.UNKNOWN, 5.0).unreadable is None
