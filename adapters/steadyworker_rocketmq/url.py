@@ -1,8 +1,8 @@
 """
-The broker's URL: the client library, the addresses, the login and the options.
+The broker's URL: the driver, the addresses, the login and the options.
 
 - `rocketmq+grpc://access-key:secret@proxy:8081?option=value&…`: proxies, over rocketmq-python-client; `rocketmq+grpcs://` with TLS.
-- `rocketmq://access-key:secret@ns:9876,ns2?option=value&…`: name servers, over rocketmq-client-python; without TLS.
+- `rocketmq://access-key:secret@ns:9876,ns2?option=value&…`: name servers, without a client library; without TLS.
 
 Access key and secret are percent-encoded.
 
@@ -25,11 +25,13 @@ Access key and secret are percent-encoded.
 **Without `members`**, the adapter counts no consumers either, because only the proxies know them.
 The requests to `namesrv` and `members` go over plain TCP, even with `rocketmq+grpcs`.
 
-**TLS**: rocketmq-python-client verifies the proxy's certificate, and takes no files.
-To trust other authorities, set the environment variable `GRPC_DEFAULT_SSL_ROOTS_FILE_PATH` to a PEM file.
+**TLS**: rocketmq-python-client verifies the proxy's certificate and host name, and takes no files.
+It trusts the authorities that grpcio brings along, which are those of Mozilla, and not those of the system.
+To trust other ones, set the environment variable `GRPC_DEFAULT_SSL_ROOTS_FILE_PATH` to a PEM file.
+grpcio reads this variable once in a process.
 
-**Hosts**: rocketmq-python-client takes one name, or several IPv4 addresses.
-Both client libraries split an address at its first colon, so an IPv6 address is refused.
+**Hosts**: rocketmq-python-client takes one name, or several IPv4 addresses; with TLS, one name or address.
+It splits an address at its first colon, so an IPv6 address is refused.
 """
 
 from __future__ import annotations
@@ -62,6 +64,7 @@ FORM = Form(
     options=("group", "queues", "namesrv", "members", "invisible", "delay_levels"),
     example="write rocketmq+grpc[s]://access-key:secret@proxy:8081, or rocketmq://access-key:secret@name-server:9876, "
     "with access key and secret percent-encoded",
+    tls_options=(),
 )
 
 _OPTIONS_OF: dict[Driver, tuple[str, ...]] = {
@@ -85,7 +88,7 @@ class BrokerUrl:
     The parsed URL; its text and repr never show the secret.
 
     Attributes:
-        driver: The client library: `grpc` speaks to proxies, `remoting` to name servers and brokers.
+        driver: `grpc` speaks to proxies, `remoting` to name servers and brokers.
         addresses: The proxies or the name servers, as the URL has them.
         user: The access key; None without a login.
         password: The secret.
@@ -127,9 +130,8 @@ def parse_url(url: str) -> BrokerUrl:
     found = FORM.parse(url)
     driver: Driver = "remoting" if scheme == "rocketmq" else "grpc"
     options = found.options
-    _check_tls_options(options, scheme)  # an option whose name was percent-encoded
     _check_driver(options, driver)
-    _check_hosts(found.addresses, driver)
+    _check_hosts(found.addresses, driver, tls=found.tls is not None)
     _check_login(found, driver)
     namesrv: tuple[Address, ...] | None = found.addresses
     members: tuple[Address, ...] | None = None
@@ -158,7 +160,7 @@ def _check_tls_options(names: Iterable[str], scheme: str) -> None:
     if name is None:
         return
     if scheme == "rocketmq":
-        remedy = "leave it out; a name server has no TLS for this client library, but a proxy has: rocketmq+grpcs://"
+        remedy = "leave it out; this driver has no TLS, but the one for proxies has: rocketmq+grpcs://"
     elif name == "cafile":
         remedy = (
             "leave it out, write rocketmq+grpcs://, and set the environment variable GRPC_DEFAULT_SSL_ROOTS_FILE_PATH "
@@ -168,9 +170,7 @@ def _check_tls_options(names: Iterable[str], scheme: str) -> None:
         remedy = "leave it out, and write the name that is in the proxy's certificate as the host"
     else:
         remedy = "leave it out, and log in with an access key and its secret"
-    raise ConfigError(
-        f"Expected no option {name} in the broker's URL, because the client library cannot take it: {remedy}."
-    )
+    raise ConfigError(f"Expected no option {name} in the broker's URL, because the driver cannot take it: {remedy}.")
 
 
 def _check_driver(options: Mapping[str, str], driver: Driver) -> None:
@@ -184,10 +184,12 @@ def _check_driver(options: Mapping[str, str], driver: Driver) -> None:
             )
 
 
-def _check_hosts(addresses: tuple[Address, ...], driver: Driver) -> None:
-    """Raise ConfigError for hosts that the client library cannot take."""
+def _check_hosts(addresses: tuple[Address, ...], driver: Driver, *, tls: bool) -> None:
+    """Raise ConfigError for hosts that the driver cannot take."""
     for number, address in enumerate(addresses, 1):
-        if ":" in address.host:
+        if driver == "remoting" and _is_ip(address.host):
+            continue
+        if driver == "grpc" and ":" in address.host:
             raise ConfigError(
                 f"Expected a name or an IPv4 address as a host of the broker's URL, got {address.host!r}: "
                 "the client library splits an address at its first colon; write a name that has this address."
@@ -197,20 +199,25 @@ def _check_hosts(addresses: tuple[Address, ...], driver: Driver) -> None:
                 "Expected letters, digits and . _ - in the hosts of the broker's URL, and commas between two hosts, "
                 f"got another character in host {number}: {FORM.example}."
             )
-    names = [address.host for address in addresses if not _is_ipv4(address.host)]
+    names = [address.host for address in addresses if not _is_ip(address.host)]
     if driver == "grpc" and names and len(addresses) > 1:
         raise ConfigError(
             f"Expected one name, or IPv4 addresses only, as the hosts of the broker's URL, got {names[0]!r} among "
             f"{len(addresses)} hosts: the client library refuses this; write one name that has all addresses, or the addresses."
         )
+    if tls and len(addresses) > 1:
+        raise ConfigError(
+            f"Expected one host in a URL that begins with rocketmq+grpcs://, got {len(addresses)}: gRPC would look for all of "
+            "them together as one name in the certificate; write one name that has all addresses, and is in the certificates."
+        )
 
 
-def _is_ipv4(host: str) -> bool:
+def _is_ip(host: str) -> bool:
     try:
-        ipaddress.IPv4Address(host)
+        ipaddress.ip_address(host)
     except ValueError:
         return False
-    return True
+    return "%" not in host
 
 
 def _check_login(found: Url, driver: Driver) -> None:

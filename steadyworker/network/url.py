@@ -103,6 +103,7 @@ class Form:
         options: The options besides those of TLS.
         example: A URL, and what is percent-encoded, as messages give it.
         path: The meaning of the path; None if the URLs have no path.
+        tls_options: The options of TLS that the client library can take.
     """
 
     ports: Mapping[str, int]
@@ -110,6 +111,7 @@ class Form:
     options: Sequence[str]
     example: str
     path: str | None = None
+    tls_options: Sequence[str] = TLS_OPTIONS
 
     def parse(self, url: str) -> Url:
         """
@@ -162,7 +164,7 @@ class Form:
                 "Expected name=value&… after the '?' of the broker's URL, got something else: correct the options."
             ) from None
         options = dict(pairs)
-        known = (*self.options, *TLS_OPTIONS)
+        known = (*self.options, *self.tls_options)
         for name, value in options.items():
             if name not in known:
                 near = difflib.get_close_matches(name, known, n=1)
