@@ -9,10 +9,10 @@ So all names are checked when the configuration is read.
 | name | made from | by |
 |---|---|---|
 | work topic | the queue | us |
-| `<queue>-later` | the topic of delayed messages | us |
+| `<queue>-later` | the topic of delayed messages, with a proxy only | us |
 | `<queue>-dead`, or the Worker's `dead_letter_queue` | the topic of dead letters | us |
 | group | the queue, or the option `group` of the URL | us |
-| `<group>-later` | the group that reads the topic of delayed messages | us |
+| `<group>-later` | the group that reads the topic of delayed messages, with a proxy only | us |
 | `%RETRY%<group>`, `%DLQ%<group>` | retries and dead letters of the broker | the broker |
 | `%RETRY%<group>_<topic>` | retries of the messages that a proxy delivered, `+` in place of `_` in some versions | the broker |
 
@@ -156,6 +156,7 @@ class Names:
         dead: The topic of dead letters.
         group: The consumer group of `work`.
         later_group: The consumer group of `later`.
+        has_later: The driver uses `later` and `later_group`; without them, queue and group may be 6 characters longer.
     """
 
     work: str
@@ -163,6 +164,7 @@ class Names:
     dead: str
     group: str
     later_group: str
+    has_later: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -176,12 +178,17 @@ class _Source:
 
 @dataclass(frozen=True, slots=True)
 class _Made:
-    """A name that is made from a source; `longest` is the largest number of characters of the source with which it fits."""
+    """
+    A name that is made from a source; `longest` is the largest number of characters of the source with which it fits.
+
+    `is_later` marks a name for delayed messages.
+    """
 
     rule: LengthRule
     name: str
     source: _Source
     longest: int
+    is_later: bool = False
 
     @property
     def is_broken(self) -> bool:
@@ -189,7 +196,7 @@ class _Made:
         return len(self.name) > self.rule.limit and len(self.source.name) > self.longest
 
 
-def names_of(spec: QueueSpec, group: str | None) -> Names:
+def names_of(spec: QueueSpec, group: str | None, *, has_later: bool = True) -> Names:
     """
     Return the names for a Worker's queue; `group` is the option of the URL.
 
@@ -204,6 +211,7 @@ def names_of(spec: QueueSpec, group: str | None) -> Names:
         dead=queue + DEAD if dead == f"{queue}.dead" else dead,
         group=group,
         later_group=group + LATER,
+        has_later=has_later,
     )
     if (problem := next(problems(names), None)) is not None:
         raise ConfigError(problem)
@@ -226,7 +234,8 @@ def problems(names: Names, version: Version | None = None) -> Iterator[str]:
         if (problem := _problem_of_text(source, longest, work=names.work)) is not None:
             yield problem + hint
         elif (broken := next((each for each in of_source if each.is_broken), None)) is not None:
-            yield _too_long(broken, longest) + hint
+            room = any(each.is_later for each in of_source if each.longest == longest)
+            yield _too_long(broken, longest, room=room) + hint
     if names.dead.casefold() in {names.work.casefold(), names.later.casefold()}:
         yield (
             f"Expected a dead-letter queue other than {names.work!r} and {names.later!r}, also without regard to case, "
@@ -240,7 +249,8 @@ def _made(names: Names, queue: _Source, group: _Source, dead: _Source, version: 
         if not rule.applies(version):
             continue
         of_topic, of_group = "{topic}" in rule.form, "{group}" in rule.form
-        for topic, member in ((names.work, names.group), (names.later, names.later_group)):
+        pairs = ((names.work, names.group), (names.later, names.later_group))
+        for is_later, (topic, member) in enumerate(pairs if names.has_later else pairs[:1]):
             name = rule.form.format(topic=topic, group=member)
             left = rule.limit - len(name)
             if of_topic and of_group:
@@ -250,17 +260,20 @@ def _made(names: Names, queue: _Source, group: _Source, dead: _Source, version: 
                 yield _Made(rule, name, group, half if group == queue else max(half, left + len(names.group)))
             else:
                 source = queue if of_topic else group
-                yield _Made(rule, name, source, left + len(source.name))
+                yield _Made(rule, name, source, left + len(source.name), bool(is_later))
         if not of_group:
             name = rule.form.format(topic=names.dead)
             yield _Made(rule, name, dead, rule.limit - len(name) + len(dead.name))
 
 
-def _too_long(broken: _Made, longest: int) -> str:
+def _too_long(broken: _Made, longest: int, *, room: bool = False) -> str:
+    """Return the problem with the length of a name, as a sentence; `room` if the limit leaves room for delayed messages."""
     source, rule = broken.source, broken.rule
     cause = f"RocketMQ's limit is {rule.limit}"
     if broken.name != source.name:
         cause = f"the {rule.what} {_shown(broken.name)} would have {len(broken.name)}, and the limit is {rule.limit}"
+    if room:
+        cause += f"; {longest} leave room for {LATER!r}, which rocketmq+grpc: appends for delayed messages, and rocketmq: does not"
     return (
         f"Expected a {source.kind} of at most {longest} characters, got {_shown(source.name)}, which has {len(source.name)}: "
         f"{cause} ({rule.why}); {source.remedy}, for example to {shorter(source.name, longest)!r}."

@@ -160,6 +160,28 @@ def test_a_group_has_at_most_114_characters() -> None:
     assert made("exports", proposed(said))
 
 
+def test_a_limit_that_leaves_room_for_delayed_messages_says_so() -> None:
+    """Only a proxy needs names for them: without one, queue and group may be 6 characters longer."""
+    room = "114 leave room for '-later', which rocketmq+grpc: appends for delayed messages, and rocketmq: does not"
+    for said in (refused("q" * 115), refused("exports", "g" * 115), refused("exports", "g" * 200)):
+        assert room in said
+    assert "leave room" not in refused("exports", dead="d" * 128)
+
+
+@pytest.mark.parametrize(("queue", "group", "longest"), [("q", None, 120), ("q", "g", 122), ("exports", "g", 120)])
+def test_without_delayed_messages_names_may_be_longer(queue: str, group: str | None, longest: int) -> None:
+    def name(length: int) -> tuple[str, str | None]:
+        return (queue, "g" * length) if queue == "exports" else ("q" * length, group)
+
+    of_queue, of_group = name(longest)
+    assert names_of(QueueSpec(of_queue, f"{of_queue}.dead"), of_group, has_later=False).later
+    of_queue, of_group = name(longest + 1)
+    with pytest.raises(ConfigError) as caught:
+        names_of(QueueSpec(of_queue, f"{of_queue}.dead"), of_group, has_later=False)
+    assert f" of at most {longest} characters" in str(caught.value)
+    assert "leave room" not in str(caught.value)
+
+
 def test_a_dead_letter_queue_has_at_most_127_characters() -> None:
     assert made("exports", dead="d" * 127)
     said = refused("exports", dead="d" * 128)
