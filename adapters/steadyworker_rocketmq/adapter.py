@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from steadyworker.adapter import Finding, OutgoingMessage, QueueSpec, Settings
 from steadyworker.network.errors import Refused
 from steadyworker.network.preparation import Preparation
-from steadyworker_rocketmq.checks import find, unseen
+from steadyworker_rocketmq.checks.findings import find, refused, unseen
 from steadyworker_rocketmq.deadletters import RocketmqDeadLetters
 from steadyworker_rocketmq.errors import translated
 from steadyworker_rocketmq.messages import Wire
@@ -33,7 +33,7 @@ class Base:
 
     def __init__(self, url: str, spec: QueueSpec, settings: Settings) -> None:
         self._first = parse_url(url)
-        self._names = names_of(spec, self._first.group)
+        self._names = names_of(spec, self._first.group, has_later=self._first.driver == "grpc")
         self._spec = spec
         self._settings = settings
         self._preparation = Preparation(lambda: prepare_at(self._url(), self._names, settings.topology, settings.clock))
@@ -71,7 +71,7 @@ class Base:
             with translated(str(url)), remoting_of(url, self._settings.clock) as remoting:
                 return [*find(remoting, url, self._names, spec, self._settings)]
         except Refused as error:
-            return [Finding("error", f"{error}", "correct --broker; until then `run` exits with code 78.")]
+            return [refused(error)]
 
     def _at_name_server(self) -> bool:
         """Return whether a name server knows the work topic."""

@@ -32,9 +32,15 @@ _GROUP_NOT_FOUND = 40403
 _TOO_LARGE = (41300, 41301, 43100, 43101)
 _TOO_MANY = 42900
 
-_CERTIFICATE = re.compile(r"CERTIFICATE_VERIFY_FAILED|certificate verify failed", re.IGNORECASE)
+_CERTIFICATE = re.compile(r"CERTIFICATE_VERIFY_FAILED(?::\s*([^:(]+))?")
+_HOST_NAME, _NO_TLS = "Hostname Verification Check failed", "WRONG_VERSION_NUMBER"
+"""What gRPC tells of a TLS handshake that failed: the certificate, its host name, or a server without TLS."""
+
 _ACL = re.compile(r"AclException|[Cc]heck signature failed|No acl config|No accessKey|User:\S* is not found")
 """The texts that tell a refused login, because its code is the general one (tried on 4.9.7 and 5.4.0)."""
+
+_RIGHT = re.compile(r"has no permission|[Nn]eed admin permission|No default permission")
+"""The texts that tell a missing right of a login that is valid, on 5.4.0 and 4.9.7."""
 
 _NO_SETTINGS = re.compile(r'"?(?:settings|channel)"? is null')
 
@@ -67,6 +73,35 @@ def is_early(error: BaseException) -> bool:
     return isinstance(error, ProxyError) and _NO_SETTINGS.search(str(error)) is not None
 
 
+def is_lacking_right(error: BaseException | None) -> bool:
+    """Return whether the login is valid, and lacks a right."""
+    return isinstance(error, ProxyError | RemotingError) and _RIGHT.search(str(error)) is not None
+
+
+def _tls(text: str) -> Judged | None:
+    """Judge the whole text of gRPC for a connection that failed; None if TLS is not the cause."""
+    if (match := _CERTIFICATE.search(text)) is not None:
+        reason = short(match[1] or "no reason")
+        remedy = (
+            "renew the proxy's certificate, or correct the clock of this host"
+            if "expired" in reason or "not yet valid" in reason
+            else "set the environment variable GRPC_DEFAULT_SSL_ROOTS_FILE_PATH to a PEM file of the authorities to trust, "
+            "which this user can read"
+        )
+        return Judged(f"a certificate that is not trusted ({reason})", remedy, refused=True)
+    if _HOST_NAME in text:
+        return Judged(
+            "a certificate for another host name",
+            "write a name that is in the proxy's certificate as the host in --broker",
+            refused=True,
+        )
+    if _NO_TLS in text:
+        return Judged(
+            "no TLS", "write rocketmq+grpc:// in --broker if the proxy has no TLS, else correct the port", refused=True
+        )
+    return None
+
+
 def _judged(error: BaseException) -> Judged | None:  # noqa: PLR0911, PLR0912, C901 - one case per kind of error
     text = short(str(error))
     match error:
@@ -82,16 +117,14 @@ def _judged(error: BaseException) -> Judged | None:  # noqa: PLR0911, PLR0912, C
             return Judged(
                 text, "make the consumer group: mqadmin updateSubGroup, or name the name server with ?namesrv="
             )
-        case ProxyError() if _CERTIFICATE.search(text):
-            return Judged(
-                f"a certificate that is not trusted ({text})",
-                "set the environment variable GRPC_DEFAULT_SSL_ROOTS_FILE_PATH to a PEM file of its authorities",
-                refused=True,
-            )
+        case ProxyError(status="UNAVAILABLE") if (judged := _tls(str(error))) is not None:
+            return judged
         case ProxyError(status="UNIMPLEMENTED"):
             return Judged(
                 f"a gRPC service that is no RocketMQ ({text})", "correct the port: 8081 by default", refused=True
             )
+        case ProxyError(status="UNAVAILABLE") if "Socket closed" in text:
+            return Judged(text, f"{NO_ANSWER}; if the proxy has TLS only, write rocketmq+grpcs:// in --broker")
         case ProxyError(status="UNAVAILABLE" | "DEADLINE_EXCEEDED"):
             return Judged(text, NO_ANSWER)
         case ProxyError() if _NO_SETTINGS.search(text):

@@ -39,7 +39,7 @@ _V4_0_0_SNAPSHOT = 212
 """Its number in `MQVersion`, where each version has two consecutive numbers, snapshot and release; patch and minor go up to 9."""
 
 # PermName, and PullSysFlag.
-_READABLE, _READABLE_AND_WRITABLE = 4, 6
+_READABLE, _WRITABLE, _READABLE_AND_WRITABLE = 4, 2, 6
 _WITH_SUBSCRIPTION = 4
 
 _MOST_QUEUES = 1 << 16
@@ -79,10 +79,11 @@ class RemotingError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Broker:
-    """A broker's master."""
+    """A broker's master, and the name of its cluster if it was asked for."""
 
     name: str
     address: Address
+    cluster: str = field(default="", compare=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,13 +144,16 @@ class Remoting:
     def brokers(self) -> list[Broker]:
         """Return the masters that the name server knows, of every cluster, sorted by name."""
         table = part(self._ask_name_server(_CLUSTER).table(), "brokerAddrTable", dict)
-        return [Broker(name, found[0]) for name, found in sorted(_addresses(table.values()).items()) if 0 in found]
+        clusters = {name: part(of_kind(data, dict, "a broker"), "cluster", str) for name, data in table.items()}
+        found = sorted(_addresses(table.values()).items())
+        return [Broker(name, each[0], clusters.get(name, "")) for name, each in found if 0 in each]
 
-    def route(self, topic: str) -> list[Queue] | None:
+    def route(self, topic: str, *, writable: bool = False) -> list[Queue] | None:
         """
         Return the readable queues of a topic, sorted by broker and number; None if there is no such topic.
 
         While a master is away, its queues are read from its slave with the lowest number.
+        With `writable`, the method returns the queues to which a producer may send.
         """
         reply = self._ask_name_server(_ROUTE, {"topic": topic}, allowed=(_NO_TOPIC,))
         if reply.code == _NO_TOPIC:
@@ -159,10 +163,11 @@ class Remoting:
         queues: list[Queue] = []
         for each in part(route, "queueDatas", list):
             data = of_kind(each, dict, "a queue")
-            name, numbers = part(data, "brokerName", str), part(data, "readQueueNums", int)
+            name = part(data, "brokerName", str)
+            numbers = part(data, "writeQueueNums" if writable else "readQueueNums", int)
             if numbers + len(queues) > _MOST_QUEUES:
                 raise Foreign(f"a reply with more than {_MOST_QUEUES} queues")
-            if name in brokers and part(data, "perm", int) & _READABLE:
+            if name in brokers and part(data, "perm", int) & (_WRITABLE if writable else _READABLE):
                 queues += [Queue(Broker(name, brokers[name]), number) for number in range(numbers)]
         return sorted(queues, key=lambda queue: (queue.broker.name, queue.number))
 

@@ -16,10 +16,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from steadyworker.adapter import Clock
+from steadyworker.errors import ConfigError, Finding
 from steadyworker_rocketmq.errors import translated
 from steadyworker_rocketmq.names import Names
 from steadyworker_rocketmq.remoting import Login, Remoting
-from steadyworker_rocketmq.url import BrokerUrl
+from steadyworker_rocketmq.url import BrokerUrl, parse_url
 
 MOST_ATTEMPTS = 1_000_000
 """
@@ -71,16 +72,43 @@ def kinds_of(url: BrokerUrl, names: Names) -> dict[str, str | None]:
     return {names.work: "NORMAL", names.later: "DELAY", names.dead: "NORMAL"}
 
 
+def groups_of(url: BrokerUrl, names: Names) -> dict[str, str]:
+    """Return the consumer groups of a driver, each with the topic that it reads."""
+    groups = {names.group: names.work}
+    return groups if url.driver == "remoting" else groups | {names.later_group: names.later}
+
+
+def problem_of_levels(text: str, url: BrokerUrl, broker: str) -> Finding | None:
+    """Return an error if the broker's delay levels (`messageDelayLevel`) are not those of the URL; None if they are, or are unknown."""
+    if not text:
+        return None
+    option = f"delay_levels={','.join(text.split())}"
+    remedy = f"write {option} in the broker's URL."
+    levels: tuple[float, ...] = ()
+    try:
+        levels = parse_url(f"rocketmq://host?{option}").delay_levels
+    except ConfigError:
+        remedy = (
+            "write its levels in broker.conf in ascending order, such as messageDelayLevel=1s 5s 10s, and restart it."
+        )
+    if levels == url.delay_levels:
+        return None
+    what = (
+        f"Expected the delay levels of the broker's URL to be those of broker {broker!r}, which are {text!r}, "
+        "got others, so retries would come at other times."
+    )
+    return Finding("error", what, remedy)
+
+
 def _make(remoting: Remoting, url: BrokerUrl, names: Names) -> None:
     for topic, kind in kinds_of(url, names).items():
         if remoting.route(topic) is None:
             remoting.make_topic(topic, 1 if topic == names.dead else url.queues, kind)
-    groups = {names.group: names.work}
-    if url.driver == "grpc":
-        groups[names.later_group] = names.later
-    for group, topic in groups.items():
+    for group, topic in groups_of(url, names).items():
         if any(remoting.group(broker, group) is None for broker in remoting.brokers()):
             remoting.make_group(group, MOST_ATTEMPTS)
+            _begin_at_first(remoting, topic, group)
+        elif url.driver == "grpc":  # an operator may have made it; the other driver begins at the first message itself
             _begin_at_first(remoting, topic, group)
 
 

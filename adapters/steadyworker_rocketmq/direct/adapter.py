@@ -34,8 +34,7 @@ from steadyworker_rocketmq.direct.consumer import Consumer
 from steadyworker_rocketmq.direct.publisher import Publisher
 from steadyworker_rocketmq.errors import translated
 from steadyworker_rocketmq.remoting import RemotingError
-from steadyworker_rocketmq.topology import Prepared, prepare_at, remoting_of
-from steadyworker_rocketmq.url import BrokerUrl, parse_url
+from steadyworker_rocketmq.topology import Prepared, prepare_at, problem_of_levels, remoting_of
 
 _SILENT = 120.0
 """Seconds after which a broker has forgotten a member that sends no heartbeats (its channel's expiry)."""
@@ -133,20 +132,7 @@ class DirectAdapter(Base):
         with translated(str(url)), remoting_of(url, self._settings.clock) as remoting:
             for broker in remoting.brokers():
                 with suppress(RemotingError):  # without the right to read them, an operator compares the levels
-                    _check_levels(remoting.settings(broker).get("messageDelayLevel", ""), url, broker.name)
+                    text = remoting.settings(broker).get("messageDelayLevel", "")
+                    if (problem := problem_of_levels(text, url, broker.name)) is not None:
+                        raise ConfigError(f"{problem.what} Remedy: {problem.remedy}")
         return prepared
-
-
-def _check_levels(text: str, url: BrokerUrl, broker: str) -> None:
-    """Raise ConfigError if the broker's levels are not those of the URL."""
-    if not text:
-        return
-    option = f"delay_levels={','.join(text.split())}"
-    levels: tuple[float, ...] = ()
-    with suppress(ConfigError):
-        levels = parse_url(f"rocketmq://host?{option}").delay_levels
-    if levels != url.delay_levels:
-        raise ConfigError(
-            f"Expected the delay levels of broker {broker!r}, {text!r}, got others in the broker's URL, by which retries would come "
-            f"at wrong times: write {option} in the URL."
-        )

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from contextlib import AbstractContextManager
 
 from steadyworker.adapter import (
     Capabilities,
     Delays,
     Delivery,
+    Finding,
     OutgoingMessage,
     QueueSpec,
     Settings,
@@ -15,12 +17,17 @@ from steadyworker.adapter import (
     Settled,
     Sink,
 )
+from steadyworker.errors import BrokerUnavailable
+from steadyworker.network.errors import Refused
 from steadyworker.network.iothread import IoThread
 from steadyworker.network.loop import PlainLoop
 from steadyworker.network.settlement import OnSettled
 from steadyworker_rocketmq.adapter import Base
+from steadyworker_rocketmq.checks.findings import refused
+from steadyworker_rocketmq.checks.members import member_findings
 from steadyworker_rocketmq.deadletters import RocketmqDeadLetters
 from steadyworker_rocketmq.errors import ProxyError, is_missing_topic, unavailable
+from steadyworker_rocketmq.grpc.checks import library_findings, proxy_findings
 from steadyworker_rocketmq.grpc.consumer import Consumer
 from steadyworker_rocketmq.grpc.publisher import Publisher
 
@@ -85,6 +92,21 @@ class GrpcAdapter(Base):
     def settle_async(self, delivery: Delivery, how: Settle, on_settled: OnSettled) -> None:
         """Settle as `settle` does, but return at once (`SettlesAsync`)."""
         self._consumer.settle_async(delivery, how, on_settled)
+
+    def findings(self, spec: QueueSpec) -> Sequence[Finding]:
+        """Return the problems of proxies, brokers, topics and groups; raises BrokerUnavailable if no proxy replies."""
+        url = self._url()
+        try:
+            found = [*library_findings(), *proxy_findings(url, self._names, self._settings)]
+        except Refused as error:
+            return [refused(error)]
+        found += member_findings(url, self._names, self._settings.clock)
+        try:
+            found += super().findings(spec)
+        except BrokerUnavailable as error:
+            what = f"The name server does not respond, so brokers, topics and groups were not checked: {error}"
+            found.append(Finding("warning", what, "start it, or correct ?namesrv= in --broker."))
+        return found
 
     def exists(self) -> bool:
         """Return whether the work topic exists; with `?namesrv=`, a name server is asked, because a proxy would remember a missing topic."""

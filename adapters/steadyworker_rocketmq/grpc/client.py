@@ -8,6 +8,8 @@ What is tried with version 5.1.2:
   The handles of the old session are valid in the new one.
 - A failed renewal wipes the message's handle, so a `Received` keeps the last good one.
 - The library reports a failed query of a route only to its log, so `Sender.route` asks by the library's own `rpc_client`.
+- A body that the library cannot decompress fails the whole receive, again and again, and a small one can fill the memory.
+  So this module decompresses in its place.
 - At its import, the library opens a log file below `$HOME/logs`. This module closes the file, and gives the lines to Python's logging.
 """
 
@@ -15,6 +17,7 @@ from __future__ import annotations
 
 import importlib
 import math
+import zlib
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -22,7 +25,8 @@ from typing import Any
 
 from steadyworker.errors import ConfigError
 from steadyworker_rocketmq.errors import BAD_REQUEST, ProxyError
-from steadyworker_rocketmq.messages import Wire
+from steadyworker_rocketmq.messages import COMPRESSION, Wire
+from steadyworker_rocketmq.stored import LARGEST_BODY
 from steadyworker_rocketmq.url import BrokerUrl
 
 _DEBUG = 10
@@ -68,7 +72,24 @@ def _quiet(log: Any) -> None:
     log.setLevel("INFO" if log.parent.isEnabledFor(_DEBUG) else "CRITICAL")
 
 
+class _Compressed(bytes):
+    """A body that cannot be decompressed, as it came."""
+
+    __slots__ = ()
+
+
+def _decompressed(body: bytes) -> bytes:
+    """Return a body that the proxy calls compressed; as it came if this is not zlib or gzip, or is too large."""
+    stream = zlib.decompressobj(zlib.MAX_WBITS | 32)  # either of the two
+    try:
+        plain = stream.decompress(body, LARGEST_BODY)
+    except zlib.error:
+        return _Compressed(body)
+    return plain if stream.eof else _Compressed(body)
+
+
 _rocketmq = _library()
+importlib.import_module("rocketmq.v5.util").Misc.uncompress_bytes_gzip = staticmethod(_decompressed)
 _IllegalArgument = importlib.import_module("rocketmq.v5.exception").IllegalArgumentException
 _protocol = importlib.import_module("rocketmq.grpc_protocol")
 _Checker = importlib.import_module("rocketmq.v5.util").MessagingResultChecker
@@ -112,7 +133,10 @@ def _message(topic: str, wire: Wire) -> Any:
 
 
 def _wire(message: Any) -> Wire:
-    return Wire(message.body or b"", dict(message.properties), message.tag or None, tuple(sorted(message.keys)))
+    body, properties = message.body or b"", dict(message.properties)
+    if isinstance(body, _Compressed):
+        body, properties = bytes(body), {**properties, COMPRESSION: "an unknown compression"}
+    return Wire(body, properties, message.tag or None, tuple(sorted(key for key in message.keys if key)))
 
 
 @dataclass(slots=True, eq=False)
@@ -198,8 +222,8 @@ class Sender:
             self._producer = _rocketmq.Producer(_configuration(url), tls_enable=url.tls)
             self._producer.startup()
 
-    def route(self, topic: str) -> None:
-        """Ask a proxy for the topic; raises ProxyError if no proxy replies, or there is no such topic."""
+    def route(self, topic: str) -> frozenset[str]:
+        """Return the types of message that a topic accepts; raises ProxyError if no proxy replies, or there is no such topic."""
         configuration = self._producer.client_configuration
         request = _protocol.QueryRouteRequest()
         request.topic.name = topic
@@ -209,6 +233,8 @@ class Sender:
                 configuration.rpc_endpoints, request, metadata=self._producer.sign(), timeout=_REQUEST_WITHIN
             ).result()
             _Checker.check(reply.status)
+        kinds = {kind for queue in reply.message_queues for kind in queue.accept_message_types}
+        return frozenset(map(_protocol.MessageType.Name, kinds))
 
     def send(self, topic: str, wire: Wire, due: float = 0.0) -> None:
         """

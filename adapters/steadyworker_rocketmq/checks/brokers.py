@@ -1,0 +1,74 @@
+"""The checks of one broker: version, settings, and transactions that nobody decides."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+from steadyworker.adapter import Settings
+from steadyworker.errors import Finding, Level
+from steadyworker_rocketmq.checks.versions import version_findings
+from steadyworker_rocketmq.remoting import Broker, Remoting
+from steadyworker_rocketmq.topology import problem_of_levels
+from steadyworker_rocketmq.url import BrokerUrl
+
+SHORT_RETENTION = 24
+"""Hours of retention below which a weekend's dead letters, or a backlog of long jobs, can vanish."""
+
+HALF, UNDECIDED = "RMQ_SYS_TRANS_HALF_TOPIC", "TRANS_CHECK_MAX_TIME_TOPIC"
+"""The system topics of transactions: those that wait for a decision, and those that the broker has given up."""
+
+_DECIDER = "CID_RMQ_SYS_TRANS"
+"""The group whose place in the half topic the broker moves behind decided transactions."""
+
+MANY_UNDECIDED = 1000
+"""Undecided transactions above which a producer, or its checker, does not decide; a busy producer has some at any time."""
+
+
+def broker_findings(remoting: Remoting, broker: Broker, url: BrokerUrl, settings: Settings) -> Iterator[Finding]:
+    """Yield the findings of one broker; raises what `Remoting` raises."""
+    yield from version_findings(remoting.version(broker), url.driver, broker.name)
+    yield from setting_findings(remoting.settings(broker), broker.name, url, settings)
+    yield from _transactions(remoting, broker)
+
+
+def setting_findings(found: Mapping[str, str], broker: str, url: BrokerUrl, settings: Settings) -> Iterator[Finding]:
+    """Yield the findings about a broker's settings."""
+    hours = found.get("fileReservedTime", "")
+    if hours.isdecimal():
+        what = f"Broker {broker} deletes every message after {hours} h, read or not: jobs that wait, and dead letters, too."
+        level: Level = "warning" if int(hours) < SHORT_RETENTION else "note"
+        yield Finding(level, what, "set fileReservedTime in broker.conf to the longest time that a message may wait.")
+    size = found.get("maxMessageSize", "")
+    if size.isdecimal() and int(size) < settings.max_body:
+        what = (
+            f"Broker {broker} accepts bodies of at most {size} bytes, and the limit of senders is {settings.max_body}."
+        )
+        yield Finding(
+            "warning", what, f"set maxMessageSize={settings.max_body} in broker.conf, or send smaller bodies."
+        )
+    if url.driver == "grpc" and found.get("timerWheelEnable") == "false":
+        what = f"Broker {broker} has timerWheelEnable=false, so it refuses every receive of a proxy."
+        yield Finding("error", what, "remove timerWheelEnable from broker.conf, and restart the broker.")
+    if url.driver == "remoting" and settings.topology != "trust":
+        problem = problem_of_levels(found.get("messageDelayLevel", ""), url, broker)
+        if problem is not None:
+            yield Finding("error", problem.what, problem.remedy)
+
+
+def _transactions(remoting: Remoting, broker: Broker) -> Iterator[Finding]:
+    """Yield a warning for transactions that wait for a decision, or got none."""
+    undecided = given_up = 0
+    for queue in (queue for queue in remoting.route(HALF) or [] if queue.broker == broker):
+        first = remoting.consumed(queue, HALF, _DECIDER)
+        undecided += remoting.end(queue, HALF) - (remoting.first(queue, HALF) if first is None else first)
+    for queue in (queue for queue in remoting.route(UNDECIDED) or [] if queue.broker == broker):
+        given_up += remoting.end(queue, UNDECIDED) - remoting.first(queue, UNDECIDED)
+    remedy = "see the producers' logs: a transaction checker is missing, raises, or answers UNKNOWN."
+    if undecided > MANY_UNDECIDED:
+        what = f"Broker {broker.name} has {undecided} messages of transactions that are not decided ({HALF})."
+        yield Finding("warning", what, remedy)
+    if given_up > 0:
+        what = (
+            f"Broker {broker.name} has given up {given_up} messages of transactions without a decision ({UNDECIDED})."
+        )
+        yield Finding("warning", what, f"{remedy} The messages stay until the broker's retention ends.")

@@ -1,0 +1,40 @@
+"""
+The commands of `mqadmin` in the remedies, whole, so that an operator can copy them.
+
+`updateTopic` and `updateSubGroup` set everything that they do not name to its default: 8 queues, and 16 deliveries.
+A topic that loses queues loses their messages, so each command names all that matters.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from steadyworker.network.url import Address
+from steadyworker_rocketmq.remoting import Broker
+
+
+class Commands:
+    """
+    The commands for one cluster, or for several.
+
+    Args:
+        servers: The name servers.
+        brokers: The brokers that the commands are for.
+    """
+
+    def __init__(self, servers: Sequence[Address], brokers: Iterable[Broker]) -> None:
+        text = ";".join(map(str, servers))
+        self._servers = f"-n '{text}'" if len(servers) > 1 else f"-n {text}"
+        self._clusters = sorted({broker.cluster for broker in brokers if broker.cluster}) or ["CLUSTER"]
+
+    def topic(self, name: str, queues: int, kind: str | None) -> str:
+        """Return the command that makes or changes a topic, with this number of queues at each broker."""
+        attribute = f" -a +message.type={kind}" if kind else ""
+        return self._each(f"updateTopic {self._servers} -c {{}} -t {name} -r {queues} -w {queues}{attribute}")
+
+    def group(self, name: str, attempts: int) -> str:
+        """Return the command that makes or changes a consumer group."""
+        return self._each(f"updateSubGroup {self._servers} -c {{}} -g {name} -r {attempts} -s true")
+
+    def _each(self, command: str) -> str:
+        return " && ".join(f"mqadmin {command.format(cluster)}" for cluster in self._clusters)

@@ -1,0 +1,84 @@
+"""
+Findings: the problems of these brokers, topics and groups, each with its remedy.
+
+These checks ask the name servers and the brokers, and change nothing.
+Without `?namesrv=`, only the proxies are asked, and a note says what was not checked.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+from steadyworker.adapter import QueueSpec, Settings
+from steadyworker.errors import BrokerUnavailable, Finding
+from steadyworker.network.errors import Refused
+from steadyworker_rocketmq.checks.brokers import broker_findings
+from steadyworker_rocketmq.checks.topics import group_findings, topic_findings
+from steadyworker_rocketmq.checks.versions import version_of
+from steadyworker_rocketmq.errors import is_lacking_right, translated
+from steadyworker_rocketmq.names import Names, problems
+from steadyworker_rocketmq.remoting import Broker, Remoting
+from steadyworker_rocketmq.url import BrokerUrl
+
+
+def find(remoting: Remoting, url: BrokerUrl, names: Names, spec: QueueSpec, settings: Settings) -> Iterator[Finding]:
+    """Yield all findings of name servers and brokers; raises what `Remoting` raises if no name server replies."""
+    brokers = remoting.brokers()
+    if not brokers:
+        what = "The name server knows no broker."
+        yield Finding(
+            "warning", what, "start the broker, and set namesrvAddr in broker.conf to the name server's address."
+        )
+        return
+    alive: list[Broker] = []
+    for broker in brokers:
+        place = f"{broker.address}, the address of broker {broker.name} at the name server"
+        found, replies = _asked(f"Broker {broker.name}", place, url, broker_findings(remoting, broker, url, settings))
+        yield from found
+        if replies:
+            alive.append(broker)
+    if not alive:
+        return
+    versions = {version_of(remoting.version(broker)) for broker in alive}
+    for problem in dict.fromkeys(problem for version in versions for problem in problems(names, version or None)):
+        yield Finding("error", problem, "take the name that it proposes; until then `run` exits with code 78.")
+    if settings.topology != "trust":
+        topics = topic_findings(remoting, alive, url, names, spec, settings)
+        yield from _asked("The topics", str(url), url, topics)[0]
+        yield from _asked("The consumer groups", str(url), url, group_findings(remoting, alive, url, names, settings))[
+            0
+        ]
+
+
+def unseen() -> Finding:
+    """Return a note for a URL without name servers."""
+    what = "The URL names no name server, so version, group and retention were not checked, and dead letters cannot be read."
+    return Finding("note", what, "add ?namesrv=host:9876 to --broker.")
+
+
+def refused(error: Refused) -> Finding:
+    """Return an error for a refusal that no later try can mend."""
+    return Finding("error", f"{error}", "correct --broker; until then `run` exits with code 78.")
+
+
+def _asked(subject: str, place: str, url: BrokerUrl, findings: Iterable[Finding]) -> tuple[list[Finding], bool]:
+    """
+    Return findings, and whether the broker replies; a broker that does not, or refuses a question, is a finding, too.
+
+    Raises Refused for a login that is refused.
+    """
+    found: list[Finding] = []
+    try:
+        with translated(place):
+            found.extend(findings)
+    except Refused as error:
+        if not is_lacking_right(error.__cause__):
+            raise
+        what = f"{subject} could not be checked as a whole: {error}"
+        remedy = f"grant the access key {url.user!r} this right, or check as a user who has it."
+        return [*found, Finding("warning", what, remedy)], True
+    except BrokerUnavailable as error:
+        what = f"{subject} could not be checked as a whole: {error}"
+        remedy = "start it; or set brokerIP1 in broker.conf to an address that this host reaches."
+        return [*found, Finding("warning", what, remedy)], False
+    return found, True

@@ -1,0 +1,29 @@
+"""The checks of the proxies' remoting ports, by which the members of a consumer group are counted."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from steadyworker.adapter import Clock
+from steadyworker.errors import BrokerUnavailable, Finding
+from steadyworker_rocketmq.errors import translated
+from steadyworker_rocketmq.names import Names
+from steadyworker_rocketmq.remoting import Login, Remoting
+from steadyworker_rocketmq.url import BrokerUrl
+
+
+def member_findings(url: BrokerUrl, names: Names, clock: Clock) -> Iterator[Finding]:
+    """Yield a warning for each proxy whose remoting port does not count members."""
+    login = Login(url.user, url.password) if url.user else None
+    with Remoting(url.namesrv or (), login, clock) as remoting:
+        for proxy in url.members or ():
+            try:
+                with translated(str(proxy)):
+                    remoting.members(names.group, proxy)
+            except BrokerUnavailable as error:
+                what = f"The consumers of group {names.group!r} could not be counted at the remoting port of a proxy: {error}"
+                remedy = (
+                    "name the proxies' remoting ports (remotingListenPort in rmq-proxy.json, 8080 by default) "
+                    "with ?members=host:8080;host2 in --broker, or members=off."
+                )
+                yield Finding("warning", what, remedy)

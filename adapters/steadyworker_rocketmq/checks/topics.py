@@ -1,0 +1,115 @@
+"""The checks of a Worker's topics and consumer groups."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+
+from steadyworker.adapter import QueueSpec, Settings
+from steadyworker.errors import Finding
+from steadyworker_rocketmq.checks.commands import Commands
+from steadyworker_rocketmq.names import Names
+from steadyworker_rocketmq.remoting import Broker, Queue, Remoting
+from steadyworker_rocketmq.topology import MOST_ATTEMPTS, groups_of, kinds_of
+from steadyworker_rocketmq.url import BrokerUrl
+
+ENOUGH_ATTEMPTS = 1000
+"""The smallest limit of deliveries that is enough: each expired invisibility counts as a delivery."""
+
+
+def topic_findings(
+    remoting: Remoting, brokers: Sequence[Broker], url: BrokerUrl, names: Names, spec: QueueSpec, settings: Settings
+) -> Iterator[Finding]:
+    """Yield the findings of all topics; raises what `Remoting` raises."""
+    commands = Commands(url.namesrv or (), brokers)
+    for topic, kind in kinds_of(url, names).items():
+        wanted = 1 if topic == names.dead else url.queues
+        readable = remoting.route(topic)
+        if readable is None:
+            if settings.topology == "verify":
+                what = f"Expected the topic {topic!r}, got none."
+                remedy = f"{commands.topic(topic, wanted, kind)}; or run once with --topology declare."
+                yield Finding("error", what, remedy)
+            continue
+        writable = remoting.route(topic, writable=True) or []
+        for access, queues in (("read", readable), ("written", writable)):
+            if not queues:
+                what = f"Topic {topic!r} has no queue that can be {access}."
+                yield Finding("error", what, commands.topic(topic, _most(readable + writable) or wanted, kind))
+        got = remoting.topic_type(topic)
+        if kind is not None and got not in (None, kind):
+            what = (
+                f"Topic {topic!r} has the type {got}, so a proxy refuses our messages to it; the type must be {kind}."
+            )
+            yield Finding(
+                "error", what, f"{commands.topic(topic, _most(writable) or wanted, kind)}; or name another queue."
+            )
+        if topic == names.work and url.driver == "remoting":
+            yield from _room(remoting, readable, names, spec, commands)
+
+
+def group_findings(
+    remoting: Remoting, brokers: Sequence[Broker], url: BrokerUrl, names: Names, settings: Settings
+) -> Iterator[Finding]:
+    """Yield the findings of all consumer groups; raises what `Remoting` raises."""
+    commands = Commands(url.namesrv or (), brokers)
+    for group, topic in groups_of(url, names).items():
+        found = {broker: remoting.group(broker, group) for broker in brokers}
+        command = commands.group(group, MOST_ATTEMPTS)
+        missing = ", ".join(broker.name for broker, of_broker in found.items() if of_broker is None)
+        if missing and settings.topology == "verify":
+            what = f"Expected the consumer group {group!r} at broker {missing}, got none."
+            yield Finding("error", what, f"{command}; or run once with --topology declare.")
+        for broker, of_broker in found.items():
+            if of_broker is None:
+                continue
+            if of_broker.get("consumeEnable") is False:
+                what = f"Broker {broker.name} does not let the group {group!r} consume."
+                yield Finding("error", what, command)
+            attempts = of_broker.get("retryMaxTimes")
+            if isinstance(attempts, int) and attempts < ENOUGH_ATTEMPTS:
+                what = (
+                    f"Broker {broker.name} moves a message of group {group!r} to its own dead letters after {1 + attempts} "
+                    "deliveries, and each worker that is killed costs one."
+                )
+                yield Finding("warning", what, command)
+        if url.driver == "grpc" and not all(of_broker is None for of_broker in found.values()):
+            yield from _skipped(remoting, topic, group)
+
+
+def _room(
+    remoting: Remoting, queues: Sequence[Queue], names: Names, spec: QueueSpec, commands: Commands
+) -> Iterator[Finding]:
+    """Yield a warning if the workers have more slots than the topic has queues."""
+    workers = max(1, len(remoting.members(names.group)))
+    slots = workers * spec.concurrency
+    if len(queues) < slots:
+        what = (
+            f"Topic {names.work!r} has {len(queues)} queues, and a worker holds at most one message of each, "
+            f"so {slots - len(queues)} of {slots} slots stay empty ({workers} × concurrency {spec.concurrency})."
+        )
+        brokers = len({queue.broker for queue in queues}) or 1
+        yield Finding("warning", what, commands.topic(names.work, -(-slots // brokers), None))
+
+
+def _skipped(remoting: Remoting, topic: str, group: str) -> Iterator[Finding]:
+    """
+    Yield a warning if the first start of a group could skip messages.
+
+    A proxy lets a new group begin behind a queue's messages if the broker no longer has its very first one in memory.
+    The driver for brokers itself begins at the first message.
+    """
+    waiting = 0
+    for queue in remoting.route(topic) or []:
+        if remoting.consumed(queue, topic, group) is None:
+            waiting += remoting.end(queue, topic) - remoting.first(queue, topic)
+    if waiting:
+        what = f"The group {group!r} has read nothing yet, and its first start can skip {waiting} messages that wait in {topic!r}."
+        yield Finding(
+            "warning", what, "start it once with --topology declare, which sets the group to the first message."
+        )
+
+
+def _most(queues: Sequence[Queue]) -> int:
+    """Return the number of queues of the broker that has the most; a command must not take queues away."""
+    return max(Counter(queue.broker for queue in set(queues)).values(), default=0)

@@ -1,0 +1,59 @@
+"""The supported versions, and the weaknesses of old ones; pure functions."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+from steadyworker.errors import Finding
+from steadyworker_rocketmq.url import Driver
+
+Version = tuple[int, ...]
+
+OLDEST: Mapping[Driver, Version] = {"grpc": (5, 3), "remoting": (4, 9, 7)}
+"""The oldest version that each driver supports; 4.9.7 and 5.4.0 are tried."""
+
+_WEAKNESSES = (
+    ("CVE-2023-33246", "run programs on the broker's host", {4: (4, 9, 6), 5: (5, 1, 1)}),
+    ("CVE-2023-37582", "run programs on the name server's host", {4: (4, 9, 7), 5: (5, 1, 2)}),
+    ("CVE-2024-23321", "read user names and secrets, if it has any valid login", {4: (4, 9, 8), 5: (5, 3, 0)}),
+)
+"""Each with the first version of a line that is mended."""
+
+LOSES_LAST_SEND_BACK: tuple[tuple[Version, Version], ...] = (((5, 4), (5, 4, 1)),)
+"""
+The versions that lose a message when a consumer sends it back for the last time, each from the first to the one after the last.
+
+Tried with rocketmq-client-python on 5.4.0 (NullPointerException in `TopicValidator.isSystemTopic`); 4.9.7 keeps the message.
+"""
+
+
+def version_of(text: str) -> Version:
+    """Return the numbers of a version's text; empty if they cannot be read."""
+    parts = text.partition("-")[0].split(".")
+    return tuple(map(int, parts)) if all(part.isdecimal() for part in parts) else ()
+
+
+def version_findings(text: str, driver: Driver, broker: str) -> Iterator[Finding]:
+    """Yield the findings about a broker's version."""
+    version, oldest = version_of(text), OLDEST[driver]
+    if not version:
+        return
+    if version < oldest:
+        what = (
+            f"Expected RocketMQ {'.'.join(map(str, oldest))} or newer, got {text} at {broker}, which is not supported."
+        )
+        yield Finding("warning", what, "upgrade the broker.")
+    for cve, harm, fixed in _WEAKNESSES:
+        if version < fixed.get(version[0], (0,)):
+            what = f"Every host that reaches broker {broker} ({text}) can {harm} ({cve})."
+            yield Finding("warning", what, "upgrade the broker, or close its ports to all but its clients.")
+    if any(first <= version < end for first, end in LOSES_LAST_SEND_BACK):
+        what = (
+            f"Broker {broker} ({text}) loses a message that another application's consumer sends back for the last time; "
+            "SteadyWorker sends no message back."
+        )
+        yield Finding(
+            "note",
+            what,
+            "let consumers of this cluster publish what fails to a topic of their own, and acknowledge it.",
+        )

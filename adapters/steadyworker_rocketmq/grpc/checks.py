@@ -1,0 +1,85 @@
+"""The checks that need the client library: the library itself, and what a proxy tells."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from importlib.metadata import PackageNotFoundError, version
+
+from steadyworker.adapter import Settings
+from steadyworker.errors import BrokerUnavailable, Finding
+from steadyworker.network.errors import worst
+from steadyworker_rocketmq.errors import ProxyError, is_missing_topic, unavailable
+from steadyworker_rocketmq.grpc.client import Sender
+from steadyworker_rocketmq.names import Names
+from steadyworker_rocketmq.topology import kinds_of
+from steadyworker_rocketmq.url import BrokerUrl
+
+_OTHER = "rocketmq-client-python"
+
+
+def library_findings() -> Iterator[Finding]:
+    """Yield a warning if the other client library is installed too: both are imported as `rocketmq`."""
+    try:
+        found = version(_OTHER)
+    except PackageNotFoundError:
+        return
+    what = (
+        f"{_OTHER} {found} is installed, too; it has the same import name as rocketmq-python-client, "
+        "so the next installation of either replaces files of the other."
+    )
+    remedy = f"pip uninstall {_OTHER}, and then pip install --force-reinstall rocketmq-python-client."
+    yield Finding("warning", what, remedy)
+
+
+def proxy_findings(url: BrokerUrl, names: Names, settings: Settings) -> Iterator[Finding]:
+    """Yield the findings about each proxy; raises BrokerUnavailable, or `Refused`, if no proxy replies."""
+    failed: list[BrokerUnavailable] = []
+    for number, address in enumerate(url.addresses, 1):
+        try:
+            yield from _proxy(replace(url, addresses=(address,)), names, settings, first=number == len(failed) + 1)
+        except BrokerUnavailable as error:
+            failed.append(error)
+    if len(failed) == len(url.addresses):
+        raise worst(failed)
+    for cause in failed:
+        yield Finding("warning", str(cause), "start this proxy, or remove it from --broker.")
+
+
+def _proxy(url: BrokerUrl, names: Names, settings: Settings, *, first: bool) -> Iterator[Finding]:
+    """Ask one proxy; only the first one that replies is asked for all topics, and only if no name server can be."""
+    try:
+        sender = Sender(url)
+        try:
+            if not first or url.namesrv or settings.topology == "trust":
+                _kinds(sender, names.work)
+                return
+            for topic, kind in kinds_of(url, names).items():
+                got = _kinds(sender, topic)
+                if got is None:
+                    command = f"mqadmin updateTopic -c CLUSTER -t {topic} -r {1 if topic == names.dead else url.queues}"
+                    command += f" -w {1 if topic == names.dead else url.queues} -a +message.type={kind}"
+                    what = (
+                        f"Expected the topic {topic!r}, got none, and without a name server the worker cannot make it."
+                    )
+                    yield Finding("error", what, f"{command}; or add ?namesrv=host:9876 to --broker.")
+                elif kind not in got:
+                    types = " and ".join(sorted(got))
+                    what = f"Topic {topic!r} has the type {types}, so a proxy refuses our messages to it; the type must be {kind}."
+                    yield Finding(
+                        "error", what, "let an operator change its type (message.type), or name another queue."
+                    )
+        finally:
+            sender.close()
+    except ProxyError as error:
+        raise unavailable(error, str(url)) from error
+
+
+def _kinds(sender: Sender, topic: str) -> frozenset[str] | None:
+    """Return the types of message that a topic accepts; None if there is no such topic."""
+    try:
+        return sender.route(topic)
+    except ProxyError as error:
+        if is_missing_topic(error):
+            return None
+        raise
