@@ -60,7 +60,10 @@ SOCKET = "brokers_socket"
 owner_key = pytest.StashKey[Owner]()
 
 ROCKETMQ = {"rocketmq4": "4", "rocketmq5": "5"}
-"""The fixtures of RocketMQ, each with its line."""
+"""The fixtures of RocketMQ, each with its line; a place is at the first by the driver for brokers, at the second by that for proxies."""
+
+DIRECT_5 = "rocketmq5-direct"
+"""The kind of a place at the second line by the driver for brokers, for `--all-brokers`."""
 
 ARocketMQ = TypeVar("ARocketMQ", RocketMQ4, RocketMQ5)
 
@@ -158,9 +161,9 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    if "stomp_kind" in metafunc.fixturenames and not _chosen(metafunc.definition, "stomp_kind"):
+    if "stomp_kind" in metafunc.fixturenames and not chosen(metafunc.definition, "stomp_kind"):
         metafunc.parametrize("stomp_kind", wanted_kinds(metafunc), indirect=True, scope="session")
-    if "rabbitmq_series" in metafunc.fixturenames and not _chosen(metafunc.definition, "rabbitmq_series"):
+    if "rabbitmq_series" in metafunc.fixturenames and not chosen(metafunc.definition, "rabbitmq_series"):
         metafunc.parametrize("rabbitmq_series", wanted_series(metafunc), indirect=True, scope="session")
 
 
@@ -196,12 +199,36 @@ def kind_of(item: pytest.Item) -> str:
     return str(params.get("stomp_kind", of_place if is_stomp(place) else ""))
 
 
+def wanted_rocketmq(metafunc: pytest.Metafunc) -> list[str]:
+    """Return the RocketMQ that this test's places are at: fixtures of it, or DIRECT_5."""
+    return [*ROCKETMQ, *([DIRECT_5] if metafunc.config.getoption("--all-brokers") else [])]
+
+
+def is_rocketmq(kind: str) -> bool:
+    """Return whether a kind of place is a RocketMQ."""
+    return kind in (*ROCKETMQ, DIRECT_5)
+
+
+def rocketmq_of(brokers: Brokers, kind: str) -> RocketMQNode:
+    """Return the RocketMQ of this kind of place, which runs."""
+    with had():
+        return brokers.rocketmq(RocketMQ4) if ROCKETMQ.get(kind) == "4" else brokers.rocketmq(RocketMQ5)
+
+
+def lines_of(item: pytest.Item) -> set[str]:
+    """Return the lines of RocketMQ that a collected test runs on."""
+    params = item.callspec.params if isinstance(item, pytest.Function) and hasattr(item, "callspec") else {}
+    kind = str(params.get("place_kind", ""))
+    asked = {*getattr(item, "fixturenames", ()), *([kind.removesuffix("-direct")] if is_rocketmq(kind) else [])}
+    return {line for fixture, line in ROCKETMQ.items() if fixture in asked}
+
+
 def is_stomp(kind: str) -> bool:
     """Return whether a kind of place is an ActiveMQ."""
     return kind in (GIVEN_STOMP, *STOMP)
 
 
-def _chosen(test: pytest.Item, what: str) -> bool:
+def chosen(test: pytest.Item, what: str) -> bool:
     """Whether the test itself says which versions or kinds it is for."""
     return any(what in mark.args[0] for mark in test.iter_markers("parametrize"))
 
@@ -216,7 +243,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         kind = kind_of(item)
         if kind or "classic_without_scheduler" in asked:
             item.add_marker("stomp")
-        if not ROCKETMQ.keys().isdisjoint(asked):
+        if lines_of(item):
             item.add_marker("rocketmq")
             item.add_marker(pytest.mark.xdist_group("rocketmq"))  # one line works at a time
             item.add_marker(pytest.mark.timeout(300))  # on a busy machine, 5.4.0 starts in two minutes
@@ -245,10 +272,9 @@ def pytest_collection_finish(session: pytest.Session) -> None:
     for kind in kinds - {GIVEN}:
         with suppress(MissingError):
             artemis_program() if kind == "artemis" else classic_program("5.18" if kind == "classic-5.18" else "6.3")
-    for fixture, line in ROCKETMQ.items():
-        if any(fixture in getattr(item, "fixturenames", ()) for item in session.items):
-            with suppress(MissingError):
-                rocketmq_program(line)
+    for line in {line for item in session.items for line in lines_of(item)}:
+        with suppress(MissingError):
+            rocketmq_program(line)
     if any(item.get_closest_marker("postgres") for item in session.items) and not os.environ.get(POSTGRES_URL):
         with suppress(MissingError):
             postgres_programs()

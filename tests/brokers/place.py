@@ -26,10 +26,15 @@ class Ability(Enum):
 
     AMQP = "speaks AMQP 0-9-1, as the other frameworks of the drills do"
     CANCELS = "ends the consumers of a queue that is deleted, and tells them"
+    CLOSES_CONNECTIONS = "closes the connections of its clients, if its operator wants it"
     COUNTS_DELIVERIES = "tells with a message how often it was delivered before"
+    COUNTS_HELD = "tells how many messages of a queue its consumers hold"
     DELIVERY_TIMEOUT = "ends a consumer that holds a message for too long"
+    HEARTBEATS = "forgets a client that is silent for a time that its URL says"
     POLICIES = "has policies, and queues for retries that its operator can purge"
+    REDELIVERS_AT_ONCE = "delivers a message again as soon as its consumer's connection ends"
     STOMP = "speaks STOMP, as stomp.py does in the drills"
+    TLS = "has a listener for TLS, whose authority is in a file"
 
 
 @dataclass(frozen=True)
@@ -115,6 +120,10 @@ class Place(Protocol):
     """The kinds of durable queues for jobs, which `make_queue` makes."""
     farewell: ClassVar[str]
     """A pattern that finds, in the cause of a lost delivery, that the broker was stopped."""
+    redelivers_within: ClassVar[float]
+    """Seconds within which the messages of a killed worker come again; 0 for a broker that `REDELIVERS_AT_ONCE`."""
+    hidden_for: ClassVar[float]
+    """Seconds for which a message that a consumer has held may be missing from every count; 0 where it never is."""
 
     @property
     def namespace(self) -> str | None:
@@ -159,11 +168,15 @@ class Place(Protocol):
         ...
 
     def depths(self) -> Mapping[str, Depth]:
-        """Return the depth of each queue of this place, as of some seconds ago."""
+        """Return the depth of each queue of this place, as of some seconds ago; without `COUNTS_HELD`, none is `unacked`."""
         ...
 
     def ready(self) -> Mapping[str, int]:
-        """Return how many messages each queue of this place has that no consumer holds, as of now."""
+        """
+        Return how many messages each queue of this place has that no consumer holds, as of now.
+
+        Without `COUNTS_HELD`, those that a consumer holds may be among them.
+        """
         ...
 
     def consumers(self, queue: str) -> int:
@@ -213,7 +226,11 @@ class Place(Protocol):
         ...
 
     def close_connections(self) -> None:
-        """Have the broker close these, as its operator would, and no others: other tests may use the broker."""
+        """
+        Have the broker close these, as its operator would, and no others: other tests may use the broker.
+
+        Where it has not `CLOSES_CONNECTIONS`, those through a proxy end as a broker's restart ends them.
+        """
         ...
 
     def close(self) -> None:

@@ -11,7 +11,7 @@ A test's place at a broker as pytest fixtures: at each kind of broker, and each 
 A test that asks for anything of RabbitMQ, such as `rabbitmq_node`, has its place there only.
 A test that is marked `needs(Ability.…)` runs on the brokers that have all of these.
 An argument `queue_kind` is each kind of durable queue that the broker has.
-Outside of this folder a test is `slow` on ActiveMQ, but on those kinds that its mark `also(…)` names.
+A test is `slow` on RocketMQ, and outside of this folder on ActiveMQ, but on those kinds that its mark `also(…)` names.
 """
 
 from __future__ import annotations
@@ -24,27 +24,33 @@ import pytest
 from tests.brokers.fixtures import (
     GIVEN,
     GIVEN_STOMP,
+    ROCKETMQ,
     Brokers,
+    chosen,
+    is_rocketmq,
     is_stomp,
     rabbitmq_of,
+    rocketmq_of,
     stomp_of,
     wanted_kinds,
+    wanted_rocketmq,
     wanted_series,
 )
 from tests.brokers.place import OwnBroker, Place, Places
 from tests.brokers.rabbitmq import RabbitMQ
 from tests.brokers.rabbitmq_place import RabbitmqPlace, RabbitmqPlaces
+from tests.brokers.rocketmq_place import DirectPlace, GrpcPlace, RocketmqPlaces
 from tests.brokers.stomp_place import StompPlace, StompPlaces
 
 
 def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", "needs(*abilities): runs on brokers that have these (tests/brokers/place.py)")
-    config.addinivalue_line("markers", "also(*kinds): runs on these kinds of ActiveMQ without being `slow`")
+    config.addinivalue_line("markers", "also(*kinds): runs on these kinds without being `slow`")
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     names = metafunc.fixturenames
-    if "place_kind" not in names or "rabbitmq_series" in names:
+    if "place_kind" not in names or "rabbitmq_series" in names or chosen(metafunc.definition, "place_kind"):
         return
     needed = {ability for mark in metafunc.definition.iter_markers("needs") for ability in mark.args}
     kinds = [(kind, place) for kind, place in _wanted(metafunc) if needed <= place.abilities]
@@ -52,7 +58,8 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     here = metafunc.definition.path.parent == Path(__file__).parent
 
     def marks(kind: str) -> list[pytest.MarkDecorator]:
-        return [pytest.mark.slow] if is_stomp(kind) and kind not in soon and not here else []
+        is_slow = is_rocketmq(kind) or (is_stomp(kind) and not here)
+        return [pytest.mark.slow] if is_slow and kind not in soon else []
 
     if "queue_kind" in names:
         pairs = [(kind, queue) for kind, place in kinds for queue in place.queue_kinds]
@@ -69,7 +76,13 @@ def _wanted(metafunc: pytest.Metafunc) -> list[tuple[str, type[Place]]]:
     return [
         *((series, RabbitmqPlace) for series in wanted_series(metafunc)),
         *((kind, StompPlace) for kind in kinds),
+        *((kind, _rocketmq_place(kind)) for kind in wanted_rocketmq(metafunc)),
     ]
+
+
+def _rocketmq_place(kind: str) -> type[DirectPlace | GrpcPlace]:
+    """Return what a place at this kind of RocketMQ is: by proxies at the second line, unless the kind says otherwise."""
+    return GrpcPlace if kind == [*ROCKETMQ][-1] else DirectPlace
 
 
 @pytest.fixture(scope="session")
@@ -86,6 +99,10 @@ def places(request: pytest.FixtureRequest, brokers: Brokers, place_kind: str) ->
         return RabbitmqPlaces(rabbitmq)
     if is_stomp(place_kind):
         return StompPlaces(stomp_of(request, brokers, GIVEN if place_kind == GIVEN_STOMP else place_kind))
+    if is_rocketmq(place_kind):
+        node = rocketmq_of(brokers, place_kind)
+        node.heal()
+        return RocketmqPlaces(node, _rocketmq_place(place_kind))
     return RabbitmqPlaces(rabbitmq_of(request, brokers, place_kind))
 
 

@@ -60,6 +60,8 @@ class RabbitmqPlace:
     abilities: ClassVar[frozenset[Ability]] = frozenset(Ability) - {Ability.STOMP}
     queue_kinds: ClassVar[tuple[str, ...]] = ("classic", "quorum")
     farewell: ClassVar[str] = r"CONNECTION_FORCED.*\(320\)"
+    redelivers_within: ClassVar[float] = 0.0
+    hidden_for: ClassVar[float] = 0.0
 
     def __init__(self, rabbitmq: RabbitMQ) -> None:
         self.rabbitmq = rabbitmq

@@ -55,9 +55,20 @@ class StompConsumer:
 class StompPlace:
     """Queues whose names begin with the same letters; a message that waits in the scheduler counts as ready in its queue."""
 
-    abilities: ClassVar[frozenset[Ability]] = frozenset({Ability.STOMP})
+    abilities: ClassVar[frozenset[Ability]] = frozenset(
+        {
+            Ability.CLOSES_CONNECTIONS,
+            Ability.COUNTS_HELD,
+            Ability.HEARTBEATS,
+            Ability.REDELIVERS_AT_ONCE,
+            Ability.STOMP,
+            Ability.TLS,
+        }
+    )
     queue_kinds: ClassVar[tuple[str, ...]] = ("",)
     farewell: ClassVar[str] = r"closed the connection|Connection reset|stopped"
+    redelivers_within: ClassVar[float] = 0.0
+    hidden_for: ClassVar[float] = 0.0
 
     def __init__(self, broker: StompBroker) -> None:
         self._stomp = broker

@@ -194,11 +194,11 @@ class Stage:
             time.sleep(every)
         return True
 
-    def expect(self, what: str, happened: Callable[[], object], *, every: float = 0.1) -> None:
+    def expect(self, what: str, happened: Callable[[], object], *, every: float = 0.1, within: float = WITHIN) -> None:
         """As `until`; raises DrillError when it does not happen."""
-        if not self.until(happened, WITHIN, every=every):
+        if not self.until(happened, within, every=every):
             logs = "\n".join(worker.log.read_text(errors="replace")[-3000:] for worker in self.workers)
-            raise DrillError(f"{self.contestant.name}: expected {what} within {WITHIN:g} s; its log ends:\n{logs}")
+            raise DrillError(f"{self.contestant.name}: expected {what} within {within:g} s; its log ends:\n{logs}")
 
     def over(self, *ids: str) -> bool:
         """Whether each of these jobs has ended as often as it started, and nothing has been in a queue for a while."""
@@ -236,6 +236,11 @@ class Stage:
         """Have the broker close them, as its operator would; it may list a connection seconds after it was opened."""
         self.expect("its connection in the broker's list", self.connections, every=0.5)
         self.place.close_connections()
+
+    def cut_off(self) -> None:
+        """Let no connection of the first worker process be, until `proxy.accept`."""
+        self.proxy.refuse()
+        self.proxy.cut()
 
     def take_what_is_left(self) -> list[Message]:
         """Kill the worker processes, and take every message out of every queue."""

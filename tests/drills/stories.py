@@ -29,7 +29,7 @@ from tests.brokers.postgres import Cluster
 from tests.brokers.rabbitmq_place import RabbitmqPlace
 from tests.drills.contestants import Contestant
 from tests.drills.operator_story import operated
-from tests.drills.stage import DrillError, Stage
+from tests.drills.stage import WITHIN, DrillError, Stage
 from tests.drills.verdicts import Verdict
 from tests.faults.link import Link
 
@@ -144,19 +144,24 @@ def late_acknowledgement(stage: Stage) -> Mapping[str, Any]:
     The job's redelivery goes to another consumer, the worker gets another message, and then the job ends.
 
     Whoever acknowledges by number alone acknowledges that other message, which is lost when the worker process dies.
+    Where a delivery outlives its connection, the worker is cut off until the broker gives the message to another consumer.
     """
-    began = stage.begin(job("sleep", 20))
+    away = stage.place.redelivers_within
+    began = stage.begin(job("sleep", 20 + away))
     with stage.place.consumer(stage.queue) as thief:
 
         def stolen() -> bool:
-            if not thief.take(0):  # the broker may not have listed the one that matters
+            if away:
+                stage.cut_off()
+            elif not thief.take(0):  # the broker may not have listed the one that matters
                 stage.close_connections()
             return thief.take(0.5) is not None
 
-        stage.expect("the redelivery at another consumer", stolen)
+        stage.expect("the redelivery at another consumer", stolen, within=WITHIN + away)
+        stage.proxy.accept()
         stage.send(job("sleep", 30, "other"))
-        stage.until(lambda: stage.notes("end", "job"), 60)
-        stage.until(lambda: time.monotonic() > began + 25, 10)
+        stage.until(lambda: stage.notes("end", "job"), 60 + away)
+        stage.until(lambda: time.monotonic() > began + 25 + away, 10 + away)
         stage.workers[0].kill()
         ended = bool(stage.notes("end", "other"))
     found = stage.take_what_is_left()

@@ -16,6 +16,7 @@ from tests.brokers.place import Ability, Message, Place, Places
 from tests.brokers.postgres import Cluster
 from tests.brokers.rabbitmq import Node, RabbitMQ
 from tests.brokers.rabbitmq_place import RabbitmqPlace, RabbitmqPlaces
+from tests.brokers.rocketmq_place import DirectPlace, GrpcPlace
 from tests.brokers.stomp_place import StompPlace
 from tests.drills.contestants import PIKA, STEADYWORKER, STOMP_PY
 from tests.drills.operator_story import Operator
@@ -40,6 +41,8 @@ ABILITIES = {
     "RabbitMQ": RabbitmqPlace.abilities,
     "ActiveMQ Classic": StompPlace.abilities,
     "Artemis": StompPlace.abilities,
+    "RocketMQ": DirectPlace.abilities,
+    "RocketMQ proxy": GrpcPlace.abilities,
 }
 """By the brokers of the record."""
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections import Counter
 from collections.abc import Mapping
 from pathlib import Path
@@ -12,8 +13,8 @@ from steadyworker.clock import SystemClock, Times
 from steadyworker.ledger.base import State, Wanted
 from steadyworker.ledger.postgres.ledger import PostgresLedger
 from steadyworker.outcome import Counters
-from tests.brokers.place import Place
-from tests.support.stage import Processes, Setting, WorkerProcess, eventually
+from tests.brokers.place import Ability, Place
+from tests.support.stage import WITHIN, Processes, Setting, WorkerProcess, eventually
 
 QUEUE = "fleet"
 """What the tests call the work queue; `Fleet.queue` is the broker's name of it, which on RabbitMQ is the same."""
@@ -66,12 +67,34 @@ class Fleet(Processes):
         return {queue: count for queue, count in self.place.ready().items() if count}
 
     def empties(self) -> None:
-        """Wait until no queue has any."""
+        """Wait until no queue has any, for as long as a message may be hidden."""
+        since = time.monotonic()
+
+        def empty() -> bool:
+            nonlocal since
+            if self.messages() or self.left():
+                since = time.monotonic()
+                return False
+            return time.monotonic() >= since + self.place.hidden_for
+
         eventually(
-            lambda: not self.messages() and not self.left(),
+            empty,
             "empty queues",
-            report=lambda: f"{self.messages()} {self.left()}\n{self.logs()}",
+            WITHIN + self.place.redelivers_within + self.place.hidden_for,
+            lambda: f"{self.messages()} {self.left()}\n{self.logs()}",
         )
+
+    def loses(self, workers: list[WorkerProcess], deliveries: int, turn: int = 1) -> None:
+        """Wait until each of these misses the broker for the n-th time, and where this costs deliveries, so many each time."""
+        if self.redelivers_at_once:
+            says_all(workers, "delivery_lost", deliveries * turn)
+        else:
+            says_all(workers, "not_ready", turn)
+
+    @property
+    def redelivers_at_once(self) -> bool:
+        """Whether a delivery is lost with its connection."""
+        return Ability.REDELIVERS_AT_ONCE in self.place.abilities
 
     # --- how it ends ---
 

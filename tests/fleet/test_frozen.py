@@ -9,6 +9,7 @@ import pytest
 from steadyworker.ledger.base import State
 from tests.brokers.place import OwnBroker
 from tests.fleet.kit import LIGHT, SOON, STEADY, Fleet, says_all
+from tests.support.stage import WITHIN
 
 HEARTBEAT = 2
 HASTY = {"times": {"lease": 8.0, "renew": 2.0, "trust_for": 6.0, "margin": 2.0, "defer_delay": 1.0}}
@@ -23,7 +24,7 @@ def test_a_broker_that_is_frozen_for_longer_than_heartbeats_allow(own_broker: Ow
     workers = [fleet.worker(LIGHT, broker=url, concurrency=2, script=SOON) for _ in range(2)]
     fleet.notes("starts", 4)
     own_broker.freeze()
-    says_all(workers, "delivery_lost", 2)
+    fleet.loses(workers, 2)
     says_all(workers, "not_ready")
     own_broker.thaw()
     says_all(workers, "ready_again")
@@ -41,8 +42,10 @@ def test_a_worker_that_is_frozen_past_its_lease_is_refused_everywhere(fleet: Fle
     row = fleet.reaches(fleet.queue, State.RUNNING)
     second = fleet.worker(STEADY, broker=url, script=HASTY).started()
     first.signal_all(signal.SIGSTOP)
-    second.says("delivery_deferred")
-    assert second.says("taken_over")["losses"] == 1
+    if fleet.redelivers_at_once:  # elsewhere the lease ends before the broker gives up the first one
+        second.says("delivery_deferred")
+    within = WITHIN + fleet.place.redelivers_within
+    assert second.says("taken_over", within=within)["losses"] == 1
     fleet.notes("starts", 2)
     fleet.open()
     second.says("job_settled", outcome="done")

@@ -11,6 +11,7 @@ from tests.support.stage import eventually
 
 
 @pytest.mark.also("classic")
+@pytest.mark.needs(Ability.REDELIVERS_AT_ONCE)
 def test_another_jobs_message_is_handed_over_once_and_given_back_once(fleet: Fleet) -> None:
     """
     The consumer is cancelled before the message is released, so that it does not come straight back: no hot loop.

@@ -7,6 +7,7 @@ import signal
 import pytest
 
 from steadyworker_rabbitmq.checks.limits import CONTINUED_CONSUMERS
+from tests.brokers.place import Ability
 from tests.brokers.rabbitmq_place import RabbitmqPlace
 from tests.faults.proxy import Proxy
 from tests.fleet.kit import LIGHT, Fleet
@@ -23,11 +24,12 @@ def test_a_foreign_consumer_stops_a_worker_and_not_one_that_was_told_of_it(fleet
     url = fleet.place.url(heartbeat=HEARTBEAT)
     counting = fleet.worker(LIGHT, broker=url, script=SELDOM).started()
     told = fleet.worker(LIGHT, broker=url, script=SELDOM, ledger_reach="host").started()
+    patience = 60 if Ability.HEARTBEATS in fleet.place.abilities else 200
     fleet.consumed_by(2)
     with fleet.place.consumer(fleet.queue):
         assert counting.says("surplus_consumers")["consumers"] == 3
-        why = counting.says("not_ready", part=f"{fleet.queue}: consumers")["why"]
-        counting.ended(78)
+        why = counting.says("not_ready", within=patience, part=f"{fleet.queue}: consumers")["why"]
+        counting.ended(78, within=patience)
         assert "--ledger postgresql://" in why
         assert "--ledger-reach host" in why
         assert counting.lines("worker_stopped")[0]["reasons"] == [f"{fleet.queue}: {why}"]
@@ -36,6 +38,7 @@ def test_a_foreign_consumer_stops_a_worker_and_not_one_that_was_told_of_it(fleet
     assert told.lines("not_ready") == []
 
 
+@pytest.mark.needs(Ability.HEARTBEATS)
 def test_a_foreign_consumer_stops_all_who_count(fleet: Fleet) -> None:
     """Two of them leave the queue, at one time or one after the other, and neither takes the foreign consumer for the other."""
     url = fleet.place.url(heartbeat=HEARTBEAT)
@@ -49,6 +52,7 @@ def test_a_foreign_consumer_stops_all_who_count(fleet: Fleet) -> None:
         fleet.consumed_by(1)
 
 
+@pytest.mark.needs(Ability.HEARTBEATS)
 def test_a_peer_that_is_quiet_hides_no_foreign_consumer(fleet: Fleet) -> None:
     """It lives and renews its leases, and so it stood for the foreign consumer in the count."""
     url, script = fleet.place.url(heartbeat=HEARTBEAT), LOOKING | {"quiet": 0.5, "times": {"renew": 0.5}}
@@ -65,6 +69,7 @@ def test_a_peer_that_is_quiet_hides_no_foreign_consumer(fleet: Fleet) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.needs(Ability.HEARTBEATS)
 def test_peers_whose_setup_fails_hide_no_foreign_consumer(fleet: Fleet) -> None:
     """A service manager starts them again and again: each lived for seconds, and stood for the foreign consumer in the count."""
     url = fleet.place.url(heartbeat=HEARTBEAT)
@@ -82,6 +87,7 @@ def test_peers_whose_setup_fails_hide_no_foreign_consumer(fleet: Fleet) -> None:
     assert {line["known"] for line in counting.lines("surplus_consumers")} == {1}
 
 
+@pytest.mark.needs(Ability.HEARTBEATS)
 def test_a_peer_that_is_quiet_and_still_runs_a_job_stops_nobody(fleet: Fleet) -> None:
     """The queue counts it until its job is settled; a deploy that waits for long jobs would end its successor with 78."""
     url, script = fleet.place.url(heartbeat=HEARTBEAT), LOOKING | {"quiet": 0.5, "times": {"renew": 0.5}}
@@ -137,6 +143,7 @@ def test_a_worker_whose_prefetch_changes_while_it_runs_a_long_job_stops_nobody(
     assert fleet.left() == {}
 
 
+@pytest.mark.needs(Ability.HEARTBEATS)
 @pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGSTOP], ids=["dead", "frozen"])
 def test_a_peer_that_is_dead_or_frozen_never_stops_a_healthy_one(fleet: Fleet, how: signal.Signals) -> None:
     """Not even when its host died with it, so that the broker hears no end of the connection and counts it for a while."""

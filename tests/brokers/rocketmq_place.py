@@ -1,0 +1,441 @@
+"""
+A test's place at RocketMQ: topics and groups whose names no other place uses.
+
+Queues are counted by what their groups have not consumed.
+At the brokers, a message that a member holds is one of these; at a proxy it soon is not, and no request tells of it (`hidden_for`).
+"""
+
+from __future__ import annotations
+
+import itertools
+import re
+import secrets
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Mapping
+from collections.abc import Set as AbstractSet
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import ClassVar
+from urllib.parse import urlsplit
+
+from steadyworker.network.url import Address as HostPort
+from steadyworker_rocketmq.remoting import READER, Broker, Queue, Remoting, RemotingError
+from steadyworker_rocketmq.stored import Stored
+from steadyworker_rocketmq.topology import MOST_ATTEMPTS
+from steadyworker_rocketmq.url import DELAY_LEVELS
+from tests.brokers.place import Ability, Depth, Message
+from tests.brokers.rocketmq import VERSIONS, RocketMQ5, RocketMQNode
+from tests.brokers.rocketmq_consumers import KEY, DirectConsumer, GrpcConsumer, RocketmqConsumer, message_of
+from tests.brokers.rocketmq_front import Front
+from tests.faults.proxy import Proxy
+
+STATISTICS, CONNECTIONS = 208, 203
+OFFLINE, NO_TOPIC, NO_GROUP = 206, 17, 26
+"""Numbers of requests (`RequestCode`) and of replies (`ResponseCode`)."""
+
+OFFSETS = re.compile(r'"brokerOffset":(-?\d+),"consumerOffset":(-?\d+)')
+SCHEDULE, WHEEL = "SCHEDULE_TOPIC_XXXX", "rmq_sys_wheel_timer"
+PAUSE = 0.1
+LATE = 3.0
+"""Seconds for which a delayed message is still counted after its time, as its topic does not have it at once."""
+
+MARK = "sw-dropped"
+"""The property by which `dead drop` names a letter that it drops."""
+
+DEAD, LATER = "-dead", "-later"
+
+
+class RocketmqPlace(ABC):
+    """
+    Topics whose names begin with the same letters, at one node.
+
+    A message that waits for its time counts as ready in its queue.
+    """
+
+    abilities: ClassVar[frozenset[Ability]] = frozenset()
+    queue_kinds: ClassVar[tuple[str, ...]] = ("",)
+    farewell: ClassVar[str] = ""  # no delivery is lost when the broker is stopped
+    redelivers_within: ClassVar[float]
+    hidden_for: ClassVar[float]
+
+    queues: ClassVar[int] = 16
+    """The queues of a topic that a test makes."""
+
+    def __init__(self, node: RocketMQNode) -> None:
+        self.node = node
+        self.prefix = f"place-{secrets.token_hex(4)}-"
+        self._proxies: list[Proxy] = []
+        self._own: set[str] = set()
+        """The ids of this place's own consumers."""
+        self._taken: dict[tuple[str, Queue], int] = {}
+        """The places up to which this place has taken what is in a queue."""
+        self.wait_for_broker()
+        with node.remoting() as remoting:
+            self._delayed = _Delayed(remoting, self.prefix)
+
+    @property
+    def broker(self) -> RocketMQNode:
+        return self.node
+
+    @property
+    def namespace(self) -> str:
+        """As `Place`; a broker is known by its address, and a proxy has another one on this host."""
+        return urlsplit(self.url()).netloc
+
+    @contextmanager
+    def stopped(self) -> Iterator[None]:
+        self.node.stop()
+        try:
+            yield
+        finally:
+            self.node.start()
+
+    def wait_for_broker(self) -> None:
+        """Return when the name server knows the broker: after its own restart, that takes up to 10 s."""
+        deadline = time.monotonic() + 60
+        with self.node.remoting() as remoting:
+            while not remoting.brokers():
+                assert time.monotonic() < deadline, "expected a broker that the name server knows"
+                time.sleep(PAUSE)
+
+    # --- How it is reached ---
+
+    @abstractmethod
+    def address(self, *, through: Proxy | None = None, tls: bool = False) -> str: ...
+
+    @abstractmethod
+    def url(self, *, heartbeat: int = 60, through: Proxy | None = None, tls: bool = False) -> str: ...
+
+    @abstractmethod
+    def _consumer(self, queue: str) -> RocketmqConsumer: ...
+
+    @abstractmethod
+    def _members_at(self) -> HostPort:
+        """Return the server that knows the members of groups."""
+
+    # --- Queues ---
+
+    def queue(self, name: str) -> str:
+        """As `Place`; a topic's name has no dots."""
+        return self.prefix + name.replace(".", "-")
+
+    def make_queue(self, queue: str, kind: str = "") -> None:
+        assert not kind, f"expected no kind of queue, as RocketMQ has one only, got {kind!r}"
+        with self.node.remoting() as remoting:
+            remoting.make_topic(queue, 1 if queue.endswith(DEAD) else self.queues, "NORMAL")
+            remoting.make_group(queue, MOST_ATTEMPTS)
+            for each in remoting.route(queue) or []:
+                remoting.set_consumed(each, queue, queue, 0)
+
+    def delete(self, queue: str) -> None:
+        for topic in (queue, *self._retries(queue, self.node.topics("%RETRY%"))):
+            self.node.delete_topic(topic)
+        self.node.delete_group(queue)
+        self._delayed.forget(queue)
+
+    def depths(self) -> Mapping[str, Depth]:
+        """As `Place`; a message whose time has just come may be counted twice, and is not overlooked."""
+        found: dict[str, int] = {}
+        with self.node.remoting() as remoting:
+            delayed = self._delayed.waiting(remoting)
+            topics = self.node.topics()
+            for queue in topics:
+                if queue.startswith(self.prefix):
+                    counts = [self._waiting(remoting, each, queue) for each in (queue, *self._retries(queue, topics))]
+                    found[queue] = sum(counts) + sum(each.topic == queue for each in delayed)
+        return {queue: Depth(count, 0, count) for queue, count in found.items()}
+
+    def ready(self) -> Mapping[str, int]:
+        return {queue: depth.ready for queue, depth in self.depths().items()}
+
+    def consumers(self, queue: str) -> int:
+        with self.node.remoting() as remoting:
+            return len(remoting.members(queue, self._members_at()))
+
+    def dead_letters(self, queue: str) -> int:
+        return len(self._letters(f"%DLQ%{queue}", f"{queue}{DEAD}"))
+
+    def purge(self, queue: str) -> None:
+        for topic in (queue, *self._retries(queue, self.node.topics("%RETRY%"))):
+            with self.node.remoting() as remoting:
+                for each in remoting.route(topic) or []:
+                    remoting.set_consumed(each, topic, queue, remoting.end(each, topic))
+        self._delayed.forget(queue)
+
+    def drain(self) -> list[Message]:
+        """As `Place`, once what a consumer held is seen again."""
+        time.sleep(self.hidden_for)
+        found: dict[str, Message] = {}
+        topics = self.node.topics()
+        for queue in [topic for topic in topics if topic.startswith(self.prefix)]:
+            given_up = f"%DLQ%{queue}"
+            for topic in (queue, *self._retries(queue, topics), *({given_up} & {*topics})):
+                kept = topic.endswith(DEAD) or topic == given_up
+                for each, stored in self._letters(topic) if kept else self._rest(topic, queue):
+                    message = message_of(queue, stored.body, stored.properties, given_up=topic == given_up)
+                    found[stored.id] = message
+                    self._taken[topic, each] = stored.offset + 1
+        with self.node.remoting() as remoting:
+            for late in self._delayed.waiting(remoting):
+                found.setdefault(late.stored.id, message_of(late.topic, late.stored.body, late.stored.properties))
+        self._delayed.forget(self.prefix)
+        return [*found.values()]
+
+    def _retries(self, queue: str, topics: list[str]) -> list[str]:
+        """Return the topics of which a proxy also takes for this queue: what was invisible goes there."""
+        forms = (f"%RETRY%{queue}_{queue}", f"%RETRY%{queue}+{queue}")
+        return [topic for topic in topics if topic in forms]
+
+    def _waiting(self, remoting: Remoting, topic: str, group: str) -> int:
+        """Return how many messages of a topic neither the group nor this place has consumed."""
+        if topic.endswith(DEAD):
+            return len(self._letters(topic))
+        queues = remoting.route(topic) or []
+        if any((topic, queue) in self._taken for queue in queues):
+            return sum(remoting.end(queue, topic) - self._begin(remoting, queue, topic, group) for queue in queues)
+        count = 0
+        for broker in {queue.broker for queue in queues}:
+            fields = {"consumerGroup": group, "topic": topic}
+            reply = remoting.ask(broker.address, STATISTICS, fields, allowed=(NO_TOPIC,))
+            places = OFFSETS.findall(reply.body.decode())
+            count += sum(int(end) - int(at) for end, at in places)
+        return count
+
+    def _letters(self, *topics: str) -> list[tuple[Queue, Stored]]:
+        """Return the dead letters of these topics that no mark has dropped."""
+        found = {
+            f"{topic}/{queue.broker.name}/{queue.number}/{stored.offset}/{stored.id}": (queue, stored)
+            for topic in topics
+            for queue, stored in self._rest(topic)
+        }
+        marks = {stored.properties.get(MARK) for _, stored in found.values()}
+        return [pair for place, pair in found.items() if place not in marks and MARK not in pair[1].properties]
+
+    def _begin(self, remoting: Remoting, queue: Queue, topic: str, group: str) -> int:
+        """Return the offset of the first message that neither the group nor this place has consumed."""
+        consumed = remoting.consumed(queue, topic, group) if group else None
+        first = remoting.first(queue, topic) if consumed is None else consumed
+        return max(first, self._taken.get((topic, queue), 0))
+
+    def _rest(self, topic: str, group: str = "") -> list[tuple[Queue, Stored]]:
+        """Return what neither the group nor this place has consumed, oldest first in each queue."""
+        found = []
+        with self.node.remoting() as remoting:
+            for queue in remoting.route(topic) or []:
+                offset, end = self._begin(remoting, queue, topic, group), remoting.end(queue, topic)
+                while offset < end:
+                    pulled, following = remoting.pull(queue, topic, READER, offset)
+                    found += [(queue, stored) for stored in pulled]
+                    assert following > offset, f"expected {topic} up to {end}, got it up to {offset}"
+                    offset = following
+        return found
+
+    # --- Foreign programs ---
+
+    def publish(
+        self, queue: str, body: bytes, *, key: str | None = None, headers: Mapping[str, str] | None = None
+    ) -> None:
+        """As `Place`; a key is also RocketMQ's own key of a message."""
+        self.node.send(queue, body, {**(headers or {}), **({KEY: key, "KEYS": key} if key else {})})
+
+    @contextmanager
+    def consumer(self, queue: str) -> Iterator[RocketmqConsumer]:
+        before = {*self._clients(queue)}
+        made = self._consumer(queue)
+        self._own |= {*self._clients(queue)} - before
+        try:
+            yield made
+        finally:
+            made.give_back()
+
+    # --- Connections ---
+
+    def connections(self) -> AbstractSet[str]:
+        """As `Place`: those that consume, by client and address, as the broker does not tell where the others send."""
+        found = [client for group in self.node.groups(self.prefix) for client in self._clients(group).items()]
+        return {f"{id_} {address}" for id_, address in found if id_ not in self._own}
+
+    def _clients(self, group: str) -> dict[str, str]:
+        """Return the address of each member of a group."""
+        with self.node.remoting() as remoting:
+            try:
+                reply = remoting.ask(self._members_at(), CONNECTIONS, {"consumerGroup": group})
+            except RemotingError:  # RocketMQ's way to say that there is none; its code differs from part to part
+                return {}
+            return {str(each["clientId"]): str(each["clientAddr"]) for each in reply.table().get("connectionSet") or ()}
+
+    def close_connections(self) -> None:
+        for proxy in self._proxies:
+            proxy.close()
+
+    def close(self) -> None:
+        self.node.heal()
+        self.node.remove(self.prefix)
+
+
+class DirectPlace(RocketmqPlace):
+    """For the driver for brokers; a worker process behind a proxy reaches name server and broker through it."""
+
+    redelivers_within: ClassVar[float] = 65.0  # the lock of a queue, and a search
+    hidden_for: ClassVar[float] = 0.0
+    queues: ClassVar[int] = 128  # a worker holds one message of each at most
+
+    def __init__(self, node: RocketMQNode) -> None:
+        super().__init__(node)
+        self._front = Front(node)
+        self._numbers = itertools.count()
+
+    def address(self, *, through: Proxy | None = None, tls: bool = False) -> str:
+        """As `Place`: that of a port for both name server and broker, which a proxy needs."""
+        assert not tls, "expected no TLS: this driver has none"
+        address = f"rocketmq://127.0.0.1:{self._front.port}"
+        if not through:
+            return address
+        self._front.serve(through)
+        if through not in self._proxies:
+            self._proxies.append(through)
+        return through.through(address)
+
+    def url(self, *, heartbeat: int = 60, through: Proxy | None = None, tls: bool = False) -> str:
+        """As `Place`; RocketMQ has no heartbeat to set, and without a proxy there is nothing between worker and broker."""
+        assert heartbeat
+        return self.address(through=through, tls=tls) if through else self.node.remoting_url
+
+    def publish(
+        self, queue: str, body: bytes, *, key: str | None = None, headers: Mapping[str, str] | None = None
+    ) -> None:
+        """As `Place`; to the queues in turn, because a message waits for those before it in its queue."""
+        properties = {**(headers or {}), **({KEY: key, "KEYS": key} if key else {})}
+        with self.node.remoting() as remoting:
+            queues = remoting.route(queue)
+            assert queues, f"expected the topic {queue}, got none"
+            chosen = queues[next(self._numbers) % len(queues)]
+            before = remoting.end(chosen, queue)
+            remoting.send(chosen, queue, body, properties)
+            deadline = time.monotonic() + 30
+            while remoting.end(chosen, queue) == before:
+                assert time.monotonic() < deadline, f"expected the message in {queue}"
+
+    def _consumer(self, queue: str) -> RocketmqConsumer:
+        return DirectConsumer(self.node, queue)
+
+    def _members_at(self) -> HostPort:
+        return self.node.broker_address
+
+    def close(self) -> None:
+        self._front.close()
+        super().close()
+
+
+class GrpcPlace(RocketmqPlace):
+    """For the driver for proxies."""
+
+    LONGEST_INVISIBLE = 15
+
+    redelivers_within: ClassVar[float] = 20.0
+    hidden_for: ClassVar[float] = 20.0
+
+    node: RocketMQ5
+
+    def address(self, *, through: Proxy | None = None, tls: bool = False) -> str:
+        assert not tls, "expected no TLS: the proxy's certificate has no authority"
+        address = f"rocketmq+grpc://{self.node.grpc_address}"
+        if not through:
+            return address
+        if through not in self._proxies:
+            self._proxies.append(through)
+        return through.through(address)
+
+    def url(self, *, heartbeat: int = 60, through: Proxy | None = None, tls: bool = False) -> str:
+        """
+        As `Place`; three heartbeats are the time after which a silent worker's messages come again.
+
+        A proxy takes 10 s or more, and no test waits for more than 15 s.
+        """
+        invisible = min(max(10, 3 * heartbeat), self.LONGEST_INVISIBLE)
+        options = f"namesrv={self.node.name_servers[0]}&members={self.node.proxy_address}&invisible={invisible}"
+        return f"{self.address(through=through, tls=tls)}?{options}"
+
+    def _consumer(self, queue: str) -> RocketmqConsumer:
+        return GrpcConsumer(self.url(), queue)
+
+    def _members_at(self) -> HostPort:
+        return self.node.proxy_address
+
+
+@dataclass(frozen=True)
+class _Late:
+    """A message that waits at the broker until it is due, and the topic to which it goes then."""
+
+    topic: str
+    due: float
+    stored: Stored
+
+
+class _Delayed:
+    """
+    The messages of one place that wait at the broker for their time.
+
+    4.x has a queue for each delay level, and 5.x a log of all that wait as well; both only grow, so each is read once.
+    """
+
+    def __init__(self, remoting: Remoting, prefix: str) -> None:
+        self._prefix = prefix
+        self._found: list[_Late] = []
+        self._places = {
+            (topic, queue): remoting.end(queue, topic)
+            for broker in remoting.brokers()
+            for topic, queue in self._queues(broker)
+        }
+
+    def waiting(self, remoting: Remoting) -> list[_Late]:
+        for (topic, queue), at in self._places.items():
+            offset, end = at, remoting.end(queue, topic)
+            while offset < end:
+                pulled, following = remoting.pull(queue, topic, READER, offset)
+                self._found += filter(None, map(self._late, pulled))
+                if following <= offset:
+                    break
+                offset = following
+            self._places[topic, queue] = offset
+        self._found = [each for each in self._found if each.due > time.time() - LATE]
+        return self._found
+
+    def forget(self, prefix: str) -> None:
+        """Leave out what goes to these topics: no request removes it from the broker."""
+        self._found = [each for each in self._found if not each.topic.startswith(prefix)]
+
+    @staticmethod
+    def _queues(broker: Broker) -> Iterator[tuple[str, Queue]]:
+        for number in range(len(DELAY_LEVELS)):
+            yield SCHEDULE, Queue(broker, number)
+        yield WHEEL, Queue(broker, 0)  # empty on 4.x
+
+    def _late(self, stored: Stored) -> _Late | None:
+        properties = stored.properties
+        topic = properties.get("REAL_TOPIC", "")
+        if not topic.startswith(self._prefix):
+            return None
+        if stored.topic == WHEEL:
+            return _Late(topic, int(properties["TIMER_OUT_MS"]) / 1000, stored)
+        return _Late(topic, stored.stored_at + DELAY_LEVELS[stored.queue], stored)
+
+
+@dataclass(frozen=True)
+class RocketmqPlaces:
+    """A RocketMQ that runs, for one of the drivers."""
+
+    node: RocketMQNode
+    place: type[DirectPlace | GrpcPlace]
+
+    @property
+    def abilities(self) -> frozenset[Ability]:
+        return self.place.abilities
+
+    @property
+    def title(self) -> str:
+        return f"RocketMQ{' proxy' * (self.place is GrpcPlace)} {VERSIONS[self.node.LINE]}"
+
+    def open(self) -> DirectPlace | GrpcPlace:
+        return self.place(self.node)
