@@ -39,7 +39,7 @@ import pytest
 import trustme
 
 from steadyworker.adapter import Adapter, Delivered, Delivery, QueueSpec, Settings, Signal
-from steadyworker.delivery import KEY, OutgoingMessage, Target
+from steadyworker.delivery import KEY, OutgoingMessage, Settled, Target
 from steadyworker.network import backoff, owed
 from tests.faults.proxy import Proxy
 
@@ -97,6 +97,11 @@ class Worker:
     def start(self) -> None:
         self.adapter.start(self.heard.append)
 
+    @property
+    def outlives(self) -> bool:
+        """Whether a delivery outlives its connection."""
+        return not self.adapter.capabilities.loses_unacked
+
     def all(self, kind: type[Kind]) -> list[Kind]:
         return [signal for signal in list(self.heard) if isinstance(signal, kind)]
 
@@ -143,6 +148,9 @@ class FaultBench:
         fillers: The messages that follow a short handshake, so that there is always something to cut; the broker may
             give up a message after some deliveries, and delivers at most 608 times.
         large: The bytes of a large body.
+        settled: What the broker's answer to a settlement is.
+        needs_no_login: The calls of an adapter that succeed with a wrong password, because they ask somebody else.
+        down: The hosts that are passed by, each with a comma behind it; PORT is one that refuses.
     """
 
     url: str
@@ -156,6 +164,9 @@ class FaultBench:
     handshake = 600
     fillers = 1
     large = 20_000_000
+    settled = Settled.CONFIRMED
+    needs_no_login: tuple[str, ...] = ()
+    down = "nowhere.invalid,127.0.0.1:PORT,"
 
     # --- What a subclass fills in -------------------------------------------------------------------------------------
 
@@ -193,6 +204,15 @@ class FaultBench:
     def depth(self) -> int:
         """Return the number of messages in `queue` that no consumer holds, as a foreign program sees it."""
         raise NotImplementedError
+
+    def through(self, proxy: Proxy, url: str) -> str:
+        """Return the URL of the same server, through the proxy; a broker that tells its own address must tell the proxy's."""
+        return proxy.through(url)
+
+    def missed_within(self, seconds: int, url: str, monkeypatch: pytest.MonkeyPatch) -> str:
+        """Return the URL by which the adapter misses a silent broker after some times these seconds."""
+        del monkeypatch  # for an adapter whose URL has no option for it
+        return option(url, f"heartbeat={seconds}")
 
     # --- What the tests use -------------------------------------------------------------------------------------------
 
@@ -236,7 +256,7 @@ class FaultBench:
     def wire(self) -> Iterator[Wire]:
         """Return the way to the plain listener."""
         with Proxy(self.url) as proxy:
-            yield Wire(proxy, proxy.through(self.url), self.url)
+            yield Wire(proxy, self.through(proxy, self.url), self.url)
 
     @pytest.fixture
     def logs(self) -> Iterator[Logs]:

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from steadyworker.adapter import Connected, Delivered, Delivery, Lost, Unreachable
-from steadyworker.delivery import KEY, Settle, Settled
+from steadyworker.delivery import KEY, Settle
 from steadyworker.errors import (
     NotPublished,
     PublishFailed,
@@ -24,7 +24,6 @@ from tests.adapters.fault_bench import (
     OpenWorker,
     Wire,
     Worker,
-    option,
     work,
 )
 from tests.faults.link import BOTH, Direction, Link
@@ -43,17 +42,24 @@ class NetworkFaults(FaultBench):
     def test_a_cut_is_noticed_at_once_and_the_message_comes_again(
         self, wire: Wire, open_worker: OpenWorker, eventually: Eventually, how: str
     ) -> None:
-        """RST or FIN in the middle of a job (1 s)."""
+        """RST or FIN in the middle of a job; a delivery that outlives it comes once, and is settled after it (1 s)."""
         worker = open_worker(wire.url)
         worker.start()
         worker.adapter.publish(work())
         old = worker.delivery(eventually)
         getattr(wire.proxy, how)()
+        if worker.outlives:
+            assert worker.adapter.settle(old, Settle.ACK) is self.settled
+            assert not {type(signal) for signal in worker.heard} - {Connected, Delivered, Unreachable}
+            assert len(worker.all(Delivered)) == 1
+            worker.adapter.stop(5)
+            eventually(lambda: self.depth() == 0)
+            return
         new = worker.delivery(eventually, 2)
         assert [type(signal) for signal in worker.heard] == [Connected, Delivered, Lost, Connected, Delivered]
         with pytest.raises(StaleDelivery):
             worker.adapter.settle(old, Settle.ACK)
-        assert worker.adapter.settle(new, Settle.ACK) is Settled.CONFIRMED
+        assert worker.adapter.settle(new, Settle.ACK) is self.settled
         worker.adapter.stop(5)
         eventually(lambda: self.depth() == 0)
 
@@ -63,25 +69,38 @@ class NetworkFaults(FaultBench):
         ids=["both-ways", "up", "down"],
     )
     def test_a_peer_that_is_gone_without_a_word_is_missed(
-        self, wire: Wire, open_worker: OpenWorker, eventually: Eventually, direction: tuple[Direction, ...]
+        self,
+        wire: Wire,
+        open_worker: OpenWorker,
+        eventually: Eventually,
+        direction: tuple[Direction, ...],
+        monkeypatch: pytest.MonkeyPatch,
     ) -> None:
-        """Bytes vanish: heartbeats miss them, and what waited for an answer hears so (14 s; 6 s for "up")."""
-        worker = open_worker(option(wire.url, "heartbeat=2"))
+        """
+        Bytes vanish: heartbeats miss them, and what waited for an answer hears so (14 s; 6 s for "up").
+
+        The settlement of a delivery that outlives it waits for the next connection.
+        """
+        worker = open_worker(self.missed_within(2, wire.url, monkeypatch))
         worker.start()
         worker.adapter.publish(work())
         held = worker.delivery(eventually)
         wire.proxy.change(direction, drop=True)
-        with ThreadPoolExecutor(1) as pool:
+        with ThreadPoolExecutor(2) as pool:
             sending = pool.submit(worker.adapter.publish, work("k-2"))
-            with pytest.raises(Unsettled):
-                worker.adapter.settle(held, Settle.ACK)
+            settling = pool.submit(worker.adapter.settle, held, Settle.ACK)
+            if not worker.outlives:
+                assert isinstance(settling.exception(), Unsettled)
             with pytest.raises(PublishFailed) as raised:
                 sending.result()
-        assert not isinstance(raised.value, NotPublished), "its bytes were written, so it may have arrived"
-        assert [lost.epoch for lost in worker.all(Lost)] == [1]
-        wire.proxy.resume()
-        wire.proxy.cut()
-        eventually(lambda: len(worker.all(Connected)) == 2)
+            assert not isinstance(raised.value, NotPublished), "its bytes were written, so it may have arrived"
+            eventually(lambda: worker.all(Unreachable if worker.outlives else Lost))
+            wire.proxy.resume()
+            wire.proxy.cut()
+            eventually(lambda: len(worker.all(Connected)) == 2)
+            if worker.outlives:
+                assert settling.result() is self.settled
+        assert [lost.epoch for lost in worker.all(Lost)] == [1] * (not worker.outlives)
         # The ack may have arrived or not; nothing else can have been settled by it.
         worker.adapter.publish(work("k-3"))
         eventually(lambda: any(signal.delivery.headers[KEY] == "k-3" for signal in _settling(worker)))
@@ -89,18 +108,30 @@ class NetworkFaults(FaultBench):
     def test_a_settlement_without_an_answer_ends_the_epoch(
         self, wire: Wire, open_worker: OpenWorker, eventually: Eventually, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        """Also where heartbeats would not miss anything for long: the broker owes an answer (2 s)."""
+        """
+        Also where heartbeats would not miss anything for long: the broker owes an answer (2 s).
+
+        Where a delivery outlives its connection, it is settled on the next one.
+        """
         self.answer_within(1.0, monkeypatch)
         worker = open_worker(wire.url)
         worker.start()
         worker.adapter.publish(work())
         held = worker.delivery(eventually)
         wire.proxy.change(("down",), drop=True)
-        with pytest.raises(Unsettled, match="no reply to "):
-            worker.adapter.settle(held, Settle.ACK)
-        wire.proxy.resume()
+        if worker.outlives:
+            with ThreadPoolExecutor(1) as pool:
+                settling = pool.submit(worker.adapter.settle, held, Settle.ACK)
+                eventually(lambda: worker.all(Unreachable))
+                wire.proxy.resume()
+                wire.proxy.cut()
+                assert settling.result() is self.settled
+        else:
+            with pytest.raises(Unsettled, match="no reply to "):
+                worker.adapter.settle(held, Settle.ACK)
+            wire.proxy.resume()
         eventually(lambda: len(worker.all(Connected)) == 2)
-        assert len(worker.all(Lost)) == 1
+        assert len(worker.all(Lost)) == (not worker.outlives)
 
     @pytest.mark.timeout(300)
     def test_the_handshake_may_be_cut_at_any_byte(
@@ -121,7 +152,7 @@ class NetworkFaults(FaultBench):
 
         def cut_from(first: int) -> None:
             with Proxy(wire.direct) as proxy:
-                worker = self.make_worker(proxy.through(wire.direct))
+                worker = self.make_worker(self.through(proxy, wire.direct))
                 self.prepare(worker.adapter)
                 proxy.wait_closed()
                 tries = proxy.connections
@@ -160,9 +191,11 @@ class NetworkFaults(FaultBench):
         worker.adapter.publish(work("k-2", body=bytes(500)))
         assert worker.delivery(eventually, 2).body == bytes(500)
 
-    def test_a_large_body_arrives_whole(self, wire: Wire, open_worker: OpenWorker, eventually: Eventually) -> None:
+    def test_a_large_body_arrives_whole(
+        self, wire: Wire, open_worker: OpenWorker, eventually: Eventually, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
         """As the adapter sends it, and as a foreign program does; every byte value is in it (2 s)."""
-        worker = open_worker(option(wire.direct, "heartbeat=10"), max_body=self.large)
+        worker = open_worker(self.missed_within(10, wire.direct, monkeypatch), max_body=self.large)
         body = bytes(range(256)) * (self.large // 256)
         worker.start()
         worker.adapter.publish(work("k-1", body=body))
@@ -170,11 +203,11 @@ class NetworkFaults(FaultBench):
         assert (len(first.body), first.size) == (len(body), len(body))
         assert first.body == body, "its bytes differ"
         self.send("k-2", body=body)
-        assert worker.adapter.settle(first, Settle.ACK) is Settled.CONFIRMED
+        assert worker.adapter.settle(first, Settle.ACK) is self.settled
         second = worker.delivery(eventually, 2)
         assert second.headers[KEY] == "k-2"
         assert second.body == body, "its bytes differ"
-        assert worker.adapter.settle(second, Settle.ACK) is Settled.CONFIRMED
+        assert worker.adapter.settle(second, Settle.ACK) is self.settled
         assert not worker.all(Lost)
 
     def test_windows_that_change_all_the_time_lose_nothing_and_are_never_exceeded(
@@ -189,7 +222,7 @@ class NetworkFaults(FaultBench):
 
         def settle(delivery: Delivery) -> None:
             held.discard(delivery.id)  # the next may come before the answer does
-            assert worker.adapter.settle(delivery, Settle.ACK) is Settled.CONFIRMED
+            assert worker.adapter.settle(delivery, Settle.ACK) is self.settled
             done[delivery.headers[KEY]] += 1
 
         with ThreadPoolExecutor(9) as threads:

@@ -1,9 +1,10 @@
 """
-No-op jobs on RabbitMQ and ActiveMQ, ours beside the peers: `make bench`, or `python -m tests.benchmarks.bench_brokers [NAME …]`.
+No-op jobs on RabbitMQ, ActiveMQ and RocketMQ, ours beside the peers: `make bench`, or `python -m tests.benchmarks.bench_brokers [NAME …]`.
 
 Each round does one after the other on one broker, and a ratio is the median of the rounds'.
 "Raw" is the client library in a loop: it takes a message, runs the job in its own thread, and acknowledges it.
 The jobs are queued before the worker starts, and the time is that between two marked jobs among them.
+RocketMQ has no order over its queues: there, every timed job is noted, and they are queued while each slot has a job that waits.
 Prefetch 20 is twenty slots for us; a peer keeps its one process or thread, which is its fastest way with jobs of no length.
 """
 
@@ -13,7 +14,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -27,7 +28,9 @@ from tests.brokers.install import MissingError, newest_rabbitmq
 from tests.brokers.place import Places
 from tests.brokers.rabbitmq import Node
 from tests.brokers.rabbitmq_place import RabbitmqPlaces
-from tests.brokers.shared import MAKERS
+from tests.brokers.rocketmq import RocketMQNode
+from tests.brokers.rocketmq_place import ROCKETMQ_KINDS, DirectPlace, GrpcPlace, RocketmqPlaces
+from tests.brokers.shared import MAKERS, Broker
 from tests.brokers.stomp_node import StompNode
 from tests.brokers.stomp_place import StompPlaces
 from tests.drills.contestants import (
@@ -50,15 +53,24 @@ JOBS = {1: 1_000, 20: 2_000}
 ROUNDS = {1: 3, 20: 2}
 """How often each is measured, by prefetch."""
 
+MOST_HELD = 16
+"""The driver for RocketMQ's brokers holds one message of each queue, and a topic has so many by default."""
+
 CUTS = 6
 WARMED_UP = {1: 1.0, 20: 8.0}
 """Seconds for which each slot has a job first, so that all of them are started when the timed jobs come."""
+
+Measure = Callable[[Places, Contestant, str, int, Path], float]
 
 AIMS = {"process slots": "≥ 0.45", "thread slots": "≥ 0.55"}
 
 RAW = replace(PIKA, name="raw pika", worker=(*PIKA.worker, "raw"))
 RAW_STOMP = replace(STOMP_PY, name="raw stomp.py", worker=(*STOMP_PY.worker, "raw"))
 PROCESSES = replace(STEADYWORKER, name="process slots")
+RAW_GRPC = replace(
+    STEADYWORKER, name="raw rocketmq-python-client", worker=("tests.benchmarks.bare_rocketmq", "grpc"), slots=1
+)
+RAW_DIRECT = replace(STEADYWORKER, name="raw pull loop", worker=("tests.benchmarks.bare_rocketmq", "direct"), slots=1)
 THREADS = replace(STEADYWORKER, name="thread slots", worker=("steadyworker", "run", "tests.drills.ours:Threads"))
 
 
@@ -68,6 +80,8 @@ class Field:
 
     rates: Mapping[str, tuple[Contestant, ...]]
     cuts: tuple[Contestant, ...]
+    ordered: bool = True
+    """Whether the broker delivers the jobs in the order in which they were sent."""
 
 
 RABBITMQ = Field(
@@ -78,11 +92,15 @@ RABBITMQ = Field(
     (PROCESSES, CELERY, DRAMATIQ, TASKIQ, FASTSTREAM),
 )
 ACTIVEMQ = Field({"": (RAW_STOMP, PROCESSES, THREADS)}, (PROCESSES, STOMP_PY))
+ROCKETMQ = {
+    DirectPlace: Field({"": (RAW_DIRECT, PROCESSES, THREADS)}, (PROCESSES,), ordered=False),
+    GrpcPlace: Field({"": (RAW_GRPC, PROCESSES, THREADS)}, (PROCESSES,), ordered=False),
+}
 
 NEWEST = "rabbitmq"
 """The newest RabbitMQ that can be had; it is looked for, and perhaps installed, when its turn comes."""
 
-USUAL = (NEWEST, "classic", "artemis")
+USUAL = (NEWEST, "classic", "artemis", *ROCKETMQ_KINDS)
 
 
 def main() -> int:
@@ -95,12 +113,20 @@ def main() -> int:
             continue
         with closing(broker), tempfile.TemporaryDirectory(prefix="bench-") as folder:
             broker.start()
-            assert isinstance(broker, Node | StompNode)
-            places = RabbitmqPlaces(broker) if isinstance(broker, Node) else StompPlaces(broker)
-            field = RABBITMQ if isinstance(broker, Node) else ACTIVEMQ
-            for table in tables(places, field, Path(folder)):
+            for table in tables(*_places(name, broker), Path(folder)):
                 Console(width=110).print(table)
     return 0
+
+
+def _places(name: str, broker: Broker) -> tuple[Places, Field]:
+    """Return the places at a broker that runs, and who is measured there."""
+    if isinstance(broker, RocketMQNode):
+        kind = ROCKETMQ_KINDS[name]
+        return RocketmqPlaces(broker, kind), ROCKETMQ[kind]
+    if isinstance(broker, Node):
+        return RabbitmqPlaces(broker), RABBITMQ
+    assert isinstance(broker, StompNode)
+    return StompPlaces(broker), ACTIVEMQ
 
 
 def tables(places: Places, field: Field, folder: Path) -> Iterator[Table]:
@@ -108,7 +134,8 @@ def tables(places: Places, field: Field, folder: Path) -> Iterator[Table]:
     heads = ["no-op jobs per second", "queue", *(f"prefetch {prefetch}" for prefetch in JOBS), "aim"]
     table = Table(*heads, title=places.title, box=SIMPLE_HEAD)
     for kind, contestants in field.rates.items():
-        found = [rates(places, kind, prefetch, contestants, folder) for prefetch in JOBS]
+        measure = rate if field.ordered else unordered_rate
+        found = [rates(measure, places, kind, prefetch, contestants, folder) for prefetch in JOBS]
         for one in contestants:
             cells = [_cell(per_round[one.name], per_round[contestants[0].name]) for per_round in found]
             table.add_row(one.name, kind, *cells, AIMS.get(one.name, ""))
@@ -126,21 +153,21 @@ def _cell(rates: list[float], raw: list[float]) -> str:
 
 
 def rates(
-    places: Places, kind: str, prefetch: int, contestants: tuple[Contestant, ...], folder: Path
+    measure: Measure, places: Places, kind: str, prefetch: int, contestants: tuple[Contestant, ...], folder: Path
 ) -> dict[str, list[float]]:
     """Jobs per second, in each round."""
     found: dict[str, list[float]] = {one.name: [] for one in contestants}
     for number in range(ROUNDS[prefetch]):
         for one in contestants:
             place = folder / f"{kind}-{prefetch}-{number}-{one.name}"
-            found[one.name].append(rate(places, one, kind, prefetch, place))
+            found[one.name].append(measure(places, one, kind, prefetch, place))
     return found
 
 
 def rate(places: Places, contestant: Contestant, kind: str, prefetch: int, folder: Path) -> float:
     """Jobs per second of one worker process."""
     contestant = replace(contestant, environ={"DRILL_QUEUE_TYPE": kind})
-    slots = 1 if contestant.peer else prefetch
+    slots = contestant.slots or (1 if contestant.peer else prefetch)
     lead = [job("sleep", WARMED_UP[slots], f"lead-{number}") for number in range(slots)]
     timed = [job("mark", id="first"), *[job("noop")] * JOBS[prefetch], job("mark", id="last")]
     with closing(Stage(places, contestant, folder, prefetch=prefetch, proxied=False)) as stage:
@@ -150,6 +177,20 @@ def rate(places: Places, contestant: Contestant, kind: str, prefetch: int, folde
         stage.start_worker()
         stage.expect("the last job", lambda: stage.notes("start", "last"))
         return JOBS[prefetch] / (stage.notes("start", "last")[0].at - stage.notes("start", "first")[0].at)
+
+
+def unordered_rate(places: Places, contestant: Contestant, _kind: str, prefetch: int, folder: Path) -> float:
+    """Jobs per second of one worker process, between the first and the last of its notes."""
+    slots = min(contestant.slots or prefetch, MOST_HELD)
+    with closing(Stage(places, contestant, folder, prefetch=prefetch, proxied=False)) as stage:
+        stage.send(*(job("wait", id=f"lead-{number}") for number in range(slots)))
+        stage.start_worker()
+        stage.expect("a job in each slot", lambda: len(stage.notes("start")) == slots)
+        stage.send(*[job("mark", id="timed")] * JOBS[prefetch])
+        stage.open("go")
+        stage.expect("the last job", lambda: len(stage.notes("end", "timed")) == JOBS[prefetch])
+        times = [note.at for note in stage.notes("start", "timed")]
+        return (JOBS[prefetch] - 1) / (max(times) - min(times))
 
 
 def reconnections(places: Places, contestant: Contestant, folder: Path) -> Iterator[float]:

@@ -1,4 +1,4 @@
-"""Start brokers by hand: `python -m tests.brokers rabbitmq-4.3 activemq artemis postgres`; Ctrl-C stops them."""
+"""Start brokers by hand: `python -m tests.brokers rabbitmq-4.3 activemq artemis rocketmq-5.4 postgres`; Ctrl-C stops them."""
 
 from __future__ import annotations
 

@@ -439,3 +439,7 @@ class RocketmqPlaces:
 
     def open(self) -> DirectPlace | GrpcPlace:
         return self.place(self.node)
+
+
+ROCKETMQ_KINDS: Mapping[str, type[DirectPlace | GrpcPlace]] = {"rocketmq-4.9": DirectPlace, "rocketmq-5.4": GrpcPlace}
+"""What drills and benchmarks run on: the driver for brokers on 4.9.7, and that for proxies on 5.4.0."""

@@ -22,6 +22,7 @@ from tests.brokers.install import SUITES, MissingError
 from tests.brokers.postgres import Cluster
 from tests.brokers.process import BrokerError, Guard
 from tests.brokers.rabbitmq import Node
+from tests.brokers.rocketmq import RocketMQ4, RocketMQ5
 
 POSTGRES = "postgres"
 
@@ -48,6 +49,8 @@ MAKERS: dict[str, Callable[[], Broker]] = {
     "classic": Classic,
     "artemis": Artemis,
     "classic-5.18": partial(Classic, "5.18"),
+    "rocketmq-4.9": RocketMQ4,
+    "rocketmq-5.4": RocketMQ5,
     POSTGRES: Cluster,
 }
 """Makes a broker, ready to start, by its name."""

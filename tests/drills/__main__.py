@@ -11,7 +11,7 @@ from __future__ import annotations
 import argparse
 import sys
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, closing, contextmanager
 from datetime import UTC, datetime
@@ -24,8 +24,8 @@ from tests.brokers.place import Places
 from tests.brokers.postgres import Cluster
 from tests.brokers.rabbitmq import Node
 from tests.brokers.rabbitmq_place import RabbitmqPlaces
-from tests.brokers.rocketmq import RocketMQ4, RocketMQ5
-from tests.brokers.rocketmq_place import DirectPlace, GrpcPlace, RocketmqPlaces
+from tests.brokers.rocketmq import RocketMQNode
+from tests.brokers.rocketmq_place import ROCKETMQ_KINDS, RocketmqPlaces
 from tests.brokers.shared import MAKERS, STOMP
 from tests.brokers.stomp_node import StompNode
 from tests.brokers.stomp_place import StompPlaces
@@ -37,15 +37,8 @@ from tests.drills.verdicts import Verdict
 NEWEST = "rabbitmq"
 """The newest RabbitMQ that can be had; it is looked for, and perhaps installed, when its turn comes."""
 
-ROCKETMQ: Mapping[str, tuple[type[RocketMQ4 | RocketMQ5], type[DirectPlace | GrpcPlace]]] = {
-    "rocketmq-4.9": (RocketMQ4, DirectPlace),
-    "rocketmq-5.4": (RocketMQ5, GrpcPlace),
-    "rocketmq-5.4-direct": (RocketMQ5, DirectPlace),
-}
-"""RocketMQ by its version, each with what a place there is; without a word more, 4.9 has the driver for brokers and 5.4 that for proxies."""
-
-BROKERS = [NEWEST, *(name for name in MAKERS if name in STOMP or name.startswith("rabbitmq-")), *ROCKETMQ]
-USUAL = ("rabbitmq-3.10", NEWEST, "classic", "artemis", "rocketmq-4.9", "rocketmq-5.4")
+BROKERS = [NEWEST, *(name for name in MAKERS if name in STOMP or name.startswith("rabbitmq-")), *ROCKETMQ_KINDS]
+USUAL = ("rabbitmq-3.10", NEWEST, "classic", "artemis", *ROCKETMQ_KINDS)
 
 
 def main() -> int:
@@ -113,16 +106,13 @@ def _held(
 def _started(name: str) -> Iterator[tuple[Places, Places | None, Cluster | None]]:
     """Start what the drills need: the broker, and for RabbitMQ one that a drill may change for everybody, and a ledger."""
     with ExitStack() as stack:
-        if name in ROCKETMQ:
-            maker, place = ROCKETMQ[name]
-            node = stack.enter_context(closing(maker()))
-            node.start()
-            yield RocketmqPlaces(node, place), None, None
-            return
         broker = stack.enter_context(closing(Node(newest_rabbitmq()) if name == NEWEST else MAKERS[name]()))
         broker.start()
         if isinstance(broker, StompNode):
             yield StompPlaces(broker), None, None
+            return
+        if isinstance(broker, RocketMQNode):
+            yield RocketmqPlaces(broker, ROCKETMQ_KINDS[name]), None, None
             return
         assert isinstance(broker, Node)
         own = stack.enter_context(closing(Node(broker.series)))

@@ -30,6 +30,7 @@ def perform(id: str, do: str, seconds: float = 0) -> None:
     | `sleep` | as long, in small steps |
     | `kill` | SIGKILL to its own process, as the kernel does when memory is short |
     | `mark` | nothing, but it is noted |
+    | `wait` | until the gate `go` is open |
     | `noop` | nothing, and nothing is noted |
     """
     if do == "noop":
@@ -44,6 +45,9 @@ def perform(id: str, do: str, seconds: float = 0) -> None:
                 time.sleep(0.1)
         case "kill":
             os.kill(os.getpid(), signal.SIGKILL)
+        case "wait":
+            while not is_open("go"):
+                time.sleep(0.05)
     note("end", id)
 
 

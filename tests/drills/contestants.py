@@ -43,6 +43,8 @@ class Contestant:
     peer: bool = True
     needs: frozenset[Ability] = frozenset({Ability.AMQP})
     environ: Mapping[str, str] = field(default_factory=dict)
+    slots: int = 0
+    """So many jobs at a time, whatever the prefetch; 0 for as many as the prefetch of ours, and one of a peer."""
 
     def command(self, arguments: tuple[str, ...], number: int = 1) -> list[str]:
         """What to execute."""

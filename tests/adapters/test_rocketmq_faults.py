@@ -1,0 +1,211 @@
+"""What RocketMQ and its operators do to the adapter's drivers: the faults of every broker, on 4.9.7 and 5.4.0, with a login."""
+
+from __future__ import annotations
+
+import json
+import secrets
+from abc import abstractmethod
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, closing, nullcontext
+
+import pytest
+
+from steadyworker.adapter import Adapter, QueueSpec, Settings
+from steadyworker.clock import SystemClock
+from steadyworker.delivery import KEY, Settled
+from steadyworker_rocketmq.direct import consumer as direct_consumer
+from steadyworker_rocketmq.direct.adapter import DirectAdapter
+from steadyworker_rocketmq.grpc import GrpcAdapter
+from steadyworker_rocketmq.grpc import client as grpc_client
+from steadyworker_rocketmq.remoting import Login, Remoting, RemotingError
+from tests.adapters.fault_bench import FaultBench
+from tests.adapters.fault_suite import BrokerFaults
+from tests.adapters.fault_suite_network import NetworkFaults
+from tests.brokers.fixtures import had
+from tests.brokers.rocketmq import USER, RocketMQ4, RocketMQ5, RocketMQNode
+from tests.brokers.rocketmq_front import Front
+from tests.faults.proxy import Proxy
+from tests.support.stage import eventually
+
+pytestmark = [pytest.mark.slow, pytest.mark.rocketmq, pytest.mark.xdist_group("rocketmq"), pytest.mark.timeout(300)]
+
+UPDATE_USER = 3002
+"""A request (`RequestCode`) of 5.x."""
+
+MOST = 4_000_000
+"""Bytes of a body that a broker takes, as it is shipped; properties are beside it."""
+
+
+class RocketmqFaults(FaultBench):
+    """A queue of a RocketMQ that wants a login, for each test alone."""
+
+    large = MOST
+    silent = "reply"
+    wrong_password = "access key"
+
+    rocketmq: RocketMQNode
+
+    @pytest.fixture(autouse=True)
+    def access(self, secured: RocketMQNode) -> Iterator[None]:
+        self.rocketmq = secured
+        self.password = secured.password
+        self.queue = f"q-{secrets.token_hex(4)}"
+        self._known()
+        with self.served():
+            yield
+        secured.heal()
+        self._known()
+        secured.remove(self.queue)
+
+    @abstractmethod
+    def served(self) -> AbstractContextManager[object]:
+        """Set `url`; what is opened for it is closed after the test."""
+
+    def _known(self) -> None:
+        """Wait until the name server knows the broker: after its own restart, that takes up to 10 s."""
+
+        def known() -> bool:
+            with self.rocketmq.remoting() as remoting:
+                return bool(remoting.brokers())
+
+        eventually(known, "a broker that the name server knows")
+
+    @pytest.fixture
+    def node(self) -> RocketMQNode:
+        return self.rocketmq
+
+    def missed_within(self, seconds: int, url: str, monkeypatch: pytest.MonkeyPatch) -> str:
+        """As `FaultBench`; no option says for how long the adapter waits for a reply."""
+        self.give_up_after(float(seconds), monkeypatch)
+        return url
+
+    def prepare(self, adapter: Adapter) -> None:
+        assert isinstance(adapter, DirectAdapter | GrpcAdapter)
+        adapter._preparation.prepared()
+
+    def send(self, *keys: str, body: bytes = b"{}") -> None:
+        for key in keys:
+            self.rocketmq.send(self.queue, body, {KEY: key})
+
+    def depth(self) -> int:
+        topics = [self.queue, *(topic for topic in self.rocketmq.topics("%RETRY%") if topic.endswith(self.queue))]
+        return sum(self.rocketmq.waiting(topic, self.queue) for topic in topics)
+
+    def answer_within(self, seconds: float, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.give_up_after(seconds, monkeypatch)
+
+
+class DirectFaults(RocketmqFaults):
+    """By the driver for brokers, on 4.9.7; a front is before name server and broker, so that a proxy is before both."""
+
+    settled = Settled.SENT
+    needs_no_login = ("exists",)  # a name server tells everybody
+    handshake = 900
+    fillers = 8
+
+    @pytest.fixture(scope="module")
+    def secured(self) -> Iterator[RocketMQ4]:
+        with had():
+            made = RocketMQ4(login=True)
+        with closing(made):
+            made.start()
+            yield made
+
+    def served(self) -> AbstractContextManager[object]:
+        self.front = Front(self.rocketmq)
+        self.url = f"rocketmq://{USER}:{self.password}@127.0.0.1:{self.front.port}"
+        return closing(self.front)
+
+    def through(self, proxy: Proxy, url: str) -> str:
+        self.front.serve(proxy)
+        return proxy.through(url)
+
+    @pytest.fixture
+    def change_password(self) -> Iterator[Callable[[str], None]]:
+        """Rewrite the broker's file, which it reads every few seconds."""
+        file = self.rocketmq.folder / "conf/plain_acl.yml"
+        before = file.read_text()
+
+        def change(password: str) -> None:
+            rules = json.loads(before)
+            rules["accounts"][0]["secretKey"] = password
+            file.write_text(json.dumps(rules))
+            eventually(lambda: self._takes(password), "the broker takes the other password")
+
+        yield change
+        file.write_text(before)
+        eventually(lambda: self._takes(self.password), "the broker takes its usual password")
+
+    def _takes(self, password: str) -> bool:
+        with Remoting(self.rocketmq.name_servers, Login(USER, password), SystemClock()) as remoting:
+            try:
+                return bool(remoting.settings(remoting.brokers()[0]))
+            except RemotingError:
+                return False
+
+    def make_adapter(self, url: str, spec: QueueSpec, settings: Settings) -> DirectAdapter:
+        return DirectAdapter(url, spec, settings)
+
+    def give_up_after(self, seconds: float, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(Remoting.__init__, "__defaults__", (seconds,))
+
+    def try_at_once(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        super().try_at_once(monkeypatch)
+        monkeypatch.setattr(direct_consumer, "_HURRY", (0.0, 0.0))
+
+
+class GrpcFaults(RocketmqFaults):
+    """By the driver for proxies, on 5.4.0."""
+
+    loggers = ("rocketmq-python-client",)
+    needs_no_login = ("exists",)
+    down = "127.0.0.1:PORT,"  # a name beside an address is refused by the client library
+    handshake = 480
+    fillers = 8
+
+    rocketmq: RocketMQ5
+
+    @pytest.fixture(scope="module")
+    def secured(self) -> Iterator[RocketMQ5]:
+        with had():
+            made = RocketMQ5(login=True)
+        with closing(made):
+            made.start()
+            yield made
+
+    def served(self) -> AbstractContextManager[object]:
+        self.url = self.rocketmq.url
+        return nullcontext()
+
+    @pytest.fixture
+    def change_password(self) -> Iterator[Callable[[str], None]]:
+        """Tell the broker, and restart the proxy, which remembers logins."""
+        now = [self.password]
+
+        def change(password: str) -> None:
+            user = {"username": USER, "password": password, "userType": "Super", "userStatus": "enable"}
+            with Remoting(self.rocketmq.name_servers, Login(USER, now[-1]), SystemClock()) as remoting:
+                for broker in remoting.brokers():
+                    remoting.ask(broker.address, UPDATE_USER, {"username": USER}, json.dumps(user).encode())
+            now.append(password)
+            self.rocketmq.proxy.kill()
+            self.rocketmq.proxy.start()
+
+        yield change
+        change(self.password)
+
+    def make_adapter(self, url: str, spec: QueueSpec, settings: Settings) -> GrpcAdapter:
+        return GrpcAdapter(url, spec, settings)
+
+    def give_up_after(self, seconds: float, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(grpc_client, "_REQUEST_WITHIN", max(2, int(seconds)))
+
+
+class TestDirectFaults(DirectFaults, BrokerFaults, NetworkFaults):
+    """The faults of every broker."""
+
+
+class TestGrpcFaults(GrpcFaults, BrokerFaults, NetworkFaults):
+    """The faults of every broker."""
+
+    stride = 4
