@@ -50,7 +50,7 @@ demo: $(READY) java ## Payment exports from message to file, with crashes on the
 	@echo "==> demo: examples/demo.py"
 	@$(BIN)/python examples/demo.py $(if $(BROKER),--broker $(BROKER))
 
-brokers: $(READY) ## Start the brokers of the tests, print their URLs, and stop them at Ctrl-C (NAMES="rabbitmq-4.3 activemq artemis")
+brokers: $(READY) ## Start the brokers of the tests, print their URLs, and stop them at Ctrl-C (NAMES="rabbitmq-4.3 activemq artemis rocketmq-5.4")
 	@$(BIN)/python -m tests.brokers $(NAMES)
 
 # What Java takes to compile well is lost on a Spark that lives for seconds: half of its work.
@@ -97,7 +97,7 @@ bench: $(READY) java ## The benchmarks: ratios measured in one run
 	@echo "==> benchmarks: tests/benchmarks/run.py"
 	@$(BIN)/python tests/benchmarks/run.py $(ARGS)
 
-drills: $(READY) ## Seven drills on RabbitMQ, five of them on ActiveMQ, we beside Celery and others (half an hour; ONLY=steadyworker takes ten)
+drills: $(READY) ## Seven drills on RabbitMQ, five of them on ActiveMQ and RocketMQ, we beside Celery and others (half an hour; ONLY=steadyworker takes ten)
 	@echo "==> drills: tests/drills"
 	@$(BIN)/python -m tests.drills $(if $(ONLY),--only $(ONLY)) $(ARGS)
 

@@ -6,7 +6,8 @@ It kills the worker process in the middle of an export, and a second worker proc
 Spark runs the biggest export, and the demo kills Spark's JVM in the middle of it.
 At the end a table shows the result of each job, and every file is checked against its source.
 All output is in `demo-output/`.
-The broker is a file; `make demo BROKER=amqp://…` or `BROKER=stomp://…` uses another one, preferably in its own virtual host.
+The broker is a file; `make demo BROKER=amqp://…`, `stomp://…`, `rocketmq+grpc://…` or `rocketmq://…` uses another one.
+Preferably it has a virtual host of its own, or nothing else uses the broker.
 """
 
 from __future__ import annotations
@@ -193,7 +194,8 @@ if __name__ == "__main__":
     parser.add_argument(
         "--broker",
         default=EMBEDDED,
-        help="use this broker instead of a file: amqp://user:password@host/vhost or stomp://user:password@host",
+        help="use this broker instead of a file: amqp://user:password@host/vhost, stomp://user:password@host, "
+        "rocketmq+grpc://proxy:8081?namesrv=name-server:9876 or rocketmq://name-server:9876",
     )
     chosen = parser.parse_args()
     sys.exit(set_up() if chosen.set_up else main(chosen.broker))

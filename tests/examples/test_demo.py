@@ -7,7 +7,9 @@ from pathlib import Path
 import pytest
 
 from tests.brokers.fixtures import NEWEST
+from tests.brokers.place import Place
 from tests.brokers.rabbitmq import RabbitMQ, Vhost
+from tests.brokers.rocketmq_place import RocketmqPlace
 from tests.brokers.stomp_broker import Counts
 from tests.brokers.stomp_node import StompNode
 from tests.examples.conftest import EXAMPLES, Shell
@@ -76,6 +78,25 @@ def test_the_demo_ends_as_it_has_to_on_activemq(
     )
     assert stomp_node.dead("payment-exports") == 0, "the broker itself gave none up"
     stomp_node.remove_queues("payment-exports")
+
+
+@pytest.mark.slow
+@pytest.mark.spark
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("place_kind", ["rocketmq4", "rocketmq5"], indirect=True)
+def test_the_demo_ends_as_it_has_to_on_rocketmq(archive: Path, tmp_path: Path, shell: Shell, place: Place) -> None:
+    """By the driver for brokers on 4.9.7, and by that for proxies on 5.4.0; the broker is ours alone."""
+    assert isinstance(place, RocketmqPlace)
+    place.node.remove("payment-exports")
+    share(archive, tmp_path / "demo-output/state/spark")
+    said = shell(f"python {EXAMPLES}/demo.py --broker '{place.node.url}'", within=500)
+    assert said.count("Every result is right") == 1
+    assert said.count("middle: continues at row ") == 1
+    eventually(lambda: place.dead_letters("payment-exports") == 2, "two dead letters")
+    group = "payment-exports"
+    eventually(lambda: place.node.waiting(group, group) == 0, "an empty queue")
+    assert place.node.topics(f"%DLQ%{group}") == [], "the broker itself gave none up"
+    place.node.remove("payment-exports")
 
 
 @pytest.mark.slow
