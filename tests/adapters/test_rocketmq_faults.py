@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import secrets
 from abc import abstractmethod
@@ -13,11 +14,14 @@ import pytest
 from steadyworker.adapter import Adapter, QueueSpec, Settings
 from steadyworker.clock import SystemClock
 from steadyworker.delivery import KEY, Settled
+from steadyworker.network.url import Address as HostPort
 from steadyworker_rocketmq.direct import consumer as direct_consumer
 from steadyworker_rocketmq.direct.adapter import DirectAdapter
 from steadyworker_rocketmq.grpc import GrpcAdapter
 from steadyworker_rocketmq.grpc import client as grpc_client
 from steadyworker_rocketmq.remoting import Login, Remoting, RemotingError
+from steadyworker_rocketmq.stored import text_of
+from tests.adapters.direct.fake import FakeRocketMQ, fake_rocketmq
 from tests.adapters.fault_bench import FaultBench
 from tests.adapters.fault_suite import BrokerFaults
 from tests.adapters.fault_suite_network import NetworkFaults
@@ -27,7 +31,7 @@ from tests.brokers.rocketmq_front import Front
 from tests.faults.proxy import Proxy
 from tests.support.stage import eventually
 
-pytestmark = [pytest.mark.slow, pytest.mark.rocketmq, pytest.mark.xdist_group("rocketmq"), pytest.mark.timeout(300)]
+REAL = [pytest.mark.slow, pytest.mark.rocketmq, pytest.mark.xdist_group("rocketmq"), pytest.mark.timeout(300)]
 
 UPDATE_USER = 3002
 """A request (`RequestCode`) of 5.x."""
@@ -152,6 +156,7 @@ class DirectFaults(RocketmqFaults):
     def try_at_once(self, monkeypatch: pytest.MonkeyPatch) -> None:
         super().try_at_once(monkeypatch)
         monkeypatch.setattr(direct_consumer, "_HURRY", (0.0, 0.0))
+        monkeypatch.setattr(direct_consumer, "_BEAT_EVERY", 0.05)  # a cut is noticed by the next request
 
 
 class GrpcFaults(RocketmqFaults):
@@ -201,11 +206,44 @@ class GrpcFaults(RocketmqFaults):
         monkeypatch.setattr(grpc_client, "_REQUEST_WITHIN", max(2, int(seconds)))
 
 
+class FakeNode:
+    """The broker in this process, as far as a front and the bench ask it."""
+
+    def __init__(self, fake: FakeRocketMQ) -> None:
+        self.broker_address = HostPort("127.0.0.1", fake.port)
+        self.name_servers = (self.broker_address,)
+
+
+class TestFakeFaults(DirectFaults, NetworkFaults):
+    """The faults of the network, at a broker in this process, so that every run has them."""
+
+    large = 1_000_000
+    password = "no-login"
+
+    @pytest.fixture(autouse=True)
+    def access(self) -> Iterator[None]:
+        with fake_rocketmq() as self.fake, closing(Front(FakeNode(self.fake))) as self.front:
+            self.url = f"rocketmq://127.0.0.1:{self.front.port}?{self.fake.url.partition('?')[2]}"
+            yield
+
+    def send(self, *keys: str, body: bytes = b"{}") -> None:
+        queues = itertools.cycle(self.fake.topics[self.queue])
+        for key, queue in zip(keys, queues, strict=False):
+            queue.messages.append((body, text_of({KEY: key, "UNIQ_KEY": secrets.token_hex(16)}), 0))
+
+    def depth(self) -> int:
+        logs = enumerate(self.fake.topics[self.queue])
+        return sum(len(log.messages) - self.fake.places[self.queue, self.queue, number] for number, log in logs)
+
+
 class TestDirectFaults(DirectFaults, BrokerFaults, NetworkFaults):
     """The faults of every broker."""
+
+    pytestmark = REAL
 
 
 class TestGrpcFaults(GrpcFaults, BrokerFaults, NetworkFaults):
     """The faults of every broker."""
 
     stride = 4
+    pytestmark = REAL

@@ -6,17 +6,27 @@ import json
 import socket
 import struct
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
+from typing import Protocol
 
 from steadyworker.network.url import Address as HostPort
-from tests.brokers.rocketmq import RocketMQNode
 from tests.faults.proxy import Proxy
 
 _WORDS = struct.Struct(">II")
 
 OF_NAME_SERVERS = (105, 106, 206, 216)
 """The requests (`RequestCode`) that go to the name server; all others go to the broker."""
+
+
+class Node(Protocol):
+    """What a front is before."""
+
+    @property
+    def name_servers(self) -> Sequence[HostPort]: ...
+
+    @property
+    def broker_address(self) -> HostPort: ...
 
 
 class Front:
@@ -27,7 +37,7 @@ class Front:
     What is sent to a server that is down ends the connection.
     """
 
-    def __init__(self, node: RocketMQNode) -> None:
+    def __init__(self, node: Node) -> None:
         self._node = node
         self._proxies: list[Proxy] = []
         self._listener = socket.create_server(("127.0.0.1", 0))
@@ -64,7 +74,7 @@ class Front:
 class _Connection:
     """One client, and its connections to both servers, each opened by its first request."""
 
-    def __init__(self, front: Front, node: RocketMQNode, client: socket.socket, peer: int) -> None:
+    def __init__(self, front: Front, node: Node, client: socket.socket, peer: int) -> None:
         self._front, self._node, self._client, self._peer = front, node, client, peer
         self._servers: dict[HostPort, socket.socket] = {}
         self._writing = threading.Lock()
