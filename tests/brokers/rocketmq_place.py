@@ -243,7 +243,11 @@ class RocketmqPlace(ABC):
     def consumer(self, queue: str) -> Iterator[RocketmqConsumer]:
         before = {*self._clients(queue)}
         made = self._consumer(queue)
-        self._own |= {*self._clients(queue)} - before
+        deadline = time.monotonic() + 30
+        while not (new := {*self._clients(queue)} - before):  # a proxy knows it after its first words
+            assert time.monotonic() < deadline, f"expected a member of {queue}"
+            time.sleep(PAUSE)
+        self._own |= new
         try:
             yield made
         finally:

@@ -190,7 +190,7 @@ def test_a_message_that_waits_for_its_time_is_counted_and_drained(
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(500)
 def test_a_broker_of_our_own_keeps_its_messages_when_it_is_killed_stopped_and_frozen(
     own_broker: OwnBroker, place: Place, queue: str, tmp_path: Path
 ) -> None:
