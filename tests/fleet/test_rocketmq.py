@@ -39,7 +39,8 @@ def test_a_part_that_is_killed_and_comes_back_in_mid_job_starts_nothing_again(
     """
     A second worker waits for what the broker forgets; what comes again is answered from the record, or waits for the run.
 
-    One job ends while the part is down, and one after it; the next job goes on as if nothing had been.
+    One job ends while the part is down, and one after it; the next jobs go on as if nothing had been.
+    Of these, one may lie behind the job that runs, in its queue, and so wait for its end.
     """
     fleet.send_all({"during": {"gate": "during"}, "after": {"gate": "after"}})
     workers = [fleet.worker(LIGHT, concurrency=2, script=SOON)]
@@ -53,11 +54,11 @@ def test_a_part_that_is_killed_and_comes_back_in_mid_job_starts_nothing_again(
     fleet.notes("ends", 1)
     down.start()
     rocketmq.wait_for_broker()
-    fleet.send_all({"next": {}})
+    fleet.send_all({"next": {}, "last": {}})
     fleet.notes("ends", 2)
     fleet.open("after")
-    fleet.ends_clean("during", "after", "next")
-    assert sorted(fleet.lines("starts")) == ["after 1", "during 1", "next 1"]
+    fleet.ends_clean("during", "after", "next", "last")
+    assert sorted(fleet.lines("starts")) == ["after 1", "during 1", "last 1", "next 1"]
 
 
 @BOTH
@@ -74,14 +75,18 @@ def test_a_name_server_that_is_down_at_the_start_is_waited_for(rocketmq: Rocketm
 
 @BOTH
 def test_a_job_outlasts_invisibility_and_lock_while_members_come_and_go(rocketmq: RocketmqPlace, fleet: Fleet) -> None:
-    """A group that rebalances would start a running message again, with RocketMQ's own clients."""
+    """
+    A group that rebalances would start a running message again, with RocketMQ's own clients.
+
+    One of the short jobs may lie behind the long one, in its queue.
+    """
     fleet.send_all({"long": {"gate": "gate"}})
     fleet.worker(LIGHT, concurrency=2, script=SOON)
     fleet.notes("starts", 1)
     began = time.monotonic()
     comes = fleet.worker(LIGHT, concurrency=2, script=SOON).started()
     fleet.send_all({f"short-{number}": {} for number in range(8)})
-    fleet.notes("ends", 8)
+    fleet.notes("ends", 7)
     comes.terminate()
     comes.ended(0)
     fleet.worker(LIGHT, concurrency=2, script=SOON).started()
