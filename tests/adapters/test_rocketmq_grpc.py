@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 import threading
@@ -16,10 +17,11 @@ import pytest
 
 from steadyworker.adapter import Adapter, Lost, QueueSpec, Settings, Unreachable
 from steadyworker.delivery import KEY, OutgoingMessage, Settle, Settled, Target
-from steadyworker.errors import ConfigError
+from steadyworker.errors import BrokerUnavailable, ConfigError
 from steadyworker.testing.conformance.adapter_fixtures import Tape, message
 from steadyworker_rocketmq.grpc import GrpcAdapter
 from tests.adapters.rocketmq_bench import GrpcBench
+from tests.brokers.process import free_ports
 
 Open = Callable[[], Adapter]
 
@@ -236,6 +238,20 @@ class TestLife(GrpcBench):
         began = time.monotonic()
         adapter.stop(5.0)
         assert time.monotonic() - began < 8
+
+    def test_proxies_without_a_remoting_port_count_nobody(self, spec: QueueSpec) -> None:
+        """A number that never comes is no number, so that a ledger of one host does not trust the one before it."""
+        members = f"&members=127.0.0.1:{free_ports(1)[0]}"
+        url = re.sub("&members=[^&]*", "", self.proxy.url) + members
+        adapter = GrpcAdapter(url, spec, Settings())
+        try:
+            assert adapter.consumers() is None
+            self.proxy.refuse()
+            self.proxy.cut()
+            with pytest.raises(BrokerUnavailable):
+                adapter.consumers()
+        finally:
+            adapter.stop(self.within)
 
     def test_a_group_that_no_broker_can_serve_is_refused_before_the_first_message(self, spec: QueueSpec) -> None:
         """Without the check, 4.9.7 loses each retry of such a group, and 5.4.0 delivers nothing to it."""

@@ -121,8 +121,20 @@ class GrpcAdapter(Base):
         return True
 
     def consumers(self) -> int | None:
-        """Return the number of members of the consumer group; None with `?members=off`."""
-        return self._members()
+        """
+        Return the number of members of the consumer group.
+
+        None with `?members=off`, or if the proxies reply, but not at their remoting ports: a lasting fault must not hide other consumers.
+        """
+        try:
+            return self._members()
+        except BrokerUnavailable:
+            try:
+                self._publisher.route(self._names.work)
+            except ProxyError as error:
+                if not is_missing_topic(error):
+                    raise unavailable(error, str(self._url())) from error
+            return None
 
     def dead_letters(self) -> AbstractContextManager[RocketmqDeadLetters]:
         """Read the dead letters from the brokers."""
