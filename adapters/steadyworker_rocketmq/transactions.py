@@ -40,7 +40,7 @@ from steadyworker_rocketmq.names import (
 )
 from steadyworker_rocketmq.url import parse_url
 
-_log = logging.getLogger("steadyworker.rocketmq")
+_log = logging.getLogger("steadyworker_rocketmq")
 
 _JOB_KEY = "sw-job-key"
 

@@ -118,7 +118,7 @@ def test_the_broker_asks_for_a_missing_decision(shop: Shop, caplog: pytest.LogCa
         asked = {"raises", "exits", "none", "sold", "lost", "open"}
         eventually(lambda: {message.key for message in shop.asked} == asked, "a question about each", WITHIN)
         eventually(lambda: shop.keys() == ["sold"], "the message that check committed", WITHIN)
-        lines = [record for record in caplog.records if record.name == "steadyworker.rocketmq"]
+        lines = [record for record in caplog.records if record.name == "steadyworker_rocketmq"]
         assert {type(line.exc_info[1]) for line in lines if line.exc_info} >= {ZeroDivisionError, SystemExit, TypeError}
         assert all("correct `check`; until then the answer is UNKNOWN" in line.getMessage() for line in lines)
         shop.rows.update(dict.fromkeys(errors, COMMIT))  # the checker is corrected

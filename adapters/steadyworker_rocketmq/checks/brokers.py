@@ -1,4 +1,4 @@
-"""The checks of one broker: version, settings, and transactions that nobody decides."""
+"""The checks of one broker: version, settings, and transactions without a decision."""
 
 from __future__ import annotations
 
