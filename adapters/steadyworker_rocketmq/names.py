@@ -198,13 +198,13 @@ class _Made:
 
 def names_of(spec: QueueSpec, group: str | None, *, has_later: bool = True) -> Names:
     """
-    Return the names for a Worker's queue; `group` is the option of the URL.
+    Return the names for a Worker's queue; `group` is the option of the URL, in which `{queue}` stands for the queue's name.
 
     Raises:
         ConfigError: RocketMQ does not accept a name, or a name that is made from it; the message has a name that it accepts.
     """
     queue, dead = spec.queue, spec.dead_letter_queue
-    group = queue if group is None else group
+    group = queue if group is None else group.replace("{queue}", queue)
     names = Names(
         work=queue,
         later=queue + LATER,

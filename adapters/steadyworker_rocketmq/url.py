@@ -8,7 +8,7 @@ Access key and secret are percent-encoded.
 
 | option | |
 |---|---|
-| `group` | the consumer group; by default the queue's name |
+| `group` | the consumer group, in which `{queue}` stands for the queue's name; by default the queue's name |
 | `queues` | the number of queues of a topic that the adapter makes, from 1 to 256; 16 by default |
 | `namesrv` | `rocketmq+grpc`: the name servers, `host:9876;host2`, or `off`, which is the default |
 | `members` | `rocketmq+grpc`: the remoting ports of the proxies, `host:8080;host2`, or `off`; by default port 8080 of each proxy's host |

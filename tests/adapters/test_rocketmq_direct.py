@@ -8,7 +8,9 @@ from pathlib import Path
 import pytest
 
 from steadyworker.adapter import Adapter, QueueSpec, Settings
+from steadyworker.delivery import Settle
 from steadyworker.testing.conformance import AdapterSuite
+from steadyworker.testing.conformance.adapter_fixtures import message
 from steadyworker_rocketmq.direct.adapter import DirectAdapter
 from tests.adapters.direct.bench import On4, On5
 from tests.adapters.direct.fake import FakeRocketMQ, fake_rocketmq
@@ -17,6 +19,23 @@ from tests.support.stage import eventually
 
 class TestOn4(On4, AdapterSuite):
     """On 4.9.7."""
+
+    def test_a_group_of_two_queues_is_reported(self) -> None:
+        """Its members are counted together, so that each of two Workers would see a foreign consumer."""
+        exports, refunds = (QueueSpec(f"{self.queue}{end}", f"{self.queue}{end}-dead") for end in ("", "-2"))
+        url = (
+            f"{self.node.remoting_url}&group={self.queue}-shop"
+            if "?" in self.node.remoting_url
+            else (f"{self.node.remoting_url}?group={self.queue}-shop")
+        )
+        for spec in (exports, refunds):
+            adapter = DirectAdapter(url, spec, Settings())
+            adapter.publish(message())
+            tape = self.started(adapter, 1)
+            adapter.settle(tape.delivery(), Settle.ACK)
+            adapter.stop(self.within)
+        said = [finding.what for finding in DirectAdapter(url, exports, Settings()).findings(exports)]
+        assert [what for what in said if f"{self.queue}-2" in what and "counts the consumers of all topics" in what]
 
 
 @pytest.mark.slow

@@ -60,6 +60,7 @@ def test_the_names_come_from_the_queue() -> None:
 
 def test_the_group_and_the_dead_letters_can_have_names_of_their_own() -> None:
     assert made("exports", "night", "lost") == Names("exports", "exports-later", "lost", "night", "night-later")
+    assert made("exports", "shop-{queue}").group == "shop-exports"
 
 
 def test_the_default_for_dead_letters_has_no_dot() -> None:

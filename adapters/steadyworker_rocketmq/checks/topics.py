@@ -2,19 +2,27 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 
 from steadyworker.adapter import QueueSpec, Settings
 from steadyworker.errors import Finding
 from steadyworker_rocketmq.checks.commands import Commands
-from steadyworker_rocketmq.names import Names
-from steadyworker_rocketmq.remoting import Broker, Queue, Remoting
+from steadyworker_rocketmq.names import Names, is_system_topic
+from steadyworker_rocketmq.remoting import Broker, Queue, Remoting, RemotingError
 from steadyworker_rocketmq.topology import MOST_ATTEMPTS, groups_of, kinds_of
 from steadyworker_rocketmq.url import BrokerUrl
 
 ENOUGH_ATTEMPTS = 1000
 """The smallest limit of deliveries that is enough: each expired invisibility counts as a delivery."""
+
+_STATISTICS = 208
+"""The request for a group's places in its topics (`GET_CONSUME_STATS`)."""
+
+_TOPIC = re.compile(r'"topic"\s*:\s*"([^"]+)"')
+_SHOWN = 5
 
 
 def topic_findings(
@@ -75,6 +83,7 @@ def group_findings(
                 yield Finding("warning", what, command)
         if url.driver == "grpc" and not all(of_broker is None for of_broker in found.values()):
             yield from _skipped(remoting, topic, group)
+    yield from _shared(remoting, brokers, names)
 
 
 def _room(
@@ -108,6 +117,22 @@ def _skipped(remoting: Remoting, topic: str, group: str) -> Iterator[Finding]:
         yield Finding(
             "warning", what, "start it once with --topology declare, which sets the group to the first message."
         )
+
+
+def _shared(remoting: Remoting, brokers: Sequence[Broker], names: Names) -> Iterator[Finding]:
+    """Yield a warning if the group has read other topics, because a broker counts the members of all topics together."""
+    found: set[str] = set()
+    for broker in brokers:
+        with suppress(RemotingError):  # the broker does not know the group yet
+            reply = remoting.ask(broker.address, _STATISTICS, {"consumerGroup": names.group})
+            found.update(_TOPIC.findall(reply.body.decode("utf-8", "replace")))
+    others = sorted(topic for topic in found - {names.work} if not is_system_topic(topic))
+    if others:
+        what = (
+            f"The group {names.group!r} reads {', '.join(map(repr, others[:_SHOWN]))}, too, and a broker counts the consumers of all "
+            "topics together: `run` would end because of foreign consumers."
+        )
+        yield Finding("warning", what, "give each queue a group of its own, such as ?group=shop-{queue} in --broker.")
 
 
 def _most(queues: Sequence[Queue]) -> int:
