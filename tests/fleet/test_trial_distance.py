@@ -8,7 +8,7 @@ import pytest
 
 from tests.brokers.rabbitmq_place import RabbitmqPlace
 from tests.faults.proxy import Proxy
-from tests.fleet.kit import LIGHT, SOON, Fleet, says_all
+from tests.fleet.kit import LIGHT, SOON, Fleet
 from tests.fleet.trials import HELD, JOBS, all_once, lose_all, two_workers
 from tests.support.stage import eventually
 
@@ -100,7 +100,6 @@ def test_a_silence_that_every_worker_process_shares(rabbitmq_place: RabbitmqPlac
         proxy.stall()
         lose_all(workers)
         proxy.resume()
-        says_all(workers, "ready_again")
         eventually(
             lambda: fleet.said("adopted") or fleet.said("delivery_deferred"), "messages again", report=fleet.logs
         )
