@@ -41,6 +41,8 @@ A test asks for a fixture; nothing is installed or started before one does:
 | `stomp_node` | a `Classic` or an `Artemis`, to be killed and set; healed afterwards | the xdist worker |
 | `queue` | the name of a queue there; it and those whose names begin with it are removed | the test |
 | `classic_without_scheduler` | a `Classic` that delivers delayed messages at once | the test |
+| `rocketmq4` | a `RocketMQ4` (4.9.7) of our own, to be killed and frozen; healed afterwards | the xdist worker |
+| `rocketmq5` | a `RocketMQ5` (5.4.0) with a proxy, likewise | the xdist worker |
 | `postgres` | a server that runs; all tests of a run share it | the run |
 | `postgres_cluster` | a `Cluster` of our own, to be killed; healed afterwards | the xdist worker |
 | `pair` | a `Cluster` and its synchronous standby, which can be promoted | the test |
@@ -57,6 +59,9 @@ A test for some versions says `@pytest.mark.parametrize("rabbitmq_series", ["3.1
 Kinds of ActiveMQ (`stomp_kind`): `classic` (6.3) and `artemis`; with `--all-brokers`, `classic-5.18` too.
 Each has four listeners (`url`, `tls_url`, `mutual_url`, `other_url`), and a second user who may not count consumers (`limited_url`).
 Both are as they are shipped, but for what `activemq.py` and `artemis.py` say.
+
+A place at RocketMQ is by the driver for brokers on 4.9.7, and by that for proxies on 5.4.0; with `--all-brokers`, by the former on 5.4.0 too.
+All tests of RocketMQ share one xdist worker, because one line works at a time.
 
 The controlling process of xdist owns the shared brokers, and starts each when the first test asks for it.
 Tests that ask for `rabbitmq_node`, `stomp_node` or `own_broker` run on one xdist worker for each version or kind, so that few nodes are started.
