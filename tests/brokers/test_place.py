@@ -115,11 +115,12 @@ def test_a_worker_behind_a_proxy_is_seen_and_cut_off_and_our_own_connections_are
         adapter = open_adapter(place.url(through=proxy), QueueSpec(queue, f"{queue}.dead"), Settings())
         signals: list[Signal] = []
         with place.consumer(queue):
+            assert not place.connections()
             try:
                 adapter.start(signals.append)
                 adapter.prefetch(1)
                 eventually(lambda: place.consumers(queue) == 2)
-                assert len(eventually(place.connections)) == 1
+                assert eventually(place.connections)
                 proxy.refuse()
                 place.close_connections()
                 eventually(lambda: any(isinstance(signal, Unreachable) for signal in signals))
