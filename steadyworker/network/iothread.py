@@ -25,6 +25,9 @@ Answer = TypeVar("Answer")
 _TURN_EVERY = 1.0
 """Seconds between two turns of an idle thread; the watchdog expects a turn at least every 5 s."""
 
+_NO_THREAD = 1.0
+"""Seconds between two tries to start a background thread, while the operating system refuses another one."""
+
 
 class Member(Protocol):
     """The interface of a connection that uses the loop."""
@@ -139,7 +142,11 @@ class IoThread:
         return Timer(self.loop, delay, lambda: self.guard(action))
 
     def in_background(self, work: Callable[[], Answer], then: Callable[[Future[Answer]], None]) -> None:
-        """Run blocking work on a new thread; then call `then` with the result, on the I/O thread."""
+        """
+        Run blocking work on a new thread; then call `then` with the result, on the I/O thread.
+
+        If no thread can be started (the cgroup's `pids.max`), the work begins later; this method never raises.
+        """
         done: Future[Answer] = Future()
 
         def run() -> None:
@@ -152,7 +159,13 @@ class IoThread:
             except BrokerUnavailable:
                 return  # stopped meanwhile: the result is not needed
 
-        threading.Thread(target=run, name=f"{self._name}, background", daemon=True).start()
+        def start() -> None:
+            try:
+                threading.Thread(target=run, name=f"{self._name}, background", daemon=True).start()
+            except RuntimeError:
+                self.after(_NO_THREAD, start)
+
+        start()
 
     @property
     def is_current(self) -> bool:

@@ -13,6 +13,7 @@ from pika.adapters.select_connection import IOLoop
 
 from steadyworker.adapter import SystemClock
 from steadyworker.errors import BrokerUnavailable
+from steadyworker.network import iothread
 from steadyworker.network.iothread import IoThread, Loop
 from steadyworker.network.loop import PlainLoop
 
@@ -102,3 +103,32 @@ def test_an_error_in_an_answer_is_the_askers(new_loop: Callable[[], Loop]) -> No
     with pytest.raises(RuntimeError, match="boom"):
         io.ask(question, 5)
     io.stop(5)
+
+
+def test_background_work_begins_once_a_thread_can_be_started(
+    monkeypatch: pytest.MonkeyPatch, eventually: Callable[..., Any]
+) -> None:
+    """Near the cgroup's limit of processes, a caller that has noted its work as begun would wait without end."""
+
+    class Thread(threading.Thread):
+        refusals = 2
+
+        def start(self) -> None:
+            if "background" in self.name and Thread.refusals:
+                Thread.refusals -= 1
+                msg = "can't start new thread"
+                raise RuntimeError(msg)
+            super().start()
+
+    monkeypatch.setattr(iothread, "_NO_THREAD", 0.01)
+    monkeypatch.setattr(threading, "Thread", Thread)
+    io, wreck = IoThread("test", SystemClock(), PlainLoop), Wreck()
+    io.members.append(wreck)
+    results: list[str] = []
+    try:
+        io.call(lambda: io.in_background(lambda: "done", lambda answer: results.append(answer.result())))
+        eventually(lambda: results == ["done"])
+        assert not wreck.failures
+        assert Thread.refusals == 0
+    finally:
+        io.stop(5.0)
