@@ -38,6 +38,9 @@ _JOB_KEY = "sw-job-key"
 HEADERS_BYTES = PROXY_PROPERTIES_BYTES - 512
 """The limit for all headers of a message, below that of a proxy, because a later copy adds the id and the time of the original."""
 
+_TIMES, _LATEST = ("at", "due"), 1e11
+"""The times in `sw-rocketmq`, in seconds since 1970; the limit is the year 5138, and a larger number cannot be a time."""
+
 _EMPTY = b"\0"
 _UNSENDABLE = re.compile("[\x00-\x1f\x7f-\x9f\ud800-\udfff]")
 
@@ -60,8 +63,9 @@ class Wire:
     keys: tuple[str, ...] = ()
 
     def size(self) -> int:
-        """Return the size of the properties in bytes, as the proxy counts it."""
-        return sum(len(name.encode()) + len(text.encode()) for name, text in self.properties.items())
+        """Return the size of properties, tag and keys in bytes, as the proxy counts it."""
+        texts = (*self.properties, *self.properties.values(), self.tag or "", *self.keys)
+        return sum(len(text.encode()) for text in texts)
 
     @property
     def original_id(self) -> str | None:
@@ -183,4 +187,11 @@ def _packed(properties: Mapping[str, str]) -> dict[str, Any]:
         found = json.loads(properties.get(EXACT, "{}"))
     except (ValueError, RecursionError):
         return {}
-    return found if isinstance(found, dict) else {}
+    if not isinstance(found, dict):
+        return {}
+    return {name: value for name, value in found.items() if name not in _TIMES or _is_time(value)}
+
+
+def _is_time(value: object) -> bool:
+    """Return whether this is a time; Python's JSON also reads Infinity, and whole numbers that no float can be."""
+    return isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value < _LATEST

@@ -123,6 +123,21 @@ def test_a_foreign_table_is_ignored(text: str) -> None:
     assert wire.due == 0.0
 
 
+@pytest.mark.parametrize("number", ["1" + 400 * "0", "Infinity", "-Infinity", "NaN", "1e12", "-1", "true", "null"])
+def test_a_number_that_is_no_time_is_ignored(number: str) -> None:
+    """Such a number ended the thread that moves delayed messages, or moved the message again and again."""
+    wire = Wire(b"{}", {EXACT: f'{{"due": {number}, "at": {number}}}'})
+    delivery = delivery_of(1, "1", "exports", wire, "id-1", Redelivered.NO, 5.0)
+    assert (wire.due, delivery.sent_at) == (0.0, 5.0)
+    copy = wire.copied("id-1", 5.0)
+    assert json.loads(copy.properties[EXACT]) == {"id": "id-1", "at": 5.0}
+
+
+def test_the_size_is_that_of_properties_tag_and_keys() -> None:
+    """A proxy counts all of them in its limit."""
+    assert Wire(b"{}", {"a": "é"}, "tag", ("k1", "k2")).size() == 3 + 3 + 4
+
+
 def test_more_headers_than_a_proxy_takes_travel_all() -> None:
     headers = {f"h{number}": "x" for number in range(300)}
     wire = wire_of(outgoing(headers))
