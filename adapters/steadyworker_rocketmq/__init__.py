@@ -7,7 +7,7 @@ The adapter for RocketMQ: one driver for proxies, and one for brokers; `url.py` 
 | queue | a topic, and a consumer group of the same name |
 | dead-letter queue | the topic `<queue>-dead`, and the broker's own `%DLQ%<group>` |
 | publish | a send that the broker confirmed |
-| settle `CONFIRMED` | the broker's reply to the acknowledgement |
+| settle `SENT` | the broker's reply to the acknowledgement, which it can forget when it crashes; never `CONFIRMED` |
 | headers | properties; what they cannot express travels in `sw-rocketmq` (`messages.py`) |
 
 | | `rocketmq+grpc:` (`grpc/`) | `rocketmq:` (`direct/`) |

@@ -15,7 +15,7 @@ from pathlib import Path
 import psutil  # type: ignore[import-untyped]
 import pytest
 
-from steadyworker.adapter import Adapter, Lost, QueueSpec, Settings, Unreachable
+from steadyworker.adapter import Adapter, Delivery, Lost, QueueSpec, Settings, Unreachable
 from steadyworker.delivery import KEY, OutgoingMessage, Settle, Settled, Target
 from steadyworker.errors import BrokerUnavailable, ConfigError
 from steadyworker.testing.conformance.adapter_fixtures import Tape, message
@@ -50,7 +50,7 @@ class TestTime(GrpcBench):
         other = self.started(two, 1)
         self.let_pass(25)  # two and a half invisibilities
         other.stays(deliveries=0)
-        assert one.settle(held, Settle.ACK) is Settled.CONFIRMED
+        assert one.settle(held, Settle.ACK) is Settled.SENT
         self.let_pass(12)
         assert not other.deliveries
         assert len(tape.deliveries) == 1
@@ -80,7 +80,7 @@ class TestTime(GrpcBench):
         self.let_pass(5)
         self.proxy.cut()
         self.proxy.resume()
-        assert adapter.settle(held, Settle.ACK) is Settled.CONFIRMED
+        assert adapter.settle(held, Settle.ACK) is Settled.SENT
         tape.connected(2)
         tape.stays(deliveries=1)
         assert not any(isinstance(signal, Lost) for signal in tape.signals)
@@ -123,8 +123,23 @@ class TestRestarts(GrpcBench):
         adapter.publish(message("k-2"))
         tape.delivery(2)
         for delivery in tape.deliveries:
-            assert adapter.settle(delivery, Settle.ACK) is Settled.CONFIRMED
+            assert adapter.settle(delivery, Settle.ACK) is Settled.SENT
         tape.stays(deliveries=2)
+
+    @pytest.mark.long
+    def test_a_killed_proxy_while_nothing_polls(self, adapter: Adapter) -> None:
+        """The first call on the new session is a settlement, which a proxy refuses in the session's first second."""
+        adapter.publish(message())
+        tape = self.started(adapter, 1)
+        held = tape.delivery()
+        self.node.proxy.kill()
+        tape.until(lambda: any(isinstance(signal, Unreachable) for signal in tape.signals), "Unreachable")
+        self.node.proxy.start()
+        tape.connected(2)
+        signals = len(tape.signals)
+        assert adapter.settle(held, Settle.ACK) is Settled.SENT
+        assert not any(isinstance(signal, Unreachable | Lost) for signal in tape.signals[signals:])
+        tape.stays(deliveries=1)
 
     @pytest.mark.long
     def test_a_killed_broker(self, adapter: Adapter) -> None:
@@ -185,6 +200,33 @@ class TestMessages(GrpcBench):
         foreign = next(delivery for delivery in tape.deliveries if delivery.headers.get(KEY) != "first")
         assert foreign.headers == {"TAGS": "paid", "KEYS": "order-17", "shop": "Café"}
         assert foreign.message_id
+
+    def foreign(self, adapter: Adapter, properties: dict[str, str]) -> tuple[Tape, Delivery]:
+        """Return the delivery of a message that was sent without a proxy, and so without its limits."""
+        adapter.publish(message("first"))
+        self.node.send(self.queue, b"{}", properties)
+        tape = self.started(adapter, 2)
+        tape.delivery(2)
+        return tape, next(delivery for delivery in tape.deliveries if delivery.headers.get(KEY) != "first")
+
+    def test_a_foreign_message_with_17_kb_of_keys_can_be_tried_again(self, adapter: Adapter) -> None:
+        """A proxy counts the keys in its limit of 16 KiB, so the copy has shorter ones."""
+        tape, foreign = self.foreign(adapter, {"KEYS": "k" * 17_000})
+        assert foreign.headers == {"KEYS": "k" * 17_000}
+        adapter.publish(OutgoingMessage(Target.DEAD, foreign.body, foreign.headers))
+        adapter.publish(OutgoingMessage(Target.LATER, foreign.body, foreign.headers, self.delay))
+        adapter.settle(foreign, Settle.ACK)
+        assert tape.delivery(3).headers == {"KEYS": "k" * 8_500}
+
+    def test_a_foreign_message_with_128_properties_can_be_released(self, adapter: Adapter) -> None:
+        """They are as many as a proxy accepts, and a copy has one more."""
+        headers = {f"p{number}": "x" for number in range(128)}
+        tape, foreign = self.foreign(adapter, headers)
+        assert foreign.headers == headers
+        assert adapter.settle(foreign, Settle.RELEASE) is Settled.SENT
+        again = tape.delivery(3)
+        assert (again.headers, again.message_id) == (headers, foreign.message_id)
+        assert not any(isinstance(signal, Unreachable | Lost) for signal in tape.signals)
 
     def test_a_message_that_is_released_many_times_is_the_same_message(self, adapter: Adapter) -> None:
         adapter.publish(replace(message(), headers={KEY: "k-1", "empty": ""}))

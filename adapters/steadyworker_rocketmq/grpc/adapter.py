@@ -50,8 +50,10 @@ class GrpcAdapter(Base):
     def __init__(self, url: str, spec: QueueSpec, settings: Settings) -> None:
         super().__init__(url, spec, settings)
         self._io = IoThread(f"rocketmq {spec.queue}", settings.clock, PlainLoop)
-        self._publisher = Publisher(self._url, self._names, self._preparation, settings)
-        self._consumer = Consumer(self._io, self._url, self._names, self._preparation, self._publisher, spec, settings)
+        self._publisher = Publisher(self._url, str(self._first), self._names, self._preparation, settings)
+        self._consumer = Consumer(
+            self._io, self._url, self._names, self._first.invisible, self._publisher, spec, settings
+        )
 
     @property
     def capabilities(self) -> Capabilities:
@@ -86,7 +88,7 @@ class GrpcAdapter(Base):
         self._publisher.publish(message)
 
     def settle(self, delivery: Delivery, how: Settle) -> Settled:
-        """Return when the broker has confirmed the settlement; raises StaleDelivery or Unsettled."""
+        """Return `SENT` when the broker has replied to the settlement; raises StaleDelivery or Unsettled."""
         return self._consumer.settle(delivery, how)
 
     def settle_async(self, delivery: Delivery, how: Settle, on_settled: OnSettled) -> None:
@@ -142,5 +144,6 @@ class GrpcAdapter(Base):
 
     def stop(self, within: float) -> None:
         """Release every delivery and close."""
+        end = self._settings.clock.monotonic() + within
         self._io.stop(within)
-        self._publisher.close()
+        self._publisher.close(max(0.0, end - self._settings.clock.monotonic()))

@@ -32,6 +32,9 @@ from steadyworker_rocketmq.url import BrokerUrl
 _DEBUG = 10
 """Python's log level `DEBUG`."""
 
+EARLY_FOR, EARLY_EVERY = 30.0, 0.5
+"""Seconds for which a proxy may not know a new session, and between two calls meanwhile."""
+
 _REQUEST_WITHIN = 10
 _POLL_WITHIN = 5
 """Seconds: the limit of a request, and the time for which a proxy waits for a message; a proxy waits for at least 5 s (tried)."""

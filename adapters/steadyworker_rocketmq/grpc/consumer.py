@@ -16,24 +16,25 @@ While no poll is under way, a question every few seconds shows whether the proxy
 
 from __future__ import annotations
 
+import math
+import random
 from collections.abc import Callable
 from concurrent.futures import Future
+from contextlib import suppress
 from typing import TypeVar
 
-from steadyworker.adapter import Clock, QueueSpec, Settings
-from steadyworker.errors import BrokerUnavailable
+from steadyworker.adapter import Clock, Connected, QueueSpec, Settings, Unreachable
+from steadyworker.errors import BrokerUnavailable, SteadyWorkerError
 from steadyworker.network import consumer
 from steadyworker.network.backoff import USEFUL_AFTER
 from steadyworker.network.iothread import IoThread, Timer
-from steadyworker.network.preparation import Preparation
 from steadyworker.network.settlement import Settlement
-from steadyworker_rocketmq.errors import is_early, is_missing_topic, unavailable
-from steadyworker_rocketmq.grpc.client import Received, Session
+from steadyworker_rocketmq.errors import unavailable
+from steadyworker_rocketmq.grpc.client import EARLY_EVERY, Received, Session
 from steadyworker_rocketmq.grpc.held import Held
 from steadyworker_rocketmq.grpc.later import Mover
 from steadyworker_rocketmq.grpc.publisher import Publisher
 from steadyworker_rocketmq.names import Names
-from steadyworker_rocketmq.topology import Prepared
 from steadyworker_rocketmq.url import BrokerUrl
 
 Answer = TypeVar("Answer")
@@ -41,8 +42,8 @@ Answer = TypeVar("Answer")
 _PROBE_EVERY = 5.0
 """Seconds between two questions to the proxy while no poll is under way."""
 
-_EARLY_FOR, _EARLY_EVERY = 30.0, 0.5
-"""Seconds for which a proxy may not know a new session, and between two polls meanwhile."""
+_HURRY = (1.0, 4.0)
+"""The shortest and the longest wait before a reconnect while deliveries are held; both are short, because invisibilities end."""
 
 
 class Link:
@@ -54,6 +55,7 @@ class Link:
         probe: Asks a proxy, blocking; raises an error if none replies.
         up: Called when a proxy has replied after `open`.
         down: Called once for each `open`, with the cause.
+        given_up: Called if a blocking call is still under way when the time of `close` is over.
     """
 
     def __init__(
@@ -62,11 +64,13 @@ class Link:
         probe: Callable[[], None],
         up: Callable[[], None],
         down: Callable[[BrokerUnavailable], None],
+        given_up: Callable[[], None],
     ) -> None:
         self._io = io
         self._probe = probe
         self._up = up
         self._down = down
+        self._given_up = given_up
         self._place = "a proxy"
         self._opening = False
         self._closing = False
@@ -117,6 +121,7 @@ class Link:
         self._ended()
 
     def _give_up(self) -> None:
+        self._io.guard(self._given_up)
         self._tasks = 0
         self._opening = False
         self._io.end_if_closed()
@@ -174,8 +179,12 @@ class Epoch:
         url: Returns the current URL.
         names: The names of topics and groups.
         held: The deliveries that are held.
+        invisible: The seconds for which the broker keeps a message from others.
         clock: The clock.
         window: Returns the current prefetch.
+
+    Attributes:
+        since: The time at which the connection began; infinity while there is none.
     """
 
     number = 1
@@ -187,6 +196,7 @@ class Epoch:
         url: Callable[[], BrokerUrl],
         names: Names,
         held: Held,
+        invisible: int,
         clock: Clock,
         window: Callable[[], int],
     ) -> None:
@@ -195,14 +205,14 @@ class Epoch:
         self._url = url
         self._names = names
         self._held = held
+        self._invisible = invisible
         self._clock = clock
         self._window = window
         self._session: Session | None = None
         self._opening = False
         self._polling = False
-        self._began = 0.0
         self._over = False
-        self.since = clock.monotonic()
+        self.since = math.inf
 
     def adjust(self) -> None:
         """Open or close the session, and poll, as the prefetch requires."""
@@ -225,6 +235,10 @@ class Epoch:
         self._over = True
         self._held.release_all(self._drop)
 
+    def abandon(self) -> None:
+        """Answer every settlement, and close the session without waiting, because the adapter has no more time."""
+        self._held.abandon()
+
     def lose_connection(self) -> None:
         """Close the session; its deliveries stay, and the next session renews them."""
         self._drop()
@@ -233,8 +247,15 @@ class Epoch:
 
     def _open(self) -> None:
         self._opening = True
-        url, names = self._url(), self._names
-        self._link.run(lambda: Session(url, names.group, names.work), self._opened)
+        self._link.run(self._new_session, self._opened)
+
+    def _new_session(self) -> Session:
+        """Open a session; blocking. The URL is read here, because its file can be unreadable for a moment."""
+        session = Session(self._url(), self._names.group, self._names.work)
+        if self._io.stopping:  # the I/O thread may have ended
+            session.close()
+            raise BrokerUnavailable("Expected an open adapter, got one that was stopped: open another.")
+        return session
 
     def _opened(self, answer: Future[Session]) -> None:
         self._opening = False
@@ -246,13 +267,13 @@ class Epoch:
             self._link.run(session.close, _ignore)
             return
         self._session = session
-        self._held.session = session
-        self._began = self._clock.monotonic()
+        self._held.attach(session)
         self.adjust()
 
     def _drop(self) -> None:
         """Leave the group."""
-        session, self._session, self._held.session = self._session, None, None
+        session, self._session = self._session, None
+        self._held.attach(None)
         self._polling = False
         self._link.needs_probe = True
         if session is not None:
@@ -264,13 +285,12 @@ class Epoch:
             return
         self._polling = True
         self._link.needs_probe = False
-        asked_at = self._clock.monotonic()
-        invisible = self._url().invisible
+        until = self._clock.monotonic() + self._invisible
 
         def polled(answer: Future[list[Received]]) -> None:
-            self._polled(session, answer, asked_at + invisible)
+            self._polled(session, answer, until)
 
-        self._io.in_background(lambda: session.receive(free, invisible), polled)
+        self._io.in_background(lambda: session.receive(free, self._invisible), polled)
 
     def _polled(self, session: Session, answer: Future[list[Received]], until: float) -> None:
         current = session is self._session
@@ -285,9 +305,9 @@ class Epoch:
                 else:
                     self._held.give_back(received)
             self.adjust()
-        elif current and is_early(error) and self._clock.monotonic() - self._began < _EARLY_FOR:
+        elif current and self._held.is_early(error):
             self._polling = True
-            self._io.after(_EARLY_EVERY, lambda: self._poll_again(session))
+            self._io.after(EARLY_EVERY, lambda: self._poll_again(session))
         elif current:
             self._link.abort(error if isinstance(error, Exception) else RuntimeError(str(error)))
 
@@ -309,7 +329,7 @@ class Consumer(consumer.Consumer[Link, Epoch]):
         io: The I/O thread.
         url: Returns the current URL.
         names: The names of topics and groups.
-        preparation: Makes topics and groups.
+        invisible: The seconds for which the broker keeps a message from others.
         publisher: Sends copies, and asks for routes.
         spec: The queue to consume.
         settings: The operator's settings.
@@ -320,34 +340,52 @@ class Consumer(consumer.Consumer[Link, Epoch]):
         io: IoThread,
         url: Callable[[], BrokerUrl],
         names: Names,
-        preparation: Preparation[Prepared],
+        invisible: int,
         publisher: Publisher,
         spec: QueueSpec,
         settings: Settings,
     ) -> None:
         super().__init__(io)
         self._names = names
-        self._preparation = preparation
-        self._publisher = publisher
-        self._clock = settings.clock
-        self.link = Link(io, self._probe, self._up, self._down)
-        held = Held(Epoch.number, self.link, io, publisher, names.work, spec, self._clock, url, self.tell, self._adjust)
-        self._only = Epoch(self.link, io, url, names, held, self._clock, lambda: self._window)
-        self._mover = Mover(url, names, publisher, settings.clock)
+        self._clock = clock = settings.clock
+        self._unmoved = ""
+        self.link = Link(io, lambda: publisher.reach(names.work), self._up, self._down, self._given_up)
+        self._held = Held(
+            Epoch.number, self.link, io, publisher, names.work, spec, clock, invisible, self.tell, self._adjust
+        )
+        self._only = Epoch(self.link, io, url, names, self._held, invisible, clock, lambda: self._window)
+        self._mover = Mover(url, names, publisher, clock, self._mover_said)
 
-    def prefetch(self, count: int) -> None:
-        """Set the prefetch; delayed messages are moved while it is above 0."""
-        super().prefetch(count)
-        self._mover.wanted(wanted=self.link.is_open and count > 0)
+    def fail(self, error: Exception) -> None:
+        """End the connection because of an unexpected error; without one, try again."""
+        if self.link.is_open:
+            self.link.abort(error)
+        else:
+            self._again(self._backoff.refused())
 
-    def _probe(self) -> None:
-        self._preparation.prepared()
-        try:
-            self._publisher.route(self._names.work)
-        except Exception as error:
-            if is_missing_topic(error):
-                self._preparation.forget()
-            raise
+    def _adjust(self) -> None:
+        super()._adjust()
+        self._move_delayed()
+
+    def _move_delayed(self) -> None:
+        """Move delayed messages while there is a connection and the prefetch is above 0."""
+        self._mover.wanted(wanted=self.link.is_open and self._window > 0)
+
+    def _mover_said(self, error: Exception | None) -> None:
+        """Pass on that delayed messages are not moved, or are moved again (None); called in the mover's thread."""
+        with suppress(BrokerUnavailable):  # the adapter was stopped
+            self._io.call(lambda: self._moved(error))
+
+    def _moved(self, error: Exception | None) -> None:
+        if not self.link.is_open:
+            return  # the connection's own cause is known
+        cause = ""
+        if error is not None:
+            got = error if isinstance(error, SteadyWorkerError) else unavailable(error, "a proxy")
+            cause = f"Expected to move the delayed messages of the topic {self._names.later!r} that are due, got: {got}"
+        if cause != self._unmoved:
+            self._unmoved = cause
+            self.tell(Unreachable(cause) if cause else Connected(self._only.number))
 
     def _go(self) -> None:
         """Take the next step towards Connected."""
@@ -356,15 +394,22 @@ class Consumer(consumer.Consumer[Link, Epoch]):
 
     def _up(self) -> None:
         self._only.since = self._clock.monotonic()
+        self._unmoved = ""
         self._begin(self._only)
-        self._mover.wanted(wanted=self._window > 0)
+        self._move_delayed()
 
     def _down(self, error: BrokerUnavailable) -> None:
+        since, self._only.since = self._only.since, math.inf
         self._only.lose_connection()
-        self._mover.wanted(wanted=False)
+        self._move_delayed()
         self._gone(error)
-        if self._clock.monotonic() - self._only.since >= USEFUL_AFTER:
+        if self._held:
+            self._again(random.uniform(*_HURRY))  # noqa: S311 - so that not all come at once
+        elif self._clock.monotonic() - since >= USEFUL_AFTER:
             self._again(self._backoff.cut(useful=True))
+
+    def _given_up(self) -> None:
+        self._only.abandon()
 
     def close(self, within: float) -> None:
         """Release every delivery and close."""

@@ -5,8 +5,11 @@ The broker keeps a message from others for `?invisible=` seconds (60), and each 
 So a delivery is renewed every third of that time; if no renewal succeeds in time, or the broker refuses one, it is `Lost`.
 
 **An acknowledgement** that fails is tried again until that time ends, because a handle stays valid across connections.
+It is `SENT` at best: a broker that crashes can forget what it confirmed, and then delivers the message again (tried with 5.4.0).
 **Release** is a copy to the work topic, confirmed, and then an acknowledgement: the copy comes at once, to any member.
-The end of the invisibility would take at least 10 s, and would count as a delivery.
+The end of the invisibility takes at least 10 s, and counts as a delivery.
+So it is the release only of a message that cannot be copied whole: one that a proxy refuses, or another application's with longer headers.
+**A stop** tries each settlement once; one that fails is answered with the error, and its message comes again.
 """
 
 from __future__ import annotations
@@ -18,12 +21,13 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from steadyworker.adapter import Clock, Delivered, Delivery, Lost, QueueSpec, Redelivered, Settle, Settled, Sink
+from steadyworker.errors import PublishFailed
 from steadyworker.network.iothread import IoThread, Timer
 from steadyworker.network.settlement import Settlement, stale, unsettled
-from steadyworker_rocketmq.errors import is_refused_handle
-from steadyworker_rocketmq.grpc.client import Received, Session
+from steadyworker_rocketmq.errors import is_early, is_refused_handle
+from steadyworker_rocketmq.grpc.client import EARLY_FOR, Received, Session
 from steadyworker_rocketmq.messages import delivery_of
-from steadyworker_rocketmq.url import BrokerUrl
+from steadyworker_rocketmq.url import SHORTEST_INVISIBLE
 
 if TYPE_CHECKING:
     from steadyworker_rocketmq.grpc.consumer import Link
@@ -62,7 +66,7 @@ class Held:
         topic: The work topic.
         spec: The queue.
         clock: The clock.
-        url: Returns the current URL.
+        invisible: The seconds for which the broker keeps a message from others.
         sink: Receives `Delivered` and `Lost`.
         freed: Called when a delivery is no longer held.
     """
@@ -76,11 +80,12 @@ class Held:
         topic: str,
         spec: QueueSpec,
         clock: Clock,
-        url: Callable[[], BrokerUrl],
+        invisible: int,
         sink: Sink,
         freed: Callable[[], None],
     ) -> None:
-        self.session: Session | None = None
+        self._session: Session | None = None
+        self._began = 0.0
         self._epoch = epoch
         self._link = link
         self._io = io
@@ -88,7 +93,7 @@ class Held:
         self._topic = topic
         self._spec = spec
         self._clock = clock
-        self._url = url
+        self._invisible = invisible
         self._sink = sink
         self._freed = freed
         self._items: dict[str, _Item] = {}
@@ -99,23 +104,27 @@ class Held:
     def __len__(self) -> int:
         return len(self._items)
 
+    def attach(self, session: Session | None) -> None:
+        """Use this session from now on; None if there is none."""
+        self._session = session
+        self._began = self._clock.monotonic()
+
+    def is_early(self, error: BaseException) -> bool:
+        """Return whether the proxy only does not know the session yet."""
+        return is_early(error) and self._clock.monotonic() - self._began < EARLY_FOR
+
     def add(self, received: Received, until: float) -> None:
         """Hold a message, and deliver it."""
-        self._count += 1
-        redelivered = Redelivered.YES if received.attempt > 1 else Redelivered.UNKNOWN  # 1 after a broker's crash, too
-        delivery = delivery_of(
-            self._epoch, str(self._count), self._spec.queue, received.wire, received.id, redelivered, received.born_at
-        )
-        item = _Item(delivery, received, until, self._clock.monotonic() + self._third())
-        self._items[delivery.id] = item
-        self._sink(Delivered(delivery))
+        item = self._item(received, until)
+        self._items[item.delivery.id] = item
+        self._sink(Delivered(item.delivery))
         self._turn(item)
 
     def give_back(self, received: Received) -> None:
         """Release a message that was not delivered; if this fails, it comes again when its invisibility ends."""
-        session = self.session
+        session, item = self._session, self._item(received, 0.0)
         if session is not None:
-            self._link.run(lambda: self._copy_and_ack(session, received), lambda _: None)
+            self._link.run(lambda: self._release(session, item), lambda _: None)
 
     def settle(self, settlement: Settlement) -> None:
         """Settle a delivery, if this was not done before."""
@@ -126,7 +135,7 @@ class Held:
         elif id_ in self._lost:
             settlement.on_settled(stale(settlement.delivery))
         else:
-            settlement.on_settled(Settled.CONFIRMED)  # it was settled before
+            settlement.on_settled(Settled.SENT)  # it was settled before
 
     def release_all(self, then: Callable[[], None]) -> None:
         """Release everything that is not being settled, and call `then` when nothing is held."""
@@ -137,10 +146,20 @@ class Held:
             self._turn(item)
         self._end_if_empty()
 
+    def abandon(self) -> None:
+        """Forget what is still held after `release_all`, because the adapter has no more time."""
+        for item in [*self._items.values()]:
+            self._lose(item, "the adapter was stopped before the broker replied")
+
     # ---------------------------------------------------------------------------------------------------------------
 
-    def _third(self) -> float:
-        return self._url().invisible / 3
+    def _item(self, received: Received, until: float) -> _Item:
+        self._count += 1
+        redelivered = Redelivered.YES if received.attempt > 1 else Redelivered.UNKNOWN  # 1 after a broker's crash, too
+        delivery = delivery_of(
+            self._epoch, str(self._count), self._spec.queue, received.wire, received.id, redelivered, received.born_at
+        )
+        return _Item(delivery, received, until, self._clock.monotonic() + self._invisible / 3)
 
     def _turn(self, item: _Item) -> None:
         """Take the next step for one delivery."""
@@ -149,12 +168,14 @@ class Held:
         now = self._clock.monotonic()
         if now >= item.until:
             self._lose(item, "its invisibility ended before a renewal succeeded, so the broker delivers it again")
-        elif self.session is None or not (self._link.is_open or self._when_empty):
+        elif self._session is None and self._when_empty is not None:
+            self._lose(item, "the adapter was stopped without a connection")
+        elif self._session is None or not (self._link.is_open or self._when_empty):
             self._later(item, _AGAIN)
         elif item.settlements:
-            self._settle(item, self.session, item.settlements[0].how)
+            self._settle(item, self._session, item.settlements[0].how)
         elif now >= item.renew_at:
-            self._renew(item, self.session, now)
+            self._renew(item, self._session, now)
         else:
             self._later(item, item.renew_at - now)
 
@@ -164,19 +185,18 @@ class Held:
         item.timer = self._io.after(max(0.0, after), lambda: self._turn(item))
 
     def _renew(self, item: _Item, session: Session, now: float) -> None:
-        invisible = self._url().invisible
         item.busy = True
 
         def renewed(answer: Future[None]) -> None:
             item.busy = False
             if (error := answer.exception()) is None:
-                item.until = now + invisible
-                item.renew_at = now + self._third()
+                item.until = now + self._invisible
+                item.renew_at = now + self._invisible / 3
                 self._turn(item)
             else:
-                self._failed(item, error)
+                self._failed(item, session, error)
 
-        self._link.run(lambda: session.renew(item.received, invisible), renewed)
+        self._link.run(lambda: session.renew(item.received, self._invisible), renewed)
 
     def _settle(self, item: _Item, session: Session, how: Settle) -> None:
         item.busy = True
@@ -185,35 +205,49 @@ class Held:
             if how is Settle.ACK or item.released:
                 session.ack(item.received)
             else:
-                self._copy_and_ack(session, item.received, item)
+                self._release(session, item)
 
         def settled(answer: Future[None]) -> None:
             item.busy = False
+            if item.delivery.id not in self._items:
+                return  # abandoned
             if (error := answer.exception()) is None:
                 self._forget(item)
                 for settlement in item.settlements:
-                    settlement.on_settled(Settled.CONFIRMED)
+                    settlement.on_settled(Settled.SENT)
                 self._freed()
             else:
-                self._failed(item, error)
+                self._failed(item, session, error)
 
         self._link.run(work, settled)
 
-    def _copy_and_ack(self, session: Session, received: Received, item: _Item | None = None) -> None:
-        """Send a copy to the work topic, and acknowledge the original; blocking."""
-        self._publisher.send(self._topic, received.wire.copied(received.id, received.born_at))
-        if item is not None:
-            item.released = True  # a second try must not send a second copy
+    def _release(self, session: Session, item: _Item) -> None:
+        """Send a whole copy to the work topic, and acknowledge the original; else end its invisibility soon; blocking."""
+        received, headers = item.received, item.delivery.headers
+        copy = received.wire.copied(received.id, received.born_at)
+        try:
+            if delivery_of(0, "", "", copy, "", Redelivered.UNKNOWN, None).headers != headers:
+                session.renew(received, SHORTEST_INVISIBLE)
+                return
+            self._publisher.send(self._topic, copy)
+        except PublishFailed:
+            session.renew(received, SHORTEST_INVISIBLE)
+            return
+        item.released = True  # a second try must not send a second copy
         session.ack(received)
 
-    def _failed(self, item: _Item, error: BaseException) -> None:
+    def _failed(self, item: _Item, session: Session, error: BaseException) -> None:
         """Handle a renewal or settlement that failed."""
+        if item.delivery.id not in self._items:
+            return  # abandoned
         if is_refused_handle(error):
             self._lose(item, f"the broker refused its handle ({error})")
-            return
-        self._later(item, _AGAIN)
-        if isinstance(error, Exception):
-            self._link.abort(error)
+        elif self._when_empty is not None:
+            self._lose(item, f"the adapter was stopped, and the proxy did not confirm it ({error})")
+        else:
+            self._later(item, _AGAIN)
+            if session is self._session and isinstance(error, Exception) and not self.is_early(error):
+                self._link.abort(error)
 
     def _lose(self, item: _Item, cause: str) -> None:
         self._forget(item)

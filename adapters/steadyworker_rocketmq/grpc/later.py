@@ -3,22 +3,27 @@ Moves delayed messages that are due from the topic `<queue>-later` to the work t
 
 Each worker that takes jobs does this, in a consumer group of its own, so that a moved message is in one place at any time.
 If a worker ends between copy and acknowledgement, the message is moved twice; both copies have the same id, and are one job.
+
+The broker may deliver a message before its time, because its clock may be ahead of the worker's.
+Such a message stays where it is, invisible until its time: sent again, it would come again at once.
+A message that must wait for longer than a broker can delay one is sent again.
 """
 
 from __future__ import annotations
 
+import math
 import threading
 from collections.abc import Callable
 from contextlib import suppress
 
 from steadyworker.adapter import Clock
-from steadyworker.errors import SteadyWorkerError
+from steadyworker.errors import PublishFailed
 from steadyworker.network.backoff import Backoff
 from steadyworker_rocketmq.errors import ProxyError, is_early
-from steadyworker_rocketmq.grpc.client import Received, Session
-from steadyworker_rocketmq.grpc.publisher import Publisher
+from steadyworker_rocketmq.grpc.client import EARLY_EVERY, EARLY_FOR, Received, Session
+from steadyworker_rocketmq.grpc.publisher import LONGEST_DELAY, Publisher
 from steadyworker_rocketmq.names import Names
-from steadyworker_rocketmq.url import BrokerUrl
+from steadyworker_rocketmq.url import LONGEST_INVISIBLE, SHORTEST_INVISIBLE, BrokerUrl
 
 _MOST = 16
 """The largest number of messages that one poll receives."""
@@ -26,8 +31,8 @@ _MOST = 16
 _INVISIBLE = 60
 """The seconds for which the messages of a poll are invisible; one that is not moved by then is delivered again, to any worker process."""
 
-_EARLY = 0.5
-"""Seconds between two polls of a session that the proxy does not know yet."""
+_EXACT = 1.0
+"""A message is due if its time is at most this many seconds from now; a proxy delivers some 0.3 s early (tried with 5.4.0)."""
 
 
 class Mover:
@@ -39,13 +44,23 @@ class Mover:
         names: The names of topics and groups.
         publisher: Sends the copies.
         clock: The clock.
+        report: Called in the thread with the error of each failed try after the first; with None once messages are moved again.
     """
 
-    def __init__(self, url: Callable[[], BrokerUrl], names: Names, publisher: Publisher, clock: Clock) -> None:
+    def __init__(
+        self,
+        url: Callable[[], BrokerUrl],
+        names: Names,
+        publisher: Publisher,
+        clock: Clock,
+        report: Callable[[Exception | None], None],
+    ) -> None:
         self._url = url
         self._names = names
         self._publisher = publisher
         self._clock = clock
+        self._report = report
+        self._failed = 0
         self._changed = threading.Condition()
         self._wanted = False
         self._stopped = False
@@ -57,10 +72,11 @@ class Mover:
         with self._changed:
             if self._stopped or wanted == self._wanted:
                 return
-            self._wanted = wanted
             if wanted and self._thread is None:
-                self._thread = threading.Thread(target=self._run, name="rocketmq, later", daemon=True)
-                self._thread.start()
+                thread = threading.Thread(target=self._run, name="rocketmq, later", daemon=True)
+                thread.start()
+                self._thread = thread
+            self._wanted = wanted
             self._changed.notify_all()
 
     def stop(self) -> None:
@@ -71,7 +87,8 @@ class Mover:
             self._changed.notify_all()
             session = self._session
         if session is not None:
-            threading.Thread(target=session.close, name="rocketmq, close", daemon=True).start()
+            with suppress(RuntimeError):  # without another thread, the mover's own closes it after its poll
+                threading.Thread(target=session.close, name="rocketmq, close", daemon=True).start()
 
     # --- in the thread -----------------------------------------------------------------------------------------------
 
@@ -82,8 +99,10 @@ class Mover:
             try:
                 self._move_all()
                 continue
-            except (ProxyError, SteadyWorkerError, OSError):
-                pass  # the consumer's own connection says so
+            except Exception as error:  # noqa: BLE001 - whatever it was, the next try may succeed
+                self._failed += 1
+                if self._failed > 1 and self._wanted:  # a cut connection alone is no news
+                    self._report(error)
             finally:
                 self._close()
             self._pause(backoff.cut(useful=self._clock.monotonic() - began > _INVISIBLE))
@@ -96,7 +115,9 @@ class Mover:
 
     def _move_all(self) -> None:
         """Move messages until that is no longer wanted; raise the error of a call that failed."""
+        self._publisher.reach(self._names.later)
         session = Session(self._url(), self._names.later_group, self._names.later)
+        began = self._clock.monotonic()
         with self._changed:
             if self._stopped:
                 session.close()
@@ -106,20 +127,33 @@ class Mover:
             try:
                 found = session.receive(_MOST, _INVISIBLE)
             except ProxyError as error:
-                if not is_early(error):
+                if not is_early(error) or self._clock.monotonic() - began > EARLY_FOR:
                     raise
-                self._pause(_EARLY)
+                self._pause(EARLY_EVERY)
                 continue
-            for received in found:
-                self._move(session, received)
+            failures = [failed for received in found if (failed := self._move(session, received)) is not None]
+            if failures:
+                raise failures[0]
+            if self._failed:
+                self._failed = 0
+                self._report(None)
 
-    def _move(self, session: Session, received: Received) -> None:
-        wire, id_ = received.wire, received.wire.original_id or received.id
-        if wire.due > self._clock.wall() + 1:  # a delay that is longer than the broker's longest
-            self._publisher.send_later(wire.copied(id_, received.born_at), wire.due)
-        else:
-            self._publisher.send(self._names.work, wire.copied(id_, received.born_at))
+    def _move(self, session: Session, received: Received) -> PublishFailed | None:
+        """Move a message; return the error if no copy could be sent: the message comes again, and others are moved."""
+        copy, due = received.wire.copied(received.id, received.born_at), received.wire.due
+        wait = due - self._clock.wall()
+        try:
+            if wait > LONGEST_DELAY:
+                self._publisher.send_later(copy, due)
+            elif wait > _EXACT:
+                session.renew(received, max(SHORTEST_INVISIBLE, min(math.ceil(wait), LONGEST_INVISIBLE)))
+                return None
+            else:
+                self._publisher.send(self._names.work, copy)
+        except PublishFailed as error:
+            return error
         session.ack(received)
+        return None
 
     def _close(self) -> None:
         with self._changed:

@@ -12,7 +12,14 @@ from collections.abc import Callable
 from steadyworker.adapter import OutgoingMessage, Settings, Target, check_size
 from steadyworker.errors import BrokerUnavailable, ConfigError, NotPublished, PublishFailed, TargetFull, TargetMissing
 from steadyworker.network.preparation import Preparation
-from steadyworker_rocketmq.errors import ProxyError, is_busy, is_missing_topic, is_refused_handle, unavailable
+from steadyworker_rocketmq.errors import (
+    ProxyError,
+    is_busy,
+    is_missing_topic,
+    is_refused_handle,
+    is_too_large,
+    unavailable,
+)
 from steadyworker_rocketmq.grpc.client import Sender
 from steadyworker_rocketmq.grpc.senders import Senders
 from steadyworker_rocketmq.messages import HEADERS_BYTES, Wire, fitted_wire, wire_of
@@ -20,8 +27,12 @@ from steadyworker_rocketmq.names import Names
 from steadyworker_rocketmq.topology import Prepared
 from steadyworker_rocketmq.url import BrokerUrl
 
-LONGEST_DELAY = 86_400.0 - 60
-"""The longest delay in seconds, a minute below the limit of a proxy (`maxDelayTimeMills`); a longer one is several in turn."""
+LONGEST_DELAY = 86_400.0 - 3600
+"""
+The longest delay in seconds; a longer one is several in turn.
+
+It is an hour below the limit of a proxy (`maxDelayTimeMills`), because the proxy's clock may be behind ours.
+"""
 
 _KNOWN_WITHIN, _KNOWN_EVERY = 30.0, 0.5
 """
@@ -37,6 +48,7 @@ class Publisher:
 
     Args:
         url: Returns the current URL.
+        place: The proxies' name in errors.
         names: The names of topics and groups.
         preparation: Makes topics and groups.
         settings: The operator's settings.
@@ -45,11 +57,12 @@ class Publisher:
     def __init__(
         self,
         url: Callable[[], BrokerUrl],
+        place: str,
         names: Names,
         preparation: Preparation[Prepared],
         settings: Settings,
     ) -> None:
-        self._url = url
+        self._place = place
         self._names = names
         self._preparation = preparation
         self._settings = settings
@@ -106,10 +119,20 @@ class Publisher:
                 self._senders.replace(sender)
             raise
 
-    def close(self) -> None:
-        """Close the connection; later calls fail."""
+    def reach(self, topic: str) -> None:
+        """Make topics and groups if need be, and ask a proxy for this topic; raises an error if none replies."""
+        self._preparation.prepared()
+        try:
+            self.route(topic)
+        except ProxyError as error:
+            if is_missing_topic(error):
+                self._preparation.forget()
+            raise
+
+    def close(self, within: float) -> None:
+        """Close the connection, and wait for at most `within` seconds; later calls fail."""
         self._pause.set()
-        self._senders.close()
+        self._senders.close(within)
 
     @property
     def _made(self) -> bool:
@@ -118,7 +141,7 @@ class Publisher:
         return prepared is not None and prepared.made and not self._pause.is_set()
 
     def _failed(self, sender: Sender, topic: str, error: ProxyError) -> PublishFailed:
-        place = str(self._url())
+        place = self._place
         if is_missing_topic(error):
             self._preparation.forget()
             return TargetMissing(
@@ -129,6 +152,11 @@ class Publisher:
             return TargetFull(
                 f"Expected the topic {topic!r} to accept a message, got a refusal ({error}): see the broker's log; "
                 "its disk may be full, or it has too many requests."
+            )
+        if is_too_large(error):
+            return NotPublished(
+                f"Expected the topic {topic!r} to accept a message, got: {error}: raise the limits of proxy and broker "
+                "(maxMessageSize, maxUserPropertySize) to their defaults or above."
             )
         if is_refused_handle(error):
             return NotPublished(

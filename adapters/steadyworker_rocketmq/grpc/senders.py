@@ -49,13 +49,23 @@ class Senders(Generic[AnySender]):
             if self._sender is not sender:
                 return
             self._sender = None
-        # On a thread of its own, because the goodbye waits for a proxy that may be gone.
-        threading.Thread(target=sender.close, name="rocketmq, close", daemon=True).start()
+        _close(sender, 0.0)
 
-    def close(self) -> None:
-        """Close the sender; later calls fail."""
+    def close(self, within: float | None = None) -> None:
+        """Close the sender, and wait for at most `within` seconds; later calls fail."""
         with self._lock:
             self._stopped = True
             sender, self._sender = self._sender, None
         if sender is not None:
-            sender.close()
+            _close(sender, within)
+
+
+def _close(sender: Sender, within: float | None) -> None:
+    """Close a sender on a thread of its own, because the goodbye waits for a proxy that may be gone."""
+    thread = threading.Thread(target=sender.close, name="rocketmq, close", daemon=True)
+    try:
+        thread.start()
+    except RuntimeError:  # no thread can be started
+        sender.close()
+    else:
+        thread.join(within)
