@@ -26,6 +26,11 @@ def closed_channel(error: BaseException) -> str:
     return f"{text} ({code})" if code else text
 
 
+def is_refusal(error: BaseException) -> bool:
+    """Return whether the broker itself closed a channel, because it refused a request."""
+    return isinstance(error, exceptions.ChannelClosedByBroker)
+
+
 def is_missing(error: BaseException) -> bool:
     """Return whether the broker closed a channel because a queue or an exchange does not exist."""
     return getattr(error, "reply_code", 0) == _NOT_FOUND

@@ -24,7 +24,7 @@ from steadyworker.network.owed import ANSWER_WITHIN, Owed
 from steadyworker.network.preparation import Preparation
 from steadyworker_rabbitmq.connection import ManagedConnection
 from steadyworker_rabbitmq.declare import Prepared
-from steadyworker_rabbitmq.errors import closed_channel
+from steadyworker_rabbitmq.errors import closed_channel, is_refusal
 from steadyworker_rabbitmq.messages import HEADER_BYTES, fits_id, fitted, properties_of, size_of
 from steadyworker_rabbitmq.topology import Topology
 from steadyworker_rabbitmq.url import BrokerUrl
@@ -95,6 +95,7 @@ class Publisher:
         Raises:
             TargetMissing: The queue does not exist.
             TargetFull: The queue is full.
+            NotPublished: The broker refused the message, or the message was not sent.
             PublishFailed: The result is unknown, or the broker accepts no messages now.
             ValueError: A new message is over the limits, or AMQP cannot encode a header.
         """
@@ -198,7 +199,21 @@ class Publisher:
         self._channel, self._ready = None, False
         self._owed.forgive()
         if self._link.connection is not None:  # else `_down` has the better cause
-            self._lose(closed_channel(reason))
+            cause = closed_channel(reason)
+            if is_refusal(reason):
+                self._refuse_newest(cause)
+            self._lose(cause)
+
+    def _refuse_newest(self, cause: str) -> None:
+        """
+        Fail the newest message in flight, because the broker has closed the channel, and certainly does not have this message.
+
+        The broker refuses one message (no permission, too large), and reads no message after that one.
+        It does not name the message, so each older message could be one that it accepted before.
+        """
+        if self._in_flight:
+            _, newest = self._in_flight.popitem()
+            newest.fail(NotPublished(f"Expected the broker to accept a message, got a refusal: {cause}"))
 
     def _lose(self, cause: str) -> None:
         waiting, self._waiting = self._waiting, []

@@ -6,6 +6,7 @@ import struct
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
+from pathlib import Path
 from typing import Any
 from urllib.parse import quote, urlsplit
 
@@ -25,11 +26,14 @@ from steadyworker.adapter import (
     Unblocked,
     Unreachable,
 )
+from steadyworker.client import Client
+from steadyworker.config import load
 from steadyworker.delivery import HOP, KEY, OutgoingMessage, Settle, Settled, Target
-from steadyworker.errors import NotPublished, PublishFailed, StaleDelivery, TargetFull, TargetMissing
+from steadyworker.errors import NotPublished, PublishFailed, SendError, StaleDelivery, TargetFull, TargetMissing
 from steadyworker_rabbitmq import RabbitmqAdapter
 from steadyworker_rabbitmq import url as urls
 from steadyworker_rabbitmq.checks import limits
+from steadyworker_rabbitmq.publisher import _Outgoing
 from tests.adapters.fault_bench import Eventually, FaultBench, OpenWorker, Tls, Wire, work
 from tests.adapters.fault_suite import FaultSuite, TlsFaultSuite
 from tests.brokers.fixtures import NEWEST
@@ -195,11 +199,61 @@ class TestRabbitmqFaults(RabbitmqBench, FaultSuite):
         said = eventually(lambda: [each for each in worker.all(Lost) if "access to queue" in each.cause])[0].cause
         assert "set_permissions" in said
         fresh = open_worker(topology="trust")
-        with pytest.raises(PublishFailed, match="set_permissions"):
+        with pytest.raises(NotPublished, match=r"refusal: ACCESS_REFUSED.*set_permissions"):
             fresh.adapter.publish(work())
         rabbitmq.management("PUT", path, {"configure": ".*", "write": ".*", "read": ".*"})
         assert worker.delivery(eventually, 2).headers[KEY] == "k-1"
         fresh.adapter.publish(work())
+
+    def test_a_sender_without_permission_is_told_that_nothing_was_sent(
+        self, rabbitmq: RabbitMQ, vhost: Vhost, open_worker: OpenWorker, tmp_path: Path, eventually: Eventually
+    ) -> None:
+        path = f"permissions/{vhost.name}/{vhost.user}"
+        self.prepare(open_worker().adapter)
+        rabbitmq.management("PUT", path, {"configure": ".*", "write": "", "read": ".*"})
+        eventually(lambda: not self._may_write())
+        (tmp_path / "steadyworker.toml").write_text(f'broker = "{self.url}"\ntopology = "trust"\n')
+        with closing(Client.configured(load({}, {}, tmp_path))) as client:
+            with pytest.raises(SendError, match=r"ACCESS_REFUSED.*The job 'k' was not sent\.$"):
+                client.send(self.queue, {}, key="k")
+            rabbitmq.management("PUT", path, {"configure": ".*", "write": ".*", "read": ".*"})
+            eventually(self._may_write)
+            assert client.send(self.queue, {}, key="k") == "k"
+        assert self.depth() == 1
+
+    def test_of_several_messages_in_flight_only_the_newest_was_certainly_refused(
+        self, rabbitmq: RabbitMQ, vhost: Vhost, open_worker: OpenWorker, eventually: Eventually
+    ) -> None:
+        """The broker does not say which message it refused; it may have accepted those before."""
+        self.prepare(open_worker().adapter)
+        path = f"permissions/{vhost.name}/{vhost.user}"
+        rabbitmq.management("PUT", path, {"configure": ".*", "write": "", "read": ".*"})
+        eventually(lambda: not self._may_write())
+        adapter = open_worker(topology="trust").adapter
+        assert isinstance(adapter, RabbitmqAdapter)
+        publisher = adapter._publisher
+        with pytest.raises(NotPublished):
+            adapter.publish(work())  # now the connection is open
+        messages = [
+            _Outgoing("", self.queue, pika.BasicProperties(message_id=f"k-{number}"), b"{}") for number in range(3)
+        ]
+
+        def take() -> None:
+            for message in messages:
+                publisher._take(message)
+
+        publisher._io.call(take)
+        errors = [message.confirmed.exception(60) for message in messages]
+        assert [type(error) for error in errors] == [PublishFailed, PublishFailed, NotPublished]
+
+    def _may_write(self) -> bool:
+        with self.foreign_channel() as channel:
+            channel.confirm_delivery()
+            try:
+                channel.basic_publish("", "nowhere", b"")
+            except ChannelClosedByBroker:
+                return False
+            return True
 
     def _may_read(self) -> bool:
         with self.foreign_channel() as channel:

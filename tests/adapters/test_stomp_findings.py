@@ -13,7 +13,7 @@ from urllib.parse import quote, urlsplit
 import pytest
 
 from steadyworker.adapter import Delivered, QueueSpec, Settings, Signal, Unreachable
-from steadyworker.errors import BrokerUnavailable, Finding
+from steadyworker.errors import BrokerUnavailable, Finding, NotPublished
 from steadyworker_stomp import StompAdapter
 from steadyworker_stomp.checks.risks import QueueState, risks
 from steadyworker_stomp.checks.versions import OLDEST, version_findings
@@ -162,6 +162,15 @@ def test_a_missing_right_is_named_with_the_line_that_grants_it(
         assert finding.what.startswith(f"User {user!r} may not {lacks} {queue!r}: ")
         assert f"the right {right!r}" in finding.remedy
         assert ("broker.xml" if stomp_broker.is_artemis else f'queue="{queue}" {right}="GROUP"') in finding.remedy
+    assert stomp_broker.depth(spec.queue) == 2
+
+
+def test_a_message_that_the_user_may_not_send_was_not_sent(
+    stomp_broker: StompBroker, spec: QueueSpec, open_adapter: Callable[..., StompAdapter]
+) -> None:
+    give(stomp_broker, spec.queue)
+    with pytest.raises(NotPublished, match="not authorized|AMQ229032"):
+        open_adapter(as_user(stomp_broker, "no-send"), topology="trust").publish(work())
     assert stomp_broker.depth(spec.queue) == 2
 
 
