@@ -11,6 +11,7 @@ Every exception that SteadyWorker raises or handles.
             ├── UnknownQueue         neither the broker nor the ledger has a queue of this name
             ├── SendError            the broker did not confirm the message: send it again with the same key
             ├── BadPayload           the payload does not decode: becomes the dead letter's reason
+            ├── SourceUnavailable    the source database of `verify` is not reachable
             ├── ExportError          the export is not possible
             │   └── ExportRejected   no retry can make the export possible: the job becomes a dead letter at once
             │       └── TargetExists another job's file has this path
@@ -89,6 +90,10 @@ class SendError(SteadyWorkerError):
 
 class BadPayload(SteadyWorkerError):
     """A payload that does not decode to the Worker's payload type; the text names the field."""
+
+
+class SourceUnavailable(SteadyWorkerError):
+    """A database with which `steadyworker verify --source` compares a file, and that did not respond."""
 
 
 class ExportError(SteadyWorkerError):

@@ -24,6 +24,7 @@ from steadyworker.errors import (
     LedgerUnavailable,
     PublishFailed,
     SendError,
+    SourceUnavailable,
     SteadyWorkerError,
     Unsettled,
 )
@@ -42,7 +43,7 @@ EXIT_CODES: tuple[tuple[int, str], ...] = (
     (DATA, "An invalid payload, or an invalid file of jobs: nothing was sent."),
     (
         UNAVAILABLE,
-        "Broker or ledger unreachable, or no confirm; or another reader holds the dead letters. For run: broker away for --give-up-after.",
+        "Broker, ledger or --source unreachable, or no confirm; or another reader holds the dead letters. For run: broker away for --give-up-after.",
     ),
     (INTERNAL, "An internal error. For run also: setup failed three times in a row."),
     (OUTPUT, "Standard output could not be written: a full disk, or a closed pipe."),
@@ -71,6 +72,7 @@ _EXIT_CODES: tuple[tuple[type[SteadyWorkerError], int], ...] = (
     (LedgerUnavailable, UNAVAILABLE),
     (PublishFailed, UNAVAILABLE),
     (SendError, UNAVAILABLE),
+    (SourceUnavailable, UNAVAILABLE),
     (Unsettled, UNAVAILABLE),
     (SteadyWorkerError, NEGATIVE),
 )

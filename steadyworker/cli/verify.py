@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sqlite3
 from collections.abc import Iterable, Sequence
 from contextlib import closing
@@ -14,12 +15,17 @@ import msgspec
 from steadyworker.cli.output import json_line, printable
 from steadyworker.cli.settings import open_ledger, settings
 from steadyworker.config.resolve import Options
-from steadyworker.errors import ExportError
+from steadyworker.errors import ConfigError, ExportError, SourceUnavailable
 from steadyworker.exports.manifest import Manifest
 from steadyworker.exports.stage import reap
 from steadyworker.exports.verifying import verify
 from steadyworker.text.redaction import redact
 from steadyworker.units import count_text
+
+_REFUSED = re.compile(
+    r"authentication failed|no password supplied|no pg_hba\.conf entry|does not exist|permission denied"
+)
+"""What libpq says at a connect that no later try can mend."""
 
 
 @click.command(
@@ -73,6 +79,7 @@ def command(
     Re-read each exported FILE, and compare size, SHA-256, rows and totals with the manifest beside it.
 
     Exit code 1 means that at least one file does not match.
+    If the source database cannot be reached, the exit code is 69; if it refuses the login or the query, 78.
     """
     if not files and not folders:
         raise click.UsageError("Expected FILEs or --reap DIR, got neither.")
@@ -92,7 +99,13 @@ def command(
 
 
 def _asked(source: str, query: str) -> Sequence[Sequence[Any]]:
-    """Run the query on the source, and return its rows."""
+    """
+    Run the query on the source, and return its rows.
+
+    Raises:
+        SourceUnavailable: The source did not respond, or is locked: a later try can succeed.
+        ConfigError: The source refused the login or the query, or there is no such file.
+    """
     kind, _, place = source.partition(":")
     try:
         if kind == "sqlite":
@@ -106,14 +119,24 @@ def _asked(source: str, query: str) -> Sequence[Sequence[Any]]:
                 server.read_only = True
                 return _rows(server.execute(query.encode()))
     except ImportError as error:
-        raise ExportError(
+        raise ConfigError(
             "Expected psycopg for a PostgreSQL source, got no such module: run pip install 'steadyworker[postgres]'."
         ) from error
     except Exception as error:  # each client library has its own errors
-        raise ExportError(
-            f"Expected rows from the source, got an error ({redact(str(error))}): correct --source or --query."
-        ) from error
+        said = f"Expected rows from the source, got an error ({redact(str(error))})"
+        if _is_away(error):
+            raise SourceUnavailable(f"{said}: check that the source runs, and can be reached.") from error
+        raise ConfigError(f"{said}: correct --source or --query.") from error
     raise click.UsageError("Expected sqlite:PATH or postgresql://user@host/database as --source.")
+
+
+def _is_away(error: Exception) -> bool:
+    """Return whether the source did not respond, or is busy; False if it has refused the login or the query."""
+    if isinstance(error, sqlite3.Error):
+        return getattr(error, "sqlite_errorcode", None) == sqlite3.SQLITE_BUSY
+    state = getattr(error, "sqlstate", None) or ""  # the server's code; none if the connection failed
+    failed = "OperationalError" in {kind.__name__ for kind in type(error).__mro__} and not state
+    return (failed and not _REFUSED.search(str(error))) or state.startswith(("08", "53", "57"))
 
 
 def _rows(cursor: Iterable[Sequence[Any]]) -> Sequence[Sequence[Any]]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import re
+import socket
 import sqlite3
 from contextlib import closing
 from importlib.metadata import Distribution, EntryPoint
@@ -129,15 +130,35 @@ class TestVerify:
         assert said.code == 1
         assert "m-17.csv differs from its source: expected rows to be 3, got 2" in said.out
         refused = shell("verify", "m-17.csv", *source, "DELETE FROM p")
-        assert refused.code == 1
+        assert refused.code == 78, "1 would mean that the file does not match"
         assert "readonly" in refused.err
+        assert shell("verify", "m-17.csv", "--source", "sqlite:none.db", "--query", "SELECT 2").code == 78
+        with closing(sqlite3.connect(shell.folder / "shop.db", isolation_level=None)) as db:
+            db.execute("BEGIN EXCLUSIVE")
+            locked = shell("verify", "m-17.csv", *source, "SELECT count(*) FROM p")
+        assert locked.code == 69
+        assert "locked" in locked.err
+
+    def test_of_a_source_that_is_down_is_69(self, shell: Shell) -> None:
+        """As of a broker or ledger that is down: the file is neither right nor wrong."""
+        self.file(shell.folder)
+        with socket.create_server(("127.0.0.1", 0)) as server:
+            port = server.getsockname()[1]
+        down = f"postgresql://shop:hunter2@127.0.0.1:{port}/shop"
+        said = shell("verify", "m-17.csv", "--source", down, "--query", "SELECT 2")
+        assert said.code == 69, said
+        assert "check that the source runs" in said.err
+        assert "hunter2" not in said.err
+        assert said.out == ""
 
     def test_asks_a_source_in_postgresql(self, shell: Shell, database: str) -> None:
         self.file(shell.folder)
         assert shell("verify", "m-17.csv", "--source", database, "--query", "SELECT 2").code == 0
         refused = shell("verify", "m-17.csv", "--source", database, "--query", "CREATE TABLE p (id integer)")
-        assert refused.code == 1
+        assert refused.code == 78
         assert "read-only" in refused.err
+        stranger = re.sub(r"//[^@/]*@", "//stranger:wrong@", database)
+        assert shell("verify", "m-17.csv", "--source", stranger, "--query", "SELECT 2").code == 78
 
     @pytest.mark.parametrize(
         "asked",
