@@ -19,13 +19,14 @@ from __future__ import annotations
 import difflib
 import hashlib
 import random
+import tempfile
 import threading
 import uuid
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, closing, contextmanager
 from dataclasses import dataclass, field, replace
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
 from steadyworker.adapter import DeadLetters, Delivery, OutgoingMessage, Target
 from steadyworker.clock import Clock, SystemClock
@@ -55,6 +56,7 @@ KEY_CONFLICT = "key-conflict"
 """The reason of a dead letter whose key belongs to a job with another body."""
 
 _ANY_NUMBER = 10**18 - 1
+_IN_MEMORY = 8 << 20  # bytes
 
 Value = TypeVar("Value")
 
@@ -103,15 +105,44 @@ class DeadLetter:
 
 @dataclass(frozen=True, slots=True)
 class Replayed:
-    """A dead letter that went back to its work queue, with the key and the round that its job now has."""
+    """A dead letter (without its body) that went back to its work queue, with the key and the round that its job now has."""
 
     letter: DeadLetter
     key: str
     round: int
 
 
-Copies = tuple[DeadLetter, list[Delivery]]
-"""A dead letter, and the deliveries that are its copies."""
+class Copies(NamedTuple):
+    """A dead letter without its body, the deliveries that are its copies, and the place of the body; None if it was not kept."""
+
+    letter: DeadLetter
+    deliveries: list[Delivery]
+    body: tuple[int, int] | None
+
+
+class Bodies:
+    """
+    The bodies of one call's letters: in memory up to 8 MiB, and beyond that in a file that has no name.
+
+    All letters of a queue are read before the first is used, and a queue can be larger than the memory.
+    """
+
+    def __init__(self) -> None:
+        self._file = tempfile.SpooledTemporaryFile(max_size=_IN_MEMORY)  # noqa: SIM115 - `close` closes it
+        self.close = self._file.close
+
+    def keep(self, body: bytes) -> tuple[int, int]:
+        """Keep a body; return its place."""
+        place = self._file.seek(0, 2)
+        self._file.write(body)
+        return place, len(body)
+
+    def whole(self, copies: Copies) -> DeadLetter:
+        """Return the letter with its body, as far as the adapter has it."""
+        if copies.body is None:
+            return copies.letter
+        self._file.seek(copies.body[0])
+        return replace(copies.letter, body=self._file.read(copies.body[1]))
 
 
 class DeadLetterQueue:
@@ -163,8 +194,22 @@ class DeadLetterQueue:
 
         Raises SteadyWorkerError for a key that has no dead letter.
         """
-        with self._opened(keys, bodies=bodies) as (_, chosen):
-            return [letter for letter, _ in chosen]
+        if bodies:
+            return list(self.read(keys))
+        with self._opened(keys, None) as (_, chosen):
+            return [copies.letter for copies in chosen]
+
+    def read(self, keys: Sequence[str] | None = None) -> Iterator[DeadLetter]:
+        """
+        Yield what `letters` returns, with one body in memory at a time; the queue is closed before the first letter.
+
+        Raises SteadyWorkerError for a key that has no dead letter.
+        """
+        with closing(Bodies()) as bodies:
+            with self._opened(keys, bodies) as (_, chosen):
+                pass
+            for copies in chosen:
+                yield bodies.whole(copies)
 
     def checkpoint(self, letter: DeadLetter) -> bytes | None:
         """Return the job's last checkpoint as JSON text, or None if the ledger has none."""
@@ -181,7 +226,7 @@ class DeadLetterQueue:
         Put dead letters (all, or only these keys) back into the work queue, in the next round, with counters at zero.
 
         The new round starts from the old round's checkpoint; `from_start` deletes this checkpoint first.
-        `replay` calls `each` with every letter after the letter is published, confirmed and removed.
+        `replay` calls `each` with every letter, without its body, after the letter is published, confirmed and removed.
         A crash between publish and removal leaves the letter here.
         Replay it again: the second message has the same key and round, so the job still runs once.
         Three kinds of letter are special:
@@ -199,14 +244,16 @@ class DeadLetterQueue:
             PublishFailed: The broker did not confirm the message; this letter and those after it stay.
         """
         replayed: list[Replayed] = []
-        with self._opened(keys, bodies=True) as (held, chosen):
-            for letter, _ in chosen:
-                if not letter.whole:
-                    got = f"{len(letter.body)} of {letter.size} bytes"
+        with closing(Bodies()) as bodies, self._opened(keys, bodies) as (held, chosen):
+            for letter, _, body in chosen:
+                if body is not None and body[1] != letter.size:
+                    got = f"{body[1]} of {letter.size} bytes"
                     remedy = "it is over the size limit, so drop it and send the job again with a smaller payload."
                     raise SteadyWorkerError(f"Expected the whole body of {letter.key}, got {got}: {remedy}")
-            for letter, deliveries in chosen:
-                message, result = self._again(letter)
+            for copies in chosen:
+                letter, deliveries = copies.letter, copies.deliveries
+                message, result = self._again(bodies.whole(copies))
+                result = replace(result, letter=letter)
                 if from_start and result.round > letter.round:  # else a run may still use it
                     self._ledger.clear_checkpoint(self._id(letter))
                 held.publish(message)
@@ -228,23 +275,23 @@ class DeadLetterQueue:
             SteadyWorkerError: A key has no dead letter; nothing was dropped.
             Unsettled: The result of a removal is unknown; this letter can still be here, and the letters after it are.
         """
-        with self._opened(keys, bodies=False) as (held, chosen):
-            for letter, deliveries in chosen:
+        with self._opened(keys, None) as (held, chosen):
+            for letter, deliveries, _ in chosen:
                 for delivery in deliveries:
                     held.drop(delivery)
                 self._forget(letter)
                 each(letter)
-        return [letter for letter, _ in chosen]
+        return [copies.letter for copies in chosen]
 
     @contextmanager
-    def _opened(self, keys: Sequence[str] | None, *, bodies: bool) -> Iterator[tuple[DeadLetters, list[Copies]]]:
-        """Open the queue and read all of it; try again while another reader holds some of its letters."""
+    def _opened(self, keys: Sequence[str] | None, bodies: Bodies | None) -> Iterator[tuple[DeadLetters, list[Copies]]]:
+        """Open the queue and read all of it, its bodies into `bodies`; try again while another reader holds some letters."""
         deadline = self._clock.monotonic() + self._patience
         while True:
             with ExitStack() as stack:
                 try:
                     held = stack.enter_context(self._open_letters())
-                    chosen = self._chosen(held, keys, bodies=bodies)
+                    chosen = self._chosen(held, keys, bodies)
                 except LettersHeld:
                     if self._clock.monotonic() >= deadline:
                         raise
@@ -253,24 +300,24 @@ class DeadLetterQueue:
                     return
             threading.Event().wait(random.uniform(0.1, 0.5))  # noqa: S311 - so that two waiting readers do not collide again
 
-    def _chosen(self, held: DeadLetters, keys: Sequence[str] | None, *, bodies: bool) -> list[Copies]:
+    def _chosen(self, held: DeadLetters, keys: Sequence[str] | None, bodies: Bodies | None) -> list[Copies]:
         wanted = {normal_key(key): key for key in keys or ()}
         self.others = Counter()
         every = _folded(
             self._own(held),
             self._queue,
             self._key_header,
-            lambda letter: bodies and (keys is None or letter.key in wanted),
+            lambda letter: bodies.keep(letter.body) if bodies and (keys is None or letter.key in wanted) else None,
         )
         if keys is None:
             return every
-        known = {letter.key for letter, _ in every}
+        known = {copies.letter.key for copies in every}
         for key, asked in wanted.items():
             if key not in known:
                 near = difflib.get_close_matches(key, known, n=1)
                 hint = f"did you mean {near[0]}?" if near else "`steadyworker dead list` shows the keys."
                 raise SteadyWorkerError(f"Expected the key of a dead letter of {self._queue}, got {asked!r}: {hint}")
-        return [(letter, deliveries) for letter, deliveries in every if letter.key in wanted]
+        return [copies for copies in every if copies.letter.key in wanted]
 
     def _own(self, held: Iterable[Delivery]) -> Iterator[Delivery]:
         """Yield the letters that name this work queue or none; count the letters of other work queues."""
@@ -318,14 +365,17 @@ class DeadLetterQueue:
 
 
 def _folded(
-    held: Iterable[Delivery], queue: str, key_header: str | None, keep_body: Callable[[DeadLetter], bool]
+    held: Iterable[Delivery],
+    queue: str,
+    key_header: str | None,
+    keep: Callable[[DeadLetter], tuple[int, int] | None],
 ) -> list[Copies]:
     """
     Return one letter per job, with the deliveries that are its copies, in the order of the first copies.
 
-    Only letters that `keep_body` chooses keep their bodies, and no delivery does: the queue can be larger than the memory.
+    `keep` stores the body of each letter that it chooses, and returns the body's place.
     """
-    folded: dict[tuple[str, int, str], tuple[DeadLetter, list[Delivery]]] = {}
+    folded: dict[tuple[str, int, str], Copies] = {}
     unkeyed: Counter[str] = Counter()
     for delivery in held:
         letter = _letter(delivery, queue, key_header)
@@ -333,13 +383,12 @@ def _folded(
             unkeyed[letter.key] += 1
             letter = replace(letter, key=f"{letter.key}-{unkeyed[letter.key]}")
         identity = (letter.key, letter.round, _digest(letter.body))
-        if not keep_body(letter):
-            letter = replace(letter, body=b"")
-        first, deliveries = folded.get(identity, (letter, []))
+        bare = replace(letter, body=b"")
+        first, deliveries, body = folded.get(identity) or Copies(bare, [], keep(letter))
         deliveries.append(replace(delivery, body=b"", headers={}, size=delivery.size))
-        told = letter if letter.ours and not first.ours else first  # our letter has more facts than the broker's letter
-        folded[identity] = (told, deliveries)
-    return [(replace(letter, copies=len(deliveries)), deliveries) for letter, deliveries in folded.values()]
+        told = bare if bare.ours and not first.ours else first  # our letter has more facts than the broker's letter
+        folded[identity] = Copies(told, deliveries, body)
+    return [copies._replace(letter=replace(copies.letter, copies=len(copies.deliveries))) for copies in folded.values()]
 
 
 def _letter(delivery: Delivery, queue: str, key_header: str | None) -> DeadLetter:

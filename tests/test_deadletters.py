@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import tracemalloc
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import replace
@@ -12,6 +13,7 @@ import pytest
 from steadyworker.adapter import DeadLetters, Delivery, OutgoingMessage, QueueSpec, Target
 from steadyworker.clock import Times
 from steadyworker.deadletters import DeadLetterQueue
+from steadyworker.delivery import KEY
 from steadyworker.errors import PublishFailed, SteadyWorkerError, Unsettled
 from steadyworker.ledger.base import Claimed, JobId, Moving, Row, State, Verdict
 from steadyworker.ledger.memory import MemoryLedger
@@ -405,3 +407,45 @@ def test_each_letter_is_told_as_soon_as_it_is_safe(bench: Bench) -> None:
     seen: list[tuple[str, int]] = []
     bench.queue.replay(each=lambda replayed: seen.append((replayed.key, len(bench.dead))))
     assert seen == [("k-1", 1), ("k-2", 0)]
+
+
+class Large:
+    """A dead-letter queue of 40 MB, which makes each body when it is read, and keeps none."""
+
+    count, size = 400, 100_000
+
+    def __init__(self) -> None:
+        self.published = 0
+
+    def __iter__(self) -> Iterator[Delivery]:
+        for number in range(self.count):
+            yield Delivery(1, f"d-{number}", "exports.dead", self.body(number), {KEY: f"k-{number}"}, size=self.size)
+
+    def body(self, number: int) -> bytes:
+        return b"%08d" % number + bytes(self.size - 8)
+
+    def publish(self, message: OutgoingMessage) -> None:
+        assert message.body == self.body(self.published)
+        self.published += 1
+
+    def drop(self, delivery: Delivery) -> None:
+        assert delivery.body == b""
+
+
+def test_a_queue_that_is_larger_than_the_memory_is_shown_and_replayed(bench: Bench) -> None:
+    large = Large()
+
+    @contextmanager
+    def opened() -> Iterator[DeadLetters]:
+        yield large
+
+    queue = bench.over(opened)
+    tracemalloc.start()
+    try:
+        for number, letter in enumerate(queue.read()):
+            assert (letter.key, letter.body) == (f"k-{number}", large.body(number))
+        assert len(queue.replay()) == large.published == large.count
+        _, most = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert most < large.count * large.size / 2

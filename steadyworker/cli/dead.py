@@ -90,18 +90,16 @@ def show(options: Options, *, target: str, keys: Sequence[str], as_json: bool, b
     --body prints the whole payload, unchanged.
     """
     with _opened(target, options) as queue:
-        letters = queue.letters(keys or None)
-        _left_alone(queue)
-        if body:
-            for letter in letters:
+        for number, letter in enumerate(queue.read(keys or None)):
+            if body:
                 click.echo(letter.body)
-            return
-        for number, letter in enumerate(letters):
+                continue
             checkpoint = queue.checkpoint(letter)
             if as_json:
                 json_line(_record(letter) | {"checkpoint": _json_or_text(checkpoint), "payload": _payload(letter)})
             else:
                 click.echo("\n" * bool(number) + "\n".join(_paragraph(letter, checkpoint)))
+        _left_alone(queue)
 
 
 @command.command("replay")

@@ -169,7 +169,7 @@ def test_a_message_that_the_user_may_not_send_was_not_sent(
     stomp_broker: StompBroker, spec: QueueSpec, open_adapter: Callable[..., StompAdapter]
 ) -> None:
     give(stomp_broker, spec.queue)
-    with pytest.raises(NotPublished, match="not authorized|AMQ229032"):
+    with pytest.raises(NotPublished, match=r"not authorized|AMQ339011|AMQ229032"):
         open_adapter(as_user(stomp_broker, "no-send"), topology="trust").publish(work())
     assert stomp_broker.depth(spec.queue) == 2
 
