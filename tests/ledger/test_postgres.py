@@ -82,7 +82,7 @@ def test_late_jobs_are_found_by_an_index(opened: Open, admin: Admin) -> None:
         ((plan,),) = cursor.fetchall()
     steps = list(_steps(plan[0]["Plan"]))
     assert "steadyworker_jobs_waiting" in {step.get("Index Name") for step in steps}
-    assert [step["Relation Name"] for step in steps if step["Node Type"] == "Seq Scan"] == []
+    assert "steadyworker_jobs" not in {step["Relation Name"] for step in steps if step["Node Type"] == "Seq Scan"}
     late = [row.id.key for row, _ in ledger.jobs(Wanted(late_by=3600.0))]
     assert late == [f"k-{number}" for number in range(MANY, 0, -1000)]
 
