@@ -48,7 +48,7 @@ demo: $(READY) java ## Payment exports from message to file, with crashes on the
 	@echo "==> demo: the set-up, once: the archive of Spark's classes"
 	@$(BIN)/python examples/demo.py --set-up
 	@echo "==> demo: examples/demo.py"
-	@$(BIN)/python examples/demo.py $(if $(BROKER),--broker $(BROKER))
+	@$(BIN)/python examples/demo.py $(if $(BROKER),--broker '$(BROKER)')
 
 brokers: $(READY) ## Start the brokers of the tests, print their URLs, and stop them at Ctrl-C (NAMES="rabbitmq-4.3 activemq artemis rocketmq-5.4")
 	@$(BIN)/python -m tests.brokers $(NAMES)

@@ -40,6 +40,26 @@ MOST = 4_000_000
 """Bytes of a body that a broker takes, as it is shipped; properties are beside it."""
 
 
+@pytest.fixture(scope="module")
+def secured4() -> Iterator[RocketMQ4]:
+    """A 4.9.7 that wants a login."""
+    with had():
+        made = RocketMQ4(login=True)
+    with closing(made):
+        made.start()
+        yield made
+
+
+@pytest.fixture(scope="module")
+def secured5() -> Iterator[RocketMQ5]:
+    """A 5.4.0 that wants a login."""
+    with had():
+        made = RocketMQ5(login=True)
+    with closing(made):
+        made.start()
+        yield made
+
+
 class RocketmqFaults(FaultBench):
     """A queue of a RocketMQ that wants a login, for each test alone."""
 
@@ -107,13 +127,9 @@ class DirectFaults(RocketmqFaults):
     handshake = 900
     fillers = 8
 
-    @pytest.fixture(scope="module")
-    def secured(self) -> Iterator[RocketMQ4]:
-        with had():
-            made = RocketMQ4(login=True)
-        with closing(made):
-            made.start()
-            yield made
+    @pytest.fixture
+    def secured(self, secured4: RocketMQ4) -> RocketMQ4:
+        return secured4
 
     def served(self) -> AbstractContextManager[object]:
         self.front = Front(self.rocketmq)
@@ -170,13 +186,9 @@ class GrpcFaults(RocketmqFaults):
 
     rocketmq: RocketMQ5
 
-    @pytest.fixture(scope="module")
-    def secured(self) -> Iterator[RocketMQ5]:
-        with had():
-            made = RocketMQ5(login=True)
-        with closing(made):
-            made.start()
-            yield made
+    @pytest.fixture
+    def secured(self, secured5: RocketMQ5) -> RocketMQ5:
+        return secured5
 
     def served(self) -> AbstractContextManager[object]:
         self.url = self.rocketmq.url
@@ -218,7 +230,9 @@ class TestFakeFaults(DirectFaults, NetworkFaults):
     """The faults of the network, at a broker in this process, so that every run has them."""
 
     large = 1_000_000
+    handshake, stride = 400, 4  # a cut costs a tenth of a second, and those at the brokers are at each byte
     password = "no-login"
+    pytestmark = pytest.mark.long
 
     @pytest.fixture(autouse=True)
     def access(self) -> Iterator[None]:

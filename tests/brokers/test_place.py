@@ -54,6 +54,7 @@ def test_a_message_is_taken_as_it_was_published_and_is_gone_when_it_is_acknowled
     eventually(lambda: place.depths() == {queue: EMPTY})
 
 
+@pytest.mark.also("rocketmq4")
 def test_a_message_that_is_given_back_goes_to_another_consumer_and_not_to_the_same(place: Place, queue: str) -> None:
     place.publish(queue, b"job", key="job")
     with place.consumer(queue) as first, place.consumer(queue) as second:
@@ -71,6 +72,7 @@ def test_a_message_that_is_given_back_goes_to_another_consumer_and_not_to_the_sa
         assert place.consumers(queue) == 1
 
 
+@pytest.mark.also("rocketmq4")
 def test_a_consumer_that_leaves_gives_its_message_back(place: Place, queue: str, eventually: Eventually) -> None:
     place.publish(queue, b"job")
     assert place.consumers(queue) == 0
@@ -148,6 +150,7 @@ def test_a_url_leads_to_the_place_with_or_without_a_proxy(
     assert place.ready()[queue] == 1
 
 
+@pytest.mark.also("rocketmq4")
 def test_a_place_sees_nothing_of_another_one(places: Places, place: Place, queue: str) -> None:
     other = places.open()
     try:
@@ -160,6 +163,7 @@ def test_a_place_sees_nothing_of_another_one(places: Places, place: Place, queue
         other.close()
 
 
+@pytest.mark.also("rocketmq4")
 def test_a_queue_is_purged_and_deleted_and_what_is_left_is_drained(place: Place, queue: str) -> None:
     dead = place.queue("jobs.dead")
     place.make_queue(dead)
@@ -176,6 +180,7 @@ def test_a_queue_is_purged_and_deleted_and_what_is_left_is_drained(place: Place,
     assert [*place.ready()] == [queue]
 
 
+@pytest.mark.also("rocketmq4")
 def test_a_message_that_waits_for_its_time_is_counted_and_drained(
     place: Place, queue: str, eventually: Eventually
 ) -> None:

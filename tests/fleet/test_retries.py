@@ -20,7 +20,7 @@ LATE = 5.0
 """Seconds that a retry may come late: five times what it should be at most."""
 
 
-@pytest.mark.also("classic")
+@pytest.mark.also("classic", "rocketmq4")
 def test_three_failures_with_three_delays_and_a_long_one_beside_them(fleet: Fleet) -> None:
     """Lower bounds, in order; a copy that waits longer is in nobody's way, though it was there first."""
     worker = fleet.worker(LIGHT, concurrency=2).started()
