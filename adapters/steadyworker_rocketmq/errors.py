@@ -36,11 +36,19 @@ _CERTIFICATE = re.compile(r"CERTIFICATE_VERIFY_FAILED(?::\s*([^:(]+))?")
 _HOST_NAME, _NO_TLS = "Hostname Verification Check failed", "WRONG_VERSION_NUMBER"
 """What gRPC tells of a TLS handshake that failed: the certificate, its host name, or a server without TLS."""
 
-_ACL = re.compile(r"AclException|[Cc]heck signature failed|No acl config|No accessKey|User:\S* is not found")
+_ACL = re.compile(
+    r"AclException|[Cc]heck signature failed|No acl config|No accessKey|User:\S* is not found|username cannot be null"
+)
 """The texts that tell a refused login, because its code is the general one (tried on 4.9.7 and 5.4.0)."""
 
 _RIGHT = re.compile(r"has no permission|[Nn]eed admin permission|No default permission")
 """The texts that tell a missing right of a login that is valid, on 5.4.0 and 4.9.7."""
+
+_DENIED = re.compile(r"(User:\S+) has no permission to access (Topic|Group):(\S+) from")
+_UNPERMITTED = re.compile(r"No default permission for (topic|group):\s?([^\s(]+)")
+_ACTIONS = {"Topic": "Pub,Sub,Get", "Group": "Sub,Get,Update"}
+_PERMISSIONS = {"topic": "PUB|SUB", "group": "SUB"}
+"""How 5.4.0 and 4.9.7 name what a login may not do, and the rights that a worker needs to it (tried)."""
 
 _NO_SETTINGS = re.compile(r'"?(?:settings|channel)"? is null')
 
@@ -71,6 +79,21 @@ def is_too_large(error: BaseException) -> bool:
 def is_early(error: BaseException) -> bool:
     """Return whether the proxy does not know the client yet, which takes it about a second (tried with 5.4.0)."""
     return isinstance(error, ProxyError) and _NO_SETTINGS.search(str(error)) is not None
+
+
+def _grant(text: str) -> str:
+    """Return the remedy for a missing right."""
+    if (match := _DENIED.search(text)) is not None:
+        user, kind, name = match.groups()
+        return (
+            f"mqadmin createAcl -n NAMESERVER:9876 -c CLUSTER -s {user} -r {kind}:{name} -a {_ACTIONS[kind]} -d Allow"
+        )
+    if (match := _UNPERMITTED.search(text)) is not None:
+        kind, name = match.groups()
+        return f"in the brokers' plain_acl.yml, add {name}={_PERMISSIONS[kind]} to {kind}Perms of the access key"
+    if "admin permission" in text:
+        return "set admin: true for the access key in the brokers' plain_acl.yml, or let an operator make topics and groups"
+    return "grant the access key the right to the Worker's topics and groups"
 
 
 def is_lacking_right(error: BaseException | None) -> bool:
@@ -105,12 +128,12 @@ def _tls(text: str) -> Judged | None:
 def _judged(error: BaseException) -> Judged | None:  # noqa: PLR0911, PLR0912, C901 - one case per kind of error
     text = short(str(error))
     match error:
+        case ProxyError() | RemotingError() if is_lacking_right(error):
+            return Judged(f"a missing right ({text})", _grant(text), refused=True)
         case ProxyError(code=code) if code == _UNAUTHORIZED or error.status == "UNAUTHENTICATED":
             return Judged(f"no login ({text})", "correct access key and secret in --broker or its file", refused=True)
         case ProxyError(code=code) if code == _FORBIDDEN or error.status == "PERMISSION_DENIED":
-            return Judged(
-                f"a refusal ({text})", "grant the access key the right to send and receive at the topic", refused=True
-            )
+            return Judged(f"a refusal ({text})", _grant(text), refused=True)
         case ProxyError(code=code) if code == _TOPIC_NOT_FOUND:
             return Judged(text, "make the topic: mqadmin updateTopic, or name the name server with ?namesrv=")
         case ProxyError(code=code) if code == _GROUP_NOT_FOUND:
@@ -131,10 +154,10 @@ def _judged(error: BaseException) -> Judged | None:  # noqa: PLR0911, PLR0912, C
             return Judged(text, "the proxy was restarted, or lost the connection to its broker")
         case ProxyError():
             return Judged(text, SEE_LOG)
-        case RemotingError(code=code) if code == _NO_PERMISSION:
-            return Judged(f"a refusal ({text})", "grant the access key the right to it", refused=True)
         case RemotingError() if _ACL.search(text):  # 4.9.7 has no code of its own for it
             return Judged(f"no login ({text})", "correct access key and secret in --broker or its file", refused=True)
+        case RemotingError(code=code) if code == _NO_PERMISSION:
+            return Judged(f"a refusal ({text})", _grant(text), refused=True)
         case RemotingError(code=code) if code == _BUSY:
             return Judged(text, "wait until the broker is less busy, or see its log")
         case RemotingError(code=code) if code == _NO_TOPIC:

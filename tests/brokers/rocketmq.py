@@ -8,10 +8,15 @@ from __future__ import annotations
 
 import json
 import secrets
+import shlex
 import socket
-from collections.abc import Callable, Mapping
+import subprocess
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
+
+import trustme
 
 from steadyworker.clock import SystemClock
 from steadyworker.network.errors import Foreign, Silent
@@ -27,7 +32,9 @@ VERSIONS = {"4": "4.9.7", "5": "5.4.0"}
 """The version of each line: the newest that Maven has whole."""
 
 PARTS = {"4": ("namesrv", "broker"), "5": ("namesrv", "broker", "proxy")}
-USER = "steadyworker"
+USER, LIMITED = "steadyworker", "limited"
+"""The user with all rights, and one with those that a test gives; the second one's password is the first one's and `-2`."""
+
 HALF, GAVE_UP = "RMQ_SYS_TRANS_HALF_TOPIC", "TRANS_CHECK_MAX_TIME_TOPIC"
 
 SHORT_LEVELS = " ".join(f"{seconds}s" for seconds in range(1, 19))
@@ -62,8 +69,10 @@ LOGBACK = """\
 """4.9.7 does not start without such a file; 5.4.0 has its own, which writes to `logs` in the node's folder."""
 
 AUTHENTICATION = "org.apache.rocketmq.auth.authentication.provider"
+AUTHORIZATION = "org.apache.rocketmq.auth.authorization.provider"
 
 # RequestCode.
+CHANGE_SETTINGS, MAKE_USER, MAKE_ACL = 25, 3001, 3006
 ALL_TOPICS, ALL_GROUPS, TOPIC_NAMES, DELETE_GROUP, DELETE_TOPIC, DELETE_ROUTE = 21, 201, 206, 207, 215, 216
 
 
@@ -281,6 +290,34 @@ class RocketMQNode(RocketMQ):
         self.kill()
         self._guard.close()
 
+    # --- Its settings -------------------------------------------------------------------------------------------------
+
+    @contextmanager
+    def set(self, name: str, value: str) -> Iterator[None]:
+        """Give the broker another setting, as `mqadmin updateBrokerConfig` does, while the context is open."""
+        with self.remoting() as remoting:
+            before = remoting.settings(Broker("broker-a", self.broker_address))[name]
+            remoting.ask(self.broker_address, CHANGE_SETTINGS, body=f"{name}={value}".encode())
+            try:
+                yield
+            finally:
+                remoting.ask(self.broker_address, CHANGE_SETTINGS, body=f"{name}={before}".encode())
+
+    def mqadmin(self, command: str) -> str:
+        """Run a command of RocketMQ's own tool, as an operator types it, and return what it prints; this takes 4 s."""
+        program, *arguments = shlex.split(command)
+        assert program == "mqadmin", command
+        java_command = [str(java()), "-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC"]
+        java_command += [f"-D{key}={self.folder}" for key in ("rocketmq.home.dir", "user.home")]
+        main = "org.apache.rocketmq.tools.command.MQAdminStartup"
+        java_command += ["-cp", f"{self._program / 'lib'}/*", main, *arguments]
+        done = subprocess.run(java_command, capture_output=True, text=True, check=True, timeout=120)
+        return done.stdout + done.stderr
+
+    def limit(self, *, topics: Sequence[str], groups: Sequence[str]) -> None:
+        """Give the limited user the rights of a worker to these topics and groups, and no others; a node with logins only."""
+        raise NotImplementedError
+
     # --- How it is started --------------------------------------------------------------------------------------------
 
     def part(self, name: str, main: str, *arguments: str, ready: Callable[[], bool]) -> Server:
@@ -357,10 +394,27 @@ class RocketMQ4(RocketMQNode):
         settings = super()._broker_settings(delay_levels, auto_create=auto_create)
         if not self.login:
             return settings
-        account = {"accessKey": USER, "secretKey": self.password, "admin": True}
-        rules = {"globalWhiteRemoteAddresses": [], "accounts": [account]}
-        self._write("conf/plain_acl.yml", rules, as_json=True)  # JSON is YAML
+        self._write_accounts()
         return settings | {"aclEnable": "true"}
+
+    def limit(self, *, topics: Sequence[str], groups: Sequence[str]) -> None:
+        """Give the limited user these rights; the broker reads the file again within a second."""
+        self._write_accounts(
+            {
+                "accessKey": LIMITED,
+                "secretKey": f"{self.password}-2",
+                "admin": False,
+                "defaultTopicPerm": "DENY",
+                "defaultGroupPerm": "DENY",
+                "topicPerms": [f"{topic}=PUB|SUB" for topic in topics],
+                "groupPerms": [f"{group}=SUB" for group in groups],
+            }
+        )
+
+    def _write_accounts(self, *more: Mapping[str, object]) -> None:
+        account = {"accessKey": USER, "secretKey": self.password, "admin": True}
+        rules = {"globalWhiteRemoteAddresses": [], "accounts": [account, *more]}
+        self._write("conf/plain_acl.yml", rules, as_json=True)  # JSON is YAML
 
 
 class RocketMQ5(RocketMQNode):
@@ -377,7 +431,15 @@ class RocketMQ5(RocketMQNode):
 
     LINE = "5"
 
-    def __init__(self, *, delay_levels: str | None = None, login: bool = False, auto_create: bool = True) -> None:
+    def __init__(
+        self,
+        *,
+        delay_levels: str | None = None,
+        login: bool = False,
+        auto_create: bool = True,
+        certificate: trustme.LeafCert | None = None,
+    ) -> None:
+        """Make one ready to start, as `RocketMQNode` does; with a `certificate`, the proxy has it for TLS."""
         self.grpc_address, self.proxy_address = (HostPort("127.0.0.1", port) for port in free_ports(2))
 
         def address(server: HostPort, user: str) -> Address:
@@ -396,11 +458,19 @@ class RocketMQ5(RocketMQNode):
             "remotingListenPort": self.proxy_address.port,
             "grpcThreadPoolNums": 4,
             "useEndpointPortFromRequest": True,
-        } | self._authentication("org.apache.rocketmq.proxy.auth.ProxyAuthenticationMetadataProvider")
+        } | self._authentication(
+            "org.apache.rocketmq.proxy.auth.ProxyAuthenticationMetadataProvider",
+            "org.apache.rocketmq.proxy.auth.ProxyAuthorizationMetadataProvider",
+        )
         if self.login:
             settings["enableAclRpcHookForClusterMode"] = (
                 True  # otherwise the proxy itself asks the broker without a login
             )
+        if certificate is not None:
+            files = {"tlsKeyPath": self.folder / "proxy.key", "tlsCertPath": self.folder / "proxy.crt"}
+            certificate.private_key_pem.write_to_path(files["tlsKeyPath"])
+            certificate.cert_chain_pems[0].write_to_path(files["tlsCertPath"])
+            settings |= {"tlsTestModeEnable": False, **{name: str(path) for name, path in files.items()}}
         self._write("proxy.json", settings, as_json=True)
         arguments = ("-pm", "cluster", "-n", str(self.name_servers[0]), "-pc", "proxy.json")
         self.proxy = self.part(
@@ -414,17 +484,42 @@ class RocketMQ5(RocketMQNode):
         return (
             settings
             | {"transactionOpBatchInterval": 500}
-            | self._authentication(f"{AUTHENTICATION}.LocalAuthenticationMetadataProvider")
+            | self._authentication(
+                f"{AUTHENTICATION}.LocalAuthenticationMetadataProvider",
+                f"{AUTHORIZATION}.LocalAuthorizationMetadataProvider",
+            )
         )
 
-    def _authentication(self, metadata: str) -> dict[str, object]:
-        """Return the settings by which broker or proxy ask for the login, and find it in this class's store."""
+    def limit(self, *, topics: Sequence[str], groups: Sequence[str]) -> None:
+        """Give the limited user these rights."""
+        entries = [
+            *(
+                {"resource": f"Topic:{topic}", "actions": ["PUB", "SUB", "GET"], "decision": "ALLOW"}
+                for topic in topics
+            ),
+            *(
+                {"resource": f"Group:{group}", "actions": ["SUB", "GET", "UPDATE"], "decision": "ALLOW"}
+                for group in groups
+            ),
+        ]
+        user = {"username": LIMITED, "password": f"{self.password}-2", "userType": "NORMAL"}
+        rights = {"subject": f"User:{LIMITED}", "policies": [{"policyType": "CUSTOM", "entries": entries}]}
+        with self.remoting() as remoting, suppress(RemotingError):  # the user exists
+            remoting.ask(self.broker_address, MAKE_USER, {"username": LIMITED}, json.dumps(user).encode())
+        with self.remoting() as remoting:
+            remoting.ask(self.broker_address, MAKE_ACL, {"subject": f"User:{LIMITED}"}, json.dumps(rights).encode())
+
+    def _authentication(self, *metadata: str) -> dict[str, object]:
+        """Return the settings by which broker or proxy ask for login and rights, and find them in this class's store."""
         if not self.login:
             return {}
         return {
             "authenticationEnabled": "true",
             "authenticationProvider": f"{AUTHENTICATION}.DefaultAuthenticationProvider",
-            "authenticationMetadataProvider": metadata,
+            "authenticationMetadataProvider": metadata[0],
+            "authorizationEnabled": "true",
+            "authorizationProvider": f"{AUTHORIZATION}.DefaultAuthorizationProvider",
+            "authorizationMetadataProvider": metadata[1],
             "initAuthenticationUser": json.dumps({"username": USER, "password": self.password}),
             "innerClientAuthenticationCredentials": json.dumps({"accessKey": USER, "secretKey": self.password}),
         }

@@ -7,7 +7,8 @@ from collections.abc import Iterator, Mapping
 from steadyworker.adapter import Settings
 from steadyworker.errors import Finding, Level
 from steadyworker_rocketmq.checks.versions import version_findings
-from steadyworker_rocketmq.remoting import Broker, Remoting
+from steadyworker_rocketmq.errors import is_lacking_right
+from steadyworker_rocketmq.remoting import Broker, Remoting, RemotingError
 from steadyworker_rocketmq.topology import problem_of_levels
 from steadyworker_rocketmq.url import BrokerUrl
 
@@ -28,7 +29,13 @@ def broker_findings(remoting: Remoting, broker: Broker, url: BrokerUrl, settings
     """Yield the findings of one broker; raises what `Remoting` raises."""
     yield from version_findings(remoting.version(broker), url.driver, broker.name)
     yield from setting_findings(remoting.settings(broker), broker.name, url, settings)
-    yield from _transactions(remoting, broker)
+    try:
+        yield from _transactions(remoting, broker)
+    except RemotingError as error:
+        if not is_lacking_right(error):
+            raise
+        what = f"The transactions of broker {broker.name} were not counted, because user {url.user!r} has no right to their topics."
+        yield Finding("note", what, "if producers use transactions, check as a user who has all rights.")
 
 
 def setting_findings(found: Mapping[str, str], broker: str, url: BrokerUrl, settings: Settings) -> Iterator[Finding]:

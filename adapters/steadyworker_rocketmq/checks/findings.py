@@ -33,7 +33,7 @@ def find(remoting: Remoting, url: BrokerUrl, names: Names, spec: QueueSpec, sett
     alive: list[Broker] = []
     for broker in brokers:
         place = f"{broker.address}, the address of broker {broker.name} at the name server"
-        found, replies = _asked(f"Broker {broker.name}", place, url, broker_findings(remoting, broker, url, settings))
+        found, replies = _asked(f"Broker {broker.name}", place, broker_findings(remoting, broker, url, settings))
         yield from found
         if replies:
             alive.append(broker)
@@ -44,10 +44,8 @@ def find(remoting: Remoting, url: BrokerUrl, names: Names, spec: QueueSpec, sett
         yield Finding("error", problem, "take the name that it proposes; until then `run` exits with code 78.")
     if settings.topology != "trust":
         topics = topic_findings(remoting, alive, url, names, spec, settings)
-        yield from _asked("The topics", str(url), url, topics)[0]
-        yield from _asked("The consumer groups", str(url), url, group_findings(remoting, alive, url, names, settings))[
-            0
-        ]
+        yield from _asked("The topics", str(url), topics)[0]
+        yield from _asked("The consumer groups", str(url), group_findings(remoting, alive, url, names, settings))[0]
 
 
 def unseen() -> Finding:
@@ -61,7 +59,7 @@ def refused(error: Refused) -> Finding:
     return Finding("error", f"{error}", "correct --broker; until then `run` exits with code 78.")
 
 
-def _asked(subject: str, place: str, url: BrokerUrl, findings: Iterable[Finding]) -> tuple[list[Finding], bool]:
+def _asked(subject: str, place: str, findings: Iterable[Finding]) -> tuple[list[Finding], bool]:
     """
     Return findings, and whether the broker replies; a broker that does not, or refuses a question, is a finding, too.
 
@@ -75,8 +73,10 @@ def _asked(subject: str, place: str, url: BrokerUrl, findings: Iterable[Finding]
         if not is_lacking_right(error.__cause__):
             raise
         what = f"{subject} could not be checked as a whole: {error}"
-        remedy = f"grant the access key {url.user!r} this right, or check as a user who has it."
-        return [*found, Finding("warning", what, remedy)], True
+        return [
+            *found,
+            Finding("error", what, "grant it; until then jobs wait, or their retries and dead letters fail."),
+        ], True
     except BrokerUnavailable as error:
         what = f"{subject} could not be checked as a whole: {error}"
         remedy = "start it; or set brokerIP1 in broker.conf to an address that this host reaches."

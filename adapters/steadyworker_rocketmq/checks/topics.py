@@ -53,7 +53,7 @@ def topic_findings(
                 "error", what, f"{commands.topic(topic, _most(writable) or wanted, kind)}; or name another queue."
             )
         if topic == names.work and url.driver == "remoting":
-            yield from _room(remoting, readable, names, spec, commands)
+            yield from _room(remoting, brokers, readable, names, spec, commands)
 
 
 def group_findings(
@@ -87,18 +87,24 @@ def group_findings(
 
 
 def _room(
-    remoting: Remoting, queues: Sequence[Queue], names: Names, spec: QueueSpec, commands: Commands
+    remoting: Remoting,
+    brokers: Sequence[Broker],
+    queues: Sequence[Queue],
+    names: Names,
+    spec: QueueSpec,
+    commands: Commands,
 ) -> Iterator[Finding]:
     """Yield a warning if the workers have more slots than the topic has queues."""
-    workers = max(1, len(remoting.members(names.group)))
+    members = {member for broker in brokers for member in remoting.members(names.group, broker.address)}
+    workers = max(1, len(members))
     slots = workers * spec.concurrency
     if len(queues) < slots:
         what = (
             f"Topic {names.work!r} has {len(queues)} queues, and a worker holds at most one message of each, "
             f"so {slots - len(queues)} of {slots} slots stay empty ({workers} × concurrency {spec.concurrency})."
         )
-        brokers = len({queue.broker for queue in queues}) or 1
-        yield Finding("warning", what, commands.topic(names.work, -(-slots // brokers), None))
+        places = len({queue.broker for queue in queues}) or 1
+        yield Finding("warning", what, commands.topic(names.work, -(-slots // places), None))
 
 
 def _skipped(remoting: Remoting, topic: str, group: str) -> Iterator[Finding]:

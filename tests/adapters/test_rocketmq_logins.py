@@ -1,0 +1,172 @@
+"""Logins and rights on RocketMQ, with both drivers: a wrong key ends with exit code 78, and no text has it."""
+
+from __future__ import annotations
+
+import logging
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+import pytest
+
+from steadyworker.adapter import Adapter, Delivered, QueueSpec, Settings, Settle, Signal, Unreachable
+from steadyworker.delivery import KEY, OutgoingMessage, Target
+from steadyworker.errors import Finding, PublishFailed
+from steadyworker_rocketmq.direct.adapter import DirectAdapter
+from steadyworker_rocketmq.grpc import GrpcAdapter
+from tests.brokers.fixtures import had
+from tests.brokers.rocketmq import LIMITED, RocketMQ4, RocketMQ5, RocketMQNode
+from tests.support.stage import ROOT, eventually
+
+CANARY = "c4n4ry-s3cret"
+SPEC = QueueSpec("work", "work.dead")
+
+pytestmark = [pytest.mark.slow, pytest.mark.rocketmq, pytest.mark.xdist_group("rocketmq"), pytest.mark.timeout(300)]
+
+
+@pytest.fixture(scope="module", params=[RocketMQ4, RocketMQ5], ids=["4", "5"])
+def node(request: pytest.FixtureRequest) -> Iterator[RocketMQNode]:
+    """A node that asks for logins and rights."""
+    with had():
+        made: RocketMQNode = request.param(login=True)
+    with closing(made):
+        made.start()
+        for url in dict.fromkeys((made.url, made.remoting_url)):
+            adapter = opened(url)
+            adapter._preparation.prepared()  # type: ignore[attr-defined]
+            adapter.stop(5)
+        yield made
+
+
+@pytest.fixture(params=["grpc", "remoting"])
+def url(request: pytest.FixtureRequest, node: RocketMQNode) -> str:
+    """The URL of a driver, with the login of a user who has all rights."""
+    if request.param == "remoting":
+        return node.remoting_url
+    if not isinstance(node, RocketMQ5):
+        pytest.skip("4.9 has no proxy")
+    return node.url
+
+
+def opened(url: str, **settings: Any) -> Adapter:
+    return (GrpcAdapter if url.startswith("rocketmq+grpc") else DirectAdapter)(url, SPEC, Settings(**settings))
+
+
+def as_user(url: str, login: str) -> str:
+    parts = urlsplit(url)
+    return parts._replace(netloc=f"{login}{'@' if login else ''}{parts.netloc.rpartition('@')[2]}").geturl()
+
+
+def problems(adapter: Adapter) -> list[Finding]:
+    return [finding for finding in adapter.findings(SPEC) if finding.level == "error"]
+
+
+def test_a_right_key_works(url: str) -> None:
+    adapter = opened(url)
+    signals: list[Signal] = []
+    try:
+        assert problems(adapter) == []
+        adapter.publish(OutgoingMessage(Target.WORK, b"{}", {KEY: "k-1"}, first=True))
+        adapter.start(signals.append)
+        adapter.prefetch(1)
+        (delivered,) = eventually(lambda: [each for each in signals if isinstance(each, Delivered)], "a delivery")
+        adapter.settle(delivered.delivery, Settle.ACK)
+        assert eventually(adapter.consumers, "a member") == 1
+        with adapter.dead_letters() as letters:
+            assert [*letters] == []
+    finally:
+        adapter.stop(10)
+
+
+@pytest.mark.parametrize("login", [f"steadyworker:{CANARY}", f"nobody:{CANARY}", ""], ids=["wrong", "unknown", "none"])
+def test_a_login_that_is_refused_is_final_and_in_no_text(
+    url: str, login: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.DEBUG)
+    adapter = opened(as_user(url, login))
+    signals: list[Signal] = []
+    try:
+        (finding,) = problems(adapter)
+        with pytest.raises(PublishFailed) as failed:
+            adapter.publish(OutgoingMessage(Target.WORK, b"{}", {KEY: "k-1"}))
+        adapter.start(signals.append)
+        adapter.prefetch(1)
+        (gone,) = eventually(lambda: [each for each in signals if isinstance(each, Unreachable)], "Unreachable")
+    finally:
+        adapter.stop(5)
+    assert gone.final
+    for said in (finding.what, str(failed.value), gone.cause):
+        assert "no login (" in said
+        assert "correct access key and secret in --broker or its file" in said
+    chain = [repr(failed.value), repr(failed.value.__cause__), repr(finding), repr(signals), repr(adapter)]
+    assert CANARY not in "".join(chain) + caplog.text
+
+
+@pytest.mark.parametrize("verb", ["run", "check"])
+def test_a_worker_with_a_wrong_key_exits_with_78(url: str, verb: str, tmp_path: Path) -> None:
+    """Neither its log at level debug, nor its output has the key."""
+    done = subprocess.run(
+        [sys.executable, "-m", "steadyworker", verb, "tests.support.jobs:Typed"],
+        cwd=tmp_path,
+        env={
+            **os.environ,
+            "PYTHONPATH": str(ROOT),
+            "STEADYWORKER_BROKER": as_user(url, f"steadyworker:{CANARY}"),
+            "STEADYWORKER_STATE_DIR": str(tmp_path / "state"),
+            "STEADYWORKER_LOG_LEVEL": "debug",
+            "STEADYWORKER_LEDGER_REACH": "host",
+        },
+        capture_output=True, text=True, timeout=120, check=False,
+    )  # fmt: skip
+    said = done.stdout + done.stderr
+    assert done.returncode == (78 if verb == "run" else 1), said
+    assert "no login" in said
+    assert CANARY not in said
+    assert not [path for path in tmp_path.rglob("*") if path.is_file() and CANARY.encode() in path.read_bytes()]
+
+
+def test_the_rights_of_the_page_are_enough_and_a_missing_one_is_named_with_the_command_that_grants_it(
+    node: RocketMQNode, url: str
+) -> None:
+    """First all topics but the one of dead letters."""
+    groups = ("work", "work-later") if isinstance(node, RocketMQ5) else ("work",)
+    node.limit(topics=groups, groups=groups)
+    limited = as_user(url, f"{LIMITED}:{node.password}-2")
+    adapter = opened(limited)
+    signals: list[Signal] = []
+    try:
+        adapter.publish(OutgoingMessage(Target.WORK, b"{}", {KEY: "k-1"}))
+        adapter.start(signals.append)
+        adapter.prefetch(1)
+        (delivered,) = eventually(lambda: [each for each in signals if isinstance(each, Delivered)], "a delivery")
+        with pytest.raises(PublishFailed) as failed:
+            adapter.publish(OutgoingMessage(Target.DEAD, b"{}", {KEY: "k-1"}))
+        said = str(failed.value)
+        assert "a missing right (" in said
+        if isinstance(node, RocketMQ5):
+            assert "mqadmin createAcl" in said
+            assert f"-s User:{LIMITED} -r Topic:work-dead -a Pub,Sub,Get -d Allow" in said
+            (finding,) = problems(adapter)
+            assert "could not be checked as a whole" in finding.what
+            assert f"-s User:{LIMITED} -r Topic:work-dead" in finding.what
+        else:
+            assert "add work-dead=PUB|SUB to topicPerms of the access key" in said
+        node.limit(topics=(*groups, "work-dead"), groups=groups)
+
+        def sent() -> bool:
+            try:
+                adapter.publish(OutgoingMessage(Target.DEAD, b"{}", {KEY: "k-1"}))
+            except PublishFailed:
+                return False
+            return True
+
+        eventually(sent, "the granted right")
+        assert problems(adapter) == []
+        adapter.settle(delivered.delivery, Settle.ACK)
+    finally:
+        adapter.stop(10)
