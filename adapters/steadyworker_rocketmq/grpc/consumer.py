@@ -238,6 +238,7 @@ class Epoch:
     def abandon(self) -> None:
         """Answer every settlement, and close the session without waiting, because the adapter has no more time."""
         self._held.abandon()
+        self._drop()
 
     def lose_connection(self) -> None:
         """Close the session; its deliveries stay, and the next session renews them."""
