@@ -308,10 +308,12 @@ class Remoting:
         reply = self._ask_queue(_PULL, queue, topic, fields, allowed=empty)
         return (stored_messages(reply.body) if reply.code == _SUCCESS else []), reply.number("nextBeginOffset")
 
-    def send(self, queue: Queue, topic: str, body: bytes, properties: Mapping[str, str] | None = None) -> str:
-        """Send a message to a queue, as `store` does; return its id, which is the property `UNIQ_KEY`, or a new one."""
+    def send(
+        self, queue: Queue, topic: str, body: bytes, properties: Mapping[str, str] | None = None, flags: int = 0
+    ) -> str:
+        """Send a message with these `MessageSysFlag`s as `store` does; return its id, which is the property `UNIQ_KEY`, or a new one."""
         properties = {"UNIQ_KEY": secrets.token_hex(16).upper(), **(properties or {})}
-        self.store(queue, topic, body, properties, {})
+        self.store(queue, topic, body, properties, {"sysFlag": str(flags)})
         return properties["UNIQ_KEY"]
 
     def store(

@@ -251,7 +251,8 @@ class TestMessages(GrpcBench):
 class TestLife(GrpcBench):
     """Starting and stopping."""
 
-    @pytest.mark.long
+    @pytest.mark.slow
+    @pytest.mark.timeout(600)
     def test_many_starts_and_stops_leave_nothing(self, adapter: Adapter, spec: QueueSpec) -> None:
         adapter.publish(message())
         process = psutil.Process()
@@ -265,11 +266,38 @@ class TestLife(GrpcBench):
         for _ in range(3):
             cycle()
         threads, files, memory = threading.active_count(), process.num_fds(), process.memory_info().rss
-        for _ in range(20):
+        for _ in range(50):
             cycle()
         assert threading.active_count() <= threads + 8  # some end a moment later
         assert process.num_fds() <= files + 8
         assert process.memory_info().rss <= memory + (20 << 20)
+
+    @pytest.mark.slow
+    @pytest.mark.timeout(300)
+    @pytest.mark.parametrize("how", ["stop", "prefetch 0"])
+    def test_a_message_that_comes_while_a_worker_stops_is_another_s_at_once(self, open_adapter: Open, how: str) -> None:
+        """The poll under way may get it; without the release, it would come after its invisibility, 60 s."""
+        self.options = "&queues=1"
+        sender = open_adapter()
+        for number in range(6):
+            one, two = open_adapter(), open_adapter()
+            self.started(one, 1)
+            self.let_pass(1)  # a poll is under way
+            sending = threading.Thread(target=sender.publish, args=(message(f"k-{number}"),))
+            sending.start()
+            self.let_pass(number * 0.004)
+            if how == "stop":
+                one.stop(30)
+            else:
+                one.prefetch(0)
+            sending.join()
+            began = time.monotonic()
+            one.stop(30)  # after a prefetch of 0, it may hold the message, and releases it
+            again = self.started(two, 1).delivery()
+            assert again.headers[KEY] == f"k-{number}"
+            assert time.monotonic() - began < 30
+            two.settle(again, Settle.ACK)
+            two.stop(30)
 
     def test_a_stop_without_a_broker_is_quick(self, adapter: Adapter) -> None:
         adapter.publish(message())

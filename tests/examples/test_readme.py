@@ -13,9 +13,12 @@ from xml.etree import ElementTree as ET
 import pytest
 
 from steadyworker import config
+from steadyworker.adapter import QueueSpec, Settings
 from steadyworker.telemetry.event_log import LINES
+from steadyworker_rocketmq.grpc import GrpcAdapter
 from tests.brokers.fixtures import NEWEST
 from tests.brokers.rabbitmq import Node, RabbitMQ, Vhost
+from tests.brokers.rocketmq import RocketMQ5
 from tests.brokers.stomp_node import StompNode
 from tests.examples.conftest import ROOT, Terminal
 from tests.examples.pages import Command, Page, difference
@@ -23,11 +26,13 @@ from tests.examples.pages import Command, Page, difference
 README = Page("README.md")
 RABBITMQ = Page("adapters/steadyworker_rabbitmq/README.md")
 STOMP = Page("adapters/steadyworker_stomp/README.md")
+ROCKETMQ = Page("adapters/steadyworker_rocketmq/README.md")
 DEPLOY = Page("deploy/README.md")
 PAGES = [
     README,
     RABBITMQ,
     STOMP,
+    ROCKETMQ,
     DEPLOY,
     Page("adapters/steadyworker_sqlite/README.md"),
     Page("examples/README.md"),
@@ -36,7 +41,7 @@ PAGES = [
     Page("tests/drills/README.md"),
     Page("CONTRIBUTING.md"),
 ]
-EMBEDDED = [page for page in PAGES if page not in (RABBITMQ, STOMP) and page.commands()]
+EMBEDDED = [page for page in PAGES if page not in (RABBITMQ, STOMP, ROCKETMQ) and page.commands()]
 ON_RABBITMQ = "RabbitMQ in five steps"
 
 NOT_TYPED = {
@@ -127,6 +132,36 @@ def test_the_page_on_activemq_shows_what_is_printed_on_classic_and_on_artemis(
     with stomp_node.address_settings(*address_settings()) if stomp_node.is_artemis else nullcontext():
         tried(STOMP, STOMP.commands(), desk, terminal, here)
     stomp_node.remove_queues("payment-exports")
+
+
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("driver", ["grpc", pytest.param("remoting", marks=pytest.mark.slow)])
+def test_the_page_on_rocketmq_shows_what_is_printed(
+    desk: Path, terminal: Terminal, rocketmq5: RocketMQ5, driver: str
+) -> None:
+    """With both drivers: only the URL differs."""
+    url = rocketmq5.url if driver == "grpc" else rocketmq5.remoting_url
+    rocketmq5.remove("payment-exports")
+    tried(
+        ROCKETMQ, ROCKETMQ.commands(), desk, terminal, {"rocketmq+grpc://shop:SECRET@localhost?namesrv=localhost": url}
+    )
+    rocketmq5.remove("payment-exports")
+
+
+@pytest.mark.slow
+def test_the_lines_of_mqadmin_on_the_page_make_all_that_a_worker_needs(rocketmq5: RocketMQ5) -> None:
+    """Each takes 4 s; `check` then finds nothing, also where the worker must not make anything."""
+    rocketmq5.remove("payment-exports")
+    (block,) = [block for block in ROCKETMQ.blocks if "mqadmin updateTopic" in block.text]
+    for line in block.text.splitlines():
+        assert "success" in rocketmq5.mqadmin(line.replace("localhost:9876", str(rocketmq5.name_servers[0])))
+    spec = QueueSpec("payment-exports", "payment-exports.dead")
+    adapter = GrpcAdapter(rocketmq5.url, spec, Settings(topology="verify"))
+    try:
+        assert [finding for finding in adapter.findings(spec) if finding.level != "note"] == []
+    finally:
+        adapter.stop(5)
+        rocketmq5.remove("payment-exports")
 
 
 def address_settings() -> tuple[str, dict[str, object]]:

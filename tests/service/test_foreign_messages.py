@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import json
 import sqlite3
+import zlib
 from collections.abc import Callable, Iterator
 from contextlib import closing
 from datetime import UTC, datetime
@@ -24,6 +25,7 @@ from steadyworker.ledger.base import State, Wanted
 from steadyworker.ledger.sqlite.ledger import SqliteLedger
 from steadyworker_sqlite import SqliteAdapter
 from tests.brokers.rabbitmq import Vhost
+from tests.brokers.rocketmq import RocketMQ4, RocketMQ5, RocketMQNode
 from tests.brokers.stomp_broker import StompBroker
 from tests.support.stage import Processes, Stage, WorkerProcess, eventually
 
@@ -237,3 +239,101 @@ def test_whatever_is_sent_over_stomp_ends_done_or_dead(at_activemq: Processes, s
 
     assert 0 < every_message_ends(at_activemq, process, sent, dead) < sent
     assert len(letters(at_activemq)) == dead()
+
+
+# A broker refuses its own separators in texts, and what does not fit into 32 KB.
+_rocketmq_text = st.text(st.characters(codec="utf-8", exclude_characters="\x01\x02"), max_size=60)
+_rocketmq_names = (
+    st.sampled_from(["sw-rocketmq", "sw-compression", "KEYS", "TAGS", "RETRY_TOPIC", "PGROUP", "MSG_TYPE", "POP_CK"])
+    | _ours.filter(bool)
+    | _rocketmq_text.filter(bool)
+)
+_rocketmq_values = (
+    _counters | _rocketmq_text | st.sampled_from(['{"headers": 7}', '{"due": 1e300, "id": 3}', "a  b", "x" * 15_000])
+)
+_compressions = st.sampled_from([0, 0, 0, 0x1, 0x101, 0x201, 0x301])
+"""The broker's flags of a body: plain, zlib, lz4, zstd, zlib."""
+
+ROCKETMQ = [
+    pytest.param(("rocketmq4", False), id="4"),
+    pytest.param(("rocketmq5", True), id="5-grpc"),
+    pytest.param(("rocketmq5", False), id="5", marks=pytest.mark.slow),
+]
+
+
+@pytest.fixture
+def at_rocketmq(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[tuple[Processes, RocketMQNode]]:
+    fixture, grpc = request.param
+    node: RocketMQ4 | RocketMQ5 = request.getfixturevalue(fixture)
+    ledger = SqliteLedger(tmp_path / "ledger.db", clock=SystemClock(), times=Times())
+    url = f"{node.url}&queues=4" if grpc else f"{node.remoting_url}?queues=4"
+    made = Processes(tmp_path, ledger, broker_url=url, ledger_url=ledger.url)
+    node.remove("typed")
+    yield made, node
+    made.close()
+    node.remove("typed")
+
+
+@pytest.mark.rocketmq
+@pytest.mark.xdist_group("rocketmq")
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("at_rocketmq", ROCKETMQ, indirect=True)
+def test_whatever_is_sent_to_rocketmq_ends_done_or_dead(at_rocketmq: tuple[Processes, RocketMQNode]) -> None:
+    """Over remoting, whose producers may send more than a proxy accepts; bodies may be compressed, rightly or not."""
+    place, node = at_rocketmq
+    process = place.worker(TYPED, ledger_reach="host").started()
+    numbers = itertools.count(1)
+    with node.remoting() as remoting:
+        queues = eventually(lambda: remoting.route("typed"), "the topic")
+
+        @given(_bodies, st.dictionaries(_rocketmq_names, _rocketmq_values, max_size=5), _compressions)
+        @settings(max_examples=MESSAGES)
+        def send(body: bytes, properties: dict[str, str], compression: int) -> None:
+            number = next(numbers)
+            if number % 3 == 0:
+                properties[KEY] = f"{number}:{properties.get(REASON, '')!r}"[:200]
+            else:
+                properties.pop(KEY, None)
+            packed = zlib.compress(body) if compression in (0x1, 0x301) and number % 2 else body
+            remoting.send(queues[number % len(queues)], "typed", packed, properties, flags=compression)
+
+        send()
+    sent = next(numbers) - 1
+
+    def dead() -> int:
+        return node.count("typed-dead")
+
+    assert 0 < every_message_ends(place, process, sent, dead) < sent
+    found = letters(place)
+    assert len(found) == dead()
+    assert all(letter["reason"] for letter in found)
+    compressed = [letter for letter in found if "is not compressed, or a valid one of zlib" in letter["reason"]]
+    assert compressed
+    assert not process.lines("broker_unreachable")
+
+
+@pytest.mark.rocketmq
+@pytest.mark.xdist_group("rocketmq")
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("at_rocketmq", ROCKETMQ, indirect=True)
+def test_a_compressed_dead_letter_of_another_producer_is_shown_with_its_reason_and_stays_marked(
+    at_rocketmq: tuple[Processes, RocketMQNode],
+) -> None:
+    """A replay sends the same bytes; without a mark, the handler would take them for a plain body."""
+    place, node = at_rocketmq
+    process = place.worker(TYPED, ledger_reach="host").started()
+    lz4 = b"\x04\x22\x4d\x18 not for us"
+    with node.remoting() as remoting:
+        (queue,) = eventually(lambda: remoting.route("typed-dead"), "the topic of dead letters")
+        remoting.send(queue, "typed-dead", lz4, {KEY: "theirs"}, flags=0x101)
+        remoting.send(queue, "typed-dead", zlib.compress(GOOD), {KEY: "plain"}, flags=0x1)
+    eventually(lambda: len(letters(place)) == 2, "two letters")
+    replayed = place.command("dead", "replay", "typed", "theirs", "plain")
+    replayed.ended(0)
+    place.reaches("typed", State.DONE, "plain")
+    eventually(lambda: [each["key"] for each in letters(place)] == ["theirs"], "one letter again", 60)
+    (letter,) = letters(place)
+    assert letter["reason"] == (
+        "bad-payload: expected a body that is not compressed, or a valid one of zlib, got one with 'lz4'"
+    )
+    assert process.poll() is None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import ctypes
 import os
 import signal
 import subprocess
@@ -200,6 +201,19 @@ class Stuck(Worker[dict[str, Any]]):
         note("subprocesses", str(subprocess.Popen(["sleep", "60"]).pid))
         while True:
             time.sleep(0.05)
+
+
+class Greedy(Worker[dict[str, Any]]):
+    """Holds the GIL of its child process for `seconds`, so that no thread of the child runs."""
+
+    queue = "greedy"
+    time_limit = 120
+
+    def handle(self, job: Job[dict[str, Any]]) -> None:
+        note("starts", f"{job.key} {job.attempt} 0")
+        library = ctypes.PyDLL(None)
+        for _ in range(job.payload["seconds"]):
+            library.sleep(1)
 
 
 class Fails(Worker[dict[str, Any], int]):

@@ -9,6 +9,7 @@ The consuming side of one queue at a proxy. A delivery outlives its connection, 
 
 **A session** is a member of the consumer group. There is one while the prefetch is above 0 or a delivery is held.
 **A poll** receives as many messages as the prefetch allows; the proxy replies at once if there is a message, otherwise after 5 s.
+The session stays open until its poll has ended: what comes after the stop began is given back, and would else come after its invisibility.
 While no poll is under way, a question every few seconds shows whether the proxy is there.
 
 `held.py` has the deliveries that are held, and `later.py` what happens to delayed messages.
@@ -218,11 +219,11 @@ class Epoch:
         """Open or close the session, and poll, as the prefetch requires."""
         if self._over or not self._link.is_open:
             return
-        wanted = self._window() > 0 or bool(self._held)
+        wanted = self._window() > 0 or not self._held.is_idle
         if wanted and self._session is None and not self._opening:
             self._open()
         elif not wanted and self._session is not None:
-            self._drop()  # a poll under way ends; what it may have received comes again
+            self._drop()
         self._poll()
 
     def settle(self, settlement: Settlement) -> None:
@@ -291,7 +292,7 @@ class Epoch:
         def polled(answer: Future[list[Received]]) -> None:
             self._polled(session, answer, until)
 
-        self._io.in_background(lambda: session.receive(free, self._invisible), polled)
+        self._held.call(lambda: session.receive(free, self._invisible), polled)
 
     def _polled(self, session: Session, answer: Future[list[Received]], until: float) -> None:
         current = session is self._session

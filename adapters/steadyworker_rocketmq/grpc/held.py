@@ -18,7 +18,7 @@ from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Future
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 from steadyworker.adapter import Clock, Delivered, Delivery, Lost, QueueSpec, Redelivered, Settle, Settled, Sink
 from steadyworker.errors import PublishFailed
@@ -32,6 +32,8 @@ from steadyworker_rocketmq.url import SHORTEST_INVISIBLE
 if TYPE_CHECKING:
     from steadyworker_rocketmq.grpc.consumer import Link
     from steadyworker_rocketmq.grpc.publisher import Publisher
+
+Answer = TypeVar("Answer")
 
 _AGAIN = 1.0
 """Seconds between two tries of a call that failed."""
@@ -99,6 +101,7 @@ class Held:
         self._items: dict[str, _Item] = {}
         self._lost: deque[str] = deque(maxlen=_REMEMBERED)
         self._count = 0
+        self._under_way = 0
         self._when_empty: Callable[[], None] | None = None
 
     def __len__(self) -> int:
@@ -120,11 +123,30 @@ class Held:
         self._sink(Delivered(item.delivery))
         self._turn(item)
 
+    @property
+    def is_idle(self) -> bool:
+        """True if nothing is held, and no call that needs the session is under way."""
+        return not self._items and not self._under_way
+
+    def call(self, work: Callable[[], Answer], then: Callable[[Future[Answer]], None]) -> None:
+        """Run a blocking call that needs the session, which stays open until the call has ended."""
+        self._under_way += 1
+
+        def done(answer: Future[Answer]) -> None:
+            try:
+                then(answer)
+            finally:
+                self._under_way -= 1
+            self._freed()
+            self._end_if_empty()
+
+        self._link.run(work, done)
+
     def give_back(self, received: Received) -> None:
         """Release a message that was not delivered; if this fails, it comes again when its invisibility ends."""
         session, item = self._session, self._item(received, 0.0)
         if session is not None:
-            self._link.run(lambda: self._release(session, item), lambda _: None)
+            self.call(lambda: self._release(session, item), lambda _: None)
 
     def settle(self, settlement: Settlement) -> None:
         """Settle a delivery, if this was not done before."""
@@ -138,7 +160,7 @@ class Held:
             settlement.on_settled(Settled.SENT)  # it was settled before
 
     def release_all(self, then: Callable[[], None]) -> None:
-        """Release everything that is not being settled, and call `then` when nothing is held."""
+        """Release everything that is not being settled, and call `then` when nothing is held, and no call is under way."""
         self._when_empty = then
         for item in [*self._items.values()]:
             if not item.settlements:
@@ -266,6 +288,6 @@ class Held:
         self._end_if_empty()
 
     def _end_if_empty(self) -> None:
-        if self._when_empty is not None and not self._items:
+        if self._when_empty is not None and self.is_idle:
             then, self._when_empty = self._when_empty, None
             then()
