@@ -191,6 +191,19 @@ class TestMessages(GrpcBench):
         finally:
             adapter.stop(self.within)
 
+    def test_the_longest_queue_and_its_delayed_messages(self) -> None:
+        """The group for delayed messages has 120 characters, the most to which 5.4 delivers."""
+        queue = f"{self.queue}-".ljust(114, "q")
+        adapter = GrpcAdapter(self.proxy.url, QueueSpec(queue, f"{queue}.dead"), Settings())
+        try:
+            adapter.publish(message())
+            tape = self.started(adapter, 2)
+            assert adapter.settle(tape.delivery(), Settle.ACK) is Settled.CONFIRMED
+            adapter.publish(message("k-2", to=Target.LATER, delay=1))
+            assert adapter.settle(tape.delivery(2), Settle.ACK) is Settled.CONFIRMED
+        finally:
+            adapter.stop(self.within)
+
     def test_a_foreign_message_has_its_tag_keys_and_properties(self, adapter: Adapter) -> None:
         assert not adapter.exists()
         adapter.publish(message("first"))

@@ -295,6 +295,8 @@ def test_whatever_is_sent_to_rocketmq_ends_done_or_dead(at_rocketmq: tuple[Proce
             else:
                 properties.pop(KEY, None)
             packed = zlib.compress(body) if compression in (0x1, 0x301) and number % 2 else body
+            if not packed and node.LINE == "5":  # which refuses an empty body
+                packed = b"\n"
             remoting.send(queues[number % len(queues)], "typed", packed, properties, flags=compression)
 
         send()

@@ -202,6 +202,19 @@ class Messages(DirectBench):
         finally:
             adapter.stop(self.within)
 
+    def test_the_longest_queue(self) -> None:
+        """Its name is the group's, too; the broker makes longer names of it."""
+        queue = f"{self.queue}-".ljust(120, "q")
+        adapter = DirectAdapter(self.way.url, QueueSpec(queue, f"{queue}.dead"), Settings())
+        try:
+            adapter.publish(message())
+            tape = self.started(adapter, 1)
+            adapter.settle(tape.delivery(), Settle.RELEASE)
+            assert adapter.settle(tape.delivery(2), Settle.ACK) is Settled.SENT
+            assert self.node.waiting(queue, queue) == 0
+        finally:
+            adapter.stop(self.within)
+
     def test_a_foreign_message_has_its_tag_keys_and_properties(self, adapter: Adapter) -> None:
         adapter.publish(message("first"))
         self.node.send(self.queue, b"{}", {"TAGS": "paid", "KEYS": "order-17", "shop": "Café"})
