@@ -311,7 +311,10 @@ class RocketMQNode(RocketMQ):
         java_command += [f"-D{key}={self.folder}" for key in ("rocketmq.home.dir", "user.home")]
         main = "org.apache.rocketmq.tools.command.MQAdminStartup"
         java_command += ["-cp", f"{self._program / 'lib'}/*", main, *arguments]
-        done = subprocess.run(java_command, capture_output=True, text=True, check=True, timeout=120)
+        for _ in range(5):  # the tool gives a server only 3 s for a reply
+            done = subprocess.run(java_command, capture_output=True, text=True, check=True, timeout=120)
+            if "RemotingTimeoutException" not in done.stdout + done.stderr:
+                break
         return done.stdout + done.stderr
 
     def limit(self, *, topics: Sequence[str], groups: Sequence[str]) -> None:
