@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import subprocess
 import sys
+from collections.abc import AsyncIterator
 from datetime import timedelta
 from pathlib import Path
 from typing import Any, Generic, TypeVar
@@ -170,6 +171,11 @@ def test_a_misspelt_queue_or_handle_is_named() -> None:
         spec_of(NoHandle)
 
 
+async def yields_and_awaits(self: object, job: object) -> AsyncIterator[None]:
+    """A handler of which nothing would run."""
+    yield
+
+
 @pytest.mark.parametrize(
     ("attributes", "said"),
     [
@@ -187,6 +193,7 @@ def test_a_misspelt_queue_or_handle_is_named() -> None:
         ({"teardown": lambda: None}, r"Odd.teardown\(self\), got teardown\(\)"),
         ({"handle": functools.partial(lambda self, job: None)}, r"Expected Odd\.handle\(self, job\)"),
         ({"handle": lambda self, job: (yield)}, "to be a function, got a generator, of which nothing would run"),
+        ({"handle": yields_and_awaits}, "to be a function, got a generator, of which nothing would run"),
     ],
 )
 def test_methods_that_no_slot_could_call_are_refused_when_the_class_is_checked(
