@@ -123,7 +123,7 @@ class DirectFaults(RocketmqFaults):
     """By the driver for brokers, on 4.9.7; a front is before name server and broker, so that a proxy is before both."""
 
     settled = Settled.SENT
-    needs_no_login = ("exists",)  # a name server tells everybody
+    needs_no_login = ("exists", "dead_letters")  # a name server tells everybody that there is no such topic yet
     handshake = 900
     fillers = 8
 
