@@ -26,7 +26,7 @@ import json
 import re
 import socket
 import struct
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
@@ -213,6 +213,30 @@ def part(table: Mapping[str, Any], name: str, kind: type[Kind]) -> Kind:
     """Return a part of a table; an empty one if there is none, because fastjson leaves out what is null."""
     value = table.get(name)
     return kind() if value is None else of_kind(value, kind, name)
+
+
+def addresses_of(brokers: Collection[object]) -> dict[str, dict[int, Address]]:
+    """Return the addresses of each broker by number, where 0 is the master."""
+    found: dict[str, dict[int, Address]] = {}
+    for each in brokers:
+        data = of_kind(each, dict, "a broker")
+        addresses = part(data, "brokerAddrs", dict)
+        if addresses:
+            found[part(data, "brokerName", str)] = {_number(id_): _address(text) for id_, text in addresses.items()}
+    return found
+
+
+def _number(text: str) -> int:
+    if re.fullmatch("[0-9]{1,19}", text) is None:
+        raise Foreign("a reply with a broker's number that is none")
+    return int(text)
+
+
+def _address(text: object) -> Address:
+    host, _, port = of_kind(text, str, "an address").rpartition(":")
+    if not host or re.fullmatch("[0-9]{1,5}", port) is None or not 0 < int(port) < 1 << 16:
+        raise Foreign("a reply with a broker's address that is none")
+    return Address(host.removeprefix("[").removesuffix("]"), int(port))
 
 
 def _refuse(constant: str) -> None:

@@ -20,7 +20,7 @@ from typing import Self
 from steadyworker.adapter import Clock
 from steadyworker.network.errors import Foreign, Silent, short
 from steadyworker.network.url import Address
-from steadyworker_rocketmq.frames import Connection, Reply, framed, of_kind, part, signature
+from steadyworker_rocketmq.frames import Connection, Reply, addresses_of, framed, of_kind, part, signature
 from steadyworker_rocketmq.stored import Stored, stored_messages, text_of
 
 READER = "TOOLS_CONSUMER"
@@ -145,7 +145,7 @@ class Remoting:
         """Return the masters that the name server knows, of every cluster, sorted by name."""
         table = part(self._ask_name_server(_CLUSTER).table(), "brokerAddrTable", dict)
         clusters = {name: part(of_kind(data, dict, "a broker"), "cluster", str) for name, data in table.items()}
-        found = sorted(_addresses(table.values()).items())
+        found = sorted(addresses_of(table.values()).items())
         return [Broker(name, each[0], clusters.get(name, "")) for name, each in found if 0 in each]
 
     def route(self, topic: str, *, writable: bool = False) -> list[Queue] | None:
@@ -159,7 +159,7 @@ class Remoting:
         if reply.code == _NO_TOPIC:
             return None
         route = reply.table()
-        brokers = {name: found[min(found)] for name, found in _addresses(part(route, "brokerDatas", list)).items()}
+        brokers = {name: found[min(found)] for name, found in addresses_of(part(route, "brokerDatas", list)).items()}
         queues: list[Queue] = []
         for each in part(route, "queueDatas", list):
             data = of_kind(each, dict, "a queue")
@@ -430,27 +430,3 @@ class Remoting:
         if self._login is not None and self._login.password:
             text = text.replace(self._login.password, "***")
         return RemotingError(short(text) or "a refusal without a reason", reply.code)
-
-
-def _addresses(brokers: Collection[object]) -> dict[str, dict[int, Address]]:
-    """Return the addresses of each broker by number, where 0 is the master."""
-    found: dict[str, dict[int, Address]] = {}
-    for each in brokers:
-        data = of_kind(each, dict, "a broker")
-        addresses = part(data, "brokerAddrs", dict)
-        if addresses:
-            found[part(data, "brokerName", str)] = {_number(id_): _address(text) for id_, text in addresses.items()}
-    return found
-
-
-def _number(text: str) -> int:
-    if re.fullmatch("[0-9]{1,19}", text) is None:
-        raise Foreign("a reply with a broker's number that is none")
-    return int(text)
-
-
-def _address(text: object) -> Address:
-    host, _, port = of_kind(text, str, "an address").rpartition(":")
-    if not host or re.fullmatch("[0-9]{1,5}", port) is None or not 0 < int(port) < 1 << 16:
-        raise Foreign("a reply with a broker's address that is none")
-    return Address(host.removeprefix("[").removesuffix("]"), int(port))

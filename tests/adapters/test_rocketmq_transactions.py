@@ -7,11 +7,14 @@ The test brokers ask for the first time 3 s after a half message, and then every
 from __future__ import annotations
 
 import logging
+import re
 import secrets
+import subprocess
 import sys
 import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from pathlib import Path
 
 import pytest
 
@@ -272,3 +275,17 @@ def test_the_broker_restarts(shop: Shop) -> None:
         shop.rows["order-1"] = COMMIT
         node.broker.start()
         eventually(lambda: shop.keys() == ["order-1"], "the message", 3 * WITHIN)
+
+
+@pytest.mark.slow
+def test_the_page_s_example_runs(rocketmq4: RocketMQ4, tmp_path: Path) -> None:
+    page = Path(__file__).parents[2] / "adapters/steadyworker_rocketmq/README.md"
+    found = re.search(r"```python\n(# capture\.py\n.*?)```", page.read_text(encoding="utf-8"), re.DOTALL)
+    assert found is not None
+    assert '"rocketmq://localhost"' in found[1]
+    (tmp_path / "capture.py").write_text(found[1].replace('"rocketmq://localhost"', repr(rocketmq4.remoting_url)))
+    rocketmq4.make_topic("payment-exports")
+    done = subprocess.run([sys.executable, "capture.py"], cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert (done.stdout, done.returncode) == ("COMMIT\n", 0), done.stderr
+    eventually(lambda: rocketmq4.count("payment-exports") == 1, "the message", WITHIN)
+    rocketmq4.remove("payment-exports")
