@@ -8,6 +8,7 @@ import secrets
 from abc import abstractmethod
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, closing, nullcontext
+from typing import Generic, TypeVar
 
 import pytest
 
@@ -30,6 +31,8 @@ from tests.brokers.rocketmq import USER, RocketMQ4, RocketMQ5, RocketMQNode
 from tests.brokers.rocketmq_front import Front
 from tests.faults.proxy import Proxy
 from tests.support.stage import eventually
+
+Node = TypeVar("Node", bound=RocketMQNode)
 
 REAL = [pytest.mark.slow, pytest.mark.rocketmq, pytest.mark.xdist_group("rocketmq"), pytest.mark.timeout(300)]
 
@@ -60,17 +63,17 @@ def secured5() -> Iterator[RocketMQ5]:
         yield made
 
 
-class RocketmqFaults(FaultBench):
+class RocketmqFaults(FaultBench, Generic[Node]):
     """A queue of a RocketMQ that wants a login, for each test alone."""
 
     large = MOST
     silent = "reply"
     wrong_password = "access key"
 
-    rocketmq: RocketMQNode
+    rocketmq: Node
 
     @pytest.fixture(autouse=True)
-    def access(self, secured: RocketMQNode) -> Iterator[None]:
+    def access(self, secured: Node) -> Iterator[None]:
         self.rocketmq = secured
         self.password = secured.password
         self.queue = f"q-{secrets.token_hex(4)}"
@@ -119,7 +122,7 @@ class RocketmqFaults(FaultBench):
         self.give_up_after(seconds, monkeypatch)
 
 
-class DirectFaults(RocketmqFaults):
+class DirectFaults(RocketmqFaults[RocketMQNode]):
     """By the driver for brokers, on 4.9.7; a front is before name server and broker, so that a proxy is before both."""
 
     settled = Settled.SENT
@@ -175,7 +178,7 @@ class DirectFaults(RocketmqFaults):
         monkeypatch.setattr(direct_consumer, "_BEAT_EVERY", 0.05)  # a cut is noticed by the next request
 
 
-class GrpcFaults(RocketmqFaults):
+class GrpcFaults(RocketmqFaults[RocketMQ5]):
     """By the driver for proxies, on 5.4.0."""
 
     loggers = ("rocketmq-python-client",)
@@ -183,8 +186,6 @@ class GrpcFaults(RocketmqFaults):
     down = "127.0.0.1:PORT,"  # a name beside an address is refused by the client library
     handshake = 480
     fillers = 8
-
-    rocketmq: RocketMQ5
 
     @pytest.fixture
     def secured(self, secured5: RocketMQ5) -> RocketMQ5:

@@ -12,6 +12,7 @@ import json
 import os
 import sys
 import time
+from typing import Any
 
 from steadyworker.adapter import QueueSpec
 from steadyworker.clock import SystemClock
@@ -36,7 +37,7 @@ def grpc() -> None:
     consumer.startup()
     while True:
         try:
-            messages = consumer.receive(PREFETCH, 60)
+            messages: Any = consumer.receive(PREFETCH, 60)
         except Exception:  # noqa: BLE001 - the proxy does not know it yet
             time.sleep(PAUSE)
             continue

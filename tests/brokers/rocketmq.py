@@ -311,11 +311,13 @@ class RocketMQNode(RocketMQ):
         java_command += [f"-D{key}={self.folder}" for key in ("rocketmq.home.dir", "user.home")]
         main = "org.apache.rocketmq.tools.command.MQAdminStartup"
         java_command += ["-cp", f"{self._program / 'lib'}/*", main, *arguments]
+        printed = ""
         for _ in range(5):  # the tool gives a server only 3 s for a reply
             done = subprocess.run(java_command, capture_output=True, text=True, check=True, timeout=120)
-            if "RemotingTimeoutException" not in done.stdout + done.stderr:
+            printed = done.stdout + done.stderr
+            if "RemotingTimeoutException" not in printed:
                 break
-        return done.stdout + done.stderr
+        return printed
 
     def limit(self, *, topics: Sequence[str], groups: Sequence[str]) -> None:
         """Give the limited user the rights of a worker to these topics and groups, and no others; a node with logins only."""

@@ -18,12 +18,11 @@ from steadyworker.testing.conformance.ledger_claims import ClaimPromises
 from tests.brokers.postgres import Postgres
 from tests.ledger.pgkit import Admin, Open, Schemas
 
-MANY = 30_000
-ROWS = f"""
+ROWS = """
     INSERT INTO steadyworker_jobs (namespace, queue, key, round, uid, state, owner, lease_until, not_before)
     SELECT 'shop', 'exports', 'k-' || n, 0, n, state, CASE state WHEN 'running' THEN 'me' END,
         CASE state WHEN 'running' THEN now() END, CASE state WHEN 'moved' THEN now() - interval '1 day' END
-    FROM (SELECT n, CASE n % 1000 WHEN 0 THEN 'moved' WHEN 1 THEN 'running' ELSE 'done' END FROM generate_series(1, {MANY}) AS n)
+    FROM (SELECT n, CASE n % 1000 WHEN 0 THEN 'moved' WHEN 1 THEN 'running' ELSE 'done' END FROM generate_series(1, 30000) AS n)
         AS made (n, state)
 """
 """One job in a thousand is late, one runs, and all others are done."""
@@ -84,7 +83,7 @@ def test_late_jobs_are_found_by_an_index(opened: Open, admin: Admin) -> None:
     assert "steadyworker_jobs_waiting" in {step.get("Index Name") for step in steps}
     assert "steadyworker_jobs" not in {step["Relation Name"] for step in steps if step["Node Type"] == "Seq Scan"}
     late = [row.id.key for row, _ in ledger.jobs(Wanted(late_by=3600.0))]
-    assert late == [f"k-{number}" for number in range(MANY, 0, -1000)]
+    assert late == [f"k-{number}" for number in range(30_000, 0, -1000)]
 
 
 def _steps(plan: dict[str, Any]) -> Iterator[dict[str, Any]]:
