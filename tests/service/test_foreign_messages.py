@@ -241,7 +241,7 @@ def test_whatever_is_sent_over_stomp_ends_done_or_dead(at_activemq: Processes, s
     assert len(letters(at_activemq)) == dead()
 
 
-# A broker refuses its own separators in texts, and what does not fit into 32 KB.
+# A broker refuses its own separators in texts, and what does not fit into 32 KB: five of the longest values do.
 _rocketmq_text = st.text(st.characters(codec="utf-8", exclude_characters="\x01\x02"), max_size=60)
 _rocketmq_names = (
     st.sampled_from(["sw-rocketmq", "sw-compression", "KEYS", "TAGS", "RETRY_TOPIC", "PGROUP", "MSG_TYPE", "POP_CK"])
@@ -249,7 +249,7 @@ _rocketmq_names = (
     | _rocketmq_text.filter(bool)
 )
 _rocketmq_values = (
-    _counters | _rocketmq_text | st.sampled_from(['{"headers": 7}', '{"due": 1e300, "id": 3}', "a  b", "x" * 15_000])
+    _counters | _rocketmq_text | st.sampled_from(['{"headers": 7}', '{"due": 1e300, "id": 3}', "a  b", "x" * 6_000])
 )
 _compressions = st.sampled_from([0, 0, 0, 0x1, 0x101, 0x201, 0x301])
 """The broker's flags of a body: plain, zlib, lz4, zstd, zlib."""

@@ -68,7 +68,8 @@ def test_two_workers_with_one_dead_letter_queue_are_refused(tmp_path: Path, work
     """A dead letter on another Worker's work queue would be run by that one."""
     options = config.load({"state_dir": tmp_path}, os.environ, tmp_path)
     with pytest.raises(
-        ConfigError, match=r"a dead-letter queue for .* that .* does not use, got '(first.dead|second)'"
+        ConfigError,
+        match=r"a dead-letter queue for .* that no other Worker of this process uses, got '(first.dead|second)'",
     ):
         specs_of(workers, options)
 

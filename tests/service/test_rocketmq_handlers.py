@@ -83,7 +83,7 @@ def test_whatever_a_handler_does_its_message_is_acknowledged_only_with_its_outco
     process.ended(0)
     again = place.worker(f"{JOBS}:Hostile", ledger_reach="host").started()
     place.send("hostile", {"do": "nothing"}, key="the last")
-    place.reaches("hostile", State.DONE, "the last")
+    place.reaches("hostile", State.DONE, normal_key("the last"))
     assert again.poll() is None
     assert place.starts().total() == len(ENDS) + 1
     assert place.dead("hostile") == failed

@@ -18,7 +18,7 @@ from typing import Any
 
 LEVELS = "1s 2s 3s 4s 5s"
 
-SUCCESS, NO_TOPIC, NOT_FOUND, MOVED, NO_PLACE = 0, 17, 19, 21, 22
+SUCCESS, NOT_SUPPORTED, NO_TOPIC, NOT_FOUND, MOVED, NO_PLACE = 0, 3, 17, 19, 21, 22
 
 
 @dataclass
@@ -147,7 +147,13 @@ class FakeRocketMQ:
                 if not found:
                     return NO_TOPIC, {}, b""
                 data = [
-                    {"brokerName": each.name, "perm": 6, "readQueueNums": len(each.topics[topic])} for each in found
+                    {
+                        "brokerName": each.name,
+                        "perm": 6,
+                        "readQueueNums": len(each.topics[topic]),
+                        "writeQueueNums": len(each.topics[topic]),
+                    }
+                    for each in found
                 ]
                 route = {"brokerDatas": [each.me for each in found], "queueDatas": data}
                 return SUCCESS, {}, json.dumps(route).encode()
@@ -201,6 +207,8 @@ class FakeRocketMQ:
                 return SUCCESS, {"msgId": "0", "queueId": number, "queueOffset": 0}, b""
             case 208:
                 return SUCCESS, {}, self._statistics(group, topic)
+            case 351:
+                return NOT_SUPPORTED, {}, b""
             case _:
                 raise AssertionError(f"expected a request that the driver sends, got {code}")
         return SUCCESS, {}, b""
@@ -234,13 +242,16 @@ class FakeRocketMQ:
         return SUCCESS, {"nextBeginOffset": offset + len(found)}, raw
 
     def _statistics(self, group: str, topic: str) -> bytes:
+        """Without a topic, the statistics of every topic from which the group has consumed."""
+        consumed = sorted({named for member, named, _ in self.places if member == group})
         parts = []
-        for number, log in enumerate(self.topics[topic]):
-            key = json.dumps({"brokerName": self.name, "queueId": number, "topic": topic})
-            place = self.places.get((group, topic, number), 0)
-            end = log.first + len(log.messages)
-            offsets = json.dumps({"brokerOffset": end, "consumerOffset": place, "lastTimestamp": 0})
-            parts.append(f"{key}:{offsets}")
+        for name in [topic] if topic else consumed:
+            for number, log in enumerate(self.topics[name]):
+                key = json.dumps({"brokerName": self.name, "queueId": number, "topic": name})
+                place = self.places.get((group, name, number), 0)
+                end = log.first + len(log.messages)
+                offsets = json.dumps({"brokerOffset": end, "consumerOffset": place, "lastTimestamp": 0})
+                parts.append(f"{key}:{offsets}")
         return f'{{"consumeTps":0.0,"offsetTable":{{{",".join(parts)}}}}}'.encode()
 
 
