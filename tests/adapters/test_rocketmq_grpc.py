@@ -191,6 +191,15 @@ class TestMessages(GrpcBench):
         finally:
             adapter.stop(self.within)
 
+    def test_a_check_before_the_first_deployment_does_not_delay_the_first_job(self, adapter: Adapter) -> None:
+        """The proxy would remember for 20 s that the topic is missing; the first job comes in 2 s."""
+        assert not self.node.topics(self.queue)
+        assert not [finding for finding in adapter.findings(self.spec) if finding.level == "error"]
+        began = time.monotonic()
+        adapter.publish(message())
+        self.started(adapter, 1).delivery()
+        assert time.monotonic() - began < 10
+
     def test_the_longest_queue_and_its_delayed_messages(self) -> None:
         """The group for delayed messages has 120 characters, the most to which 5.4 delivers."""
         queue = f"{self.queue}-".ljust(114, "q")

@@ -171,9 +171,10 @@ class RocketMQ:
             remoting.ask(self.name_servers[0], DELETE_ROUTE, {"topic": name})
 
     def forget_given_up(self) -> None:
-        """Delete the topic of the transactions that the broker has given up; it makes the topic again when it needs it."""
-        with self.set("validateSystemTopicWhenUpdateTopic", "false"):
-            self.delete_topic(GAVE_UP)
+        """Delete the topic of the transactions that the broker has given up; 4.9.7 refuses that, and keeps it."""
+        if self.LINE == "5":
+            with self.set("validateSystemTopicWhenUpdateTopic", "false"):
+                self.delete_topic(GAVE_UP)
 
     def delete_group(self, name: str) -> None:
         """Delete a consumer group, and the places up to which it has consumed."""

@@ -99,7 +99,10 @@ class GrpcAdapter(Base):
         """Return the problems of proxies, brokers, topics and groups; raises BrokerUnavailable if no proxy replies."""
         url = self._url()
         try:
-            found = [*library_findings(), *proxy_findings(url, self._names, self._settings)]
+            found = [
+                *library_findings(),
+                *proxy_findings(url, self._names, self._settings, made=self._is_made()),
+            ]
         except Refused as error:
             return [refused(error)]
         found += member_findings(url, self._names, self._settings.clock)
@@ -109,6 +112,13 @@ class GrpcAdapter(Base):
             what = f"The name server does not respond, so brokers, topics and groups were not checked: {error}"
             found.append(Finding("warning", what, "start it, or correct ?namesrv= in --broker."))
         return found
+
+    def _is_made(self) -> bool:
+        """Return whether a name server knows the work topic; False if none is named or replies."""
+        try:
+            return bool(self._first.namesrv) and self._at_name_server()
+        except BrokerUnavailable:
+            return False
 
     def exists(self) -> bool:
         """Return whether the work topic exists; with `?namesrv=`, a name server is asked, because a proxy would remember a missing topic."""

@@ -9,13 +9,14 @@ from importlib.metadata import PackageNotFoundError, version
 from steadyworker.adapter import Settings
 from steadyworker.errors import BrokerUnavailable, Finding
 from steadyworker.network.errors import worst
-from steadyworker_rocketmq.errors import ProxyError, is_missing_topic, unavailable
+from steadyworker_rocketmq.errors import ProxyError, is_lacking_right, is_missing_topic, unavailable
 from steadyworker_rocketmq.grpc.client import Sender
 from steadyworker_rocketmq.names import Names
 from steadyworker_rocketmq.topology import kinds_of
 from steadyworker_rocketmq.url import BrokerUrl
 
 _OTHER = "rocketmq-client-python"
+_NOBODYS = "steadyworker-asks-whether-a-proxy-replies"
 
 
 def library_findings() -> Iterator[Finding]:
@@ -32,12 +33,18 @@ def library_findings() -> Iterator[Finding]:
     yield Finding("warning", what, remedy)
 
 
-def proxy_findings(url: BrokerUrl, names: Names, settings: Settings) -> Iterator[Finding]:
-    """Yield the findings about each proxy; raises BrokerUnavailable, or `Refused`, if no proxy replies."""
+def proxy_findings(url: BrokerUrl, names: Names, settings: Settings, *, made: bool) -> Iterator[Finding]:
+    """
+    Yield the findings about each proxy; raises BrokerUnavailable, or `Refused`, if no proxy replies.
+
+    `made` is true if the work topic exists at the name server.
+    Without a name server it is not known, and not used.
+    """
     failed: list[BrokerUnavailable] = []
     for number, address in enumerate(url.addresses, 1):
         try:
-            yield from _proxy(replace(url, addresses=(address,)), names, settings, first=number == len(failed) + 1)
+            one, first = replace(url, addresses=(address,)), number == len(failed) + 1
+            yield from _proxy(one, names, settings, first=first, made=made)
         except BrokerUnavailable as error:
             failed.append(error)
     if len(failed) == len(url.addresses):
@@ -46,11 +53,14 @@ def proxy_findings(url: BrokerUrl, names: Names, settings: Settings) -> Iterator
         yield Finding("warning", str(cause), "start this proxy, or remove it from --broker.")
 
 
-def _proxy(url: BrokerUrl, names: Names, settings: Settings, *, first: bool) -> Iterator[Finding]:
+def _proxy(url: BrokerUrl, names: Names, settings: Settings, *, first: bool, made: bool) -> Iterator[Finding]:
     """Ask one proxy; only the first one that replies is asked for all topics, and only if no name server can be."""
     try:
         sender = Sender(url)
         try:
+            if url.namesrv and not made:
+                _any_reply(sender)
+                return
             if not first or url.namesrv or settings.topology == "trust":
                 _kinds(sender, names.work)
                 return
@@ -73,6 +83,20 @@ def _proxy(url: BrokerUrl, names: Names, settings: Settings, *, first: bool) -> 
             sender.close()
     except ProxyError as error:
         raise unavailable(error, str(url)) from error
+
+
+def _any_reply(sender: Sender) -> None:
+    """
+    Ask for a topic that nobody makes; raises ProxyError if the proxy does not reply, or refuses the login.
+
+    A proxy remembers for some 20 s that a topic is missing.
+    If it were asked for the work topic before a worker makes it, that worker's first message would wait for so long.
+    """
+    try:
+        _kinds(sender, _NOBODYS)
+    except ProxyError as error:
+        if not is_lacking_right(error):
+            raise
 
 
 def _kinds(sender: Sender, topic: str) -> frozenset[str] | None:
