@@ -170,8 +170,8 @@ class DirectFaults(RocketmqFaults[RocketMQNode]):
         return DirectAdapter(url, spec, settings)
 
     def give_up_after(self, seconds: float, monkeypatch: pytest.MonkeyPatch) -> None:
-        _, *others = Remoting.__init__.__defaults__ or ()
-        monkeypatch.setattr(Remoting.__init__, "__defaults__", (seconds, *others))
+        defaults = Remoting.__init__.__defaults__ or ()
+        monkeypatch.setattr(Remoting.__init__, "__defaults__", (seconds, *defaults[1:]))
 
     def try_at_once(self, monkeypatch: pytest.MonkeyPatch) -> None:
         super().try_at_once(monkeypatch)

@@ -191,10 +191,12 @@ class TestMessages(GrpcBench):
         finally:
             adapter.stop(self.within)
 
-    def test_a_check_before_the_first_deployment_does_not_delay_the_first_job(self, adapter: Adapter) -> None:
+    def test_a_check_before_the_first_deployment_does_not_delay_the_first_job(
+        self, adapter: Adapter, spec: QueueSpec
+    ) -> None:
         """The proxy would remember for 20 s that the topic is missing; the first job comes in 2 s."""
         assert not self.node.topics(self.queue)
-        assert not [finding for finding in adapter.findings(self.spec) if finding.level == "error"]
+        assert not [finding for finding in adapter.findings(spec) if finding.level == "error"]
         began = time.monotonic()
         adapter.publish(message())
         self.started(adapter, 1).delivery()

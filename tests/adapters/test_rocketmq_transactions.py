@@ -28,7 +28,7 @@ from steadyworker_rocketmq.transactions import (
     open_transactional,
 )
 from tests.brokers.process import free_ports
-from tests.brokers.rocketmq import RocketMQ, RocketMQ4, RocketMQ5
+from tests.brokers.rocketmq import RocketMQ4, RocketMQ5, RocketMQNode
 from tests.faults.proxy import Proxy
 from tests.support.stage import eventually
 
@@ -45,7 +45,7 @@ TAG = "captured"
 class Shop:
     """One driver at a broker, with a topic of its own, and a shop whose durable state is `rows`."""
 
-    node: RocketMQ
+    node: RocketMQNode
     url: str
     topic: str
     rows: dict[str, Decision] = field(default_factory=dict)

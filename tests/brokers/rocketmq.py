@@ -170,12 +170,6 @@ class RocketMQ:
                 remoting.ask(broker.address, DELETE_TOPIC, {"topic": name})
             remoting.ask(self.name_servers[0], DELETE_ROUTE, {"topic": name})
 
-    def forget_given_up(self) -> None:
-        """Delete the topic of the transactions that the broker has given up; 4.9.7 refuses that, and keeps it."""
-        if self.LINE == "5":
-            with self.set("validateSystemTopicWhenUpdateTopic", "false"):
-                self.delete_topic(GAVE_UP)
-
     def delete_group(self, name: str) -> None:
         """Delete a consumer group, and the places up to which it has consumed."""
         fields = {"groupName": name, "removeOffset": "true", "cleanOffset": "true"}  # of 4.9.7, and of 5.4.0
@@ -308,6 +302,12 @@ class RocketMQNode(RocketMQ):
                 yield
             finally:
                 remoting.ask(self.broker_address, CHANGE_SETTINGS, body=f"{name}={before}".encode())
+
+    def forget_given_up(self) -> None:
+        """Delete the topic of the transactions that the broker has given up; 4.9.7 refuses that, and keeps it."""
+        if self.LINE == "5":
+            with self.set("validateSystemTopicWhenUpdateTopic", "false"):
+                self.delete_topic(GAVE_UP)
 
     def mqadmin(self, command: str) -> str:
         """Run a command of RocketMQ's own tool, as an operator types it, and return what it prints; this takes 4 s."""
