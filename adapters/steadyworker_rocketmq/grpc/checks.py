@@ -16,7 +16,7 @@ from steadyworker_rocketmq.topology import kinds_of
 from steadyworker_rocketmq.url import BrokerUrl
 
 _OTHER = "rocketmq-client-python"
-_NOBODYS = "steadyworker-asks-whether-a-proxy-replies"
+_NO_TOPIC = "steadyworker-asks-whether-a-proxy-replies"
 
 
 def library_findings() -> Iterator[Finding]:
@@ -87,13 +87,13 @@ def _proxy(url: BrokerUrl, names: Names, settings: Settings, *, first: bool, mad
 
 def _any_reply(sender: Sender) -> None:
     """
-    Ask for a topic that nobody makes; raises ProxyError if the proxy does not reply, or refuses the login.
+    Ask for a topic that does not exist; raises ProxyError if the proxy does not reply, or refuses the login.
 
     A proxy remembers for some 20 s that a topic is missing.
-    If it were asked for the work topic before a worker makes it, that worker's first message would wait for so long.
+    If it were asked for the work topic before a worker makes it, that worker's first message would wait for those 20 s.
     """
     try:
-        _kinds(sender, _NOBODYS)
+        _kinds(sender, _NO_TOPIC)
     except ProxyError as error:
         if not is_lacking_right(error):
             raise
