@@ -41,7 +41,7 @@ def test_a_message_is_taken_as_it_was_published_and_is_gone_when_it_is_acknowled
         assert consumer.take(0) == first, "it holds one at most"
         if Ability.COUNTS_HELD in place.abilities:
             eventually(lambda: place.depths()[queue] == Depth(1, 1, 2))
-            assert place.ready() == {queue: 1}
+            eventually(lambda: place.ready() == {queue: 1})  # Artemis counts a moment later
         else:
             assert place.depths()[queue].total == place.ready()[queue] >= 1
         consumer.ack()
