@@ -18,7 +18,8 @@ Every exception that SteadyWorker raises or handles.
             ├── Outcomes that a handler raises
             │   ├── Retry            counts an attempt; the job comes again
             │   ├── Reject           the job becomes a dead letter at once
-            │   └── Snooze           counts nothing; the job comes again later
+            │   ├── Snooze           counts nothing; the job comes again later
+            │   └── HostUnfit        counts nothing; the worker process gives the job back, and ends with exit code 78
             ├── Adapter errors
             │   ├── BrokerUnavailable  the broker is not reachable: the adapter keeps trying
             │   │   └── LettersHeld        another reader holds some of the dead letters: read them again later
@@ -169,6 +170,24 @@ class Snooze(SteadyWorkerError):
     def __init__(self, delay: float | timedelta | str) -> None:
         self.delay = delay_in_seconds(delay)
         super().__init__(f"snoozed for {self.delay:g} s")
+
+
+class HostUnfit(SteadyWorkerError):
+    """
+    A handler's report that this host cannot run the Worker's jobs, because a program or a right is missing here.
+
+    The worker process gives the job back, takes no other message, and ends with exit code 78 when its other runs have ended.
+    The job's counters of attempts and crashes do not change.
+
+    Args:
+        reason: What is missing, for the log; `***` replaces passwords in it, and it is cut to 2,000 characters.
+    """
+
+    reason: str = ""
+
+    def __init__(self, reason: object) -> None:
+        self.reason = plain_text(reason)
+        super().__init__(self.reason)
 
 
 class Interrupt(BaseException):

@@ -43,7 +43,13 @@ class Snoozed:
 
 @dataclass(frozen=True, slots=True)
 class Interrupted:
-    """A run that the worker process ended (a deploy, a shutdown, a ledger outage), which does not count as an attempt."""
+    """
+    A run that the worker process ended (a deploy, a shutdown, a ledger outage), which does not count as an attempt.
+
+    `unfit` is the reason why this host cannot run the Worker's jobs at all; empty for every other interruption.
+    """
+
+    unfit: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -53,6 +53,7 @@ FLOORS: dict[str, int] = {
     "link.py": 4,
     "worker.py": 4,
     "spec.py": 4,
+    "programs/": 4,
     # 5. Where it runs, and what a URL names.
     "slots/": 5,
     "backends/": 5,
@@ -102,6 +103,7 @@ LATE: dict[str, tuple[str, ...]] = {
     "steadyworker/backends/opening.py": ("steadyworker.ledger.postgres.",),  # its library is an extra
     # `run` starts its first child before it imports the rest, so that both import at the same time.
     "steadyworker/cli/run.py": ("steadyworker.cli.targets.", "steadyworker.service.launch."),
+    "steadyworker/cli/exec.py": ("steadyworker.programs.worker.", "steadyworker.service.launch."),
 }
 BROKERS = re.compile("rabbit|amqp|pika|stomp|activemq|artemis|rocketmq", re.IGNORECASE)
 LONGEST_FILE = 450

@@ -56,6 +56,7 @@ EXIT_CODES: tuple[tuple[int, str], ...] = (
 
 _VERBS = {
     "run": "Run Workers until a signal stops them.",
+    "exec": "Run a program for each message of a queue.",
     "send": "Send one job, or a file of jobs.",
     "check": "Run the checks of `run`, and show where each setting comes from.",
     "jobs": "List or watch jobs.",

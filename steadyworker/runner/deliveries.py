@@ -173,6 +173,7 @@ class Deliveries:
         """Return whether a new job could begin at once."""
         return (
             self._state.stage is Stage.RUNNING
+            and self._state.unfit is None
             and not self._state.ledger_away
             and not self._deps.quota.spent
             and self._state.free_slot() is not None
@@ -224,7 +225,7 @@ class Deliveries:
 
     def _claim(self, envelope: Envelope, row: Row | None, claim: Claim) -> bool:
         delivery = envelope.delivery
-        if self._state.stage is not Stage.RUNNING:
+        if self._state.stage is not Stage.RUNNING or self._state.unfit is not None:
             self._give_back(delivery)
             return True
         if self._state.unreaped(envelope.id):

@@ -39,8 +39,8 @@ def reason(outcome: Outcome) -> str:
             return why
         case Snoozed(delay=delay):
             return f"{SNOOZED}{delay:g} s"
-        case Interrupted():
-            return "interrupted"
+        case Interrupted(unfit=unfit):
+            return f"interrupted: this host cannot run the job: {unfit}" if unfit else "interrupted"
         case Done():
             return ""
 

@@ -143,7 +143,7 @@ class Runner:
         self._take(event)
         self._end_turn()
 
-    def _take(self, event: RunnerEvent) -> None:  # noqa: C901, PLR0912 - one case per event
+    def _take(self, event: RunnerEvent) -> None:  # noqa: C901, PLR0912, PLR0915 - one case per event
         match event:
             case Connected(epoch=epoch):
                 self._connection = ""
@@ -181,6 +181,8 @@ class Runner:
                 run = self.state.by_fence.get(fence)
                 ours = run is not None and run.phase is not Phase.DROPPED  # else it is killed in any stage
                 self.killed = self.killed or (ours and killed and self.state.stage >= Stage.DRAINING)
+                if isinstance(outcome, Interrupted) and outcome.unfit:
+                    self.state.unfit = outcome.unfit
                 self.runs.slot_ended(fence, outcome)
                 self.state.reconsider()
             case Renewed():
@@ -225,7 +227,8 @@ class Runner:
         A slot with a detached run counts only for a while, in which the broker can deliver the run's message again.
         """
         state = self.state
-        if state.stage is not Stage.RUNNING or state.ledger_away or self.deps.quota.spent or self.audit_result.cause:
+        closed = state.stage is not Stage.RUNNING or state.unfit is not None or self.deps.quota.spent
+        if closed or state.ledger_away or self.audit_result.cause:
             return 0
         detached = state.slots_detached()
         offered = detached if self.deps.adoption and self.deps.clock.monotonic() < state.adopt_until else 0
@@ -357,6 +360,7 @@ class Runner:
             "broker": self._connection or None,
             "broker alarm": self._blocked,
             "ledger": state.ledger_cause,
+            "host": state.unfit,
             "consumers": self.audit_result.cause,
             "setup": next(iter(health.values()), None if state.ready_slots else "not over yet"),
             "stage": None if state.stage is Stage.RUNNING else state.stage.name.lower(),

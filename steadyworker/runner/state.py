@@ -160,6 +160,7 @@ class RunnerState:
         valid: The deliveries that can still be settled, by epoch and id.
         held: The valid deliveries that wait for the ledger, for a slot, or for the end of an earlier run.
         ready_slots: The numbers of the slots that take runs.
+        unfit: The reason why this host cannot run the Worker's jobs, as a run has reported it; None without such a report.
         ledger_cause: The reason why the last call of the ledger failed; None while the ledger responds.
         recheck: True if the runner must take `held` through the decision table at the end of this turn.
         adopt_until: The monotonic time until which the slots of detached runs count in the prefetch.
@@ -173,6 +174,7 @@ class RunnerState:
         self.valid: dict[tuple[int, str], Delivery] = {}
         self.held: list[Delivery] = []
         self.ready_slots: set[int] = set()
+        self.unfit: str | None = None
         self.ledger_cause: str | None = None
         self.recheck = False
         self.adopt_until = 0.0

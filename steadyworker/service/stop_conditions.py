@@ -62,6 +62,8 @@ def _broken(runners: Sequence[Runner]) -> list[tuple[str, int]]:
     for runner in runners:
         if runner.final is not None:
             found.append((f"refused by the broker: {runner.final}", EX_CONFIG))
+        if runner.state.unfit is not None:
+            found.append((f"{runner.deps.spec.queue}: this host cannot run the jobs: {runner.state.unfit}", EX_CONFIG))
         audit = runner.audit_result
         if audit.lasting and (not audit.after_jobs or all(each.idle for each in runners)):
             found.append((f"{runner.deps.spec.queue}: {audit.cause}", EX_CONFIG))

@@ -19,7 +19,16 @@ from typing import Any, cast
 from structlog.contextvars import bound_contextvars
 
 from steadyworker.clock import Clock
-from steadyworker.errors import BadPayload, ExportRejected, InterruptReason, Reject, Retry, Snooze, delay_in_seconds
+from steadyworker.errors import (
+    BadPayload,
+    ExportRejected,
+    HostUnfit,
+    InterruptReason,
+    Reject,
+    Retry,
+    Snooze,
+    delay_in_seconds,
+)
 from steadyworker.job import Job
 from steadyworker.link import Link, Task
 from steadyworker.outcome import Done, Failed, Interrupted, Outcome, Rejected, Snoozed
@@ -86,7 +95,7 @@ class Executor:
             ran = self._run(task, link)
             with suppress(BaseException):  # a user's logging handler can raise
                 if isinstance(ran.outcome, Failed):
-                    self._log.error("job_failed", reason=ran.outcome.reason, exc_info=ran.error)
+                    self._log.error("job_failed", reason=ran.outcome.reason, exc_info=_to_show(ran.error))
             return ran
 
     def _run(self, task: Task, link: Link) -> Ran:
@@ -169,7 +178,7 @@ class Executor:
                 "correct its class; its `__init__` should call `super().__init__`."
             )
 
-    def _judged(self, error: BaseException) -> Outcome:
+    def _judged(self, error: BaseException) -> Outcome:  # noqa: PLR0911 - one return per class
         """Return the outcome for an exception, by its class; an exception from the user's class passes through."""
         match error:
             case Retry():
@@ -179,6 +188,8 @@ class Executor:
                 return Rejected(plain_text(error.reason) or plain_text(error))
             case Snooze():
                 return Snoozed(delay_in_seconds(error.delay))
+            case HostUnfit():
+                return Interrupted(plain_text(error.reason) or plain_text(error))
             case ExportRejected():
                 return Rejected(plain_text(str(error)) or plain_text(error), class_name(error))
             case _ if isinstance(error, self._dont_retry_on):
@@ -218,6 +229,13 @@ class Executor:
             with suppress(Exception):
                 stream.flush()
         os._exit(0 if isinstance(ran.outcome, Done) else 1)
+
+
+def _to_show(error: BaseException | None) -> BaseException | None:
+    """Return the exception whose traceback the log shows; a Retry that has no other exception behind it says all in its reason."""
+    if isinstance(error, Retry) and error.__cause__ is None and error.__context__ is None:
+        return None
+    return error
 
 
 def _nothing() -> None:

@@ -36,6 +36,7 @@ PAGES = [
     DEPLOY,
     Page("adapters/steadyworker_sqlite/README.md"),
     Page("examples/README.md"),
+    Page("examples/programs/README.md"),
     Page("tests/README.md"),
     Page("tests/benchmarks/README.md"),
     Page("tests/drills/README.md"),

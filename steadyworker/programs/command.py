@@ -1,0 +1,160 @@
+"""
+The command line of the jobs, with its placeholders, and its way from `steadyworker exec` to the slots.
+
+| placeholder | becomes |
+|---|---|
+| `{payload}` | the message's body, as text |
+| `{payload.NAME}` | the field NAME of a body that is a JSON object: a text, a number, true or false |
+| `{payload.base64}` | the body in base64, as rabbitmq-cli-consumer passes it; a field of this name is not reachable |
+| `{file}` | the path of a file that holds the body, and that only this program can open |
+| `{key}` | the job's key |
+
+No shell reads the command line: a payload stays one argument, or a part of one, whatever characters it has.
+A body reaches the program on standard input if the command has no placeholder for the body.
+"""
+
+from __future__ import annotations
+
+import base64
+import difflib
+import os
+import re
+from collections.abc import Sequence
+
+import msgspec
+
+from steadyworker.errors import BadPayload, ConfigError
+from steadyworker.payload import decoder
+from steadyworker.programs.codes import Codes
+
+VARIABLE = "SW_EXEC"
+"""
+The environment variable that brings the command to the slots' child processes.
+
+Every user's `ps` can read a command line, but only the same user can read an environment.
+"""
+
+FILE = "{file}"
+
+_LONGEST_ARGUMENT = 128 << 10
+"""Linux accepts at most 128 KiB in one argument (MAX_ARG_STRLEN, 32 pages); execve fails with E2BIG above that."""
+
+_PLACEHOLDER = re.compile(r"\{(payload|file|key)(?:\.([^{}]+))?\}")
+_WORD = re.compile(r"\{(\w+)(?:\.[^{}]+)?\}")
+
+
+class Command(msgspec.Struct, frozen=True):
+    """A program with its arguments, and the meaning of its exit codes."""
+
+    arguments: tuple[str, ...]
+    codes: Codes = "sysexits"
+
+    @property
+    def takes_body(self) -> bool:
+        """True if an argument holds the body, or the path to it; else the body comes on standard input."""
+        found = (match for argument in self.arguments for match in _PLACEHOLDER.finditer(argument))
+        return any(match[1] != "key" for match in found)
+
+    @property
+    def takes_file(self) -> bool:
+        """True if an argument holds the path of a file with the body."""
+        return any(FILE in argument for argument in self.arguments)
+
+    def filled(self, body: bytes, key: str, file: str) -> list[str]:
+        """
+        Return the arguments with the placeholders filled in; raise BadPayload if the body does not fit them.
+
+        `file` is the path of a file that holds the body.
+        """
+        values = _Values(body, key, file)
+        filled = [_PLACEHOLDER.sub(values.of, argument) for argument in self.arguments]
+        for template, argument in zip(self.arguments, filled, strict=True):
+            if "\0" in argument:
+                raise BadPayload(f"$: expected no NUL for {template!r}, because no argument can hold one: use {FILE}")
+            if len(os.fsencode(argument)) >= _LONGEST_ARGUMENT:
+                raise BadPayload(
+                    f"$: expected less than {_LONGEST_ARGUMENT} bytes for the argument {template!r}, got "
+                    f"{len(os.fsencode(argument))}: pass the body by {FILE}, or on standard input"
+                )
+        return filled
+
+
+class _Values:
+    """The values of one job's placeholders; the body is parsed only if a placeholder names a field."""
+
+    def __init__(self, body: bytes, key: str, file: str) -> None:
+        self._body, self._key, self._file = body, key, file
+        self._fields: object = None
+
+    def of(self, match: re.Match[str]) -> str:
+        """Return the value of one placeholder."""
+        name, field = match[1], match[2]
+        if name == "key":
+            return self._key
+        if name == "file":
+            return self._file
+        if field == "base64":
+            return base64.b64encode(self._body).decode("ascii")
+        return self._text() if field is None else self._field(field)
+
+    def _text(self) -> str:
+        try:
+            return self._body.decode()
+        except UnicodeDecodeError as error:
+            raise BadPayload(f"$: expected UTF-8 text for {{payload}}, got other bytes ({error}): use {FILE}") from None
+
+    def _field(self, name: str) -> str:
+        if self._fields is None:
+            self._fields = decoder(dict[str, object], len(self._body))(self._body)
+        assert isinstance(self._fields, dict), "the decoder accepts only an object"
+        if name not in self._fields:
+            raise BadPayload(f"$.{name}: missing, but the command has {{payload.{name}}}")
+        match self._fields[name]:
+            case bool() as value:
+                return str(value).lower()
+            case str() | int() | float() as value:
+                return str(value)
+            case value:
+                raise BadPayload(f"$.{name}: expected a text, a number, true or false, got {type(value).__name__}")
+
+
+def check_command(arguments: Sequence[str]) -> None:
+    """Raise ConfigError for a command line that cannot be started with any payload."""
+    if not arguments or not arguments[0]:
+        raise ConfigError(
+            "Expected a program after `--`, got none: write `steadyworker exec --queue Q … -- PROGRAM …`."
+        )
+    if _PLACEHOLDER.search(arguments[0]):
+        raise ConfigError(
+            f"Expected the name of a program, got {arguments[0]!r}: a message must not choose the program that runs; "
+            "name a program, and put placeholders only into its arguments."
+        )
+    for argument in arguments:
+        if "{file." in argument or "{key." in argument:
+            raise ConfigError(
+                f"Expected {{file}} or {{key}} without a field, got {argument!r}: only {{payload.NAME}} has fields."
+            )
+        for word in _WORD.findall(argument):
+            near = difflib.get_close_matches(word, ("payload", "file", "key"), n=1, cutoff=0.75)
+            if near and word not in ("payload", "file", "key"):
+                raise ConfigError(f"There is no placeholder {{{word}}} (in {argument!r}): did you mean {{{near[0]}}}?")
+
+
+def handed_on(command: Command) -> str:
+    """Return the value of `VARIABLE` for a command."""
+    return msgspec.json.encode(command).decode()
+
+
+def command_here() -> Command:
+    """
+    Return the command that `steadyworker exec` has handed to this process.
+
+    Raises:
+        ConfigError: This process was not started by `steadyworker exec`.
+    """
+    text = os.environ.get(VARIABLE)
+    if text is None:
+        raise ConfigError(
+            "Expected the command of `steadyworker exec`, got none: start this Worker by `steadyworker exec`."
+        )
+    return msgspec.json.decode(text, type=Command)

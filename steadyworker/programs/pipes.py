@@ -1,0 +1,140 @@
+"""
+The three pipes of a program: standard output, standard error, and descriptor 3 for its reports.
+
+A report is one line:
+
+| line | meaning |
+|---|---|
+| `progress` | the job goes on; this counts for the stall limit |
+| `progress 12` | 12 units are done |
+| `progress 12 100 rows of June` | 12 of 100 units are done; the rest is a note for people |
+| `checkpoint {"page": 3}` | save this JSON; the next run of the job gets it in the variable SW_CHECKPOINT |
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import selectors
+import threading
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Any
+
+import msgspec
+
+from steadyworker.clock import Clock
+from steadyworker.errors import Interrupt
+from steadyworker.job import Job
+from steadyworker.programs.output import LONGEST_LINE, OutputLog
+from steadyworker.text.plain_text import plain_text
+
+_CHUNK = 1 << 16
+_LINE_END = re.compile(rb"[\r\n]+")  # a progress bar in a terminal writes \r
+_LONGEST_REPORT = 80 << 10  # a checkpoint has at most 64 KiB
+_LINGER = 1.0
+_REPORTS = "reports"
+
+
+class Pipes:
+    """
+    The reading ends of a program's pipes, and a thread that reads them.
+
+    `stop` is called when a report shows that the run must end.
+    """
+
+    def __init__(self, job: Job[Any, Any], log: Any, clock: Clock, stop: Callable[[], None]) -> None:
+        self.theirs: dict[str, int] = {}
+        self.output = OutputLog(log, clock)
+        self._job = job
+        self._log = log
+        self._stop = stop
+        self._ours: dict[str, int] = {}
+        self._rest: dict[str, bytes] = {}
+        self._wake = os.pipe()
+        self._complained = False
+        for name in ("stdout", "stderr", _REPORTS):
+            self._ours[name], self.theirs[name] = os.pipe()
+            self._rest[name] = b""
+        self._thread = threading.Thread(target=self._read, name="exec-output", daemon=True)
+
+    def start(self) -> None:
+        """Close the program's ends here, and begin to read."""
+        for end in self.theirs.values():
+            os.close(end)
+        self.theirs.clear()
+        self._thread.start()
+
+    def finish(self) -> None:
+        """
+        Read to the end, log what is left, and close the pipes; call it when the program has ended.
+
+        A process that has left the program's group can hold a pipe open; it is read for 1 s more.
+        """
+        if self._thread.ident is not None:
+            self._thread.join(_LINGER)
+            os.write(self._wake[1], b"!")
+            self._thread.join()
+        for end in (*self._ours.values(), *self.theirs.values(), *self._wake):
+            os.close(end)
+        self.output.close()
+
+    def _read(self) -> None:
+        with selectors.DefaultSelector() as selector:
+            selector.register(self._wake[0], selectors.EVENT_READ, None)
+            for name, end in self._ours.items():
+                selector.register(end, selectors.EVENT_READ, name)
+            while len(selector.get_map()) > 1:
+                for key, _ in selector.select():
+                    if key.data is None:
+                        return
+                    data = os.read(key.fd, _CHUNK)
+                    self._take(key.data, data)
+                    if not data:
+                        selector.unregister(key.fd)
+
+    def _take(self, name: str, data: bytes) -> None:
+        """Handle the lines that are complete now; empty data is the end of the pipe."""
+        longest = _LONGEST_REPORT if name == _REPORTS else LONGEST_LINE
+        *lines, rest = _LINE_END.split(self._rest[name] + data)
+        if not data or len(rest) > longest:
+            lines, rest = [*lines, rest], b""
+        self._rest[name] = rest
+        for line in lines:
+            if name == _REPORTS:
+                self._report(line)
+                continue
+            for begin in range(0, len(line), LONGEST_LINE):
+                self.output.line(name, line[begin : begin + LONGEST_LINE])
+
+    def _report(self, line: bytes) -> None:
+        word, _, rest = line.decode("utf-8", "backslashreplace").strip().partition(" ")
+        try:
+            match word:
+                case "":
+                    return
+                case "progress":
+                    self._progress(rest)
+                case "checkpoint":
+                    self._job.checkpoint(msgspec.json.decode(rest))
+                case _:
+                    raise ValueError("Expected a line that begins with `progress` or `checkpoint`")  # noqa: TRY301 - one place says it
+        except Interrupt:
+            self._stop()
+        except Exception as error:  # noqa: BLE001 - a wrong report must not end the program's run
+            if not self._complained:
+                self._complained = True
+                self._log.warning("report_ignored", line=plain_text(line, 200), error=plain_text(error))
+
+    def _progress(self, text: str) -> None:
+        numbers: list[float] = []
+        rest = text.strip()
+        while rest and len(numbers) < 2:  # noqa: PLR2004 - done and total
+            first, _, after = rest.partition(" ")
+            with suppress(ValueError):
+                numbers.append(float(first))
+                rest = after.strip()
+                continue
+            break
+        done, total = (*numbers, None, None)[:2]
+        self._job.progress(done, total, rest)

@@ -1,0 +1,96 @@
+"""The command line of a job: what its placeholders become, and which command lines are refused."""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+
+from steadyworker.errors import BadPayload, ConfigError
+from steadyworker.programs.codes import Meaning, meaning
+from steadyworker.programs.command import VARIABLE, Command, check_command, command_here, handed_on
+
+BODY = b'{"table": "payments; rm -rf /", "n": 17, "rate": 1.5, "full": true, "tags": ["a"]}'
+
+
+def filled(*arguments: str, body: bytes = BODY) -> list[str]:
+    return Command(arguments).filled(body, "k-1", "/dev/fd/7")
+
+
+@pytest.mark.parametrize(
+    ("argument", "becomes"),
+    [
+        ("{payload}", BODY.decode()),
+        ("--table={payload.table}", "--table=payments; rm -rf /"),
+        ("{payload.n}/{payload.rate}/{payload.full}", "17/1.5/true"),
+        ("{payload.base64}", "e30="),
+        ("{key}.sql", "k-1.sql"),
+        ("{file}", "/dev/fd/7"),
+        ("{print $1}", "{print $1}"),
+        ("{}", "{}"),
+    ],
+)
+def test_a_placeholder_becomes_one_value_and_no_shell_reads_it(argument: str, becomes: str) -> None:
+    assert filled("program", argument, body=b"{}" if "base64" in argument else BODY) == ["program", becomes]
+
+
+@pytest.mark.parametrize(
+    ("argument", "body", "says"),
+    [
+        ("{payload.tbale}", BODY, r"\$.tbale: missing, but the command has {payload.tbale}"),
+        ("{payload.tags}", BODY, r"\$.tags: expected a text, a number, true or false, got list"),
+        ("{payload.n}", b"[17]", r"expected"),
+        ("{payload}", b"caf\xe9", r"expected UTF-8 text"),
+        ("{payload}", b"a\0b", r"expected no NUL"),
+        ("{payload}", b"x" * (128 << 10), r"expected less than 131072 bytes for the argument '{payload}', got 131072"),
+    ],
+)
+def test_a_body_that_does_not_fit_is_a_bad_payload(argument: str, body: bytes, says: str) -> None:
+    with pytest.raises(BadPayload, match=says):
+        filled("program", argument, body=body)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        ([], "Expected a program after `--`, got none"),
+        (["{payload.program}"], "a message must not choose the program that runs"),
+        (["pg_dump", "{paylod.table}"], r"no placeholder {paylod} .* did you mean {payload}\?"),
+        (["cat", "{file.name}"], "only {payload.NAME} has fields"),
+    ],
+)
+def test_a_command_line_that_no_payload_can_fit_is_refused(arguments: list[str], says: str) -> None:
+    with pytest.raises(ConfigError, match=says):
+        check_command(arguments)
+
+
+@pytest.mark.parametrize(
+    ("argument", "body", "file"), [("{key}", False, False), ("{payload.n}", True, False), ("{file}", True, True)]
+)
+def test_the_body_comes_on_standard_input_if_no_argument_has_it(argument: str, body: bool, file: bool) -> None:
+    command = Command(("program", argument))
+    assert (command.takes_body, command.takes_file) == (body, file)
+
+
+def test_the_command_reaches_a_child_as_it_was_given(monkeypatch: pytest.MonkeyPatch) -> None:
+    command = Command(
+        ("sh", "-c", "echo 'ü' \udce9".encode("utf-8", "surrogateescape").decode("latin-1")), "rabbitmq-cli-consumer"
+    )
+    monkeypatch.setitem(os.environ, VARIABLE, handed_on(command))
+    assert command_here() == command
+
+
+def test_the_worker_of_exec_cannot_be_run_by_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv(VARIABLE, raising=False)
+    with pytest.raises(ConfigError, match="start this Worker by `steadyworker exec`"):
+        command_here()
+
+
+def test_the_exit_codes_are_those_of_the_page() -> None:
+    dead, unfit = {64, 65, 66}, {77, 78, 126, 127}
+    for code in range(256):
+        expected = Meaning.DEAD if code in dead else Meaning.UNFIT if code in unfit else Meaning.FAILED
+        expected = {0: Meaning.DONE, 79: Meaning.INTERRUPTED}.get(code, expected)
+        assert meaning(code, "sysexits") is expected
+        theirs = Meaning.DONE if code == 0 else Meaning.DEAD if code in (3, 5) else Meaning.FAILED
+        assert meaning(code, "rabbitmq-cli-consumer") is theirs
