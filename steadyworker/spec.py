@@ -13,6 +13,7 @@ import sys
 import typing
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, fields, replace
+from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Literal, get_args, get_origin
 
@@ -25,7 +26,7 @@ from steadyworker.names import QUEUE_NAME
 from steadyworker.retry import RetryPolicy
 from steadyworker.system.procfs import cgroup_limit
 from steadyworker.units import parse_seconds, parse_size
-from steadyworker.worker import C, P, Worker, is_worker
+from steadyworker.worker import C, P, Worker, importable_name, is_worker
 
 _AUTO_SHARE = 0.8
 _METHODS = ("setup", "handle", "teardown")
@@ -219,12 +220,7 @@ def _lineage(cls: type[Any]) -> list[Any]:
 
 def _target(cls: type[Any], isolation: str) -> str:
     """Return the name by which a child process imports the class; raise ConfigError if a child cannot import it."""
-    if isolation == "process" and cls.__module__ == "__main__":
-        raise ConfigError(
-            f"{cls.__qualname__} is defined in __main__, which a child process cannot import. "
-            "To try it in a notebook, use steadyworker.testing.run_one(Worker, payload). "
-            "To run it, put it into a module and start `steadyworker run module:Class`."
-        )
+    module = cls.__module__ if isolation == "thread" else _module_of(cls)
     if isolation == "process" and _being_imported(cls.__module__):
         raise ConfigError(
             f"{cls.__qualname__} is run while its module {cls.__module__!r} is being imported, and each child process would "
@@ -235,7 +231,29 @@ def _target(cls: type[Any], isolation: str) -> str:
             f"{cls.__qualname__} is defined inside a function, where a child process cannot find it: "
             "move it to the top of its module, or set isolation = 'thread'."
         )
-    return f"{cls.__module__}:{cls.__qualname__}"
+    return f"{module}:{cls.__qualname__}"
+
+
+def _module_of(cls: type[Any]) -> str:
+    """
+    Return the name of the module that a child process imports for this class.
+
+    For a class in the file that Python executes (`__main__`), this is the file's own name: the child imports the file again.
+    Raise ConfigError if there is no such file, as in a notebook.
+    """
+    if cls.__module__ != "__main__":
+        return str(cls.__module__)
+    main = sys.modules["__main__"]
+    if (spec := getattr(main, "__spec__", None)) is not None:  # python -m package.module
+        return str(spec.name)
+    file = getattr(main, "__file__", None)
+    if file is None or not Path(file).is_file() or Path(file).suffix != ".py":
+        raise ConfigError(
+            f"{cls.__qualname__} is defined in __main__, which a child process cannot import. "
+            "To try it in a notebook, use steadyworker.testing.run_one(Worker, payload). "
+            "To run it, put it into a file such as app.py and start `steadyworker run app.py:Class`."
+        )
+    return importable_name(Path(file))
 
 
 def _being_imported(module: str) -> bool:

@@ -14,6 +14,7 @@ import re
 import sys
 from datetime import timedelta
 from pathlib import Path
+from types import ModuleType
 from typing import Any, ClassVar, Generic, Literal
 
 from typing_extensions import TypeVar
@@ -103,15 +104,18 @@ WORKER = re.compile(r"[^:]+:[A-Z]\w*(?:\.\w+)*")
 
 def load_worker(target: str) -> type[Worker[Any, Any]]:
     """
-    Import "module:Class" and return the Worker class.
+    Import "module:Class" or "path/to/module.py:Class", and return the Worker class.
 
-    The working directory is searched too, as with `python -m`.
+    For a module, the working directory is searched too, as with `python -m`.
+    For a file, the folder of the file is searched first, as with `python path/to/module.py`.
 
     Raises:
         ConfigError: The target is wrong; the text gives a similar name, or lists the module's Workers.
         Exception: The module raised it during the import.
     """
     module_name, colon, name = target.partition(":")
+    if colon and name and module_name.endswith(".py"):
+        return _worker_in(Path(module_name), name)
     written = _as_module(target)
     if not (module_name and colon and name) or module_name.startswith(".") or written != target:
         hint = f"did you mean {written}?" if written != target else "for example `app:PaymentExports`."
@@ -129,6 +133,46 @@ def load_worker(target: str) -> type[Worker[Any, Any]]:
         raise ConfigError(
             f"There is no module {error.name!r} (for {target!r}) in {here} or on the Python path: {hint}"
         ) from None
+    return _worker_named(name, module, target)
+
+
+def importable_name(file: Path) -> str:
+    """
+    Return the name under which a process imports this file when the file's folder is on its path.
+
+    Raises:
+        ConfigError: The file's name is no name of a module, or Python has a module of that name.
+    """
+    if not file.stem.isidentifier() or file.stem in sys.stdlib_module_names:
+        why = "Python has a module of that name" if file.stem.isidentifier() else "it is no name of a module"
+        raise ConfigError(
+            f"Expected a file that a child process can import, got {file.name!r}: rename it, because {why}."
+        )
+    return file.stem
+
+
+def _worker_in(file: Path, name: str) -> type[Worker[Any, Any]]:
+    """Import this file and return its Worker; raise as `load_worker` does."""
+    if not file.is_file():
+        near = difflib.get_close_matches(file.name, [path.name for path in file.parent.glob("*.py")], n=1)
+        hint = f"did you mean {file.parent / near[0]}:{name}?" if near else "name a file that exists."
+        raise ConfigError(f"There is no file {str(file)!r}: {hint}")
+    module_name = importable_name(file)
+    folder = str(file.resolve().parent)
+    if folder not in sys.path:
+        sys.path.insert(0, folder)
+    module = importlib.import_module(module_name)
+    imported = getattr(module, "__file__", None)
+    if imported is None or not file.samefile(imported):
+        raise ConfigError(
+            f"Expected {str(file)!r} to be the module {module_name!r}, got {imported}, which comes first on the Python path: rename one."
+        )
+    return _worker_named(name, module, f"{module_name}:{name}")
+
+
+def _worker_named(name: str, module: ModuleType, target: str) -> type[Worker[Any, Any]]:
+    """Return the Worker of this name in a module; raise ConfigError, with a similar name, if there is none."""
+    module_name = module.__name__
     found: Any = module
     for part in name.split("."):
         found = getattr(found, part, None)
@@ -147,13 +191,13 @@ def load_worker(target: str) -> type[Worker[Any, Any]]:
 
 
 def _as_module(target: str) -> str:
-    """Return a target such as `app/main.py:Class` or `app.Class` as module:Class, and any other target unchanged."""
+    """Return a target such as `app/main:Class` or `app.Class` as module:Class, and any other target unchanged."""
     module_name, colon, name = target.partition(":")
     if not colon and "/" not in target and not target.endswith(".py"):
         module_name, dot, name = target.rpartition(".")
         return f"{module_name}:{name}" if dot and module_name and name[:1].isupper() else target
-    if colon and (module_name.endswith(".py") or "/" in module_name):
-        path = Path(os.path.relpath(module_name.removesuffix(".py")))
+    if colon and "/" in module_name:
+        path = Path(os.path.relpath(module_name))
         return f"{path.name if '..' in path.parts else '.'.join(path.parts)}:{name}"
     return target
 

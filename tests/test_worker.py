@@ -249,21 +249,32 @@ def test_no_key_has_the_file_name_of_another_keys_round(key: str, round_: int) -
     assert file_name("x.r", 0) == "x.r", "a key that is no round stays as it is"
 
 
-def test_a_worker_of_main_is_refused_with_what_to_do(tmp_path: Path) -> None:
-    script = tmp_path / "script.py"
-    script.write_text(
-        "from steadyworker import Worker\n"
-        "from steadyworker.spec import spec_of\n"
-        "class Mine(Worker[bytes]):\n"
-        "    queue = 'mine'\n"
-        "    time_limit = 1\n"
-        "    def handle(self, job): pass\n"
-        "spec_of(Mine)\n",
-        encoding="utf-8",
-    )
-    said = subprocess.run([sys.executable, script], capture_output=True, text=True, check=False).stderr
+MAIN = """
+from steadyworker import Worker
+from steadyworker.spec import spec_of
+class Mine(Worker[bytes]):
+    queue = 'mine'
+    time_limit = 1
+    def handle(self, job): pass
+print(spec_of(Mine).target)
+"""
+
+
+def test_a_worker_of_a_notebook_is_refused_with_what_to_do() -> None:
+    """A notebook's cells, and standard input, are in no file that a child could import."""
+    said = subprocess.run([sys.executable], input=MAIN, capture_output=True, text=True, check=False).stderr
     assert "use steadyworker.testing.run_one(Worker, payload)" in said
-    assert "start `steadyworker run module:Class`" in said
+    assert "start `steadyworker run app.py:Class`" in said
+
+
+def test_a_worker_in_the_file_that_is_executed_is_imported_from_it(tmp_path: Path) -> None:
+    package = tmp_path / "shop"
+    package.mkdir()
+    for file in (tmp_path / "mine.py", package / "mine.py"):
+        file.write_text(MAIN)
+    for command, target in (([tmp_path / "mine.py"], "mine:Mine"), (["-m", "shop.mine"], "shop.mine:Mine")):
+        done = subprocess.run([sys.executable, *command], capture_output=True, text=True, cwd=tmp_path, check=True)
+        assert done.stdout == f"{target}\n"
 
 
 @pytest.mark.parametrize(
@@ -274,11 +285,15 @@ def test_a_worker_of_main_is_refused_with_what_to_do(tmp_path: Path) -> None:
         ("nowhere.app:Plain", "There is no module 'nowhere' (for 'nowhere.app:Plain') in "),
         ("tests.test_worker:Plian", "Module 'tests.test_worker' has no 'Plian': did you mean tests.test_worker:Plain?"),
         ("tests.test_worker:Zzz", "Module 'tests.test_worker' has no 'Zzz': it has Plain, ShopBase, "),
-        ("exports.py:Plain", "Expected a Worker as module:Class, got 'exports.py:Plain': did you mean exports:Plain?"),
         (
-            "./src/exports.py:Plain",
-            "Expected a Worker as module:Class, got './src/exports.py:Plain': did you mean src.exports:Plain?",
+            "src/exports:Plain",
+            "Expected a Worker as module:Class, got 'src/exports:Plain': did you mean src.exports:Plain?",
         ),
+        (
+            "tests/test_worekr.py:Plain",
+            "There is no file 'tests/test_worekr.py': did you mean tests/test_worker.py:Plain?",
+        ),
+        ("nowhere/app.py:Plain", "There is no file 'nowhere/app.py': name a file that exists."),
         ("exports.Plain", "Expected a Worker as module:Class, got 'exports.Plain': did you mean exports:Plain?"),
         ("json:Worker", "Module 'json' has no 'Worker': it has no Worker at all."),
         ("tests.test_worker:Path", "Expected 'tests.test_worker:Path' to be a subclass of steadyworker.Worker"),
@@ -288,6 +303,27 @@ def test_a_target_that_is_none_says_what_is_there(target: str, said: str) -> Non
     with pytest.raises(ConfigError) as refused:
         load_worker(target)
     assert str(refused.value).startswith(said)
+
+
+def test_a_target_is_found_in_a_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its folder comes first on the path, as with `python file.py`, so that it can import its neighbours."""
+    (tmp_path / "shop_neighbour.py").write_text("QUEUE = 'shop'\n")
+    text = "from steadyworker import Worker\nfrom shop_neighbour import QUEUE\nclass Shop(Worker[bytes]):\n    queue, time_limit = QUEUE, 1\n"
+    for name in ("shop_file.py", "queue.py", "shop-file.py"):
+        (tmp_path / name).write_text(text)
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    found = load_worker(f"{tmp_path}/shop_file.py:Shop")
+    assert (found.queue, found.__module__) == ("shop", "shop_file")
+    with pytest.raises(ConfigError, match=r"got 'queue.py': rename it, because Python has a module of that name"):
+        load_worker(f"{tmp_path}/queue.py:Shop")
+    with pytest.raises(ConfigError, match=r"got 'shop-file.py': rename it, because it is no name of a module"):
+        load_worker(f"{tmp_path}/shop-file.py:Shop")
+    (tmp_path / "other").mkdir()
+    (tmp_path / "other/shop_file.py").write_text(text)
+    with pytest.raises(
+        ConfigError, match=r"to be the module 'shop_file', got .*, which comes first on the Python path"
+    ):
+        load_worker(f"{tmp_path}/other/shop_file.py:Shop")
 
 
 def test_a_target_is_found_in_the_working_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

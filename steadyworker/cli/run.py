@@ -7,11 +7,15 @@ Therefore this file starts the first child before it imports the rest.
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import click
 
 from steadyworker.cli.flags import every_setting
+from steadyworker.errors import ConfigError
+from steadyworker.lifecycle import EX_CONFIG, EX_OK
+from steadyworker.service.reload import Reload
 from steadyworker.slots.spare import Spare
 
 
@@ -22,6 +26,7 @@ Examples:
   steadyworker run exports:PaymentExports
   steadyworker run exports:PaymentExports exports:Refunds --health 8080
   steadyworker run exports:PaymentExports --concurrency 4 --stop-within 2h --broker sqlite:queues.db
+  steadyworker run exports.py:PaymentExports --reload
 \b
 Signals:
   TERM, INT, HUP   stop: take no new message; jobs may finish until 13 s before the end of --stop-within
@@ -39,9 +44,19 @@ Exit codes:
        do not restart (systemd: RestartPreventExitStatus=78)""",
 )
 @click.argument("targets", metavar="MODULE:CLASS...", nargs=-1, required=True)
+@click.option(
+    "--reload", is_flag=True, help="For development: start again when a Python file below this folder changes."
+)
+@click.option(
+    "--inline",
+    is_flag=True,
+    help="For development: run one job at a time in this process, without time limits, so that breakpoint() works.",
+)
 @every_setting
 @click.pass_context
-def command(ctx: click.Context, arguments: dict[str, Any], *, targets: tuple[str, ...]) -> None:
+def command(
+    ctx: click.Context, /, arguments: dict[str, Any], *, targets: tuple[str, ...], reload: bool, inline: bool
+) -> None:
     """
     Run Workers in one process until a signal stops it; each Worker has its own slots.
 
@@ -50,9 +65,22 @@ def command(ctx: click.Context, arguments: dict[str, Any], *, targets: tuple[str
     For secrets, add -file to an option (--broker-file), and name a file that holds the value.
     """
     config = arguments.pop("config", None)
+    watch = Reload(Path.cwd()) if reload else None
     with Spare() as spare:
         from steadyworker.cli.targets import find_worker
         from steadyworker.service.launch import launch
 
-        code = launch([find_worker(target) for target in targets], arguments, config, spare=spare)
+        try:
+            workers = [find_worker(target) for target in targets]
+            code = launch(workers, arguments, config, spare=spare, inline=inline, reload=watch)
+        except ConfigError as error:
+            if watch is None:
+                raise
+            click.echo(f"error: {error}\nWaiting for a change below {Path.cwd()}.", err=True)
+            watch.wait()
+            code = EX_OK
+    if watch is not None and code == EX_CONFIG:
+        watch.wait()
+    if watch is not None and watch.changed is not None and code in (EX_OK, EX_CONFIG):
+        watch.execute_again()
     ctx.exit(code)

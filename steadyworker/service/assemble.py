@@ -11,6 +11,7 @@ import socket
 from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import Any
 
 from steadyworker.adapter import Adapter, Capabilities
@@ -103,9 +104,15 @@ class Plan:
         return sorted(found, key=by_level)
 
 
-def specs_of(workers: Sequence[type[Worker[Any, Any]]], options: Options) -> list[WorkerSpec]:
+_INLINE: Mapping[str, object] = {"isolation": "thread", "concurrency": 1, "time_limit": None, "stall_limit": None}
+"""The attributes under --inline: a run in this process, one at a time, which no limit ends while its developer thinks."""
+
+
+def specs_of(
+    workers: Sequence[type[Worker[Any, Any]]], options: Options, overrides: Mapping[str, object] = MappingProxyType({})
+) -> list[WorkerSpec]:
     """
-    Return the Workers' specs, with the overrides of the file and of the command line.
+    Return the Workers' specs, with the overrides of the file and of the command line; `overrides` outrank both.
 
     Raises ConfigError if there is no Worker, if --concurrency is given for several Workers, or if two Workers share a queue.
     Two Workers must not have the same queue, and no dead-letter queue may be a queue or dead-letter queue of another Worker.
@@ -118,10 +125,10 @@ def specs_of(workers: Sequence[type[Worker[Any, Any]]], options: Options) -> lis
         raise ConfigError(msg)
     specs = []
     for worker in workers:
-        overrides = dict(options.workers.get(worker.__name__, {})) if is_worker(worker) else {}
+        given = dict(options.workers.get(worker.__name__, {})) if is_worker(worker) else {}
         if options.concurrency is not None:
-            overrides["concurrency"] = options.concurrency
-        specs.append(spec_of(worker, overrides))
+            given["concurrency"] = options.concurrency
+        specs.append(spec_of(worker, {**given, **overrides}))
     seen: dict[str, WorkerSpec] = {}
     for spec in specs:
         other = seen.setdefault(spec.queue, spec)
@@ -140,9 +147,11 @@ def specs_of(workers: Sequence[type[Worker[Any, Any]]], options: Options) -> lis
     return specs
 
 
-def plan(workers: Sequence[type[Worker[Any, Any]]], options: Options, times: Times | None = None) -> Plan:
-    """Open the ledger and the adapters, without a connection to any broker."""
-    specs = specs_of(workers, options)
+def plan(
+    workers: Sequence[type[Worker[Any, Any]]], options: Options, times: Times | None = None, *, inline: bool = False
+) -> Plan:
+    """Open the ledger and the adapters, without a connection to any broker; with `inline`, jobs run in this process."""
+    specs = specs_of(workers, options, _INLINE if inline else {})
     clock, times = SystemClock(), times or Times()
     ledger = open_ledger(options, clock, times, socket.gethostname())
     return Plan(options, specs, ledger, [open_adapter_for(spec, options) for spec in specs], clock, times)

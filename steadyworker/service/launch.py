@@ -15,6 +15,7 @@ from steadyworker.events import Listener
 from steadyworker.lifecycle import EX_CONFIG
 from steadyworker.service.assemble import Assembly, Plan, assemble, plan
 from steadyworker.service.monitor import Monitor
+from steadyworker.service.reload import Reload
 from steadyworker.service.service import Service
 from steadyworker.slots.spare import Spare
 from steadyworker.system.leaving import awaited_threads, name_threads
@@ -67,11 +68,16 @@ def launch(
     config_file: Path | None = None,
     listeners: Sequence[Listener] = (),
     spare: Spare | None = None,
+    *,
+    inline: bool = False,
+    reload: Reload | None = None,
 ) -> int:
     """
     Run the Workers as `run` does, and return the exit code.
 
     A setting of None counts as not given; `spare` is a child that runs already.
+    With `inline`, each Worker runs one job at a time in a thread of this process, without time and stall limits.
+    With `reload`, the call returns after the file change that it reports.
     """
     if threading.current_thread() is not threading.main_thread():
         raise RuntimeError(
@@ -85,7 +91,7 @@ def launch(
         return _refused(error)
     logs.configure(options.log_format, options.log_level)
     try:
-        planned = plan(workers, options)
+        planned = plan(workers, options, inline=inline)
         if spare is not None and all(spec.isolation == "thread" for spec in planned.specs):
             spare.close()
         metrics = open_metrics() if options.health is not None else None
@@ -94,7 +100,7 @@ def launch(
         monitor = Monitor(planned.clock, planned.times, options.health, os.environ, page)
         told: set[Finding] = set()
         with _environment(resolve.handed_on(options, Path.cwd(), config_file)):
-            return Service(options, planned.clock, lambda: _checked(planned, heard, spare, told), monitor).run()
+            return Service(options, planned.clock, lambda: _checked(planned, heard, spare, told), monitor, reload).run()
     except ConfigError as error:
         return _refused(error)
 

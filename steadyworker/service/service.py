@@ -51,6 +51,7 @@ from steadyworker.retry import RetryPolicy
 from steadyworker.runner.state import Staged
 from steadyworker.service.assemble import Assembly
 from steadyworker.service.monitor import Monitor
+from steadyworker.service.reload import Reload
 from steadyworker.service.stop_conditions import StopConditions
 from steadyworker.system.orphans import Orphans
 from steadyworker.telemetry.logs import get_logger
@@ -78,15 +79,24 @@ class Service:
     3. Heartbeats, lease renewals and the watchdog continue until the last stage ends.
 
     `wire` creates the parts; `run` calls it again while the broker or the ledger cannot be reached.
+    With `reload`, a changed file makes the process quiet, and ends it when it is idle.
     """
 
-    def __init__(self, options: Options, clock: Clock, wire: Callable[[], Assembly], monitor: Monitor) -> None:
+    def __init__(
+        self,
+        options: Options,
+        clock: Clock,
+        wire: Callable[[], Assembly],
+        monitor: Monitor,
+        reload: Reload | None = None,
+    ) -> None:
         self.stage = Stage.RUNNING
         self.reasons: list[str] = []
         self._options = options
         self._clock = clock
         self._wire = wire
         self._monitor = monitor
+        self._reload = reload
         self._assembly: Assembly | None = None
         self._log = get_logger("steadyworker.service")
         self._words: queue.SimpleQueue[int] = queue.SimpleQueue()
@@ -307,6 +317,12 @@ class Service:
             if stage > self.stage or (kill and not self._killing):
                 self.enter(stage, "the stop budget", kill=kill)
             return
+        if self._reload is not None and self._reload.changed is not None:
+            if self.stage is Stage.RUNNING:
+                self.enter(Stage.QUIET, f"--reload: {self._reload.changed} changed")
+            elif all(runner.idle for runner in assembly.runners):
+                self.drain("--reload")
+                return
         for reason, code in self._reasons.to_stop(assembly.runners, assembly.recheck.lasting, now):
             self._code = code
             self.drain(reason)
