@@ -138,7 +138,7 @@ OPTIONS: tuple[Option, ...] = (
         "broker",
         _URL,
         None,
-        "The broker with the queues: sqlite:PATH, amqp[s]://USER:PASSWORD@HOST/VHOST for RabbitMQ, or stomp[+ssl]://USER:PASSWORD@HOST for ActiveMQ [default: a file in the state directory].",
+        "The broker with the queues: sqlite:PATH, amqp[s]://USER:PASSWORD@HOST/VHOST for RabbitMQ, stomp[+ssl]://USER:PASSWORD@HOST for ActiveMQ, rocketmq+grpc://PROXY?namesrv=HOST or rocketmq://NAMESERVER for RocketMQ [default: a file in the state directory].",
     ),
     Option(
         "ledger",

@@ -20,7 +20,7 @@ from steadyworker_rocketmq.direct.producer import (
     is_missing,
     properties_of,
 )
-from steadyworker_rocketmq.errors import unavailable
+from steadyworker_rocketmq.errors import is_lacking_right, unavailable
 from steadyworker_rocketmq.messages import HEADERS_BYTES, Wire, fitted_wire, wire_of
 from steadyworker_rocketmq.names import Names
 from steadyworker_rocketmq.remoting import Queue, Remoting, RemotingError
@@ -113,6 +113,6 @@ class Publisher:
                 f"Expected a message to be safe in the topic {topic!r} at {place}, got: the broker stored it, but {what}: "
                 "see the broker's log. The message can still be lost; if it is sent again, it can come twice."
             )
-        if is_certainly_unsent(error):
+        if is_certainly_unsent(error) or is_lacking_right(error):
             return NotPublished(str(unavailable(error, place)))
         return PublishFailed(f"{unavailable(error, place)} The topic {topic!r} may have the message all the same.")

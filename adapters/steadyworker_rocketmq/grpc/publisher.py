@@ -15,6 +15,7 @@ from steadyworker.network.preparation import Preparation
 from steadyworker_rocketmq.errors import (
     ProxyError,
     is_busy,
+    is_lacking_right,
     is_missing_topic,
     is_refused_handle,
     is_too_large,
@@ -162,5 +163,7 @@ class Publisher:
             return NotPublished(
                 f"Expected the topic {topic!r} to accept a message, got: {error}: see the broker's log."
             )
+        if is_lacking_right(error):
+            return NotPublished(str(unavailable(error, place)))
         self._senders.replace(sender)
         return PublishFailed(f"{unavailable(error, place)} The topic {topic!r} may have the message all the same.")

@@ -243,6 +243,15 @@ def test_other_delay_levels_are_refused(broker: FakeRocketMQ) -> None:
             worker.adapter.publish(work())
 
 
+def test_a_message_that_the_user_may_not_send_was_not_sent(broker: FakeRocketMQ) -> None:
+    """4.9.7 refuses with the code of an unknown result (1), and says the right in its text."""
+    with Worker(broker.url) as worker:
+        worker.adapter.publish(work())
+        broker.refuse[10] = (1, "No default permission for topic: exports")
+        with pytest.raises(NotPublished, match="add exports=PUB"):
+            worker.adapter.publish(work("k-2"))
+
+
 @pytest.mark.parametrize(
     ("code", "error"),
     [

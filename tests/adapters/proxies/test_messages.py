@@ -82,6 +82,18 @@ class TestLimits:
                 worker.adapter.publish(work())
         assert proxy.senders == 1
 
+    def test_a_message_that_the_user_may_not_send_was_not_sent(self, proxy: FakeProxy) -> None:
+        with Worker(prefetch=0) as worker:
+            worker.adapter.publish(work())
+
+            def fail(_name: str, _topic: str) -> None:
+                raise ProxyError("User:shop has no permission to access Topic:exports from 127.0.0.1", 40300)
+
+            proxy.fail = fail
+            with pytest.raises(NotPublished, match="mqadmin createAcl"):
+                worker.adapter.publish(work())
+        assert proxy.senders == 1
+
 
 class OurClock(SystemClock):
     """A clock that is ahead by so many seconds."""
