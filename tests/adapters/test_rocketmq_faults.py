@@ -182,6 +182,7 @@ class DirectFaults(RocketmqFaults[RocketMQNode]):
 class GrpcFaults(RocketmqFaults[RocketMQ5]):
     """By the driver for proxies, on 5.4.0."""
 
+    settled = Settled.SENT
     loggers = ("rocketmq-python-client",)
     needs_no_login = ("exists",)
     down = "127.0.0.1:PORT,"  # a name beside an address is refused by the client library
