@@ -101,7 +101,7 @@ class Child:
         sys.path[:] = map(os.fsdecode, hello.path)
         take_settings(hello.settings)
         sys.unraisablehook = self._on_unraisable
-        threading.Thread(target=self._listen, args=(hello.silence,), name="steadyworker-child", daemon=True).start()
+        threading.Thread(target=self._read, args=(hello.silence,), name="steadyworker-child", daemon=True).start()
         try:
             executor = Executor(load_worker(hello.target)(), self._clock)
             executor.setup()
@@ -182,9 +182,18 @@ class Child:
                     return frame
         return self._orphaned()
 
+    def _read(self, silence: float) -> None:
+        """Receive frames, the body of the reader thread; end this process if that fails, because it can get no order any more."""
+        try:
+            self._listen(silence)
+        except BaseException:  # noqa: BLE001 - this process ends
+            with suppress(BaseException):  # a user's logging handler can raise
+                logs.get_logger("steadyworker.slots.child").exception("reader_failed")
+            os._exit(1)
+
     def _listen(self, silence: float) -> None:
         """
-        Receive frames; the body of the reader thread.
+        Receive frames, until the handler has closed the socket.
 
         This thread blocks signals too, so that it does not receive a signal that the handler's thread has blocked.
         It receives the signal for stacks itself, because a stalled handler could have blocked this signal in the main thread.
@@ -291,7 +300,13 @@ def main() -> None:
     watch_for_stacks_signal()
     with suppress(OSError, AttributeError):  # standard output can be closed, or an object without line buffering
         sys.stdout.reconfigure(line_buffering=True)  # type: ignore[union-attr]
-    leave(child.live())
+    code = 1
+    try:
+        code = child.live()
+    except BaseException:  # noqa: BLE001 - Python would wait for the handler's threads, and the worker process for this child
+        with suppress(BaseException):  # a user's logging handler can raise
+            logs.get_logger("steadyworker.slots.child").exception("child_failed")
+    leave(code)
 
 
 def _die_with(parent: int) -> None:

@@ -28,7 +28,7 @@ from __future__ import annotations
 import os
 import sys
 import threading
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import msgspec
@@ -111,6 +111,7 @@ class ProcessSlot:
         self._run: Run | None = None
         self._owed: dict[int, Run] = {}
         self._last_turn = 0.0
+        self._broken = False
         self._stopping = False
         self._close_by = NEVER
 
@@ -134,7 +135,7 @@ class ProcessSlot:
     def broken(self) -> bool:
         """True when the slot's thread has died."""
         with self._lock:  # `start` holds this lock until the thread runs
-            return self._thread is not None and not self._thread.is_alive()
+            return self._broken or (self._thread is not None and not self._thread.is_alive())
 
     @property
     def stuck(self) -> bool:
@@ -231,13 +232,17 @@ class ProcessSlot:
 
     def _live(self) -> None:
         """Run one child after another, until the slot ends."""
-        while self._thread is threading.current_thread():  # after `Unready` the runner can start another thread
-            try:
-                last = self._live_with_one_child()
-            except Exception as error:  # noqa: BLE001 - the runner gets every failure as an event
-                last = self._fail(error)
-            for event in last:
-                self._say(event)
+        try:
+            while self._thread is threading.current_thread():  # after `Unready` the runner can start another thread
+                try:
+                    last = self._live_with_one_child()
+                except Exception as error:  # noqa: BLE001 - the runner gets every failure as an event
+                    last = self._fail(error)
+                for event in last:
+                    self._say(event)
+        except BaseException:
+            self._broken = True  # `_thread` can be None already, and the runner waits for events that are not sent
+            raise
 
     def _live_with_one_child(self) -> list[SlotEvent]:
         """Run one child from its start to its end; return the events for the runner."""
@@ -293,12 +298,17 @@ class ProcessSlot:
         return child.reap()
 
     def _listen(self, state: ChildState) -> None:
+        for event in self._events(state):
+            self._say(event)
+
+    def _events(self, state: ChildState) -> Iterator[SlotEvent]:
+        """Handle the child's frames, and yield the events for the runner; kill a child that has sent invalid bytes."""
         try:
             for frame in state.child.receive():
                 with self._lock:
                     event = self._hear(state, frame)
                 if event is not None:
-                    self._say(event)
+                    yield event
         except (ValueError, msgspec.MsgspecError) as error:
             with self._lock:
                 state.kill(Crashed(f"the child wrote invalid bytes to its socket: {error}"))

@@ -70,6 +70,7 @@ class ThreadSlot:
         self._keeper: threading.Thread | None = None
         self._keeper_wakes = _NEVER
         self._last_turn = 0.0
+        self._broken = False
         self._closing = False
 
     @property
@@ -93,7 +94,8 @@ class ThreadSlot:
         """True when one of the slot's two threads has died."""
         with self._changed:  # `start` holds this lock until both threads run
             threads = [self._keeper, self._bench.thread if self._bench is not None else None]
-            return not self._closing and any(thread is not None and not thread.is_alive() for thread in threads)
+            died = self._broken or any(thread is not None and not thread.is_alive() for thread in threads)
+            return died and not self._closing
 
     @property
     def stuck(self) -> bool:
@@ -276,15 +278,19 @@ class ThreadSlot:
         with self._changed:
             if self._bench is not bench:
                 return
-            self._run = self._bench = None
             if bench.thread is not None and bench.thread is not threading.current_thread():
                 self._abandoned.append(bench.thread)
+            self._run = self._bench = None
             closing = self._closing
-        for run in list(self._owed.values()):
-            outcome = run.forced_outcome or (Crashed(reason) if bench.warm else Interrupted())
-            self._say(self._ended(run, outcome, killed=False))
-        if not closing:
-            self._say(Unready(self._id, reason, bench.warm))
+        try:
+            for run in list(self._owed.values()):
+                outcome = run.forced_outcome or (Crashed(reason) if bench.warm else Interrupted())
+                self._say(self._ended(run, outcome, killed=False))
+            if not closing:
+                self._say(Unready(self._id, reason, bench.warm))
+        except BaseException:
+            self._broken = True  # the slot has ended, and the runner waits for events that are not sent
+            raise
 
     def _ended(self, run: _Run, outcome: Outcome, *, killed: bool) -> Ended:
         return Ended(self._id, run.task.fence, outcome, self._clock.monotonic() - run.limits.began, killed)

@@ -1,0 +1,413 @@
+"""
+The walks of slots, in which a thread raises an exception at a chosen place.
+
+No handler runs in a process slot's walk: the child is a `cat`, and a thread of the test speaks for it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import queue
+import socket
+import subprocess
+import threading
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+
+from steadyworker import Job, Worker
+from steadyworker.clock import SystemClock
+from steadyworker.link import Task
+from steadyworker.outcome import Crashed, Done, Failed, Interrupted, Outcome, Rejected
+from steadyworker.slots import child_state, execute, frames, guard, limits, process, spawn, thread
+from steadyworker.slots.base import Asked, Ended, Progressed, Slot, SlotEvent, Unready
+from steadyworker.slots.frames import (
+    Begin,
+    Close,
+    Cold,
+    Downward,
+    Hello,
+    Moved,
+    Over,
+    Ping,
+    Pong,
+    Question,
+    Reply,
+    Stop,
+    Unpacker,
+    Warm,
+    over,
+    packed,
+)
+from steadyworker.slots.guard import Guard
+from steadyworker.slots.process import ProcessSlot
+from steadyworker.slots.spare import Started
+from steadyworker.slots.thread import ThreadSlot
+from steadyworker.spec import spec_of
+from tests.slots.tracer import Injected, Place, Tracer
+
+SILENCE = 10.0
+"""Seconds without a word that count as silence."""
+
+CANCEL_GRACE = 1.0
+"""Seconds after which the runner kills a cancelled run that has not ended."""
+
+_LOOK = 0.01
+
+TRACED = (process, child_state, spawn, thread, limits, frames, guard, execute)
+
+
+class Children:
+    """Starts what look like children from outside: each does what the body of its task says."""
+
+    def __init__(self, cold: int = 0) -> None:
+        self._cold = cold
+        self._started: list[tuple[subprocess.Popen[bytes], socket.socket, socket.socket]] = []
+
+    def start(self) -> Started:
+        ours, theirs = socket.socketpair()
+        command = ["sh", "-c", 'trap "" TERM QUIT; exec cat']
+        cat = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, start_new_session=True)
+        self._started.append((cat, theirs, ours))
+        self._cold -= 1
+        threading.Thread(target=self._speak, args=(cat, theirs, self._cold >= 0), daemon=True).start()
+        return Started(cat, ours)
+
+    def end(self) -> None:
+        """Kill the children that a dead slot has left: the worker process would end with them."""
+        for cat, theirs, ours in self._started:
+            with suppress(OSError):
+                theirs.shutdown(socket.SHUT_RDWR)
+            ours.close()
+            cat.kill()
+            cat.wait()
+
+    def _speak(self, cat: subprocess.Popen[bytes], wire: socket.socket, cold: bool) -> None:
+        unpacker: Unpacker[Downward] = Unpacker(Downward)
+        task: Task | None = None
+        assert cat.stdin is not None
+        with suppress(OSError), wire, cat.stdin:  # the slot's end is closed
+            while data := wire.recv(1 << 16):
+                for frame in unpacker.feed(data):
+                    match frame:
+                        case Hello() if cold:
+                            wire.sendall(packed(Cold("it is cold")))
+                            return
+                        case Begin(task=task):
+                            if (said := self._begun(task)) is None:
+                                return
+                            wire.sendall(said)
+                        case Close():
+                            return
+                        case _:
+                            wire.sendall(self._answer(frame, task))
+
+    def _answer(self, frame: Downward, task: Task | None) -> bytes:
+        match frame:
+            case Hello():
+                return packed(Warm())
+            case Ping():
+                return packed(Pong())
+            case Reply(fence=fence):
+                return packed(over(fence, Done()))
+            case Stop(fence=fence, hard=True) if task is not None and b"heed" in task.body:
+                return packed(over(fence, Rejected("cancelled")))
+            case _:
+                return b""
+
+    def _begun(self, task: Task) -> bytes | None:
+        """The bytes that the child sends when its run begins; None if the child ends."""
+        begun = packed(Moved(task.fence, None, None, "begun"))
+        match json.loads(task.body)["do"]:
+            case "nothing":
+                return packed(over(task.fence, Done()))
+            case "ask":
+                return begun + packed(Question(task.fence, 1, "checkpoint", b"1"))
+            case "heed" | "hang":
+                return begun
+            case "babble":
+                return begun + b"\xff" * 100
+            case "lie":
+                return begun + packed(Over(task.fence, "Delighted", {}))
+            case _:
+                return None
+
+
+class Threaded(Worker[dict[str, str]]):
+    """The handler of thread slots: it does what the payload says."""
+
+    queue = "threaded"
+    time_limit = 60
+    isolation = "thread"
+    released = threading.Event()
+    cold = 0
+    slow = 0
+
+    def setup(self) -> None:
+        cls = type(self)
+        cls.cold -= 1
+        cls.slow -= 1
+        if cls.cold >= 0:
+            raise ValueError("it is cold")
+        if cls.slow >= 0:
+            self.released.wait()
+
+    def handle(self, job: Job[dict[str, str]]) -> None:
+        job.progress(note="begun")
+        match job.payload["do"]:
+            case "ask":
+                job.checkpoint(1)
+            case "die":
+                raise ValueError("boom")
+            case "heed":
+                while not self.released.wait(0.005):
+                    job.check()
+            case "hang":
+                self.released.wait()
+
+
+class Asynchronous(Worker[dict[str, str]]):
+    """The same on an event loop."""
+
+    queue = "asynchronous"
+    time_limit = 60
+    isolation = "thread"
+
+    async def handle(self, job: Job[dict[str, str]]) -> None:
+        job.progress(note="begun")
+        if job.payload["do"] == "heed":
+            await asyncio.sleep(60)
+
+
+Act = Callable[[Slot, int], None]
+
+
+def nothing(_slot: Slot, _fence: int) -> None:
+    """Leave the run alone."""
+
+
+def cancel(slot: Slot, fence: int) -> None:
+    slot.interrupt(fence, "cancelled", hard=True)
+
+
+def kill(slot: Slot, fence: int) -> None:
+    slot.kill(fence, Failed("killed"))
+
+
+@dataclass(frozen=True)
+class Step:
+    """One run: what its handler does, what the runner does once the handler has begun, and the outcome without a fault."""
+
+    do: str = "nothing"
+    outcome: type[Outcome] = Done
+    act: Act = nothing
+    time_limit: float = 60.0
+    stall_limit: float | None = None
+
+
+@dataclass(frozen=True)
+class Scenario:
+    """A slot, and its runs; each scenario ends with two runs without trouble."""
+
+    name: str
+    steps: tuple[Step, ...] = ()
+    worker: type[Worker[Any, Any]] = Threaded
+    attributes: dict[str, Any] = field(default_factory=dict)
+    arguments: dict[str, Any] = field(default_factory=dict)
+    cold: int = 0
+    """How many children, or threads, fail in their setup before one does not."""
+    slow: int = 0
+    """How many threads take too long for their setup before one does not."""
+    sink_fails: bool = False
+    """True if the slot's thread fails by itself, when it says that the first run has ended."""
+    stuck: bool = False
+    """True if the scenario leaves a thread that has not ended: then the worker process ends with exit code 70."""
+
+    @property
+    def outcomes(self) -> list[type[Outcome]]:
+        """The outcomes of all runs without a fault."""
+        last = [] if self.stuck else [Done, Done]
+        return [Crashed if self.sink_fails else Done, *(step.outcome for step in self.steps), *last]
+
+    @property
+    def unready(self) -> int:
+        """How often the slot is unready without a fault."""
+        return self.cold + self.slow + self.sink_fails
+
+    def __str__(self) -> str:
+        return self.name
+
+
+class Walk:
+    """What a runner does with a slot: start it again after `Unready`, run the jobs of a scenario, close it."""
+
+    def __init__(self, slot: Slot, scenario: Scenario, tracer: Tracer) -> None:
+        self.slot = slot
+        self.scenario = scenario
+        self.tracer = tracer
+        self.said: queue.SimpleQueue[SlotEvent] = queue.SimpleQueue()
+        self.ends: dict[int, Ended] = {}
+        self.begun: list[int] = []
+        self.unready = 0
+        self.broken = False
+        self._sink_fails = scenario.sink_fails
+
+    def sink(self, event: SlotEvent) -> None:
+        if self._sink_fails and isinstance(event, Ended):
+            self._sink_fails = False
+            raise ValueError("the sink failed")
+        self.said.put(event)
+
+    def until(
+        self,
+        reached: Callable[[], bool],
+        act: Callable[[SlotEvent], None] = lambda _: None,
+        cancelled: int | None = None,
+    ) -> bool:
+        """
+        Take events until this is so; return False if the worker process would end instead.
+
+        Kill the cancelled run if nothing happens, as the runner does.
+        """
+        looks = 0
+        while not reached():
+            try:
+                event = self.said.get(timeout=_LOOK)
+            except queue.Empty:
+                # A worker process ends when a thread of a slot has died, or must be abandoned.
+                self.broken = self.slot.broken or (self.slot.stuck and not self.scenario.stuck)
+                if self.broken:
+                    return False
+                looks += 1
+                if looks == CANCEL_GRACE / _LOOK and cancelled is not None:
+                    self.slot.kill(cancelled, Rejected("cancelled"))
+                if looks > SILENCE / _LOOK:
+                    pytest.fail(f"silence: begun {self.begun}, ended {self.ends}, {self.unready}× unready")
+                continue
+            if isinstance(event, Unready):
+                self.unready += 1
+                self.slot.start(self.sink)
+            if isinstance(event, Ended):
+                self.ends.setdefault(event.fence, event)  # the runner ignores a second one
+            act(event)
+        return True
+
+    def run(self, fence: int, step: Step) -> bool:
+        """Run a job on the warm slot."""
+
+        def respond(event: SlotEvent) -> None:
+            if isinstance(event, Asked):
+                self.slot.reply(fence, event.id, True)
+            if isinstance(event, Progressed) and event.note == "begun":
+                step.act(self.slot, fence)
+
+        if not self.until(lambda: self.slot.warm):
+            return False
+        body = json.dumps({"do": step.do}).encode()
+        task = Task(
+            key="k",
+            queue="q",
+            uid="u",
+            fence=fence,
+            attempt=1,
+            body=body,
+            time_limit=step.time_limit,
+            stall_limit=step.stall_limit,
+        )
+        self.begun.append(fence)
+        self.slot.run(task)
+        return self.until(lambda: fence in self.ends, respond, fence if step.act is cancel else None)
+
+    def whole(self, noticed: Callable[[Walk], bool]) -> None:
+        """Take the whole way; each run must have ended, and a fault before the stop must be noticed."""
+        try:
+            self.slot.start(self.sink)
+            steps = [Step(), *self.scenario.steps] + [Step()] * (0 if self.scenario.stuck else 2)
+            if all(self.run(fence, step) for fence, step in enumerate(steps, 1)):
+                self.until(lambda: not self.tracer.raised or noticed(self))
+            if self.scenario.stuck and not self.broken:
+                assert self.slot.stuck
+        finally:
+            Threaded.released.set()
+            self.slot.close(0.5)
+            Threaded.released.clear()
+
+
+def is_unready(walk: Walk) -> bool:
+    return walk.unready > 0
+
+
+def is_unready_or_an_outcome(walk: Walk) -> bool:
+    """In the lines around a handler, an exception counts as the handler's own."""
+    return is_unready(walk) or any(isinstance(end.outcome, Failed) for end in walk.ends.values())
+
+
+PROCESS = (
+    Scenario("jobs that end by themselves", (Step("ask"), Step("die", Crashed))),
+    Scenario("a job that is cancelled", (Step("heed", Rejected, cancel),)),
+    Scenario("a job that is killed", (Step("hang", Failed, kill),)),
+    Scenario("a job at its time limit", (Step("hang", Failed, time_limit=0.1),)),
+    Scenario("a job that stalls", (Step("hang", Failed, stall_limit=0.2),)),
+    Scenario("a job above its memory limit", (Step("hang", Crashed),), attributes={"memory_limit": "1 KB"}),
+    Scenario("a job that writes to the socket", (Step("babble", Crashed),)),
+    Scenario("a job with an unknown outcome", (Step("lie", Crashed),)),
+    Scenario("a child that is replaced after each job", attributes={"jobs_per_child": 1}),
+    Scenario("a child whose setup fails", cold=1),
+    Scenario("a slot whose thread fails", sink_fails=True),
+    Scenario("a child that is pinged", (Step("hang", Failed, time_limit=0.2),), arguments={"ping": 0.05}),
+)
+
+THREAD = (
+    Scenario("jobs that end by themselves", (Step("ask"), Step("die", Failed))),
+    Scenario("a job that is cancelled", (Step("heed", Rejected, cancel),)),
+    Scenario("a job that is killed", (Step("heed", Failed, kill),)),
+    Scenario("a job at its time limit", (Step("heed", Failed, time_limit=0.1),)),
+    Scenario("a job that stalls", (Step("heed", Failed, stall_limit=0.2),)),
+    Scenario("a setup that fails", cold=1),
+    Scenario("a slot whose thread fails", sink_fails=True),
+    Scenario("a setup that takes too long", slow=1, arguments={"setup_limit": 0.05}, stuck=True),
+    Scenario("a coroutine that is cancelled", (Step("heed", Rejected, cancel),), worker=Asynchronous),
+    Scenario("a job that does not end", (Step("hang", Failed, kill),), arguments={"grace": 0.05}, stuck=True),
+)
+
+
+def walked(
+    kind: str, body: str, scenario: Scenario, at: Place | None = None, error: type[BaseException] = Injected
+) -> tuple[Walk, Tracer]:
+    """Take a walk with a slot, one of whose threads raises at this place."""
+    tracer = Tracer(TRACED, at, error)
+    spec = spec_of(scenario.worker, {"memory_limit": None, "isolation": kind} | scenario.attributes)
+    clock = SystemClock()
+    watch = Guard((), clock)
+    children = Children(scenario.cold)
+    Threaded.cold, Threaded.slow = scenario.cold, scenario.slow
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(process, "start", children.start)
+        patch.setattr(Guard, "_started", _cat)
+        patch.setattr(child_state, "_TICK", 0.05)
+        patch.setattr(child_state, "_STACKS_TIME", 0.05)
+        patch.setattr(threading, "excepthook", lambda _arguments: None)  # threads that die are what is looked for
+        make: Any = ProcessSlot if kind == "process" else ThreadSlot
+        slot = make(0, spec, clock=clock, guard=watch, **scenario.arguments)
+        setattr(slot, body, tracer.around(getattr(slot, body)))
+        walk = Walk(slot, scenario, tracer)
+        in_handlers_call = at is not None and any(file == execute.__file__ for file, *_ in at)
+        try:
+            walk.whole(is_unready_or_an_outcome if in_handlers_call else is_unready)
+        finally:
+            watch.close()
+            children.end()
+    return walk, tracer
+
+
+def _cat(_guard: Guard) -> subprocess.Popen[bytes]:
+    """Start what looks like a guard process."""
+    return subprocess.Popen(["cat"], bufsize=0, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL)
+
+
+def documented(end: Ended) -> bool:
+    return isinstance(end.outcome, Done | Crashed | Interrupted | Failed | Rejected)
