@@ -10,10 +10,12 @@ import pytest
 from msgspec.structs import replace
 
 from steadyworker import Job, Worker, config
-from steadyworker.errors import ConfigError
+from steadyworker.clock import SystemClock
+from steadyworker.errors import ConfigError, LedgerUnavailable
 from steadyworker.events import Adopted, Event
 from steadyworker.exports.stage import STAGES, Target, new_stage
 from steadyworker.ledger.base import Claimed, JobId
+from steadyworker.ledger.sqlite.ledger import SqliteLedger
 from steadyworker.outcome import Counters
 from steadyworker.service.assemble import assemble, plan, specs_of
 from steadyworker.telemetry.event_log import fan_out
@@ -99,6 +101,43 @@ def test_a_purge_removes_the_stages_of_ended_jobs_in_every_folder_that_jobs_expo
         assembly.purge()
         assert not (tmp_path / "ended" / STAGES).exists()
         assert [path.name for path in (tmp_path / "running" / STAGES).iterdir()] == [uids["running"]]
+    finally:
+        for pool in assembly.pools:
+            pool.stop(5)
+        assembly.close()
+
+
+def test_a_purge_deletes_the_ledgers_expired_rows_even_if_no_job_exports(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    options = config.load({"state_dir": tmp_path / "state"}, os.environ, tmp_path)
+    assembly = assemble(plan([First], options))
+    try:
+        row = assembly.ledger.claim(Claimed(JobId("n", "first", "k"), None, assembly.owner, 0, b"x" * 32, Counters()))
+        assert row is not None
+        assembly.ledger.done(row.token)
+        assembly.purge()
+        assert assembly.ledger.read(row.id) is not None, "a fresh record protects its key"
+        late = SystemClock().wall() + 15 * 86_400
+        monkeypatch.setattr(SystemClock, "wall", lambda _: late)
+        assembly.purge()
+        assert assembly.ledger.read(row.id) is None
+    finally:
+        for pool in assembly.pools:
+            pool.stop(5)
+        assembly.close()
+
+
+def test_a_purge_that_does_not_reach_the_ledger_ends_in_peace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    options = config.load({"state_dir": tmp_path / "state"}, os.environ, tmp_path)
+    assembly = assemble(plan([First], options))
+
+    def away(_ledger: SqliteLedger) -> int:
+        raise LedgerUnavailable("away")
+
+    try:
+        monkeypatch.setattr(SqliteLedger, "purge", away)
+        assembly.purge()
     finally:
         for pool in assembly.pools:
             pool.stop(5)

@@ -94,15 +94,16 @@ def test_the_ledger_is_purged_soon_after_the_start_and_then_every_hour(tmp_path:
     clock, purged = HastyClock(), list[float]()
     service, assembly = service_of(tmp_path, clock, [], purge=lambda: purged.append(clock.now))
 
-    for _ in range(210):  # minutes
-        clock.now += 60
+    seconds = [1.0] * 10
+    for step in [*seconds, *[60.0] * 210]:
+        clock.now += step
         service._look(assembly)
         for thread in threading.enumerate():
             if thread.name == "purge":
                 thread.join()
 
     assert len(purged) == 4
-    assert purged[0] < 70
+    assert purged[0] < 3 + 1 + 0.3, "at most three seconds after the start, and the next look"
     assert all(3600 <= later - earlier < 3670 for earlier, later in pairwise(purged))
 
 
@@ -143,6 +144,15 @@ class LivingRunner(DeadRunner):
 
     def end(self) -> None:
         self._ended.set()
+
+
+def test_a_keeper_whose_thread_has_died_ends_the_worker_process_with_70(tmp_path: Path) -> None:
+    """Its leases would expire, and other worker processes would take its jobs over."""
+    slot = SimpleNamespace(broken=False, stuck=False, close=lambda _within: None)
+    service, assembly = service_of(tmp_path, HastyClock(), [LivingRunner(slot)])
+    assembly.keeper.end()
+    assert service.run() == 70
+    assert service.reasons[0] == "a thread of the worker process has died"
 
 
 def test_a_slot_whose_thread_has_died_ends_the_worker_process_with_70(tmp_path: Path) -> None:

@@ -109,6 +109,15 @@ def session(leader: int) -> list[int]:
     return found
 
 
+def used(folder: Path) -> int:
+    """Bytes in a folder that others write into."""
+    size = 0
+    for path in folder.rglob("*"):
+        with suppress(OSError):
+            size += path.stat().st_size if path.is_file() else 0
+    return size
+
+
 def session_cpu(leader: int) -> float:
     """Seconds of CPU that a session's processes have used."""
     ticks = 0

@@ -24,6 +24,7 @@ from steadyworker.exports.spark.build import Build
 from steadyworker.exports.spark.export import SparkExport
 from steadyworker.exports.spark.service import SparkService
 from steadyworker.exports.spark.tables import Files, Table
+from steadyworker.exports.stage import STAGES
 from steadyworker.exports.verifying import verify
 from tests.exports.kit import FakeServices
 from tests.exports.spark.sparkkit import (
@@ -36,6 +37,7 @@ from tests.exports.spark.sparkkit import (
     payments_folder,
     session,
     session_cpu,
+    used,
 )
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(400)]
@@ -379,16 +381,43 @@ def test_a_cancelled_export_gives_its_cores_back(
     free = time.monotonic() - asked
     assert ("started" in services.kinds()) == (when not in ("open", "planning"))
 
-    def idle() -> bool:
-        before = session_cpu(host)
-        time.sleep(0.3)
-        return session_cpu(host) - before < 0.1
-
     eventually(lambda: not warm._hosts[0].calls, within=15)
-    eventually(idle, within=15)
+    eventually(lambda: is_idle(host), within=15)
     print(f"{when}: the caller was free after {free:.2f} s, the cores after {time.monotonic() - asked:.2f} s")
     assert free < 5
     assert warm._hosts[0].process.pid == host, "the host lives on"
+    assert not (tmp_path / "out.csv").exists()
+    assert not (tmp_path / STAGES).exists()
+
+
+def is_idle(host: int) -> bool:
+    """Whether a host and its JVM have used next to nothing for a moment."""
+    before = session_cpu(host)
+    time.sleep(0.3)
+    return session_cpu(host) - before < 0.1
+
+
+def test_a_cancelled_export_leaves_no_stage_although_spark_writes_into_it(
+    warm: SparkService, tmp_path: Path, eventually: Any
+) -> None:
+    """Spark's tasks end a moment after their caller, and must not make the folder again that it has removed."""
+    stages, written = tmp_path / STAGES, list[int]()
+
+    def interrupt(_event: Mapping[str, Any]) -> None:
+        size = used(stages)
+        if size > 1 << 20:
+            written.append(size)
+            raise Interrupt("cancelled")
+
+    services = LiveServices(warm, uid="cancelled", on_event=interrupt)
+    query = "SELECT id, sha2(CAST(id AS STRING), 256) AS hash FROM range(0, 60000000, 1, 60)"
+    with pytest.raises(Interrupt):
+        SparkExport(query, tables={}, order_by=("id",)).write(services, tmp_path / "out.csv")
+    assert written
+    eventually(lambda: not warm._hosts[0].calls, within=30)
+    host = warm._hosts[0].process.pid
+    eventually(lambda: is_idle(host), within=30)
+    assert not stages.exists()
     assert not (tmp_path / "out.csv").exists()
 
 

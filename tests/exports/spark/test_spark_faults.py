@@ -23,7 +23,7 @@ from steadyworker.exports.spark.settings import SparkSettings
 from steadyworker.exports.stage import STAGES, StagingDir
 from steadyworker.exports.verifying import verify
 from tests.conftest import Eventually
-from tests.exports.spark.sparkkit import ORDER, QUERY, SMALL_TASKS, LiveServices, java_of
+from tests.exports.spark.sparkkit import ORDER, QUERY, SMALL_TASKS, LiveServices, java_of, used
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(600)]
 
@@ -95,15 +95,6 @@ class Recorded(LiveServices):
     def save_export_state(self, value: bytes | None) -> None:
         if self.full and value and b"committed" in value:
             raise OSError(errno.ENOSPC, "No space left on device")
-
-
-def used(folder: Path) -> int:
-    """Bytes in a folder that others write into."""
-    size = 0
-    for path in folder.rglob("*"):
-        with suppress(OSError):
-            size += path.stat().st_size if path.is_file() else 0
-    return size
 
 
 def no_room(*_: object, **__: object) -> None:
