@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import logging
 import queue
 import socket
 import subprocess
@@ -180,7 +181,8 @@ class Asynchronous(Worker[dict[str, str]]):
     async def handle(self, job: Job[dict[str, str]]) -> None:
         job.progress(note="begun")
         if job.payload["do"] == "heed":
-            await asyncio.sleep(60)
+            while not Threaded.released.is_set():  # noqa: ASYNC110 - a thread sets it
+                await asyncio.sleep(0.005)
 
 
 Act = Callable[[Slot, int], None]
@@ -334,6 +336,8 @@ class Walk:
         finally:
             Threaded.released.set()
             self.slot.close(0.5)
+            for thread in getattr(self.slot, "_abandoned", ()):
+                thread.join(SILENCE)
             Threaded.released.clear()
 
 
@@ -384,10 +388,18 @@ def walked(
     clock = SystemClock()
     watch = Guard((), clock)
     children = Children(scenario.cold)
+    loops: list[asyncio.Runner] = []
+    runner = asyncio.Runner
+
+    def made() -> asyncio.Runner:
+        loops.append(runner())
+        return loops[-1]
+
     Threaded.cold, Threaded.slow = scenario.cold, scenario.slow
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(process, "start", children.start)
         patch.setattr(Guard, "_started", _cat)
+        patch.setattr(asyncio, "Runner", made)
         patch.setattr(child_state, "_TICK", 0.05)
         patch.setattr(child_state, "_STACKS_TIME", 0.05)
         patch.setattr(threading, "excepthook", lambda _arguments: None)  # threads that die are what is looked for
@@ -396,11 +408,17 @@ def walked(
         setattr(slot, body, tracer.around(getattr(slot, body)))
         walk = Walk(slot, scenario, tracer)
         in_handlers_call = at is not None and any(file == execute.__file__ for file, *_ in at)
+        logging.disable()  # pytest would keep each record, and all that its exception's frames hold
         try:
             walk.whole(is_unready_or_an_outcome if in_handlers_call else is_unready)
         finally:
+            logging.disable(logging.NOTSET)
             watch.close()
             children.end()
+            if (state := getattr(slot, "_state", None)) is not None:  # of a dead thread: its worker process would end
+                state.child.reap()
+            for loop in loops:  # a fault in the slot's own lines leaves it open
+                loop.close()
     return walk, tracer
 
 
