@@ -373,7 +373,7 @@ THREAD = (
     Scenario("a job that stalls", (Step("heed", Failed, stall_limit=0.2),)),
     Scenario("a setup that fails", cold=1),
     Scenario("a slot whose thread fails", sink_fails=True),
-    Scenario("a setup that takes too long", slow=1, arguments={"setup_limit": 0.05}, stuck=True),
+    Scenario("a setup that takes too long", slow=1, arguments={"setup_limit": 0.5}, stuck=True),
     Scenario("a coroutine that is cancelled", (Step("heed", Rejected, cancel),), worker=Asynchronous),
     Scenario("a job that does not end", (Step("hang", Failed, kill),), arguments={"grace": 0.05}, stuck=True),
 )
