@@ -79,10 +79,10 @@ class RemotingError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Broker:
-    """A broker's master, and the name of its cluster if it was asked for."""
+    """A broker, which is the same one at another address; the address of its master, and the name of its cluster if it was asked for."""
 
     name: str
-    address: Address
+    address: Address = field(compare=False)
     cluster: str = field(default="", compare=False)
 
 

@@ -127,6 +127,7 @@ class Member:
         self._id = id_
         self._clock = clock
         self.queues = list(queues)
+        self._masters = {queue.broker.name: queue.broker for queue in queues}
         self._routed_at = 0.0
         self._failed_at: dict[Broker, float] = {}
 
@@ -189,13 +190,13 @@ class Member:
         found: dict[Taken, State] = {}
         by_broker: dict[Broker, list[Taken]] = {}
         for taken in held:
-            by_broker.setdefault(taken.queue.broker, []).append(taken)
+            by_broker.setdefault(self._now(taken.queue).broker, []).append(taken)
 
         def renew(broker: Broker) -> None:
             theirs = by_broker[broker]
             locked = self._lock_at(broker, [taken.queue for taken in theirs])
             for taken in theirs:
-                if self._place(taken.queue) > taken.message.offset:
+                if self._place(self._now(taken.queue)) > taken.message.offset:
                     found[taken] = State.CONSUMED
                 else:
                     found[taken] = State.OURS if taken.queue in locked else State.ELSEWHERE
@@ -218,7 +219,7 @@ class Member:
 
     def free(self, queues: Iterable[Queue]) -> None:
         """Unlock queues, so that their first messages are delivered again."""
-        by_broker = _by_broker(queues)
+        by_broker = _by_broker(map(self._now, queues))
         self._at_each(by_broker, lambda broker: self._ask(broker, _UNLOCK, body=self._batch(by_broker[broker])))
 
     def close(self) -> None:
@@ -228,7 +229,7 @@ class Member:
     # ---------------------------------------------------------------------------------------------------------------
 
     def _finish(self, taken: Taken, *, in_doubt: bool, go_on: bool) -> Finished:
-        queue, following = taken.queue, taken.message.offset + 1
+        queue, following = self._now(taken.queue), taken.message.offset + 1
         # No broker ends, starts again and lets another member consume in a moment.
         sure = not in_doubt and self._clock.monotonic() - taken.at < _MOMENT
         if sure or self._place(queue) < following:  # otherwise an earlier try succeeded, or another member consumed it
@@ -245,11 +246,18 @@ class Member:
         queues = self._remoting.route(self._topic)
         if queues is None:
             raise NoTopicError(f"no topic {self._topic!r}", _NO_TOPIC)
-        masters = set(self._remoting.brokers())  # a slave has locks and places of its own
-        if not masters.intersection(queue.broker for queue in queues):
+        masters = {
+            broker.name: broker for broker in self._remoting.brokers()
+        }  # a slave has locks and places of its own
+        self._masters |= masters
+        found = [self._now(queue) for queue in queues if queue.broker.name in masters]
+        if not found:
             raise RemotingError(f"no broker that has the topic {self._topic!r} is there", 0)
-        self.queues = [queue for queue in queues if queue.broker in masters]
-        self._routed_at = self._clock.monotonic()
+        self.queues = found
+
+    def _now(self, queue: Queue) -> Queue:
+        """Return the queue at its broker's newest address: what was taken before a broker moved is settled after it."""
+        return Queue(self._masters.get(queue.broker.name, queue.broker), queue.number)
 
     def _waiting(self) -> list[Queue]:
         """Return the queues whose end is not the group's place."""

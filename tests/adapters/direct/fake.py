@@ -48,6 +48,8 @@ class FakeRocketMQ:
         self._connections: set[socket.socket] = set()
         self._listener: socket.socket | None = None
         self.port = 0
+        self.perms: dict[str, int] = {}
+        """The rights of this broker's part of a topic in the route (`PermName`), where they are not 6."""
         self.advertised = 0
         """The port that the name server gives for this broker, such as that of a proxy; 0 for its own."""
         self.start()
@@ -80,6 +82,25 @@ class FakeRocketMQ:
         for connection in list(self._connections):
             with suppress(OSError):
                 connection.shutdown(socket.SHUT_RDWR)
+
+    def move(self) -> None:
+        """End as a broker does, and begin again at another port."""
+        self.stop()
+        self.port = 0
+        self.start()
+
+    def remake(self, topic: str) -> None:
+        """Delete a topic and make it again, as `mqadmin` does: the offsets begin at 0, and 4.9.7 keeps the places of groups."""
+        with self._lock:
+            self.topics[topic] = [Log() for _ in self.topics[topic]]
+
+    def put(self, topic: str, number: int, *keys: str) -> None:
+        """Store messages in one queue, as any client sends them."""
+        with self._lock:
+            for key in keys:
+                born = int(time.time() * 1000)
+                message = (b"{}", f"sw-job-key\x01{key}\x02UNIQ_KEY\x01{key}-{born}\x02", born)
+                self.topics[topic][number].messages.append(message)
 
     def members(self, group: str) -> set[str]:
         return {id_ for id_, theirs in list(self._members.values()) if theirs == group}
@@ -146,15 +167,7 @@ class FakeRocketMQ:
                 found = [each for each in self.cluster if topic in each.topics]
                 if not found:
                     return NO_TOPIC, {}, b""
-                data = [
-                    {
-                        "brokerName": each.name,
-                        "perm": 6,
-                        "readQueueNums": len(each.topics[topic]),
-                        "writeQueueNums": len(each.topics[topic]),
-                    }
-                    for each in found
-                ]
+                data = [each.part(topic) for each in found]
                 route = {"brokerDatas": [each.me for each in found], "queueDatas": data}
                 return SUCCESS, {}, json.dumps(route).encode()
             case 106:
@@ -213,6 +226,11 @@ class FakeRocketMQ:
                 raise AssertionError(f"expected a request that the driver sends, got {code}")
         return SUCCESS, {}, b""
 
+    def part(self, topic: str) -> dict[str, Any]:
+        count = len(self.topics[topic])
+        perm = self.perms.get(topic, 6)
+        return {"brokerName": self.name, "perm": perm, "readQueueNums": count, "writeQueueNums": count}
+
     @property
     def me(self) -> dict[str, Any]:
         return {"brokerName": self.name, "brokerAddrs": {"0": f"127.0.0.1:{self.advertised or self.port}"}}
@@ -246,11 +264,12 @@ class FakeRocketMQ:
         consumed = sorted({named for member, named, _ in self.places if member == group})
         parts = []
         for name in [topic] if topic else consumed:
-            for number, log in enumerate(self.topics[name]):
+            for number, log in enumerate(self.topics.get(name, [])):
                 key = json.dumps({"brokerName": self.name, "queueId": number, "topic": name})
                 place = self.places.get((group, name, number), 0)
                 end = log.first + len(log.messages)
-                offsets = json.dumps({"brokerOffset": end, "consumerOffset": place, "lastTimestamp": 0})
+                last = log.messages[place - 1 - log.first][2] if log.first < place <= end else 0
+                offsets = json.dumps({"brokerOffset": end, "consumerOffset": place, "lastTimestamp": last})
                 parts.append(f"{key}:{offsets}")
         return f'{{"consumeTps":0.0,"offsetTable":{{{",".join(parts)}}}}}'.encode()
 
