@@ -40,7 +40,8 @@ class Stored:
     A message as a broker stores it.
 
     Attributes:
-        id: The id that the producer gave it (property `UNIQ_KEY`), else its place in the broker's store.
+        id: The id that the producer gave it (property `UNIQ_KEY`), else its place in the broker's store, and when it was stored:
+            a broker that is replaced at the same address uses the places again.
         topic: The topic in which it lies, such as `%DLQ%group`.
         queue: The queue's number.
         offset: Its place in the queue.
@@ -108,7 +109,7 @@ def _message(data: bytes, start: int) -> tuple[Stored, int]:
     properties = properties_of(reader.take(*reader.unpack(_SHORT)).decode("utf-8", "replace"))
     body, compression = _decompressed(body, flags)
     return Stored(
-        id=properties.get("UNIQ_KEY") or f"{store_host.hex()}{log_offset & ~(-1 << 64):016x}".upper(),
+        id=properties.get("UNIQ_KEY") or f"{store_host.hex()}{log_offset & ~(-1 << 64):016x}".upper() + f"-{stored_at}",
         topic=topic.decode("utf-8", "replace"),
         queue=queue,
         offset=offset,

@@ -101,19 +101,23 @@ def problem_of_levels(text: str, url: BrokerUrl, broker: str) -> Finding | None:
 
 
 def _make(remoting: Remoting, url: BrokerUrl, names: Names) -> None:
+    made = set()
     for topic, kind in kinds_of(url, names).items():
         if remoting.route(topic) is None:
             remoting.make_topic(topic, 1 if topic == names.dead else url.queues, kind)
+            made.add(topic)
     for group, topic in groups_of(url, names).items():
-        if any(remoting.group(broker, group) is None for broker in remoting.brokers()):
+        is_new = any(remoting.group(broker, group) is None for broker in remoting.brokers())
+        if is_new:
             remoting.make_group(group, MOST_ATTEMPTS)
-            _begin_at_first(remoting, topic, group)
-        elif url.driver == "grpc":  # an operator may have made it; the other driver begins at the first message itself
+        # 4.9.7 keeps a group's places of a topic that was deleted; with gRPC, an operator may have made the group.
+        if is_new or topic in made or url.driver == "grpc":
             _begin_at_first(remoting, topic, group)
 
 
 def _begin_at_first(remoting: Remoting, topic: str, group: str) -> None:
-    """Let a new group begin at the first message; otherwise the broker may begin it behind those that wait."""
+    """Let a new group or topic begin at the first message; otherwise the broker may begin the group behind those that wait."""
     for queue in remoting.route(topic) or []:
-        if remoting.consumed(queue, topic, group) is None:
+        place = remoting.consumed(queue, topic, group)
+        if place is None or place > remoting.end(queue, topic):
             remoting.set_consumed(queue, topic, group, remoting.first(queue, topic))

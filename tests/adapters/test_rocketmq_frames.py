@@ -457,8 +457,9 @@ def test_a_stored_message(flags: int, host: str, *, v2: bool) -> None:
 
 
 def test_a_message_without_an_id_has_that_of_its_place() -> None:
+    """And the time: another broker at the same address begins its store at the first place."""
     (message,) = stored_messages(stored(properties=b""))
-    assert message.id == "0A000002" + "00002A9F" + "0000000000001234"
+    assert message.id == "0A000002" + "00002A9F" + "0000000000001234" + "-1001000"
 
 
 def test_several_messages() -> None:

@@ -30,6 +30,7 @@ from steadyworker.network.settlement import Settlement
 from steadyworker_rocketmq.direct.connection import Link, ignore
 from steadyworker_rocketmq.direct.held import Held
 from steadyworker_rocketmq.direct.member import Member, NoTopicError, Taken
+from steadyworker_rocketmq.direct.places import Places
 from steadyworker_rocketmq.names import Names
 from steadyworker_rocketmq.remoting import Queue
 from steadyworker_rocketmq.topology import Prepared, remoting_of
@@ -203,6 +204,7 @@ class Consumer(consumer.Consumer[Link, Epoch]):
         self._id = id_
         self._clock = settings.clock
         self._queues: list[Queue] = []
+        self._places = Places()
         self.link = Link(io, self._connect, lambda: str(url()), self._up, self._down, self._ended)
         self._held = Held(Epoch.number, self.link, spec, self._clock, self.tell, lambda: self._window, self._adjust)
         self._only = Epoch(self.link, io, self._held, self._clock, lambda: self._window)
@@ -210,7 +212,8 @@ class Consumer(consumer.Consumer[Link, Epoch]):
     def _connect(self) -> Member:
         """Return an open member; blocking."""
         self._preparation.prepared()
-        member = Member(remoting_of(self._url(), self._clock), self._names, self._id, self._clock, self._queues)
+        remoting = remoting_of(self._url(), self._clock)
+        member = Member(remoting, self._names, self._id, self._clock, self._places, self._queues)
         try:
             member.open()
             self._queues = member.queues

@@ -22,7 +22,6 @@ from __future__ import annotations
 
 import json
 import random
-import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -31,6 +30,7 @@ from typing import Any
 
 from steadyworker.adapter import Clock
 from steadyworker.network.errors import Foreign, Silent
+from steadyworker_rocketmq.direct.places import Places, places_of
 from steadyworker_rocketmq.frames import Reply
 from steadyworker_rocketmq.names import Names
 from steadyworker_rocketmq.remoting import Broker, Queue, Remoting, RemotingError
@@ -56,9 +56,6 @@ _HEARTBEAT, _LEAVE, _LOCK, _UNLOCK, _STATISTICS = 34, 35, 41, 42, 208
 _NO_TOPIC = 17
 
 _FAILURES = (OSError, Foreign, Silent, RemotingError)
-
-_QUEUES = re.compile(r"\{([^{}]*)\}\s*:\s*\{([^{}]*)\}")
-"""A queue and its statistics: fastjson writes a table as the key of a table."""
 
 
 class NoTopicError(RemotingError):
@@ -117,15 +114,19 @@ class Member:
         names: The names of topics and groups.
         id_: The member's id, which no other member has.
         clock: The clock.
+        places: The last known places.
         queues: The topic's queues, as an earlier member knew them; for the time in which no name server replies.
     """
 
-    def __init__(self, remoting: Remoting, names: Names, id_: str, clock: Clock, queues: Sequence[Queue] = ()) -> None:
+    def __init__(
+        self, remoting: Remoting, names: Names, id_: str, clock: Clock, places: Places, queues: Sequence[Queue] = ()
+    ) -> None:
         self._remoting = remoting
         self._topic = names.work
         self._group = names.group
         self._id = id_
         self._clock = clock
+        self._places = places
         self.queues = list(queues)
         self._masters = {queue.broker.name: queue.broker for queue in queues}
         self._routed_at = 0.0
@@ -163,7 +164,8 @@ class Member:
 
     def take(self, most: int, but: Collection[Queue]) -> list[Taken]:
         """Take at most this many messages, each from another queue, from none of the queues in `but`."""
-        waiting = [queue for queue in self._waiting() if queue not in but]
+        found, made_again = self._waiting()
+        waiting = [queue for queue in found if queue not in but]
         random.shuffle(waiting)  # so that two members rarely try the same queue
         taken: list[Taken] = []
         spare: list[Queue] = []
@@ -176,7 +178,7 @@ class Member:
                 first = None
                 if len(taken) < most:
                     with self._failures_of(queue.broker):
-                        first = self._first(queue)
+                        first = self._first(queue, made_again=queue in made_again)
                 if first is None:
                     spare.append(queue)
                 else:
@@ -235,9 +237,12 @@ class Member:
         if sure or self._place(queue) < following:  # otherwise an earlier try succeeded, or another member consumed it
             if in_doubt and not self._lock_at(queue.broker, [queue]):
                 return Finished(done=False)
-            self._remoting.set_consumed(queue, self._topic, self._group, following)
-            if go_on and (found := self._remoting.pull(queue, self._topic, self._group, following, 1)[0]):
-                return Finished(done=True, following=Taken(queue, found[0], taken.at, taken.run + 1))
+            if sure or not self._is_gone(
+                queue, taken.message
+            ):  # otherwise its offset is another message's, which must not be passed
+                self._remoting.set_consumed(queue, self._topic, self._group, following)
+                if go_on and (found := self._remoting.pull(queue, self._topic, self._group, following, 1)[0]):
+                    return Finished(done=True, following=Taken(queue, found[0], taken.at, taken.run + 1))
         with suppress(*_FAILURES):  # the lock ends by itself
             self.free([queue])
         return Finished(done=True)
@@ -259,18 +264,24 @@ class Member:
         """Return the queue at its broker's newest address: what was taken before a broker moved is settled after it."""
         return Queue(self._masters.get(queue.broker.name, queue.broker), queue.number)
 
-    def _waiting(self) -> list[Queue]:
-        """Return the queues whose end is not the group's place."""
+    def _waiting(self) -> tuple[list[Queue], set[Queue]]:
+        """Return the queues whose end is not the group's place, and which of them were made again since the last look."""
         by_broker = _by_broker(self.queues)
         fields = {"consumerGroup": self._group, "topic": self._topic}
         waiting: list[Queue] = []
+        made_again: set[Queue] = set()
 
         def ask(broker: Broker) -> None:
-            places = _places(self._ask(broker, _STATISTICS, fields))
-            waiting.extend(queue for queue in by_broker[broker] if queue.number in places)
+            places = places_of(self._ask(broker, _STATISTICS, fields))
+            for queue in by_broker[broker]:
+                if (place := places.get(queue.number)) is not None:
+                    if self._places.is_of_another_log(queue, place):
+                        made_again.add(queue)
+                    if queue in made_again or place.end != place.consumed:
+                        waiting.append(queue)
 
         self._at_each(by_broker, ask)
-        return waiting
+        return waiting, made_again
 
     def _locked(self, queues: Iterable[Queue]) -> list[Queue]:
         """Lock queues; return those that are locked."""
@@ -299,19 +310,45 @@ class Member:
         place = self._remoting.consumed(queue, self._topic, self._group)
         return self._remoting.first(queue, self._topic) if place is None else place
 
-    def _first(self, queue: Queue) -> Stored | None:
-        """Return the first message behind the group's place; None if there is none."""
+    def _first(self, queue: Queue, *, made_again: bool) -> Stored | None:
+        """Return the first message that the group has not consumed; None if there is none."""
         place = self._place(queue)
+        if made_again:
+            place = self._begin_again(queue)
         for _ in range(_MOST_GAPS):
             found, following = self._remoting.pull(queue, self._topic, self._group, place, 1)
             if message := next((stored for stored in found if stored.offset >= place), None):
                 return message
             if following == place:
                 break
-            # The broker has deleted what was here; or it has lost its newest messages in a crash, and the place is behind the end.
-            place = following if following > place else min(place, self._remoting.end(queue, self._topic))
-            self._remoting.set_consumed(queue, self._topic, self._group, place)
+            # What was here is deleted, and the broker knows what follows; or the log is shorter than the one that was consumed.
+            following = min(following, self._remoting.end(queue, self._topic))
+            if following < place:
+                place = self._begin_again(queue)
+            else:
+                place = following
+                self._remoting.set_consumed(queue, self._topic, self._group, place)
         return None
+
+    def _begin_again(self, queue: Queue) -> int:
+        """
+        Set the group's place to the first message, because the place was that of another log, or of messages that the broker has lost.
+
+        The brokers do not know which of the messages were consumed; the ledger does, and answers those.
+        """
+        first = self._remoting.first(queue, self._topic)
+        self._remoting.set_consumed(queue, self._topic, self._group, first)
+        return first
+
+    def _is_gone(self, queue: Queue, message: Stored) -> bool:
+        """Return whether another message has the offset of this one, or none has it yet: the topic was deleted, or the broker has lost it."""
+        try:
+            found, following = self._remoting.pull(queue, self._topic, self._group, message.offset, 1)
+        except RemotingError as error:  # by an operator who has stopped the group, for example
+            return error.code == _NO_TOPIC
+        if found and found[0].offset == message.offset:
+            return (found[0].id, found[0].stored_at) != (message.id, message.stored_at)
+        return following <= message.offset  # otherwise the broker has deleted it with its retention
 
     def _ask(
         self, broker: Broker, code: int, fields: Mapping[str, str] | None = None, body: Mapping[str, Any] | None = None
@@ -360,17 +397,3 @@ def _membership(group: str, topic: str) -> dict[str, Any]:
         "subscriptionDataSet": [subscription | {"classFilterMode": False, "expressionType": "TAG"}],
         "unitMode": False,
     }
-
-
-def _places(reply: Reply) -> set[int]:
-    """Return the numbers of the queues with messages that the group has not consumed; raises Foreign for an unknown form."""
-    found = set()
-    for queue, statistics in _QUEUES.findall(reply.body.decode("utf-8", "replace")):
-        try:
-            number = json.loads(f"{{{queue}}}")["queueId"]
-            offsets = json.loads(f"{{{statistics}}}")
-            if offsets["brokerOffset"] != offsets["consumerOffset"]:
-                found.add(int(number))
-        except (ValueError, KeyError, TypeError) as error:
-            raise Foreign("statistics of queues that cannot be read") from error
-    return found

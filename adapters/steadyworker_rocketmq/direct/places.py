@@ -1,0 +1,66 @@
+"""
+The places of a group in the queues of a topic, as a broker's statistics tell them.
+
+A place is an offset, and **an offset does not tell which message it means**.
+If a topic is deleted and made again, its offsets begin at 0 again, and a broker of 4.9.7 keeps the group's places.
+A broker that has lost its newest messages, or that has destroyed an expired queue (`mqadmin cleanExpiredCQ`), uses offsets again, too.
+So the statistics' other number is remembered: the time at which the message before the place was stored.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from dataclasses import dataclass
+
+from steadyworker.network.errors import Foreign
+from steadyworker_rocketmq.frames import Reply
+from steadyworker_rocketmq.remoting import Queue
+
+_QUEUES = re.compile(r"\{([^{}]*)\}\s*:\s*\{([^{}]*)\}")
+"""A queue and its statistics: fastjson writes a table as the key of a table."""
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """
+    The place of a group in a queue.
+
+    Attributes:
+        consumed: The offset of the first message that the group has not consumed.
+        end: The offset that the next message will have.
+        stored_at: When the message before the place was stored, in milliseconds since 1970; 0 if the broker does not have it.
+    """
+
+    consumed: int
+    end: int
+    stored_at: int
+
+
+class Places:
+    """The last known place of each queue."""
+
+    def __init__(self) -> None:
+        self._known: dict[Queue, Place] = {}
+
+    def is_of_another_log(self, queue: Queue, place: Place) -> bool:
+        """Return whether the message before the place is another one than before, so that the queue was made again; remember it otherwise."""
+        known = self._known.get(queue)
+        if known is None or known.consumed != place.consumed or not known.stored_at:
+            self._known[queue] = place
+            return False
+        return place.stored_at not in (0, known.stored_at)
+
+
+def places_of(reply: Reply) -> dict[int, Place]:
+    """Return the places by the number of the queue; raises Foreign for an unknown form."""
+    found = {}
+    for queue, statistics in _QUEUES.findall(reply.body.decode("utf-8", "replace")):
+        try:
+            number = int(json.loads(f"{{{queue}}}")["queueId"])
+            table = json.loads(f"{{{statistics}}}")
+            offsets = (int(table[name]) for name in ("consumerOffset", "brokerOffset"))
+            found[number] = Place(*offsets, stored_at=int(table.get("lastTimestamp", 0)))
+        except (ValueError, KeyError, TypeError) as error:
+            raise Foreign("statistics of queues that cannot be read") from error
+    return found
