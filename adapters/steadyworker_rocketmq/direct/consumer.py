@@ -29,7 +29,7 @@ from steadyworker.network.preparation import Preparation
 from steadyworker.network.settlement import Settlement
 from steadyworker_rocketmq.direct.connection import Link, ignore
 from steadyworker_rocketmq.direct.held import Held
-from steadyworker_rocketmq.direct.member import Member, NoTopicError, Taken
+from steadyworker_rocketmq.direct.member import HOLDERS_FIRST, Member, NoTopicError, Taken
 from steadyworker_rocketmq.direct.places import Places
 from steadyworker_rocketmq.names import Names
 from steadyworker_rocketmq.remoting import Queue
@@ -39,13 +39,6 @@ from steadyworker_rocketmq.url import BrokerUrl
 _BEAT_EVERY = 5.0
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.05, 1.0
 """Seconds between two searches that find nothing: each pause is twice as long as the one before it."""
-
-_HOLDERS_FIRST = 6.0
-"""
-After a reconnect, a consumer takes no message for this many seconds.
-
-A restarted broker has lost all locks; the pause lets consumers that hold deliveries lock their queues again first.
-"""
 
 _HURRY = (1.0, 4.0)
 """The shortest and the longest wait before a reconnect while deliveries are held; both are short, because locks expire."""
@@ -73,6 +66,7 @@ class Epoch:
         self._window = window
         self._joined = False
         self._searching = False
+        self._beating = False
         self._over = False
         self._pause = _FIRST_PAUSE
         self._not_before = 0.0
@@ -83,9 +77,10 @@ class Epoch:
     def begin(self, *, again: bool) -> None:
         """Note that a connection has begun; `again` if an earlier one was lost."""
         self.since = self._clock.monotonic()
-        self._not_before = self.since + _HOLDERS_FIRST if again else self.since
+        self._not_before = self.since + HOLDERS_FIRST if again else self.since
         self._joined = False
         self._searching = False
+        self._beating = False
         self._pause = _FIRST_PAUSE
         if again:
             self._held.doubt()
@@ -129,13 +124,20 @@ class Epoch:
         self._beat()
 
     def _beat(self) -> None:
-        """Tell the brokers that this member lives, and renew its locks."""
+        """Renew the locks of this member, and tell the brokers that it lives."""
         if self._next_beat is not None:
             self._next_beat.cancel()
         self._next_beat = self._io.after(_BEAT_EVERY, self._beat)
-        joined = self._joined
-        self._link.run(lambda member: member.beat(joined=joined), ignore)
         self._held.renew()
+        if not self._beating:  # servers that do not reply make a beat long, and many beats would delay the renewals
+            self._beating = True
+            joined = self._joined
+            self._link.run(lambda member: member.beat(joined=joined), lambda _: self._beaten(joined=joined))
+
+    def _beaten(self, *, joined: bool) -> None:
+        self._beating = False
+        if joined != self._joined and self._link.is_open and not self._over:
+            self._beat()
 
     def _search(self) -> None:
         """Take messages, unless a search is under way."""
@@ -213,7 +215,7 @@ class Consumer(consumer.Consumer[Link, Epoch]):
         """Return an open member; blocking."""
         self._preparation.prepared()
         remoting = remoting_of(self._url(), self._clock)
-        member = Member(remoting, self._names, self._id, self._clock, self._places, self._queues)
+        member = Member(remoting, self._names, self._id, self._clock, self._queues, self._places)
         try:
             member.open()
             self._queues = member.queues

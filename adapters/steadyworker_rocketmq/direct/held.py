@@ -136,9 +136,11 @@ class Held:
                 return
             for item in items:
                 state = answer.result().get(item.taken)
-                if state is None or item.busy or item.delivery.id not in self._items:
+                if item.busy or item.delivery.id not in self._items:
                     continue
-                if state is State.OURS or (state is State.CONSUMED and item.tried):  # by a try whose reply was lost
+                if state is None:
+                    item.in_doubt = True  # its broker did not reply, and may have been restarted
+                elif state is State.OURS or (state is State.CONSUMED and item.tried):  # by a try whose reply was lost
                     item.until = asked_at + LOCKED_FOR
                     item.in_doubt = False
                     self._turn(item)

@@ -45,8 +45,15 @@ _MOMENT = 1.0
 _ROUTE_EVERY = 30.0
 """Seconds between two questions to a name server for the topic's queues."""
 
-_FAILED_FOR = 15.0
-"""Seconds for which a broker that failed is not asked again, if there are others: a frozen one costs 10 s for each question."""
+_SILENT_FOR = 15.0
+"""Seconds for which a broker that did not reply is not asked again, if there are others: a frozen one costs 10 s for each question."""
+
+HOLDERS_FIRST = 6.0
+"""
+For this many seconds after a broker is there again, a member takes no message from it.
+
+A restarted broker has lost all locks; the pause lets members that hold messages lock their queues again first.
+"""
 
 _MOST_GAPS = 20
 """The largest number of offsets of deleted messages that one step skips."""
@@ -114,23 +121,31 @@ class Member:
         names: The names of topics and groups.
         id_: The member's id, which no other member has.
         clock: The clock.
-        places: The last known places.
         queues: The topic's queues, as an earlier member knew them; for the time in which no name server replies.
+        places: The places, as an earlier member knew them.
     """
 
     def __init__(
-        self, remoting: Remoting, names: Names, id_: str, clock: Clock, places: Places, queues: Sequence[Queue] = ()
+        self,
+        remoting: Remoting,
+        names: Names,
+        id_: str,
+        clock: Clock,
+        queues: Sequence[Queue] = (),
+        places: Places | None = None,
     ) -> None:
         self._remoting = remoting
         self._topic = names.work
         self._group = names.group
         self._id = id_
         self._clock = clock
-        self._places = places
+        self._places = places or Places()
         self.queues = list(queues)
         self._masters = {queue.broker.name: queue.broker for queue in queues}
         self._routed_at = 0.0
-        self._failed_at: dict[Broker, float] = {}
+        self._failed: set[Broker] = set()
+        self._silent_until: dict[Broker, float] = {}
+        self._back_at: dict[Broker, float] = {}
 
     def open(self) -> None:
         """Ask a name server for the queues, and each broker whether it replies; raises NoTopicError if there is no topic."""
@@ -215,8 +230,9 @@ class Member:
             in_doubt: The lock may have ended.
             go_on: Take the next message of the queue, if there is one; otherwise the queue is unlocked.
         """
-        with self._failures_of(taken.queue.broker):
-            return self._finish(taken, in_doubt=in_doubt, go_on=go_on)
+        if taken.queue.broker not in self._silent():
+            with self._failures_of(taken.queue.broker):
+                return self._finish(taken, in_doubt=in_doubt, go_on=go_on)
         return None
 
     def free(self, queues: Iterable[Queue]) -> None:
@@ -248,14 +264,17 @@ class Member:
         return Finished(done=True)
 
     def _route(self) -> None:
-        queues = self._remoting.route(self._topic)
-        if queues is None:
-            raise NoTopicError(f"no topic {self._topic!r}", _NO_TOPIC)
-        masters = {
-            broker.name: broker for broker in self._remoting.brokers()
-        }  # a slave has locks and places of its own
+        try:
+            queues = self._remoting.route(self._topic)
+            if queues is None:
+                raise NoTopicError(f"no topic {self._topic!r}", _NO_TOPIC)
+            masters = {broker.name: broker for broker in self._remoting.brokers()}
+        finally:  # also after a failure: a silent name server costs 10 s, in which no lock is renewed
+            self._routed_at = self._clock.monotonic()
         self._masters |= masters
-        found = [self._now(queue) for queue in queues if queue.broker.name in masters]
+        found = [
+            self._now(queue) for queue in queues if queue.broker.name in masters
+        ]  # a slave has locks and places of its own
         if not found:
             raise RemotingError(f"no broker that has the topic {self._topic!r} is there", 0)
         self.queues = found
@@ -266,7 +285,9 @@ class Member:
 
     def _waiting(self) -> tuple[list[Queue], set[Queue]]:
         """Return the queues whose end is not the group's place, and which of them were made again since the last look."""
-        by_broker = _by_broker(self.queues)
+        recently = self._clock.monotonic() - HOLDERS_FIRST
+        away = self._failed | {broker for broker, at in self._back_at.items() if at > recently}
+        by_broker = _by_broker(queue for queue in self.queues if queue.broker not in away)
         fields = {"consumerGroup": self._group, "topic": self._topic}
         waiting: list[Queue] = []
         made_again: set[Queue] = set()
@@ -356,26 +377,35 @@ class Member:
         return self._remoting.ask(broker.address, code, fields, json.dumps(body).encode() if body else b"")
 
     def _at_each(self, brokers: Iterable[Broker], work: Callable[[Broker], object]) -> None:
-        """Do something at each broker; leave out those that fail, and for a while those that have just failed."""
-        now = self._clock.monotonic()
-        failed = {broker for broker, at in self._failed_at.items() if now - at < _FAILED_FOR}
-        if failed.issuperset(self.brokers):
-            failed = set()
+        """Do something at each broker; leave out those that fail, and for a while those that did not reply."""
+        silent = self._silent()
         for broker in brokers:
-            if broker in failed:
+            if broker in silent:
                 continue
             with self._failures_of(broker):
                 work(broker)
-                self._failed_at.pop(broker, None)
+                if broker in self._failed:
+                    self._failed.discard(broker)
+                    self._back_at[broker] = self._clock.monotonic()
+
+    def _silent(self) -> set[Broker]:
+        """Return the brokers that are not asked for now; none if that would be all of them."""
+        now = self._clock.monotonic()
+        silent = {broker for broker, until in self._silent_until.items() if now < until}
+        return set() if silent.issuperset(self.brokers) else silent
 
     @contextmanager
     def _failures_of(self, broker: Broker) -> Iterator[None]:
         """Suppress the failure of a broker, as long as there is another broker that has not failed."""
+        began = self._clock.monotonic()
         try:
             yield
         except _FAILURES:
-            self._failed_at[broker] = self._clock.monotonic()
-            if self._failed_at.keys() >= set(self.brokers):
+            self._failed.add(broker)
+            now = self._clock.monotonic()
+            if now - began > _MOMENT:
+                self._silent_until[broker] = now + _SILENT_FOR
+            if self._failed >= set(self.brokers):
                 raise
 
 

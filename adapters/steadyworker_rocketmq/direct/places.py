@@ -59,8 +59,8 @@ def places_of(reply: Reply) -> dict[int, Place]:
         try:
             number = int(json.loads(f"{{{queue}}}")["queueId"])
             table = json.loads(f"{{{statistics}}}")
-            offsets = (int(table[name]) for name in ("consumerOffset", "brokerOffset"))
-            found[number] = Place(*offsets, stored_at=int(table.get("lastTimestamp", 0)))
+            stored_at = int(table.get("lastTimestamp", 0))
+            found[number] = Place(int(table["consumerOffset"]), int(table["brokerOffset"]), stored_at)
         except (ValueError, KeyError, TypeError) as error:
             raise Foreign("statistics of queues that cannot be read") from error
     return found

@@ -109,7 +109,7 @@ def test_a_connection_that_is_cut_again_and_again_loses_and_repeats_nothing(
     broker: FakeRocketMQ, proxy: Proxy, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Each message is delivered once and settled once, wherever a cut strikes."""
-    monkeypatch.setattr(consumer, "_HOLDERS_FIRST", 0.05)
+    monkeypatch.setattr(consumer, "HOLDERS_FIRST", 0.05)
     monkeypatch.setattr(consumer, "_HURRY", (0.0, 0.1))
     monkeypatch.setattr(consumer, "_BEAT_EVERY", 0.1)
     for wait in ("FIRST", "REFUSED", "LONGEST"):

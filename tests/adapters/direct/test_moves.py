@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 
 import pytest
 
-from steadyworker.adapter import Connected, Lost, Settle, Settled
+from steadyworker.adapter import Connected, Lost, Settle, Settled, Unreachable
 from steadyworker.delivery import KEY
+from steadyworker_rocketmq.direct import consumer, member
+from steadyworker_rocketmq.remoting import Remoting
 from tests.adapters.direct.fake import FakeRocketMQ, fake_rocketmq
 from tests.adapters.direct.kit import QUEUE, WITHIN, Worker, places, work
+from tests.faults.proxy import Proxy
 from tests.support.stage import eventually
 
 
@@ -39,3 +43,96 @@ def test_what_is_held_at_a_broker_that_moves_is_settled_at_its_new_address(
         assert [each.headers[KEY] for each in worker.deliveries] == ["k-1", "k-2"]
         assert places(broker) == 2
         assert not worker.all(Lost)
+
+
+@pytest.fixture
+def one_second(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A server that does not reply for a second is silent, and beats are as much faster."""
+    monkeypatch.setattr(Remoting.__init__, "__defaults__", (1.0, lambda _: None))
+    monkeypatch.setattr(consumer, "_BEAT_EVERY", 0.2)
+    monkeypatch.setattr(member, "_ROUTE_EVERY", 2.0)
+
+
+@pytest.mark.usefixtures("one_second")
+def test_a_silent_name_server_delays_no_renewal_and_no_acknowledgement(
+    broker: FakeRocketMQ, name_server: FakeRocketMQ
+) -> None:
+    """The brokers serve without it; waiting for it again and again would let the locks end."""
+    with Proxy(name_server.url) as proxy, Worker(proxy.url, prefetch=2) as worker:
+        worker.adapter.publish(work())
+        held = worker.delivery()
+        proxy.stall()
+        broker.asked.clear()
+        began = time.monotonic()
+        eventually(lambda: time.monotonic() - began > 8.0, "eight seconds without a name server", WITHIN)
+        assert broker.asked.count(41) >= 15, "renewals"
+        began = time.monotonic()
+        assert worker.adapter.settle(held, Settle.ACK) is Settled.SENT
+        assert time.monotonic() - began < 3.0
+        assert not worker.all(Unreachable)
+
+
+@pytest.fixture
+def second(broker: FakeRocketMQ) -> Iterator[FakeRocketMQ]:
+    """A second broker of the same cluster."""
+    with fake_rocketmq() as server:
+        server.name = "c"
+        broker.cluster.append(server)
+        yield server
+
+
+@pytest.mark.usefixtures("one_second")
+def test_acknowledgements_at_a_silent_broker_delay_none_at_another(broker: FakeRocketMQ, second: FakeRocketMQ) -> None:
+    """The first of them costs the time of a request, and the others wait until the broker replies again."""
+    with Proxy(second.url) as proxy:
+        second.advertised = proxy.port
+        with Worker(broker.url, prefetch=16) as worker:
+            for n in range(16):
+                worker.adapter.publish(work(f"k-{n}"))
+            held = [worker.delivery(number) for number in range(1, 17)]
+            there = [each for each in held if each.id in held_at(worker, second)]
+            here = next(each for each in held if each not in there)
+            assert len(there) == 8
+            proxy.stall()
+            answers: list[object] = []
+            for each in there:
+                worker.adapter.settle_async(each, Settle.ACK, answers.append)
+            began = time.monotonic()
+            assert worker.adapter.settle(here, Settle.ACK) is Settled.SENT
+            assert time.monotonic() - began < 3.5
+            assert not worker.all(Unreachable)
+
+
+@pytest.mark.long
+def test_one_of_two_brokers_that_is_restarted_gives_nothing_to_another_member_first(
+    broker: FakeRocketMQ, second: FakeRocketMQ
+) -> None:
+    """It has forgotten the locks; the member that holds a message of it locks the queue again before others search there."""
+    with Worker(broker.url, prefetch=16) as holder, Worker(broker.url, prefetch=0) as other:
+        holder.adapter._preparation.prepared()
+        second.put(QUEUE, 0, "k-1")
+        held = holder.delivery()
+        other.adapter.prefetch(16)
+        other.wait(Connected)
+        second.stop()
+        for worker in (holder, other):
+            eventually(lambda worker=worker: failed(worker), "a failure that was noticed", WITHIN)  # type: ignore[misc]
+        second.start()
+        owners = eventually(lambda: {owner for owner, _ in list(second.locks.values())}, "a lock", 30.0)
+        assert owners == {holder.adapter._consumer._id}
+        assert holder.adapter.settle(held, Settle.ACK) is Settled.SENT
+        second.put(QUEUE, 0, "k-2")
+        eventually(lambda: len(holder.deliveries) + len(other.deliveries) == 2, "the next message", WITHIN)
+        assert not holder.all(Lost)
+
+
+def held_at(worker: Worker, broker: FakeRocketMQ) -> set[str]:
+    """Return the ids of the deliveries that a worker holds at this broker."""
+    items = worker.adapter._consumer._held._items
+    return {id_ for id_, item in items.items() if item.taken.queue.broker.name == broker.name}
+
+
+def failed(worker: Worker) -> bool:
+    """Return whether a worker has noticed that a broker is away."""
+    found = worker.adapter._consumer.link._member
+    return found is not None and bool(found._failed)
