@@ -153,13 +153,14 @@ class Remoting:
         Return the readable queues of a topic, sorted by broker and number; None if there is no such topic.
 
         While a master is away, its queues are read from its slave with the lowest number.
-        With `writable`, the method returns the queues to which a producer may send.
+        With `writable`, the method returns the queues to which a producer may send; all are at masters.
         """
         reply = self._ask_name_server(_ROUTE, {"topic": topic}, allowed=(_NO_TOPIC,))
         if reply.code == _NO_TOPIC:
             return None
         route = reply.table()
-        brokers = {name: found[min(found)] for name, found in addresses_of(part(route, "brokerDatas", list)).items()}
+        found = addresses_of(part(route, "brokerDatas", list)).items()
+        brokers = {name: each[0 if writable else min(each)] for name, each in found if not writable or 0 in each}
         queues: list[Queue] = []
         for each in part(route, "queueDatas", list):
             data = of_kind(each, dict, "a queue")
@@ -336,7 +337,7 @@ class Remoting:
         """
         plain = {
             "producerGroup": "steadyworker",
-            "defaultTopic": "TBW102",
+            "defaultTopic": topic,  # a broker that makes topics by itself (from TBW102) would make this one with one queue
             "defaultTopicQueueNums": "1",
             "sysFlag": "0",
             "bornTimestamp": str(int(self._clock.wall() * 1000)),

@@ -95,10 +95,15 @@ class Producer:
         asked_at, queues = self._routes.get(topic, (0.0, []))
         now = self._clock.monotonic()
         if not queues or now - asked_at > _ROUTE_EVERY:
-            # Two messages in a row go to two brokers.
-            queues = sorted(self.remoting.route(topic) or [], key=lambda queue: (queue.number, queue.broker.name))
-            if not queues:
+            read, written = self.remoting.route(topic), self.remoting.route(topic, writable=True)
+            if read is None or written is None:
                 raise NoTopicError(f"no topic {topic!r}", _NO_TOPIC)
+            # An operator forbids to write to a broker that is to be removed, and a message in a queue that is not read would wait for ever.
+            queues = [queue for queue in written if queue in read] or written
+            if not queues:
+                raise RemotingError(f"no queue of {topic!r} may be written to now", 0)
+            # Two messages in a row go to two brokers.
+            queues.sort(key=lambda queue: (queue.number, queue.broker.name))
             self._routes[topic] = (now, queues)
         return queues
 

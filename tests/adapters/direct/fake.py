@@ -50,6 +50,8 @@ class FakeRocketMQ:
         self.port = 0
         self.perms: dict[str, int] = {}
         """The rights of this broker's part of a topic in the route (`PermName`), where they are not 6."""
+        self.id = 0
+        """0 for a master; else this broker is a slave whose master is away."""
         self.advertised = 0
         """The port that the name server gives for this broker, such as that of a proxy; 0 for its own."""
         self.start()
@@ -209,6 +211,8 @@ class FakeRocketMQ:
                 return SUCCESS, {"offset": log.first + (len(log.messages) if code == 30 else 0)}, b""
             case 11:
                 return self._pull(topic, number, int(fields["queueOffset"]), int(fields["maxMsgNums"]))
+            case 10 if topic not in self.topics:
+                return NO_TOPIC, {}, b""
             case 10:
                 message = (body, fields["properties"], int(fields["bornTimestamp"]))
                 properties = dict(pair.split("\x01") for pair in fields["properties"].split("\x02") if pair)
@@ -233,7 +237,7 @@ class FakeRocketMQ:
 
     @property
     def me(self) -> dict[str, Any]:
-        return {"brokerName": self.name, "brokerAddrs": {"0": f"127.0.0.1:{self.advertised or self.port}"}}
+        return {"brokerName": self.name, "brokerAddrs": {str(self.id): f"127.0.0.1:{self.advertised or self.port}"}}
 
     def _locking(self, request: dict[str, Any], *, lock: bool) -> bytes:
         now, locked = time.monotonic(), []

@@ -9,6 +9,7 @@ import pytest
 
 from steadyworker.adapter import Connected, Lost, Settle, Settled, Unreachable
 from steadyworker.delivery import KEY
+from steadyworker.errors import NotPublished
 from steadyworker_rocketmq.direct import consumer, member
 from steadyworker_rocketmq.remoting import Remoting
 from tests.adapters.direct.fake import FakeRocketMQ, fake_rocketmq
@@ -124,6 +125,36 @@ def test_one_of_two_brokers_that_is_restarted_gives_nothing_to_another_member_fi
         second.put(QUEUE, 0, "k-2")
         eventually(lambda: len(holder.deliveries) + len(other.deliveries) == 2, "the next message", WITHIN)
         assert not holder.all(Lost)
+
+
+@pytest.mark.parametrize("change", [("perms", {QUEUE: 4}), ("id", 1)], ids=["not to be written to", "a slave"])
+def test_messages_go_to_brokers_that_may_have_them(
+    broker: FakeRocketMQ, second: FakeRocketMQ, change: tuple[str, object]
+) -> None:
+    """A broker accepts messages for queues that its operator has made read-only, to remove the broker when they are empty."""
+    with Worker(broker.url, prefetch=0) as worker:
+        worker.adapter._preparation.prepared()
+        setattr(second, *change)
+        for n in range(8):
+            worker.adapter.publish(work(f"k-{n}"))
+        assert stored(broker) == 8
+        assert stored(second) == 0
+
+
+def test_without_a_queue_that_may_be_written_to_a_message_is_not_published(broker: FakeRocketMQ) -> None:
+    """The next one is, when an operator allows it again."""
+    with Worker(broker.url, prefetch=0) as worker:
+        worker.adapter._preparation.prepared()
+        broker.perms[QUEUE] = 4
+        with pytest.raises(NotPublished, match="no queue of 'exports' may be written to now"):
+            worker.adapter.publish(work())
+        broker.perms.clear()
+        worker.adapter.publish(work())
+        assert stored(broker) == 1
+
+
+def stored(broker: FakeRocketMQ) -> int:
+    return sum(len(log.messages) for log in broker.topics[QUEUE])
 
 
 def held_at(worker: Worker, broker: FakeRocketMQ) -> set[str]:
