@@ -232,7 +232,7 @@ class RocketMQNode(RocketMQ):
         super().__init__(address(server, f"{USER}:{self.password}@" if login else ""))
         conf = self.folder / "conf"
         conf.mkdir()
-        for name in ("namesrv", "broker"):
+        for name in ("namesrv", "broker", "tools"):
             conf.joinpath(f"logback_{name}.xml").write_text(LOGBACK)
         self._write("namesrv.conf", {"listenPort": server.port, "bindAddress": server.host})
         self._write("broker.conf", self._broker_settings(delay_levels, auto_create=auto_create))
