@@ -7,6 +7,7 @@ A delivery outlives its connection: while no broker can be reached, no other mem
 
 **An acknowledgement** that fails is sent again once a connection is there.
 If the lock may have ended by then, the member first asks whether it still has the queue.
+While other brokers reply, it waits only until the lock has ended, because a delivery that waits takes the place of another one.
 While jobs are short, an acknowledgement also takes the next message of the same queue.
 **Release** is the end of the lock: the message stays the first one of its queue, and comes at once, to any member.
 """
@@ -140,6 +141,8 @@ class Held:
                     continue
                 if state is None:
                     item.in_doubt = True  # its broker did not reply, and may have been restarted
+                    if item.settlements and self._clock.monotonic() > item.until:
+                        self._lose(item, "its broker has not replied until the lock of its queue ended")
                 elif state is State.OURS or (state is State.CONSUMED and item.tried):  # by a try whose reply was lost
                     item.until = asked_at + LOCKED_FOR
                     item.in_doubt = False

@@ -9,8 +9,9 @@ import pytest
 
 from steadyworker.adapter import Connected, Lost, Settle, Settled, Unreachable
 from steadyworker.delivery import KEY
-from steadyworker.errors import NotPublished
+from steadyworker.errors import NotPublished, Unsettled
 from steadyworker_rocketmq.direct import consumer, member
+from steadyworker_rocketmq.direct import held as held_module
 from steadyworker_rocketmq.remoting import Remoting
 from tests.adapters.direct.fake import FakeRocketMQ, fake_rocketmq
 from tests.adapters.direct.kit import QUEUE, WITHIN, Worker, places, work
@@ -125,6 +126,34 @@ def test_one_of_two_brokers_that_is_restarted_gives_nothing_to_another_member_fi
         second.put(QUEUE, 0, "k-2")
         eventually(lambda: len(holder.deliveries) + len(other.deliveries) == 2, "the next message", WITHIN)
         assert not holder.all(Lost)
+
+
+def test_an_acknowledgement_at_a_broker_that_stays_away_ends_with_the_lock(
+    broker: FakeRocketMQ, second: FakeRocketMQ, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Otherwise a worker with one slot takes no message of the other broker; the message comes again when its broker does."""
+    monkeypatch.setattr(held_module, "LOCKED_FOR", 3.0)
+    monkeypatch.setattr(held_module, "_MARGIN", 1.0)
+    monkeypatch.setattr(consumer, "_BEAT_EVERY", 0.5)
+    monkeypatch.setattr(member, "HOLDERS_FIRST", 1.0)
+    with Worker(broker.url, prefetch=1) as worker:
+        worker.adapter._preparation.prepared()
+        second.put(QUEUE, 0, "k-1")
+        held = worker.delivery()
+        second.stop()
+        broker.put(QUEUE, 0, "k-2")
+        answers: list[object] = []
+        worker.adapter.settle_async(held, Settle.ACK, answers.append)
+        following = worker.delivery(2)
+        assert following.headers[KEY] == "k-2"
+        assert [type(each) for each in answers] == [Unsettled]
+        assert [each.id for each in worker.all(Lost)] == [held.id]
+        assert worker.adapter.settle(following, Settle.ACK) is Settled.SENT
+        second.start()
+        again = worker.delivery(3)
+        assert again.headers[KEY] == "k-1"
+        assert worker.adapter.settle(again, Settle.ACK) is Settled.SENT
+        assert places(second) == 1
 
 
 @pytest.mark.parametrize("change", [("perms", {QUEUE: 4}), ("id", 1)], ids=["not to be written to", "a slave"])
