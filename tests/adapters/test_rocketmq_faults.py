@@ -23,6 +23,7 @@ from steadyworker_rocketmq.grpc import client as grpc_client
 from steadyworker_rocketmq.remoting import Login, Remoting, RemotingError
 from steadyworker_rocketmq.stored import text_of
 from tests.adapters.direct.fake import FakeRocketMQ, fake_rocketmq
+from tests.adapters.direct.kit import reply_within
 from tests.adapters.fault_bench import FaultBench
 from tests.adapters.fault_suite import BrokerFaults
 from tests.adapters.fault_suite_network import NetworkFaults
@@ -170,8 +171,7 @@ class DirectFaults(RocketmqFaults[RocketMQNode]):
         return DirectAdapter(url, spec, settings)
 
     def give_up_after(self, seconds: float, monkeypatch: pytest.MonkeyPatch) -> None:
-        defaults = Remoting.__init__.__defaults__ or ()
-        monkeypatch.setattr(Remoting.__init__, "__defaults__", (seconds, *defaults[1:]))
+        reply_within(seconds, monkeypatch)
 
     def try_at_once(self, monkeypatch: pytest.MonkeyPatch) -> None:
         super().try_at_once(monkeypatch)

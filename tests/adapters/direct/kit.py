@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Self
 
+import pytest
+
 from steadyworker.adapter import (
     Delivered,
     Delivery,
@@ -16,6 +18,7 @@ from steadyworker.adapter import (
 )
 from steadyworker.delivery import KEY
 from steadyworker_rocketmq.direct.adapter import DirectAdapter
+from steadyworker_rocketmq.remoting import Remoting
 from tests.adapters.direct.fake import FakeRocketMQ
 from tests.support.stage import eventually
 
@@ -62,6 +65,12 @@ class Worker:
     def delivery(self, number: int = 1) -> Delivery:
         found: Delivery = self.wait(Delivered, number).delivery
         return found
+
+
+def reply_within(seconds: float, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let the driver wait this long for each reply."""
+    defaults = Remoting.__init__.__defaults__ or ()
+    monkeypatch.setattr(Remoting.__init__, "__defaults__", (seconds, *defaults[1:]))
 
 
 def work(key: str = "k-1", body: bytes = b"{}", to: Target = Target.WORK) -> OutgoingMessage:

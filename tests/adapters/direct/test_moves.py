@@ -12,9 +12,8 @@ from steadyworker.delivery import KEY
 from steadyworker.errors import NotPublished, Unsettled
 from steadyworker_rocketmq.direct import consumer, member
 from steadyworker_rocketmq.direct import held as held_module
-from steadyworker_rocketmq.remoting import Remoting
 from tests.adapters.direct.fake import FakeRocketMQ, fake_rocketmq
-from tests.adapters.direct.kit import QUEUE, WITHIN, Worker, places, work
+from tests.adapters.direct.kit import QUEUE, WITHIN, Worker, places, reply_within, work
 from tests.faults.proxy import Proxy
 from tests.support.stage import eventually
 
@@ -50,7 +49,7 @@ def test_what_is_held_at_a_broker_that_moves_is_settled_at_its_new_address(
 @pytest.fixture
 def one_second(monkeypatch: pytest.MonkeyPatch) -> None:
     """A server that does not reply for a second is silent, and beats are as much faster."""
-    monkeypatch.setattr(Remoting.__init__, "__defaults__", (1.0, lambda _: None))
+    reply_within(1.0, monkeypatch)
     monkeypatch.setattr(consumer, "_BEAT_EVERY", 0.2)
     monkeypatch.setattr(member, "_ROUTE_EVERY", 2.0)
 
