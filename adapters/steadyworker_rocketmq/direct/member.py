@@ -248,17 +248,15 @@ class Member:
 
     def _finish(self, taken: Taken, *, in_doubt: bool, go_on: bool) -> Finished:
         queue, following = self._now(taken.queue), taken.message.offset + 1
-        # No broker ends, starts again and lets another member consume in a moment.
+        # No broker ends, starts again and lets another member consume in a moment, and no topic is made again.
         sure = not in_doubt and self._clock.monotonic() - taken.at < _MOMENT
-        if sure or self._place(queue) < following:  # otherwise an earlier try succeeded, or another member consumed it
-            if in_doubt and not self._lock_at(queue.broker, [queue]):
-                return Finished(done=False)
-            if sure or not self._is_gone(
-                queue, taken.message
-            ):  # otherwise its offset is another message's, which must not be passed
-                self._remoting.set_consumed(queue, self._topic, self._group, following)
-                if go_on and (found := self._remoting.pull(queue, self._topic, self._group, following, 1)[0]):
-                    return Finished(done=True, following=Taken(queue, found[0], taken.at, taken.run + 1))
+        if not sure and not self._lock_at(queue.broker, [queue]):
+            return Finished(done=self._place(queue) >= following)
+        # Under the lock: otherwise an earlier try succeeded, or another member consumed it, or its offset is another message's.
+        if sure or (self._place(queue) < following and not self._is_gone(queue, taken.message)):
+            self._remoting.set_consumed(queue, self._topic, self._group, following)
+            if go_on and (found := self._remoting.pull(queue, self._topic, self._group, following, 1)[0]):
+                return Finished(done=True, following=Taken(queue, found[0], taken.at, taken.run + 1))
         with suppress(*_FAILURES):  # the lock ends by itself
             self.free([queue])
         return Finished(done=True)

@@ -11,7 +11,7 @@ import socket
 import struct
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from typing import Any
@@ -42,6 +42,8 @@ class FakeRocketMQ:
         self.locks: dict[tuple[str, str, int], tuple[str, float]] = {}
         self.refuse: dict[int, tuple[int, str]] = {}
         self.asked: list[int] = []
+        self.before: dict[int, Callable[[], None]] = {}
+        """What happens at the broker just before the next request with this code."""
         self._members: dict[socket.socket, tuple[str, str]] = {}
         self._delayed: list[tuple[float, str, int, tuple[bytes, str, int]]] = []
         self._lock = threading.RLock()
@@ -134,6 +136,7 @@ class FakeRocketMQ:
                 with self._lock:
                     self.asked.append(request["code"])
                     self._let_out()
+                    self.before.pop(request["code"], lambda: None)()
                     code, fields, body = self._answer(
                         connection, request["code"], request["extFields"], data[header_size:]
                     )

@@ -27,7 +27,15 @@ from steadyworker.adapter import (
     Unreachable,
 )
 from steadyworker.delivery import KEY
-from steadyworker.errors import ConfigError, NotPublished, PublishFailed, StaleDelivery, TargetFull, TargetMissing
+from steadyworker.errors import (
+    ConfigError,
+    NotPublished,
+    PublishFailed,
+    StaleDelivery,
+    TargetFull,
+    TargetMissing,
+    Unsettled,
+)
 from steadyworker_rocketmq.direct.adapter import DirectAdapter
 from tests.adapters.direct.fake import FakeRocketMQ
 from tests.adapters.direct.kit import QUEUE, WITHIN, Worker, places, work
@@ -177,6 +185,39 @@ def test_a_queue_that_another_member_has_is_a_lost_delivery(broker: FakeRocketMQ
         lost = worker.wait(Lost)
         assert (lost.epoch, lost.id) == (held.epoch, held.id)
         with pytest.raises(StaleDelivery):
+            worker.adapter.settle(held, Settle.ACK)
+        assert places(broker) == 0
+
+
+def test_an_acknowledgement_moves_no_place_back_when_its_queue_has_moved(broker: FakeRocketMQ) -> None:
+    """Another member has locked the queue, consumed this message and others, and unlocked it, while this one acknowledges."""
+    with Worker(broker.url) as worker:
+        worker.adapter._preparation.prepared()
+        broker.put(QUEUE, 0, "k-1", "k-2", "k-3")
+        held = worker.delivery()
+        at = time.monotonic()
+        eventually(lambda: time.monotonic() - at > 1.2, "a job of more than a second", WITHIN)
+
+        def consume() -> None:
+            broker.locks.clear()
+            broker.places[QUEUE, QUEUE, 0] = 3
+
+        broker.before[41] = consume
+        assert worker.adapter.settle(held, Settle.ACK) is Settled.SENT
+        assert places(broker) == 3
+        broker.put(QUEUE, 0, "k-4")
+        assert worker.delivery(2).headers[KEY] == "k-4"
+
+
+def test_an_acknowledgement_sets_no_place_in_a_queue_of_another_member(broker: FakeRocketMQ) -> None:
+    """The other member has the message, too, and acknowledges it itself."""
+    with Worker(broker.url) as worker:
+        worker.adapter.publish(work())
+        held = worker.delivery()
+        at = time.monotonic()
+        eventually(lambda: time.monotonic() - at > 1.2, "a job of more than a second", WITHIN)
+        broker.before[41] = lambda: broker.steal(QUEUE)
+        with pytest.raises((Unsettled, StaleDelivery)):
             worker.adapter.settle(held, Settle.ACK)
         assert places(broker) == 0
 
