@@ -84,7 +84,7 @@ def arrived(remoting: Remoting, queue: Queue, topic: str, end: int) -> None:
 @both
 def test_brokers_version_and_settings(node: RocketMQNode, remoting: Remoting) -> None:
     (broker,) = remoting.brokers()
-    assert broker == Broker("broker-a", node.broker_address)
+    assert (broker, broker.address) == (Broker("broker-a", node.broker_address), node.broker_address)
     assert remoting.version(broker) == {"4": "4.9.7", "5": "5.4.0"}[node.LINE]
     settings = remoting.settings(broker)
     assert settings["messageDelayLevel"] == "1s 5s 10s 30s 1m 2m 3m 4m 5m 6m 7m 8m 9m 10m 20m 30m 1h 2h"

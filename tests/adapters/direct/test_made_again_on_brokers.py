@@ -6,6 +6,7 @@ A topic that is deleted and made again, on 4.9.7 and 5.4.0: no message of the ne
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 
 import pytest
@@ -16,6 +17,7 @@ from steadyworker.errors import TargetMissing
 from steadyworker.testing.conformance.adapter_fixtures import Tape, message
 from steadyworker_rocketmq.direct.adapter import DirectAdapter
 from tests.adapters.direct.bench import DirectBench, On4, On5
+from tests.adapters.test_rocketmq_readme import PAGE
 
 pytestmark = pytest.mark.slow
 
@@ -45,12 +47,15 @@ class MadeAgain(DirectBench):
         for key in keys:
             self.node.send(self.queue, b"{}", {KEY: key})
 
+    @property
+    def servers(self) -> str:
+        return ";".join(map(str, self.node.name_servers))
+
     def remake(self) -> None:
         """As an operator does."""
-        servers = ";".join(map(str, self.node.name_servers))
-        said = self.node.mqadmin(f"mqadmin deleteTopic -n {servers} -c DefaultCluster -t {self.queue}")
+        said = self.node.mqadmin(f"mqadmin deleteTopic -n {self.servers} -c DefaultCluster -t {self.queue}")
         assert self.queue not in self.node.topics(self.queue), said
-        self.node.mqadmin(f"mqadmin updateTopic -n {servers} -c DefaultCluster -t {self.queue} -r 1 -w 1")
+        self.node.mqadmin(f"mqadmin updateTopic -n {self.servers} -c DefaultCluster -t {self.queue} -r 1 -w 1")
         assert self.node.count(self.queue) == 0
 
     def consumed(self) -> int | None:
@@ -93,6 +98,23 @@ class MadeAgain(DirectBench):
         assert adapter.settle(held, Settle.ACK) is Settled.SENT
         self.run_all(adapter, tape, "new-0", "new-1", "new-2", after=2)
         assert self.consumed() == 3
+
+    def test_by_an_operator_while_no_worker_runs(self, adapter: DirectAdapter, spec: QueueSpec) -> None:
+        """With the command of the page, which deletes the group's places."""
+        tape = self.started(adapter, 1)
+        self.send("old-0", "old-1")
+        self.run_all(adapter, tape, "old-0", "old-1")
+        adapter.stop(self.within)
+        self.remake()
+        (command,) = re.findall("mqadmin deleteSubGroup .*", PAGE)
+        command = command.replace("localhost:9876", self.servers).replace("payment-exports", self.queue)
+        assert "success" in self.node.mqadmin(command)
+        self.send("new-0", "new-1", "new-2")
+        again = self.prepared(spec)
+        try:
+            self.run_all(again, self.started(again, 1), "new-0", "new-1", "new-2")
+        finally:
+            again.stop(self.within)
 
     def test_by_the_driver(self, adapter: DirectAdapter, spec: QueueSpec) -> None:
         """The group begins at the first message of the new topic, however many there are before a worker looks."""
