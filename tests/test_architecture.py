@@ -62,6 +62,7 @@ FLOORS: dict[str, int] = {
     "client.py": 6,
     # 7-8. Shell.
     "service/": 7,
+    "deploy/": 7,
     "cli/": 8,
     "__main__.py": 8,
 }
