@@ -118,6 +118,13 @@ def test_names_of_secrets() -> None:
     assert not any(map(is_secret_name, ("key", "tokens", "queue", "author")))
 
 
+@pytest.mark.parametrize("name", ["fs.s3a.secret.key", "fs.s3a.access.key"])
+def test_the_names_of_hadoops_secrets_are_known(name: str) -> None:
+    """They come as `spark.hadoop.fs.s3a.secret.key`, with dots."""
+    assert is_secret_name(f"spark.hadoop.{name}")
+    assert redact(f"spark.hadoop.{name}=hunter2") == f"spark.hadoop.{name}=***"
+
+
 @given(st.text(max_size=200) | st.from_regex(_SECRET_NAME))
 def test_what_cannot_hold_a_secret_needs_no_second_look(text: str) -> None:
     """The quick look at a whole line lets no text pass that `redact` would change, and no secret's name."""

@@ -20,7 +20,7 @@ _WORD = re.compile(r"\S+")
 # The start of a list's next URL within a word; every other comma or quote can belong to a password.
 _NEXT_URL = re.compile(r"""(?=[,;"'()]{1,3}[a-z][a-z0-9+.-]{0,30}://)""", re.IGNORECASE)
 _NAMES = (
-    r"(?:passw(?:or)?d|passphrase|passcode|(?<![a-z])pwd|secret(?:[_-]?key)?|(?:access|account|api|private)[_-]?key"
+    r"(?:passw(?:or)?d|passphrase|passcode|(?<![a-z])pwd|secret(?:[._-]?key)?|(?:access|account|api|private)[._-]?key"
     r"|credentials?|token)"
 )
 # The value ends at the closing quote; without a closing quote, as in a cut text, it ends with the line.
@@ -69,7 +69,7 @@ _SECRET_NAME = re.compile(rf"{_NAMES}$|authorization$|cookie$", re.IGNORECASE)
 _HINTS = (
     *("://", "passw", "passphrase", "passcode", "pwd", "login:", "secret", "credential", "token", "cookie"),
     *("authorization", "bearer", "basic", "private key-----"),
-    *(f"{whose}{mark}key" for whose in ("access", "account", "api", "private") for mark in ("", "_", "-")),
+    *(f"{whose}{mark}key" for whose in ("access", "account", "api", "private") for mark in ("", "_", "-", ".")),
 )
 
 
