@@ -22,6 +22,9 @@ PACKAGES = {
 }
 
 
+TEMPLATES = "steadyworker/deploy/templates/"
+
+
 @pytest.fixture(scope="module")
 def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The wheel of the working tree, built without a network."""
@@ -96,7 +99,8 @@ def test_only_our_packages_are_in_the_wheel(names: list[str]) -> None:
 
 
 def test_nothing_but_source_is_in_the_packages(names: list[str]) -> None:
-    suffixes = {Path(name).suffix or name for name in names if ".dist-info/" not in name}
+    kept = [name for name in names if ".dist-info/" not in name and not name.startswith(TEMPLATES)]
+    suffixes = {Path(name).suffix or name for name in kept}
 
     assert suffixes == {".py", ".typed"}
 
@@ -114,6 +118,29 @@ def test_every_source_file_is_in_the_wheel(names: list[str]) -> None:
     }
 
     assert sources == {name for name in names if name.endswith(".py")}
+
+
+def test_every_template_is_in_the_wheel(names: list[str]) -> None:
+    templates = {
+        path.relative_to(REPOSITORY).as_posix() for path in (REPOSITORY / TEMPLATES).rglob("*") if path.is_file()
+    }
+
+    assert f"{TEMPLATES}systemd/worker.service" in templates
+    assert templates == {name for name in names if name.startswith(TEMPLATES)}
+
+
+def test_units_are_printed_by_the_wheel_alone(installed: Path) -> None:
+    printed = alone(
+        installed,
+        """
+sys.path.insert(0, ".")
+open("own.py", "w").write("from steadyworker import Worker\\nclass Own(Worker[bytes]):\\n    queue = 'own'\\n    time_limit = 5\\n    def handle(self, job): ...\\n")
+from steadyworker.cli import verbs
+verbs(["deploy", "systemd", "own:Own"])
+""",
+    )
+
+    assert "ExecStart=/opt/steadyworker/venv/bin/steadyworker run own:Own" in printed
 
 
 def test_entry_points_are_those_of_the_project(

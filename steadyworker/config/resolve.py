@@ -47,6 +47,7 @@ class Options:
         workers: The attributes that `[workers.NAME]` of the file sets, by the Worker's name; `spec_of` checks them.
         origins: The source of each setting: a flag, a variable, the configuration file's path, or `default`.
         files: The path of the file for each setting that was given as a file.
+        config: The path of the configuration file, or None without one.
     """
 
     broker: str
@@ -72,6 +73,7 @@ class Options:
     workers: Mapping[str, Mapping[str, object]] = field(default_factory=dict)
     origins: Mapping[str, str] = field(default_factory=dict)
     files: Mapping[str, Path] = field(default_factory=dict)
+    config: Path | None = None
 
     @property
     def ledger_is_local(self) -> bool:
@@ -129,7 +131,7 @@ def load(arguments: Mapping[str, object], environ: Mapping[str, str], cwd: Path,
     values["state_dir"] = cwd / values["state_dir"]
     for name in ("broker", "ledger"):
         values[name] = values[name] or f"sqlite:{values['state_dir'] / name}.db"
-    return Options(**values, workers=tables, origins=reading.origins, files=reading.files)
+    return Options(**values, workers=tables, origins=reading.origins, files=reading.files, config=path)
 
 
 def handed_on(options: Options, cwd: Path, config: Path | None = None) -> dict[str, str | None]:

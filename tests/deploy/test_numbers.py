@@ -27,14 +27,20 @@ class Exports(Worker[dict[str, str]]):
         """Nothing to do."""
 
 
-class Refunds(Exports):
+class Refunds(Worker[dict[str, str]]):
     queue = "refunds"
     time_limit = "10m"
 
+    def handle(self, job: object) -> None:
+        """Nothing to do."""
 
-class Endless(Exports):
+
+class Endless(Worker[dict[str, str]]):
     queue = "endless"
     time_limit = None
+
+    def handle(self, job: object) -> None:
+        """Nothing to do."""
 
 
 def numbers(
