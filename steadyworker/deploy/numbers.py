@@ -113,7 +113,7 @@ class Numbers:
         the broker keeps its deliveries for three heartbeats, and the ledger keeps its jobs for lease and margin.
         An earlier restart would end jobs that could go on; a later one is no better, because another process has the jobs by then.
         So it is the longer of these two times.
-        The process reports progress every 9 s at least, and only while each of its threads makes progress.
+        The process reports progress at least every 10 s, and only while each of its threads makes progress.
         """
         return math.ceil(max(self.broker_notices, self.lost_after))
 

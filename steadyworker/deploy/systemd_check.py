@@ -70,7 +70,8 @@ def _is_notified(unit: UnitFile) -> bool:
 def _command(unit: UnitFile, expected: Expected) -> Iterator[Finding]:
     """Compare the names of the classes only, because a class can be imported from several modules."""
     words = unit.words("ExecStart")
-    if "run" not in words:  # a program of one's own that calls `steadyworker.run`
+    # A program of one's own that calls `steadyworker.run` names no Worker, and neither does `steadyworker exec`.
+    if "run" not in words or "exec" in words[: words.index("run")]:
         return
     given = [word for word in words[words.index("run") :] if WORKER.fullmatch(word)]
     ours = [spec.target for spec in expected.specs]

@@ -164,6 +164,11 @@ def test_on_one_host_a_unit_needs_no_network_and_may_have_a_folder_for_each_inst
     assert [each.what.partition(" (")[0] for each in postgres] == ["it@.service has no network"]
 
 
+@pytest.mark.parametrize("command", ["/srv/shop/worker.py", "/x exec --queue q -- tool run exports:Refunds"])
+def test_a_command_that_names_no_worker_contradicts_nothing(tmp_path: Path, command: str) -> None:
+    assert found(tmp_path, changed("ExecStart=.*", f"ExecStart={command}")) == []
+
+
 def test_a_dynamic_user_needs_a_state_directory(tmp_path: Path) -> None:
     bare = "\n".join(
         line for line in UNIT.splitlines() if not line.startswith(("ProtectSystem", "StateDirectory", "User"))
