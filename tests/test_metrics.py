@@ -2,13 +2,40 @@
 
 from __future__ import annotations
 
+import ssl
 import sys
+from pathlib import Path
 from typing import Any
 
 import pytest
+from pika import exceptions
 
-from steadyworker.events import Adopted, DeliveryDeferred, DeliveryRejected, DuplicateAcked, Event, JobStarted
-from steadyworker.telemetry.metrics import Metrics, open_metrics
+from steadyworker.clock import Times
+from steadyworker.errors import LedgerUnavailable
+from steadyworker.events import (
+    Adopted,
+    DeliveryDeferred,
+    DeliveryLost,
+    DeliveryRejected,
+    DuplicateAcked,
+    Event,
+    Fenced,
+    JobEnded,
+    JobSettled,
+    JobStarted,
+    TakenOver,
+)
+from steadyworker.ledger.base import JobId, Row
+from steadyworker.ledger.sqlite.ledger import SqliteLedger
+from steadyworker.network.errors import Silent
+from steadyworker.service.timed_ledger import timed
+from steadyworker.telemetry.gauges import Reading
+from steadyworker.telemetry.loss_reasons import REASONS, reason_of
+from steadyworker.telemetry.metrics import REJECTIONS, Metrics, open_metrics
+from steadyworker.testing.clock import FakeClock
+from steadyworker_rabbitmq.errors import unavailable as rabbitmq_unavailable
+from steadyworker_stomp.errors import BrokerError
+from steadyworker_stomp.errors import unavailable as stomp_unavailable
 from tests.test_health import Probed
 
 OPEN_METRICS = "application/openmetrics-text"
@@ -34,7 +61,178 @@ def test_a_delivery_answered_from_the_record_is_counted_and_names_the_run_that_d
     assert line in body.decode()
 
 
-def test_what_starts_nothing_is_told_apart_and_all_else_is_not_counted(metrics: Metrics) -> None:
+def counted(metrics: Metrics, name: str) -> dict[str, float]:
+    """The samples of this name, by their labels."""
+    lines = metrics.page("")[1].decode().splitlines()
+    pairs = [line.removeprefix(name).rsplit(" ", 1) for line in lines if line.startswith((f"{name}{{", f"{name} "))]
+    return {labels: float(value) for labels, value in pairs}
+
+
+def settled(outcome: str, settlement: str) -> JobSettled:
+    return JobSettled(
+        **about(5),
+        settlement=settlement,
+        outcome=outcome,
+        reason="ValueError: no merchant 17",
+        attempts=1,
+        crashes=0,
+        losses=0,
+        interruptions=0,
+        settled="confirmed",
+        seconds=2.0,
+    )
+
+
+def test_each_way_in_which_a_run_ends_is_counted_once(metrics: Metrics) -> None:
+    for _ in range(2):
+        metrics(JobStarted(**about(5), attempt=1, why="new"))
+    metrics(settled("done", "ack"))
+    metrics(settled("failed", "later"))
+    metrics(settled("snoozed", "later"))
+    metrics(settled("crashed", "dead-letter"))
+    metrics(settled("interrupted", "release"))
+    metrics(DeliveryRejected(**about(0), reason="bad-payload: expected int, got 'k-1'"))
+    metrics(DeliveryLost(**about(5), cause="no heartbeat"))
+    metrics(TakenOver(**about(5), losses=1))
+    metrics(Fenced(**about(5), write="renew"))
+    assert counted(metrics, "steadyworker_runs_started_total") == {'{queue="exports"}': 2}
+    assert counted(metrics, "steadyworker_jobs_settled_total") == {
+        '{outcome="done",queue="exports",settlement="ack"}': 1,
+        '{outcome="failed",queue="exports",settlement="later"}': 1,
+        '{outcome="snoozed",queue="exports",settlement="later"}': 1,
+        '{outcome="crashed",queue="exports",settlement="dead-letter"}': 1,
+        '{outcome="interrupted",queue="exports",settlement="release"}': 1,
+    }
+    assert counted(metrics, "steadyworker_retries_total") == {'{outcome="failed",queue="exports"}': 1}
+    assert counted(metrics, "steadyworker_dead_letters_total") == {
+        '{queue="exports",reason="crashed"}': 1,
+        '{queue="exports",reason="bad-payload"}': 1,
+    }
+    for name in ("deliveries_lost", "jobs_taken_over", "runs_fenced"):
+        assert counted(metrics, f"steadyworker_{name}_total") == {'{queue="exports"}': 1}
+    assert b"merchant" not in metrics.page(OPEN_METRICS)[1]
+
+
+def test_a_run_of_three_hours_is_no_run_of_ten_seconds(metrics: Metrics) -> None:
+    metrics(JobEnded(**about(5), outcome="done", reason="", seconds=3 * 3600 - 1))
+    buckets = counted(metrics, "steadyworker_job_duration_seconds_bucket")
+    assert buckets['{le="7200.0",outcome="done",queue="exports"}'] == 0
+    assert buckets['{le="10800.0",outcome="done",queue="exports"}'] == 1
+
+
+def reading() -> Reading:
+    return Reading(
+        queue="exports",
+        running=2,
+        slots=4,
+        slots_ready=3,
+        connected=True,
+        blocked=False,
+        ledger_up=True,
+        oldest=61.5,
+        time_limit=3600.0,
+        losses={"heartbeat": 2, "reset": 0},
+    )
+
+
+def test_the_state_of_the_process_is_read_at_each_scrape(metrics: Metrics) -> None:
+    state = {"alive": True, "ready": True}
+    readings: list[Reading] = []
+    metrics.watch(["exports"], lambda: readings, lambda: state)
+    assert counted(metrics, "steadyworker_slots") == {}, "before the first contact with the broker"
+    assert counted(metrics, "steadyworker_ready") == {"": 1}
+    readings.append(reading())
+    state["ready"] = False
+    assert counted(metrics, "steadyworker_ready") == {"": 0}
+    expected = {
+        "jobs_running": 2,
+        "slots": 4,
+        "slots_ready": 3,
+        "connection_up": 1,
+        "connection_blocked": 0,
+        "ledger_up": 1,
+        "job_oldest_run_seconds": 61.5,
+        "job_time_limit_seconds": 3600,
+    }
+    for name, value in expected.items():
+        assert counted(metrics, f"steadyworker_{name}") == {'{queue="exports"}': value}
+    assert counted(metrics, "steadyworker_connection_losses_total") == {
+        '{queue="exports",reason="heartbeat"}': 2,
+        '{queue="exports",reason="reset"}': 0,
+    }
+    assert list(counted(metrics, "steadyworker_info").values()) == [1]
+
+
+def test_the_counters_of_a_watched_queue_begin_with_zero(metrics: Metrics) -> None:
+    """An alert on `increase` misses the first dead letter, if its series begins with 1."""
+    metrics.watch(["exports"], list, dict)
+    for name in ("runs_started", "retries", "dead_letters", "deliveries_lost", "jobs_taken_over", "runs_fenced"):
+        assert set(counted(metrics, f"steadyworker_{name}_total").values()) == {0}, name
+    begun = counted(metrics, "steadyworker_dead_letters_total")
+    for reason in (*REJECTIONS, "failed", "rejected", "crashed", "interrupted"):
+        assert f'{{queue="exports",reason="{reason}"}}' in begun
+
+
+def test_a_call_of_the_ledger_is_measured_whether_it_answers_or_raises(metrics: Metrics, tmp_path: Path) -> None:
+    clock = FakeClock()
+
+    class Slow(SqliteLedger):
+        def read(self, id: JobId) -> Row | None:
+            clock.advance(0.2)
+            return super().read(id)
+
+        def purge(self) -> int:
+            raise LedgerUnavailable("Expected a ledger, got none.")
+
+    ledger = timed(Slow(tmp_path / "ledger.db", clock=clock, times=Times()), clock, metrics.ledger_call)
+    for _ in range(2):
+        assert ledger.read(JobId("n", "exports", "k", 0)) is None
+    with pytest.raises(LedgerUnavailable):
+        ledger.purge()
+    assert ledger.url == f"sqlite:{tmp_path}/ledger.db", "what is no call is passed on"
+    ledger.close()
+    calls = counted(metrics, "steadyworker_ledger_call_duration_seconds_count")
+    assert calls == {
+        '{call="read",failed="false"}': 2,
+        '{call="purge",failed="true"}': 1,
+        '{call="close",failed="false"}': 1,
+    }
+    total = counted(metrics, "steadyworker_ledger_call_duration_seconds_sum")['{call="read",failed="false"}']
+    assert total == pytest.approx(0.4)
+
+
+def certificate_error() -> ssl.SSLCertVerificationError:
+    error = ssl.SSLCertVerificationError()
+    error.verify_code, error.verify_message = 20, "unable to get local issuer certificate"
+    return error
+
+
+@pytest.mark.parametrize(
+    ("error", "reason"),
+    [
+        (exceptions.AMQPHeartbeatTimeout("no heartbeats in 20 s"), "heartbeat"),
+        (exceptions.ConnectionClosedByBroker(320, "CONNECTION_FORCED - a test"), "closed_by_broker"),
+        (exceptions.ConnectionBlockedTimeout(), "alarm"),
+        (exceptions.StreamLostError("Stream connection lost: ConnectionResetError(104, 'Connection reset')"), "reset"),
+        (ConnectionResetError(104, "Connection reset by peer"), "reset"),
+        (BrokenPipeError(32, "Broken pipe"), "reset"),
+        (TimeoutError(), "timeout"),
+        (certificate_error(), "tls"),
+        (ssl.SSLEOFError(), "tls"),
+    ],
+)
+def test_the_reason_of_a_lost_connection_is_read_from_what_the_adapters_say(error: Exception, reason: str) -> None:
+    assert reason_of(str(rabbitmq_unavailable(error, "broker:5672"))) == reason
+    assert reason in REASONS
+
+
+def test_an_unknown_cause_is_a_reason_too_and_its_text_is_no_label() -> None:
+    assert reason_of("the moon is full") == "other"
+    assert reason_of(str(stomp_unavailable(Silent("nothing came for three heart-beats"), "b:61613"))) == "heartbeat"
+    assert reason_of(str(stomp_unavailable(BrokerError("User name [a] or password is invalid."), "b"))) == "login"
+
+
+def test_what_starts_nothing_is_told_apart(metrics: Metrics) -> None:
     events: list[Event] = [
         DeliveryDeferred(**about(1), delay=30.0),
         DeliveryRejected(**about(1), reason="key-conflict"),
@@ -43,8 +241,8 @@ def test_what_starts_nothing_is_told_apart_and_all_else_is_not_counted(metrics: 
     ]
     for event in events:
         metrics(event)
-    counted = [line for line in metrics.page("")[1].decode().splitlines() if "_total{" in line]
-    assert counted == [
+    unrun = [line for line in metrics.page("")[1].decode().splitlines() if "unrun_total{" in line]
+    assert unrun == [
         'steadyworker_deliveries_unrun_total{action="delivery_deferred",queue="exports",state=""} 1.0',
         'steadyworker_deliveries_unrun_total{action="delivery_rejected",queue="exports",state=""} 1.0',
         'steadyworker_deliveries_unrun_total{action="adopted",queue="exports",state=""} 1.0',

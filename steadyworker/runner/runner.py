@@ -23,6 +23,7 @@ from __future__ import annotations
 
 import math
 import queue
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 
@@ -49,6 +50,8 @@ from steadyworker.runner.state import (
     Timers,
 )
 from steadyworker.slots.base import Asked, Ended, Progressed, Ready, SlotEvent, Unready
+from steadyworker.telemetry.gauges import Reading
+from steadyworker.telemetry.loss_reasons import REASONS, reason_of
 
 RunnerEvent = Signal | SlotEvent | Renewed | Cancelled | LedgerLost | PlanResult | Staged | ServiceSaid | AuditResult
 
@@ -88,6 +91,7 @@ class Runner:
         self.last_turn = deps.clock.monotonic()
         self._ended = False
         self._connection = "connecting"
+        self._losses = Counter(dict.fromkeys(REASONS, 0))
         self._was_connected = False
         self._blocked: str | None = None
         self._prefetch = 0
@@ -153,7 +157,7 @@ class Runner:
                 self.deliveries.arrived(delivery)
             case Lost(id=id_, cause=cause):
                 if id_ is None:
-                    self._connection = cause  # kept until the next Connected, even if that connection is lost at once
+                    self._disconnected(cause)
                 self.deliveries.lost(event)
             case Unreachable(cause=cause, final=final):
                 self._connection = cause
@@ -196,6 +200,10 @@ class Runner:
                 self.state.reconsider()
             case Staged(stage=stage, kill=kill):
                 self._staged(stage, kill=kill)
+
+    def _disconnected(self, cause: str) -> None:
+        self._connection = cause  # kept until the next Connected, even if that connection is lost at once
+        self._losses[reason_of(cause)] += 1
 
     def _end_turn(self) -> None:
         """End the turn: decide on held deliveries, set the prefetch, and update the values that other threads read."""
@@ -353,6 +361,24 @@ class Runner:
     def not_ready(self) -> Mapping[str, str]:
         """Return the reasons why the runner takes no message, by part, as of its last turn; any thread may call this."""
         return self._not_ready
+
+    def reading(self) -> Reading:
+        """Return the runner's state for `/metrics`; any thread may call this."""
+        not_ready, state = self._not_ready, self.state
+        runs = tuple(state.by_fence.values())  # in one step, because the runner's thread changes the table
+        now = self.deps.clock.monotonic()
+        return Reading(
+            queue=self.deps.spec.queue,
+            running=len(runs),
+            slots=len(self.deps.slots),
+            slots_ready=len(state.ready_slots),
+            connected="broker" not in not_ready,
+            blocked="broker alarm" in not_ready,
+            ledger_up="ledger" not in not_ready,
+            oldest=max((now - run.started for run in runs), default=0.0),
+            time_limit=self.deps.spec.time_limit,
+            losses=dict(self._losses),
+        )
 
     def _causes(self) -> Mapping[str, str]:
         state, health = self.state, self.slot_health.causes

@@ -12,4 +12,5 @@ The worker process: wires its parts together, starts them, watches them and stop
 | `checks.py` | the checks before the first message |
 | `health.py` | the HTTP server of `/livez`, `/readyz` and `/metrics` |
 | `pool.py` | the threads for settlements that wait for the broker |
+| `timed_ledger.py` | measures the calls of the ledger |
 """

@@ -6,6 +6,7 @@ import os
 import threading
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ from steadyworker.service.assemble import Assembly, Plan, assemble, plan
 from steadyworker.service.monitor import Monitor
 from steadyworker.service.reload import Reload
 from steadyworker.service.service import Service
+from steadyworker.service.timed_ledger import timed
 from steadyworker.slots.spare import Spare
 from steadyworker.system.leaving import awaited_threads, name_threads
 from steadyworker.system.streams import open_standard_streams
@@ -98,6 +100,9 @@ def launch(
         page = metrics.page if metrics is not None else None
         heard: Sequence[Listener] = listeners if metrics is None else (*listeners, metrics)
         monitor = Monitor(planned.clock, planned.times, options.health, os.environ, page)
+        if metrics is not None:
+            metrics.watch([spec.queue for spec in planned.specs], monitor.readings, monitor.state)
+            planned = replace(planned, ledger=timed(planned.ledger, planned.clock, metrics.ledger_call))
         told: set[Finding] = set()
         with _environment(resolve.handed_on(options, Path.cwd(), config_file)):
             return Service(options, planned.clock, lambda: _checked(planned, heard, spare, told), monitor, reload).run()

@@ -6,7 +6,7 @@ All three use the same evidence, which the main thread collects once a second.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from steadyworker.clock import Clock, Times
 from steadyworker.lifecycle import Stage
@@ -14,6 +14,7 @@ from steadyworker.service.assemble import Assembly
 from steadyworker.service.health import HealthServer, Snapshot
 from steadyworker.service.watchdog import Part, Watchdog
 from steadyworker.system.systemd import Notifier
+from steadyworker.telemetry.gauges import Reading
 from steadyworker.telemetry.logs import get_logger
 from steadyworker.telemetry.metrics import Page
 
@@ -57,6 +58,7 @@ class Monitor:
         self._times = times
         self._notifier = Notifier(environ)
         self._server = HealthServer(health, self.snapshot, clock, metrics) if health is not None else None
+        self._assembly: Assembly | None = None
         self._watchdog: Watchdog | None = None
         self._stuck: tuple[str, ...] = ()
         self._unready: dict[str, str] = {"worker": "starting"}
@@ -91,6 +93,7 @@ class Monitor:
                 for slot in runner.deps.slots
             ]
         self._watchdog = Watchdog(self._clock, parts, _LOOK_EVERY)
+        self._assembly = assembly
 
     def look(self, assembly: Assembly, stage: Stage) -> None:
         """Collect the evidence, at most once a second, and report it to systemd."""
@@ -149,6 +152,16 @@ class Monitor:
         stuck = tuple(f"stuck: {part}" for part in self._stuck)
         unready = tuple(f"{part}: {why}" for part, why in self._unready.items())
         return Snapshot(stuck, unready)
+
+    def readings(self) -> Sequence[Reading]:
+        """Return the state of each runner for `/metrics`, or nothing before the first contact with the broker; callable from any thread."""
+        assembly = self._assembly
+        return [runner.reading() for runner in assembly.runners] if assembly is not None else []
+
+    def state(self) -> Mapping[str, bool]:
+        """Return whether the process is alive and ready, as the probes say it; callable from any thread."""
+        now = self.snapshot()
+        return {"alive": not now.unlive, "ready": not (now.unlive or now.unready)}
 
     def end(self) -> None:
         """Report STOPPING=1 to systemd, and stop the health server."""

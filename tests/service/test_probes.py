@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -105,3 +106,29 @@ def test_a_duplicate_of_a_job_that_is_done_is_counted_with_the_run_that_did_it(s
     line = 'steadyworker_deliveries_unrun_total{action="duplicate_acked",queue="steps",state="done"} 1.0'
     eventually(lambda: line in probe(health, "metrics")[1], "counted", report=lambda: str(probe(health, "metrics")))
     process.terminate()
+
+
+def test_a_worker_process_serves_what_it_does(stage: Stage) -> None:
+    health = free_address()
+    process = stage.command("run", "tests.support.jobs:Steps", health=health)
+    ready(health)
+    stage.send("steps", {"gate": "gate", "steps": 1})
+    stage.notes("waiting", 1)
+
+    def page() -> str:
+        return probe(health, "metrics")[1]
+
+    eventually(lambda: 'steadyworker_jobs_running{queue="steps"} 1.0' in page(), "one run", report=page)
+    now = page()
+    for line in ('steadyworker_connection_up{queue="steps"} 1.0', "steadyworker_ready 1.0", "steadyworker_alive 1.0"):
+        assert line in now.splitlines()
+    assert re.search(
+        r'^steadyworker_ledger_call_duration_seconds_count{call="claim",failed="false"} 1\.0$', now, re.MULTILINE
+    )
+    (oldest,) = re.findall(r'^steadyworker_job_oldest_run_seconds{queue="steps"} (\S+)$', now, re.MULTILINE)
+    assert float(oldest) > 0
+    stage.open()
+    done = 'steadyworker_jobs_settled_total{outcome="done",queue="steps",settlement="ack"} 1.0'
+    eventually(lambda: done in page(), "settled", report=page)
+    process.terminate()
+    process.ended(0)

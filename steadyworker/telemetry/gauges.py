@@ -1,0 +1,93 @@
+"""
+The gauges of `/metrics`: the state of the worker process at the moment of a scrape.
+
+`Reading` is the state of one queue; the service makes it, and this file only knows its names.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from importlib.metadata import version
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from prometheus_client.registry import Collector
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """
+    The state of one queue's runner.
+
+    Attributes:
+        running: The number of runs, including those whose settlement is not over.
+        slots: The number of slots.
+        slots_ready: The number of slots that can take runs, or have one.
+        connected: True while the broker's connection stands.
+        blocked: True while the broker accepts no publishes, because of an alarm.
+        ledger_up: True if the ledger responded to the last call.
+        oldest: Seconds since the start of the oldest run; 0 without a run.
+        time_limit: The Worker's `time_limit`, in seconds; None if it has none.
+        losses: The number of lost connections, by reason.
+    """
+
+    queue: str
+    running: int
+    slots: int
+    slots_ready: int
+    connected: bool
+    blocked: bool
+    ledger_up: bool
+    oldest: float
+    time_limit: float | None
+    losses: Mapping[str, int] = field(default_factory=dict)
+
+
+_GAUGES: tuple[tuple[str, str, Callable[[Reading], float | None]], ...] = (
+    ("jobs_running", "Runs, including those whose settlement is not over.", lambda each: each.running),
+    ("slots", "Slots, each of which can have one run.", lambda each: each.slots),
+    ("slots_ready", "Slots that can take a run, or have one.", lambda each: each.slots_ready),
+    ("connection_up", "1 while the broker's connection stands.", lambda each: each.connected),
+    ("connection_blocked", "1 while the broker accepts no publishes.", lambda each: each.blocked),
+    ("ledger_up", "1 if the ledger responded to the last call.", lambda each: each.ledger_up),
+    ("job_oldest_run_seconds", "Seconds since the start of the oldest run; 0 without a run.", lambda each: each.oldest),
+    ("job_time_limit_seconds", "The Worker's time_limit; no sample without one.", lambda each: each.time_limit),
+)
+
+
+def gauges(readings: Callable[[], Sequence[Reading]], state: Callable[[], Mapping[str, bool]]) -> Collector:
+    """
+    Return a collector that calls these functions at each scrape.
+
+    `state` returns whether the process is `alive` and `ready`, as the probes do.
+    Raises ImportError if prometheus-client is not installed.
+    """
+    from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
+    from prometheus_client.registry import Collector
+
+    class Gauges(Collector):
+        def collect(self) -> Iterator[Any]:
+            info = GaugeMetricFamily("steadyworker_info", "The version of SteadyWorker.", labels=("version",))
+            info.add_metric((version("steadyworker"),), 1)
+            yield info
+            for name, holds in state().items():
+                yield GaugeMetricFamily(
+                    f"steadyworker_{name}", f"1 while the process is {name}, as the probes say.", holds
+                )
+            found = readings()
+            for name, text, read in _GAUGES:
+                gauge = GaugeMetricFamily(f"steadyworker_{name}", text, labels=("queue",))
+                for each in found:
+                    if (value := read(each)) is not None:
+                        gauge.add_metric((each.queue,), value)
+                yield gauge
+            lost = CounterMetricFamily(
+                "steadyworker_connection_losses", "Lost connections to the broker.", labels=("queue", "reason")
+            )
+            for each in found:
+                for reason, number in each.losses.items():
+                    lost.add_metric((each.queue, reason), number)
+            yield lost
+
+    return Gauges()
