@@ -95,7 +95,19 @@ STRANGERS: dict[str, tuple[str, ...]] = {"slots/child.py": ("adapter.py", "deliv
 ADAPTERS_MAY_IMPORT = {"adapter.py", "errors.py", "names.py", "network/", "system/mounts.py", "system/private.py"}
 ADAPTER_FILES = {"__init__.py", "adapter.py", "connection.py", "topology.py", "errors.py"}
 OPTIONAL_LIBRARIES = {
-    *("duckdb", "pika", "prometheus_client", "psycopg", "pyarrow", "py4j", "pydantic", "pyspark", "rocketmq", "stomp")
+    *(
+        "duckdb",
+        "pika",
+        "prometheus_client",
+        "psycopg",
+        "pyarrow",
+        "py4j",
+        "pydantic",
+        "pyspark",
+        "rocketmq",
+        "stomp",
+        "yaml",
+    )
 }
 # Which file may import what inside a function (the end of each name is left open), and why it has to.
 LATE: dict[str, tuple[str, ...]] = {

@@ -63,7 +63,7 @@ _VERBS = {
     "cancel": "Cancel a job that is running, waiting, or not yet received.",
     "dead": "List, show, replay or drop dead letters.",
     "verify": "Re-read exported files, and compare them with their manifests.",
-    "deploy": "Print files for systemd, with a Worker's names and numbers.",
+    "deploy": "Print files for systemd or Kubernetes, with a Worker's names and numbers.",
     "adapters": "List the brokers that this installation supports.",
 }
 

@@ -45,7 +45,7 @@ Examples:
     metavar="FILE",
     multiple=True,
     type=click.Path(exists=True, dir_okay=False, path_type=Path),
-    help="Also compare this unit of systemd with the Workers; can be repeated.",
+    help="Also compare this unit of systemd, or this manifest of Kubernetes, with the Workers; can be repeated.",
 )
 @click.pass_context
 def command(

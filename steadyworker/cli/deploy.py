@@ -16,6 +16,7 @@ from steadyworker.cli.group import Group
 from steadyworker.cli.settings import settings
 from steadyworker.cli.targets import find_worker
 from steadyworker.config.resolve import OPTIONS, Options
+from steadyworker.deploy import kubernetes as kubernetes_files
 from steadyworker.deploy import systemd as systemd_files
 from steadyworker.deploy.numbers import Numbers, numbers_of
 from steadyworker.errors import ConfigError
@@ -60,6 +61,7 @@ def show(files: Mapping[str, str], output: Path | None, steps: Sequence[str]) ->
         click.echo("\n".join(files.values()), nl=False)
         return
     for name, text in files.items():
+        (output / name).parent.mkdir(parents=True, exist_ok=True)
         (output / name).write_text(text, encoding="utf-8")
         click.echo(output / name)
     click.echo("Next:")
@@ -181,3 +183,58 @@ def _steps(options: Options, layout: systemd_files.Layout, send_daily: str | Non
             yield f"install -D --mode 0600 YOUR-FILE {path}    # one line: the URL of the {name.removesuffix('-url')}"
     yield "systemctl daemon-reload"
     yield f"systemctl enable --now {layout.name}.target" + (f" {layout.name}-send.timer" if send_daily else "")
+
+
+@command.command(
+    "kubernetes",
+    epilog="""\b
+Examples:
+  steadyworker deploy kubernetes exports:PaymentExports --broker-file broker.url --ledger-file ledger.url
+  steadyworker deploy kubernetes exports:PaymentExports --broker-file broker.url --ledger-file ledger.url \\
+      --image registry.example/exports:1.4 --output deploy/kubernetes""",
+)
+@_targets
+@_settings
+@_output
+@click.option("--name", default="", help="Name of all objects and of the Secret [default: the first queue's name].")
+@click.option("--image", default="", help="The container image [default: NAME:latest, for kustomize to replace].")
+@click.option("--replicas", type=click.IntRange(0, 1000), default=2, show_default=True, help="Number of pods.")
+@click.option(
+    "--most", type=click.IntRange(1, 1000), default=20, show_default=True, help="Most pods or Jobs that KEDA starts."
+)
+@click.option(
+    "--writable", metavar="DIR", multiple=True, help="A folder in the container to which jobs write; can be repeated."
+)
+@click.option("--memory", default="1Gi", show_default=True, help="Memory of a pod: its request and its limit.")
+def kubernetes(
+    options: Options,
+    *,
+    targets: tuple[str, ...],
+    output: Path | None,
+    name: str,
+    image: str,
+    replicas: int,
+    most: int,
+    memory: str,
+    writable: tuple[str, ...],
+) -> None:
+    """
+    Print a Deployment, or write a kustomize base with overlays for KEDA and monitoring.
+
+    Settings of the command line and the environment go into the manifests; a settings file belongs into the image.
+    A URL does not: the pods read it from a Secret. Only its scheme, its ports and its heartbeat are used here.
+    """
+    cluster = kubernetes_files.Cluster(
+        name=name, image=image, replicas=replicas, most=most, memory=memory, writable=writable
+    )
+    with planned(targets, options) as plan:
+        files = kubernetes_files.manifests(plan.specs, options, plan.numbers, cluster)
+    if output is None:
+        show({"base/worker.yaml": files["base/worker.yaml"]}, None, [])
+        return
+    secret = cluster.name or kubernetes_files.name_of(plan.specs)
+    steps = [
+        f"kubectl create secret generic {secret} --from-file=broker-url=FILE --from-file=ledger-url=FILE",
+        f"kubectl apply --kustomize {output / 'base'}",
+    ]
+    show(files, output, steps)

@@ -10,8 +10,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from steadyworker.deploy import systemd_check
+from steadyworker.deploy import kubernetes_check, systemd_check
 from steadyworker.deploy.expected import Expected
+from steadyworker.deploy.pods import is_manifest
 from steadyworker.errors import ConfigError, Finding, by_level
 
 _LONGEST = 1 << 20
@@ -37,6 +38,11 @@ _KINDS = (
         "a unit of systemd with a section [Service]",
         _is_unit,
         systemd_check.findings,
+    ),
+    _Kind(
+        "a manifest of Kubernetes",
+        is_manifest,
+        kubernetes_check.findings,
     ),
 )
 
