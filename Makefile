@@ -107,6 +107,7 @@ lock: $(READY) ## Remake requirements.lock (takes minutes: every file of every v
 	  | env -u PIP_FIND_LINKS $(BIN)/pip-compile --quiet --generate-hashes --allow-unsafe --strip-extras --no-header --no-annotate \
 	    --no-emit-index-url --no-emit-find-links --no-emit-trusted-host \
 	    --extra spark --extra spark-connect --output-file requirements.lock pyproject.toml - $(ARGS)
+	@$(BIN)/python deploy/container/lock.py
 
 clean: ## Remove the environment, the caches and what was built
 	@rm -rf $(VENV) build dist .hypothesis .mypy_cache .pytest_cache .ruff_cache
