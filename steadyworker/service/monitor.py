@@ -75,8 +75,9 @@ class Monitor:
         self._notifier.ready()
 
     def wait(self, cause: str) -> None:
-        """Report that the process is alive but not ready, and report the cause."""
-        self._unready = {"broker": cause}
+        """Report that the process is alive but not ready, and report the cause, if it is known."""
+        if cause:
+            self._unready = {"broker": cause}
         self._feed(self._clock.monotonic())
 
     def begin(self, assembly: Assembly) -> None:

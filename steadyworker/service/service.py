@@ -61,6 +61,16 @@ _LOOK_EVERY = 1.0
 _LOOK_SOON = 0.02
 _AGAIN = RetryPolicy(wait=wait_random_exponential(multiplier=1, max=10, min=0.5))
 _FORCE_TAKES = 0.25
+_WIRED = 0
+"""The word, among the signals, by which the wiring thread wakes the main thread."""
+
+_ATTEMPT_LIMIT = 1800.0
+"""
+Seconds after which an attempt to wire counts as hung.
+
+A Worker asks its broker three times, for 20 s at each frozen address: with three addresses, nine Workers take less.
+"""
+
 _PURGE_EVERY = 3600.0
 _PURGE_FIRST = 3.0
 """
@@ -150,7 +160,7 @@ class Service:
         tries, cause = 0, ""
         while self._budget is None:
             try:
-                return self._wire()
+                return self._attempt(cause)
             except (BrokerUnavailable, LedgerUnavailable) as error:
                 tries += 1
                 if str(error) != cause:
@@ -165,6 +175,35 @@ class Service:
                 self._monitor.wait(cause)
                 self._hear(min(left, _LOOK_EVERY))
         return None
+
+    def _attempt(self, cause: str) -> Assembly | None:
+        """
+        Wire the parts once, or return None if a stop signal comes first.
+
+        Another thread does this, because each address of a frozen broker takes up to 20 s.
+        Meanwhile the main thread hears signals and feeds the watchdog, which it stops after `_ATTEMPT_LIMIT`.
+        """
+        ended: queue.SimpleQueue[Assembly | BaseException] = queue.SimpleQueue()
+
+        def wire() -> None:
+            try:
+                ended.put(self._wire())
+            except BaseException as error:  # noqa: BLE001 - the main thread raises it
+                ended.put(error)
+            self._words.put(_WIRED)
+
+        threading.Thread(target=wire, name="wiring", daemon=True).start()
+        until = self._clock.monotonic() + _ATTEMPT_LIMIT
+        while ended.empty() and self._budget is None:
+            if self._clock.monotonic() < until:
+                self._monitor.wait(cause)
+            self._hear(_LOOK_EVERY)
+        if ended.empty():
+            return None
+        result = ended.get()
+        if isinstance(result, BaseException):
+            raise result
+        return result
 
     def _start(self, assembly: Assembly) -> None:
         keeper = assembly.keeper
@@ -274,6 +313,8 @@ class Service:
         try:
             number = self._words.get(timeout=patience)
         except queue.Empty:
+            return
+        if number == _WIRED:
             return
         if number == signal.SIGUSR1:
             self._quieted = False  # the operator wants this stage: the recovery of a part does not end it

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import socket
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -80,6 +81,21 @@ def test_a_broker_that_is_down_makes_a_process_unready_not_unlive(stage: Stage, 
     stage.notes("starts", 1)
     process.terminate()
     process.ended(0)
+
+
+def test_a_broker_that_is_frozen_keeps_no_signal_and_no_watchdog_waiting(stage: Stage, manager: Manager) -> None:
+    """It accepts connections and says nothing; each try waits 20 s, for every address of the broker."""
+    with socket.create_server(("127.0.0.1", 0)) as frozen:
+        url = f"amqp://shop:x@127.0.0.1:{frozen.getsockname()[1]}/shop?management=off"
+        process = stage.worker(STEPS, env=watched(manager), broker=url, ledger_reach="host")
+        frozen.settimeout(30)
+        connection, _ = frozen.accept()
+        with connection:
+            manager.forget()
+            eventually(lambda: manager.listen().count("WATCHDOG=1") >= 3, "it is fed while the process connects", 15)
+            assert not process.lines("check_warning"), "it still tries for the first time"
+            process.terminate()
+            assert process.ended(0) < 5
 
 
 def test_a_stage_is_a_reason_to_be_unready(stage: Stage) -> None:
