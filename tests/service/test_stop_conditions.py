@@ -20,6 +20,7 @@ UNCOUNTED = AuditResult("the broker does not report", lasting=True, after_jobs=T
 def runner(queue: str, audit: AuditResult, *, idle: bool) -> Any:
     return SimpleNamespace(
         deps=SimpleNamespace(spec=SimpleNamespace(queue=queue), slots=[]),
+        state=SimpleNamespace(unfit=None),
         audit_result=audit,
         final=None,
         slot_health=SimpleNamespace(setup_failures=0),
