@@ -72,3 +72,17 @@ class Steady(Worker[dict[str, Any], int]):
                 while not is_open("gate"):
                     time.sleep(0.05)
         note("ends", job.key)
+
+
+class Long(Worker[dict[str, Any], int]):
+    """In a child: counts to `steps`, one each 0.5 s, and saves each position; notes its starts with the position, and its end."""
+
+    queue = QUEUE
+    time_limit = 600
+
+    def handle(self, job: Job[dict[str, Any], int]) -> None:
+        note("starts", f"{job.key} {job.last_checkpoint or 0}")
+        for position in range(job.last_checkpoint or 0, job.payload["steps"]):
+            time.sleep(0.5)
+            job.checkpoint(position + 1)
+        note("ends", job.key)

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from steadyworker.ledger.base import State
 from tests.support.probes import Manager, free_address, probe, ready
 from tests.support.stage import Stage, eventually
 
@@ -96,6 +97,62 @@ def test_a_broker_that_is_frozen_keeps_no_signal_and_no_watchdog_waiting(stage: 
             assert not process.lines("check_warning"), "it still tries for the first time"
             process.terminate()
             assert process.ended(0) < 5
+
+
+@pytest.mark.parametrize("seconds", [6, pytest.param(60, marks=pytest.mark.slow)])
+def test_a_job_that_holds_the_gil_is_no_reason_to_restart_the_process(
+    stage: Stage, manager: Manager, seconds: int
+) -> None:
+    """It holds the GIL of its child; the process itself reports to systemd (each 2 s at least), and answers each probe."""
+    health = free_address()
+    stage.send("greedy", {"seconds": seconds}, key="greedy")
+    process = stage.worker("tests.support.jobs:Greedy", env=watched(manager), health=health)
+    stage.notes("starts", 1)
+    until = time.monotonic() + seconds - 1
+    while time.monotonic() < until:
+        manager.forget()
+        assert probe(health, "livez")[0] == 200
+        eventually(lambda: "WATCHDOG=1" in manager.listen(), "fed", 2)
+    assert stage.reaches("greedy", State.DONE, "greedy", seconds + 30).counters.crashes == 0
+    process.terminate()
+    process.ended(0)
+
+
+def test_a_ledger_that_is_down_makes_a_process_unready_not_unlive(stage: Stage, manager: Manager) -> None:
+    """The job that runs goes on, and is settled when the ledger is there again."""
+    health = free_address()
+    stage.send("steps", {"gate": "gate", "steps": 1})
+    process = stage.worker(STEPS, env=watched(manager), health=health)
+    stage.notes("waiting", 1)
+    with stage.locked(stage.ledger_path):
+        stage.open()
+        eventually(lambda: "steps: ledger: " in probe(health, "readyz")[1], "not ready")
+        assert probe(health, "livez")[0] == 200
+        manager.forget()
+        eventually(lambda: "WATCHDOG=1" in manager.listen(), "fed")
+    stage.reaches("steps", State.DONE)
+    assert len(stage.lines("starts")) == 1
+    eventually(lambda: probe(health, "readyz")[0] == 200, "ready by itself")
+    process.terminate()
+    process.ended(0)
+
+
+def test_a_child_that_is_frozen_is_found_and_replaced_while_the_process_lives(stage: Stage) -> None:
+    """By the time limit of its job (2 s); the next job runs in a new child."""
+    health = free_address()
+    process = stage.worker("tests.support.jobs:Hostile", health=health)
+    ready(health)
+    child = process.program("slots.child")
+    stage.send("hostile", {"do": "until_checked"}, key="frozen")
+    stage.notes("starts", 1)
+    child.suspend()
+    assert stage.reaches("hostile", State.DEAD, "frozen").reason == "exhausted"
+    assert probe(health, "livez")[0] == 200
+    stage.send("hostile", {"do": "nothing"}, key="next")
+    stage.reaches("hostile", State.DONE, "next")
+    assert process.program("slots.child").pid != child.pid
+    process.terminate()
+    process.ended(0)
 
 
 def test_a_stage_is_a_reason_to_be_unready(stage: Stage) -> None:
