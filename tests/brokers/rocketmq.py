@@ -123,9 +123,20 @@ class RocketMQ:
             places = [(queue, remoting.consumed(queue, topic, group)) for queue in remoting.route(topic) or []]
             return sum(remoting.end(queue, topic) - (at or remoting.first(queue, topic)) for queue, at in places)
 
-    def half(self) -> int:
-        """Return how many messages of transactions the brokers have stored in all; it only grows, decided or not."""
-        return self._system(HALF)
+    def half(self, topic: str) -> int:
+        """
+        Return how many messages of transactions the brokers have stored for this topic; it only grows, decided or not.
+
+        A broker stores an undecided message again before each question.
+        """
+        found = 0
+        with self.remoting() as remoting:
+            for queue in (Queue(broker, 0) for broker in remoting.brokers()):
+                offset, end = remoting.first(queue, HALF), remoting.end(queue, HALF)
+                while offset < end:
+                    pulled, offset = remoting.pull(queue, HALF, READER, offset)
+                    found += sum(message.properties.get("REAL_TOPIC") == topic for message in pulled)
+        return found
 
     def gave_up(self) -> int:
         """Return how many messages of transactions the brokers have given up."""

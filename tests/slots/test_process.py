@@ -463,4 +463,4 @@ def test_a_child_whose_worker_process_is_frozen_ends_as_interrupted(
     eventually(lambda: not alive(grandchildren[0]), within=SOON)
     process.send_signal(signal.SIGCONT)
     assert process.stdout is not None
-    assert process.stdout.readline() == "Interrupted()\n"
+    assert process.stdout.readline() == f"{Interrupted()}\n"
