@@ -7,6 +7,7 @@ import re
 import signal
 import subprocess
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -31,12 +32,13 @@ while [ ! -e gate ]; do sleep 0.05; done
 
 
 @pytest.fixture
-def place(tmp_path: Path) -> Path:
+def place(tmp_path: Path) -> Iterator[Path]:
     (tmp_path / "bin").mkdir()
     for name, text in (("pg_dump", PG_DUMP), ("ffmpeg", FFMPEG)):
         (tmp_path / "bin" / name).write_text(text)
         (tmp_path / "bin" / name).chmod(0o755)
-    return tmp_path
+    yield tmp_path
+    (tmp_path / "gate").touch()  # ends a film that a failed test has left
 
 
 def started(place: Path, program: str, *arguments: str) -> subprocess.Popen[bytes]:
