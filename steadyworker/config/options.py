@@ -6,7 +6,7 @@ The command line's flags, the environment, the configuration file, `check` and t
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -228,3 +228,16 @@ OPTIONS: tuple[Option, ...] = (
         "concurrency", _COUNT, None, "Number of slots, instead of the Worker's `concurrency`; for a single target only."
     ),
 )
+
+
+def as_variable(value: object) -> str:
+    """Return a setting as its variable of the environment has it."""
+    match value:
+        case tuple():
+            return ",".join(f"{step:.15g}" for step in value)
+        case float():
+            return f"{value:.15g}"
+        case Mapping():
+            return ",".join(f"{name}={text}" for name, text in value.items())
+        case _:
+            return str(value)

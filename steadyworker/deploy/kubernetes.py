@@ -24,7 +24,7 @@ from string import Template
 from textwrap import indent
 from urllib.parse import urlsplit
 
-from steadyworker.config.options import OPTIONS, PREFIX
+from steadyworker.config.options import OPTIONS, PREFIX, as_variable
 from steadyworker.config.resolve import Options
 from steadyworker.deploy.numbers import (
     PROBE_EVERY,
@@ -225,7 +225,7 @@ def _environment(options: Options, numbers: Numbers) -> Iterator[tuple[str, str]
                 f"Expected a value for {option.name}, got {origin}: pods cannot read a file of this machine. "
                 "Put the setting into a steadyworker.toml in the image."
             )
-        text = _value(value)
+        text = as_variable(value)
         if redact(text) != text or (isinstance(value, Mapping) and any(map(is_secret_name, value))):
             raise ConfigError(
                 f"Expected {origin} without a secret, because everybody who may read pods can read their variables: "
@@ -283,19 +283,6 @@ def _stop_reason(numbers: Numbers) -> str:
     else:
         rest = f"jobs may finish for {numbers.interrupts_after} s, then they are interrupted, and continue from their checkpoint"
     return f"A stop takes at most {numbers.stop_within:g} s (stop_within), and 2 s for the exit: {rest}."
-
-
-def _value(value: object) -> str:
-    """Return a setting as its variable of the environment has it."""
-    match value:
-        case tuple():
-            return ",".join(f"{step:.15g}" for step in value)
-        case float():
-            return f"{value:.15g}"
-        case Mapping():
-            return ",".join(f"{name}={text}" for name, text in value.items())
-        case _:
-            return str(value)
 
 
 def _scalar(text: str) -> str:

@@ -22,7 +22,7 @@ from importlib.resources import files
 from pathlib import Path
 from string import Template
 
-from steadyworker.config.options import OPTIONS, PREFIX
+from steadyworker.config.options import OPTIONS, PREFIX, as_variable
 from steadyworker.config.resolve import Options
 from steadyworker.deploy.numbers import RESTART_AFTER, START_WITHIN, Numbers
 from steadyworker.errors import ConfigError
@@ -162,7 +162,7 @@ def _settings(options: Options, layout: Layout) -> Iterator[str]:
         name, value = option.name, getattr(options, option.name)
         if name == "state_dir" or f"{name}-url" in secrets or not _is_given_here(name, options):
             continue
-        text = _value(value)
+        text = as_variable(value)
         if redact(text) != text or (isinstance(value, Mapping) and any(map(is_secret_name, value))):
             raise ConfigError(
                 f"Expected {options.origins[name]} without a secret, because every user of a machine can read a unit: "
@@ -184,19 +184,6 @@ def _is_of_this_host(name: str, options: Options) -> bool:
 def _is_of_the_machine(path: Path) -> bool:
     """Return whether a path looks like one of the machine that gets the unit, and not like one of a developer."""
     return str(path).startswith(_SYSTEM_FOLDERS)
-
-
-def _value(value: object) -> str:
-    """Return a setting as its variable of the environment has it."""
-    match value:
-        case tuple():
-            return ",".join(f"{step:.15g}" for step in value)
-        case float():
-            return f"{value:.15g}"
-        case Mapping():
-            return ",".join(f"{name}={text}" for name, text in value.items())
-        case _:
-            return str(value)
 
 
 def _times(numbers: Numbers) -> dict[str, str]:
