@@ -101,6 +101,11 @@ def is_lacking_right(error: BaseException | None) -> bool:
     return isinstance(error, ProxyError | RemotingError) and _RIGHT.search(str(error)) is not None
 
 
+def is_refused_login(error: BaseException) -> bool:
+    """Return whether a broker refuses the login, or the login lacks a right; other refusals can be an operator's maintenance."""
+    return isinstance(error, RemotingError) and (is_lacking_right(error) or _ACL.search(str(error)) is not None)
+
+
 def _tls(text: str) -> Judged | None:
     """Judge the whole text of gRPC for a connection that failed; None if TLS is not the cause."""
     if (match := _CERTIFICATE.search(text)) is not None:

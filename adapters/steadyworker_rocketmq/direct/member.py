@@ -31,6 +31,7 @@ from typing import Any
 from steadyworker.adapter import Clock
 from steadyworker.network.errors import Foreign, Silent
 from steadyworker_rocketmq.direct.places import Places, places_of
+from steadyworker_rocketmq.errors import is_refused_login
 from steadyworker_rocketmq.frames import Reply
 from steadyworker_rocketmq.names import Names
 from steadyworker_rocketmq.remoting import Broker, Queue, Remoting, RemotingError
@@ -114,7 +115,7 @@ class Member:
     One member of a consumer group.
 
     Its methods raise OSError, Foreign, Silent and RemotingError.
-    Brokers that fail are left out; a method raises only if all brokers have failed.
+    Brokers that fail are left out; a method raises only if all brokers have failed, or if one refuses the login or a right.
 
     Args:
         remoting: The brokers; open, and used by nothing else.
@@ -394,11 +395,17 @@ class Member:
 
     @contextmanager
     def _failures_of(self, broker: Broker) -> Iterator[None]:
-        """Suppress the failure of a broker, as long as there is another broker that has not failed."""
+        """
+        Suppress the failure of a broker, as long as there is another broker that has not failed.
+
+        A refused login or right is never suppressed: the messages of this broker would wait unseen.
+        """
         began = self._clock.monotonic()
         try:
             yield
-        except _FAILURES:
+        except _FAILURES as error:
+            if is_refused_login(error):
+                raise
             self._failed.add(broker)
             now = self._clock.monotonic()
             if now - began > _MOMENT:

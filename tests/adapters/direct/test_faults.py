@@ -28,6 +28,9 @@ from tests.faults.link import Link
 from tests.faults.proxy import Proxy
 from tests.support.stage import eventually
 
+_LOCK = 41
+"""RocketMQ's request for the locks of queues (`LOCK_BATCH_MQ`)."""
+
 
 def test_a_broker_that_is_restarted_during_a_job_loses_nothing(broker: FakeRocketMQ) -> None:
     """The same handle settles afterwards, although the broker has forgotten the lock."""
@@ -103,6 +106,21 @@ def test_of_two_brokers_one_goes_on_while_the_other_is_away(broker: FakeRocketMQ
             assert places(second) == 2
             assert not worker.all(Unreachable)
             assert not worker.all(Lost)
+
+
+def test_one_of_two_brokers_that_refuses_a_right_is_no_broker_that_is_away(broker: FakeRocketMQ) -> None:
+    """Its messages would wait unseen; plain_acl.yml of 4.9.7 is a file of each broker, so one can lack a line."""
+    with fake_rocketmq() as second:
+        second.name = "c"
+        broker.cluster.append(second)
+        second.refuse[_LOCK] = (16, "No default permission for group: exports")
+        with Worker(broker.url, prefetch=4) as worker:
+            for n in range(4):
+                worker.adapter.publish(work(f"k-{n}"))
+            assert "add exports=SUB to groupPerms" in worker.wait(Unreachable).cause
+            del second.refuse[_LOCK]
+            got = {worker.delivery(number).headers[KEY] for number in range(1, 5)}
+            assert got == {"k-0", "k-1", "k-2", "k-3"}
 
 
 def test_a_connection_that_is_cut_again_and_again_loses_and_repeats_nothing(
