@@ -97,7 +97,7 @@ bench: $(READY) java ## The benchmarks: ratios measured in one run
 	@echo "==> benchmarks: tests/benchmarks/run.py"
 	@$(BIN)/python tests/benchmarks/run.py $(ARGS)
 
-drills: $(READY) ## Seven drills on RabbitMQ, five of them on ActiveMQ and RocketMQ, we beside Celery and others (half an hour; ONLY=steadyworker takes ten)
+drills: $(READY) ## Eight drills on RabbitMQ, five of them on ActiveMQ and RocketMQ, we beside Celery and others (an hour; ONLY=steadyworker takes half of it)
 	@echo "==> drills: tests/drills"
 	@$(BIN)/python -m tests.drills $(if $(ONLY),--only $(ONLY)) $(ARGS)
 

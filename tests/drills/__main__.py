@@ -43,7 +43,7 @@ USUAL = ("rabbitmq-3.10", NEWEST, "classic", "artemis", *ROCKETMQ_KINDS)
 
 def main() -> int:
     """Print the tables; 1 when SteadyWorker failed a drill."""
-    parser = argparse.ArgumentParser(prog="python -m tests.drills", description="The drills D1 to D7, as tables.")
+    parser = argparse.ArgumentParser(prog="python -m tests.drills", description="The drills D1 to D8, as tables.")
     names = {one.name.lower(): one for one in CONTESTANTS}
     parser.add_argument("--only", nargs="*", choices=names, metavar="NAME", help=f"of {', '.join(names)}")
     parser.add_argument(

@@ -10,6 +10,7 @@ The drills: the same stories for every contestant, each on a stage of its own.
 | D5 | SIGTERM in the middle of a job |
 | D6 | a job that kills its own process, and a good one behind it |
 | D7 | what an operator does to a fleet of four with a PostgreSQL ledger (`operator_story.py`); the peers have no ledger |
+| D8 | twenty rolling deploys of ten worker processes with a PostgreSQL ledger (`deploy_story.py`) |
 """
 
 from __future__ import annotations
@@ -28,6 +29,7 @@ from tests.brokers.place import Ability, Places
 from tests.brokers.postgres import Cluster
 from tests.brokers.rabbitmq_place import RabbitmqPlace
 from tests.drills.contestants import Contestant
+from tests.drills.deploy_story import replaced
 from tests.drills.operator_story import operated
 from tests.drills.stage import WITHIN, DrillError, Stage
 from tests.drills.verdicts import Verdict
@@ -63,8 +65,8 @@ class Drill:
 
     @property
     def needs_a_ledger(self) -> bool:
-        """Whether it restarts the server of a ledger: then it is not for the peers, which have none."""
-        return self.name == "D7"
+        """Whether it needs the server of a ledger: then it is not for the peers, which have none."""
+        return self.name in ("D7", "D8")
 
     def held(self, stage: Stage) -> Verdict:
         """Hold it, and judge what was found."""
@@ -207,6 +209,7 @@ DRILLS = (
     Drill("D5", "SIGTERM in the middle of a job", told_to_stop),
     Drill("D6", "a job kills its process, a good job waits behind it", killer),
     Drill("D7", "an operator's mistakes under a fleet of four", operated, frozenset({Ability.POLICIES})),
+    Drill("D8", "twenty deploys of ten worker processes", replaced, frozenset({Ability.POLICIES})),
 )
 
 
@@ -222,7 +225,7 @@ def hold(
 
     A drill or a contestant that needs what the broker does not have is left out.
     `own` is a broker for the drills that change it for everybody; without one they are left out.
-    Those with a ledger are left out without its server; they come last, as they need the processor.
+    Those with a ledger are left out without its server; they come last and in turn: one restarts the server.
     """
 
     def held(drill: Drill, contestant: Contestant) -> Verdict:
@@ -243,6 +246,6 @@ def hold(
     ]
     together = [(drill, contestant) for drill, contestant in possible if not drill.needs_a_ledger]
     last = [(drill, one) for drill, one in possible if drill.needs_a_ledger and ledger_server and not one.peer]
-    for batch in filter(None, (together, last)):
+    for batch in filter(None, (together, *([one] for one in last))):
         with ThreadPoolExecutor(len(batch)) as pool:
             yield from pool.map(held, *zip(*batch, strict=True))

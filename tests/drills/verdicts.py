@@ -66,7 +66,7 @@ class Verdict:
                 return tuple(self._of_another_message())
             case "D6":
                 return tuple(self._of_a_killer())
-            case "D7":
+            case "D7" | "D8":
                 return tuple(self._of_a_fleet())
             case _:
                 return tuple(self._of_one_job())
