@@ -27,7 +27,7 @@ from steadyworker_sqlite import SqliteAdapter
 from tests.brokers.rabbitmq import Vhost
 from tests.brokers.rocketmq import RocketMQ4, RocketMQ5, RocketMQNode
 from tests.brokers.stomp_broker import StompBroker
-from tests.support.stage import Processes, Stage, WorkerProcess, eventually
+from tests.support.stage import WITHIN, Processes, Stage, WorkerProcess, eventually
 
 TYPED = "tests.support.jobs:Typed"
 GOOD = b'{"merchant": "m-17"}'
@@ -107,7 +107,7 @@ def test_a_lone_surrogate_is_a_dead_letter_that_names_its_header(stage: Stage, p
 
 def test_whatever_another_program_writes_into_the_file_ends_done_or_dead(stage: Stage, process: WorkerProcess) -> None:
     written = ["{", "7", "[]", '{"a": 1, "b": null}', '{"a": ' + "9" * 5000 + "}", "[" * 100_000, "", '"\\ud800"']
-    with closing(sqlite3.connect(stage.broker, isolation_level=None)) as broker:
+    with closing(sqlite3.connect(stage.broker, isolation_level=None, timeout=WITHIN)) as broker:
         for number, headers in enumerate(written):
             insert_message(broker, f"CAST(x'{headers.encode().hex()}' AS TEXT)", f"'foreign-{number}'")
         insert_message(broker, "CAST(x'7bff7d' AS TEXT)", "'not UTF-8'")

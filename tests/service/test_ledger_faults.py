@@ -15,7 +15,7 @@ import pytest
 from steadyworker.ledger.base import State
 from steadyworker.outcome import Counters
 from tests.support.probes import free_address, probe
-from tests.support.stage import Stage, WorkerProcess
+from tests.support.stage import WITHIN, Stage, WorkerProcess
 
 STEPS = "tests.support.jobs:Steps"
 Fault = Callable[[Stage, WorkerProcess], AbstractContextManager[None]]
@@ -32,8 +32,8 @@ def locked(stage: Stage, process: WorkerProcess) -> Iterator[None]:
 def full(stage: Stage, process: WorkerProcess) -> Iterator[None]:
     """No room: its log has grown beyond what the process may write, and a reader keeps it from shrinking."""
     with (
-        closing(sqlite3.connect(stage.ledger_path, isolation_level=None)) as other,
-        closing(sqlite3.connect(stage.ledger_path, isolation_level=None)) as reader,
+        closing(sqlite3.connect(stage.ledger_path, isolation_level=None, timeout=WITHIN)) as other,
+        closing(sqlite3.connect(stage.ledger_path, isolation_level=None, timeout=WITHIN)) as reader,
     ):
         reader.execute("BEGIN")
         reader.execute("SELECT * FROM meta").fetchall()

@@ -230,7 +230,7 @@ class Stage(Processes):
         return self._count(f"SELECT count(*) FROM messages WHERE queue = ? AND seq NOT IN ({held})", queue)
 
     def _count(self, statement: str, queue: str) -> int:
-        with closing(sqlite3.connect(self.broker)) as broker:
+        with closing(sqlite3.connect(self.broker, timeout=WITHIN)) as broker:
             return int(broker.execute(statement, (queue,)).fetchone()[0])
 
     def empties(self, queue: str, within: float = WITHIN) -> None:
