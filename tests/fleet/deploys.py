@@ -20,8 +20,8 @@ from tests.support.stage import WITHIN, WorkerProcess, eventually
 LONG = "tests.fleet.jobs:Long"
 WORKERS = 10
 
-JOBS_A_DEPLOY = 13
-"""What ten worker processes get done in one deploy, so that there is work until the last one."""
+BACKLOG = 30
+"""Jobs that have not ended when a deploy begins: more than ten worker processes get done in one, on a slow machine too."""
 
 STOP_WITHIN = 40
 """Seconds for a stop of 28 s, on a busy machine."""
@@ -52,12 +52,19 @@ class Deployed:
 
 def deployed(fleet: Fleet, deploys: int) -> Deployed:
     """Replace all worker processes so often, let the jobs end, and count."""
-    jobs = [f"job-{number:03}" for number in range(deploys * JOBS_A_DEPLOY)]
-    fleet.send_all({job: {"steps": 80} for job in jobs})
+    jobs: list[str] = []
+
+    def send() -> None:
+        fresh = [f"job-{len(jobs) + number:03}" for number in range(BACKLOG - len(jobs) + len(fleet.lines("ends")))]
+        fleet.send_all({job: {"steps": 80} for job in fresh})
+        jobs.extend(fresh)
+
+    send()
     workers: list[WorkerProcess] = [fleet.worker(LONG).started() for _ in range(WORKERS)]
     fleet.notes("starts", WORKERS)
     stopped: list[WorkerProcess] = []
     for _ in range(deploys):
+        send()
         old, workers = workers, []
         for process in old:
             workers.append(fleet.worker(LONG).started())
