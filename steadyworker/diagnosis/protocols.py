@@ -159,6 +159,12 @@ def _unescape(found: re.Match[str]) -> str:
     return _ESCAPED.get(part, part)
 
 
+def first_line(raw: bytes) -> bytes:
+    """Return the bytes up to the first end of line, with it."""
+    end = raw.find(b"\n")
+    return raw if end < 0 else raw[: end + 1]
+
+
 def characters(octets: bytes) -> str:
     """Return bytes as characters, with the escapes of C for those that cannot be printed."""
     names = {"\0": "\\0", "\t": "\\t", "\n": "\\n", "\r": "\\r", "\\": "\\\\"}
