@@ -187,7 +187,7 @@ class StompReader:
 
     def _length(self, text: str | None, items: list[Item]) -> int | None:
         """Return the number of a content-length; None if there is none, or no number."""
-        number = (text or "").strip()
+        number = (text or "").strip(" \t")
         if number.isascii() and number.isdigit() and len(number) <= _DIGITS:
             return int(number)
         if text is not None:

@@ -280,6 +280,7 @@ def test_the_end_of_the_stream_inside_a_frame_is_a_cut_that_shows_no_login(left:
         (b"SEND\nno colon\n\n\0", "bad-frame"),
         (b"FETCH\n\n\0", "bad-frame"),
         (b"SEND\ncontent-length:five\n\nhello\0", "bad-frame"),
+        (b"SEND\ncontent-length:5\x1d\n\nhello\0", "bad-frame"),
         (b"SEND\ncontent-length:-5\n\nhello\0", "bad-frame"),
         (b"SEND\ncontent-length:" + b"9" * 5000 + b"\n\nhello\0", "bad-frame"),
         (b"SEND\nk:\xff\n\n\0", "bad-text"),
@@ -336,11 +337,11 @@ def second_opinion(wire: bytes, max_frame: int) -> tuple[list[int], bool]:
         if at == len(wire):
             return ends, False
         found = re.compile(rb"[A-Z]{1,32}\r?\n(?:.*\n)*?\r?\n").match(wire, at)
-        if not found or found.end() - at > LONGEST_HEAD or re.match(rb"(GET|POST|PUT|HEAD|HTTP|AMQP)", wire[at:]):
+        if not found or found.end() - at > LONGEST_HEAD or wire[at : at + 4] == b"AMQP":
             return ends, True
         lengths = re.findall(rb"^content-length:(.*)\n", found[0], re.MULTILINE)
         stop = found.end()
-        if lengths and re.fullmatch(rb"\s*\d{1,18}\s*", lengths[0]):
+        if lengths and re.fullmatch(rb"[ \t]*\d{1,18}[ \t]*\r?", lengths[0]):
             if int(lengths[0]) > max_frame:
                 return ends, True
             stop += int(lengths[0])
