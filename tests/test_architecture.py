@@ -97,6 +97,8 @@ ADAPTER_FILES = {"__init__.py", "adapter.py", "connection.py", "topology.py", "e
 OPTIONAL_LIBRARIES = {
     *(
         "duckdb",
+        "pamqp",
+        "pcapy",
         "pika",
         "prometheus_client",
         "psycopg",
