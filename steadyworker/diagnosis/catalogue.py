@@ -21,6 +21,7 @@ from typing import Annotated, Literal
 import msgspec
 from msgspec import Meta
 
+from steadyworker.diagnosis.protocols import OPENINGS
 from steadyworker.errors import ConfigError
 
 FOLDER = "steadyworker.diagnosis.entries"
@@ -86,6 +87,7 @@ class Entry(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
         severity: "error", or "warning" if nothing has failed yet.
         spelled: How bytes are the clue (`bytes` in the file): the groups type, channel and size of a "frame",
             the group size as the 32-bit "length" of a frame, or the group bytes as "raw" bytes (`<<65,77>>` or `'AM'`).
+        opens: Kinds of protocols (`protocols.OPENINGS`): the entry explains only bytes that open one of them.
         keys: Named groups by which related records join into one time line.
         follows: The ids whose consequence this is: with one of them in its time line, this is no finding of its own.
         general: Whether it only explains a record that no other entry explains.
@@ -103,6 +105,7 @@ class Entry(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     sources: Annotated[tuple[Text, ...], Meta(min_length=1)]
     severity: Literal["error", "warning"]
     spelled: Literal["frame", "length", "raw"] | None = msgspec.field(default=None, name="bytes")
+    opens: tuple[Text, ...] = ()
     keys: tuple[Text, ...] = ()
     follows: tuple[Id, ...] = ()
     general: bool = False
@@ -194,6 +197,10 @@ def _complaints(entry: Entry) -> Iterable[str]:
             yield f"expected a hint on one line, got {pattern.hint!r}: hints are searched line by line."
     if missing := needed[entry.spelled] - entry.groups:
         yield f"expected the groups {sorted(missing)} in a pattern, because bytes = {entry.spelled!r} spells them: add them."
+    if unknown := set(entry.opens) - {opening.kind for opening in OPENINGS}:
+        yield f"expected kinds of protocols.OPENINGS in `opens`, got {sorted(unknown)}: correct them."
+    if entry.opens and entry.spelled is None:
+        yield "expected `bytes` beside `opens`, got none: say how the bytes are spelled."
     if unknown := set(entry.keys) - entry.groups - GROUPS:
         yield f"expected each of `keys` to be a named group of a pattern, got {sorted(unknown)}: add the group (?P<…>…)."
     for sample in entry.samples:

@@ -21,6 +21,7 @@ from dataclasses import dataclass
 
 from steadyworker.diagnosis.catalogue import Entry
 from steadyworker.diagnosis.formats import ERROR_MARKS
+from steadyworker.diagnosis.protocols import Spelled, erlang_binary, spell, spell_bytes, spell_length
 
 _ID = re.compile(
     r"""\bexplain["']?\s?[=:]\s?["']?(?P<explain>[a-z0-9]+\.[a-z0-9-]+)
@@ -28,6 +29,7 @@ _ID = re.compile(
     """,
     re.VERBOSE,
 )
+_NUMBER = re.compile(r"[0-9]{1,20}")
 _ID_HINTS = ("explain", '"flag"')
 _MOST_OF_ONE = 100
 """The largest number of times that one pattern is found in one record."""
@@ -86,6 +88,8 @@ class Matcher:
                     if times >= _MOST_OF_ONE:
                         break
                     groups = {name: value for name, value in match.groupdict().items() if value}
+                    if entry.opens and ((bytes_ := spelled(entry, groups)) is None or bytes_.kind not in entry.opens):
+                        continue
                     key = (entry.id, *(f"{name}={value}" for name, value in sorted(groups.items())))
                     found.setdefault(key, Match(entry, groups, text.count("\n", 0, match.start())))
         special = [match for match in found.values() if not match.entry.general]
@@ -95,6 +99,21 @@ class Matcher:
         if regex not in self._compiled:
             self._compiled[regex] = re.compile(regex, re.MULTILINE)
         return self._compiled[regex]
+
+
+def spelled(entry: Entry, groups: Mapping[str, str]) -> Spelled | None:
+    """Return the numbers or bytes in a record as the bytes on the wire, or None if the entry spells none, or they are missing."""
+    numbers = {name: int(value) for name, value in groups.items() if _NUMBER.fullmatch(value)}
+    match entry.spelled:
+        case "frame":
+            return spell({name: number for name, number in numbers.items() if name in {"type", "channel", "size"}})
+        case "length" if "size" in numbers:
+            return spell_length(numbers["size"])
+        case "raw" if "bytes" in groups:
+            raw = erlang_binary(groups["bytes"])
+            return spell_bytes(raw if raw is not None else groups["bytes"].encode("latin-1", "replace"))
+        case _:
+            return None
 
 
 class Sieve:

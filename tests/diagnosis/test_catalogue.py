@@ -6,11 +6,13 @@ import re
 
 import pytest
 
-from steadyworker.diagnosis.catalogue import Entry, Sample, load, read
-from steadyworker.diagnosis.matching import Matcher
+from steadyworker.diagnosis.catalogue import Entry, Pattern, Sample, load, read
+from steadyworker.diagnosis.matching import LEAST_LEFT, left
+from steadyworker.diagnosis.scan import Scanner, Search
 from steadyworker.errors import ConfigError
 
 CATALOGUE = load()
+SEARCH = Search(CATALOGUE.values())
 SAMPLES = [(entry, sample) for entry in CATALOGUE.values() for sample in entry.samples]
 PATTERNS = [(entry, pattern) for entry in CATALOGUE.values() for pattern in entry.patterns]
 
@@ -87,12 +89,18 @@ def test_a_wrong_file_is_refused_with_place_and_reason(change: str, into: str, s
 @pytest.mark.parametrize(("entry", "sample"), SAMPLES, ids=by_id)
 def test_each_sample_is_explained_by_its_own_entry(entry: Entry, sample: Sample) -> None:
     """Entries that follow from it may be found beside it."""
-    found = {match.entry.id for match in Matcher(CATALOGUE.values()).match(sample.text)}
+    found = {seen.entry.id for seen in Scanner("sample", SEARCH).whole([sample.text.encode()])}
     consequences = {other.id for other in CATALOGUE.values() if entry.id in other.follows}
     assert entry.id in found
     assert found - consequences == {entry.id}
 
 
 @pytest.mark.parametrize(("entry", "pattern"), PATTERNS, ids=by_id)
-def test_each_expression_can_be_compiled_and_names_its_groups_once(entry: Entry, pattern) -> None:  # type: ignore[no-untyped-def]
+def test_each_expression_can_be_compiled(entry: Entry, pattern: Pattern) -> None:
     assert set(re.compile(pattern.regex, re.MULTILINE).groupindex) <= entry.groups
+
+
+@pytest.mark.parametrize(("entry", "pattern"), PATTERNS, ids=by_id)
+def test_each_hint_distinguishes_lines(entry: Entry, pattern: Pattern) -> None:
+    """Its letters a to f and its digits are deleted before the search; enough of it has to be left."""
+    assert len(left(pattern.hint.encode())) >= LEAST_LEFT
