@@ -54,12 +54,27 @@ def place_findings(path: Path, mounts: str) -> Sequence[Finding]:
     found: list[Finding] = []
     if (kind := network_file_system(folder.resolve(), mounts)) is not None:
         what = f"Expected the broker file {path} on a disk of this host, got a network file system ({kind})."
-        found.append(Finding("error", what, "Name a local path, or use a broker with a server."))
+        found.append(
+            Finding(
+                "error", what, "Name a local path, or use a broker with a server.", id="embedded.network-file-system"
+            )
+        )
     if path.exists() and not path.is_file():
-        found.append(Finding("error", f"Expected a file at {path}, got something else.", "Name another path."))
+        found.append(
+            Finding(
+                "error", f"Expected a file at {path}, got something else.", "Name another path.", id="embedded.no-file"
+            )
+        )
     # This also checks the folder, which has the write-ahead log and the consumers' locks.
     for place in (folder, path):
         if place.exists() and not os.access(place, os.W_OK):
             what = f"Expected {place} to be writable by user {os.getuid()}, but it is not."
-            found.append(Finding("error", what, "Give this user write permission on it, or name another path."))
+            found.append(
+                Finding(
+                    "error",
+                    what,
+                    "Give this user write permission on it, or name another path.",
+                    id="embedded.read-only",
+                )
+            )
     return found

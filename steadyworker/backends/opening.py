@@ -157,7 +157,7 @@ def name_findings(adapter: Adapter, options: Options, ledger: Ledger, queue_name
             "list all hosts and ports of this broker in --namespace, for all workers and senders, before the first job runs; "
             "or correct --broker."
         )
-        yield Finding("error", what, remedy)
+        yield Finding("error", what, remedy, id="check.namespace-list")
 
 
 def former_identity(adapter: Adapter, options: Options, ledger: Ledger, queue_name: str) -> str | None:
@@ -202,7 +202,7 @@ def _renamed(former: str, adapter: Adapter, queue_name: str) -> Finding:
         f"if the broker was renamed, give it its former name, or set --namespace {former!r} for all workers and senders; "
         f"if it is another broker, set {other}."
     )
-    return Finding("error", what, remedy)
+    return Finding("error", what, remedy, id="check.renamed-broker")
 
 
 def _elsewhere(name: str, namespace: str, identity: str, queue_name: str) -> Finding:
@@ -216,7 +216,7 @@ def _elsewhere(name: str, namespace: str, identity: str, queue_name: str) -> Fin
     )
     if not _addresses(name) & _addresses(identity):
         remedy += f"; if it is another broker, set --namespace {identity!r}"
-    return Finding("error", what, f"{remedy}.")
+    return Finding("error", what, f"{remedy}.", id="check.other-namespace")
 
 
 def _is_listed(adapter: Adapter, namespace: str) -> bool:

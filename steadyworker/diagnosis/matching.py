@@ -2,7 +2,7 @@
 Finds the entries of the catalogue that a record matches.
 
 A regular expression is tried only on a record that contains the hint of its pattern.
-A record with an id of the catalogue (`explain=amqp.delivery-timeout`, `"explain": "amqp.delivery-timeout"`) matches that entry.
+A record with an id of the catalogue (`explain=amqp.delivery-timeout`, `"explain": "amqp.delivery-timeout"`) matches that entry alone.
 An entry that is `general` explains only a record that no other entry explains.
 
 `Sieve` finds the few lines of a log that contain a hint, faster than any search for hundreds of texts.
@@ -22,6 +22,7 @@ from itertools import islice
 
 from steadyworker.diagnosis.catalogue import Entry
 from steadyworker.diagnosis.formats import ERROR_MARKS
+from steadyworker.diagnosis.own_lines import groups_of
 from steadyworker.diagnosis.protocols import Spelled, erlang_binary, spell, spell_bytes, spell_length
 
 _ID = re.compile(
@@ -85,7 +86,9 @@ class Matcher:
         found: dict[tuple[str, ...], Match] = {}
         for named in _ID.finditer(text) if any(hint in text for hint in _ID_HINTS) else ():
             if (entry := self._entries.get(named["explain"] or named["flag"])) is not None:
-                found.setdefault((entry.id,), Match(entry, {}, text.count("\n", 0, named.start())))
+                found.setdefault((entry.id,), Match(entry, groups_of(text), text.count("\n", 0, named.start())))
+        if found:
+            return list(found.values())  # the program that wrote the record knows the cause
         for hint, entry, regex in self._by_hint:
             if hint in text and (entry.id,) not in found:
                 for match in islice(_matches(self._expression(regex), hint, text), _MOST_OF_ONE):

@@ -106,7 +106,7 @@ class Child:
             executor = Executor(load_worker(hello.target)(), self._clock)
             executor.setup()
         except BaseException as error:  # an import or a setup can raise anything, even SystemExit
-            log.exception("setup_failed", target=hello.target)
+            log.exception("setup_failed", target=hello.target, explain="steadyworker.setup-failed")
             self.send(Cold(error_text(error)))
             return 1
         self._executor = executor
@@ -125,7 +125,7 @@ class Child:
         try:
             executor.teardown()
         except BaseException:  # the child ends anyway
-            log.exception("teardown_failed", target=hello.target)
+            log.exception("teardown_failed", target=hello.target, explain="steadyworker.teardown-failed")
         executor.close()
         return 0
 

@@ -206,7 +206,8 @@ class ThreadSlot:
             executor = Executor(self._spec.cls(), self._clock)
             executor.setup()
         except BaseException as error:  # noqa: BLE001 - anything that a setup raises, even SystemExit, makes the slot unready
-            get_logger("steadyworker.slots").error("setup_failed", slot=self._id, exc_info=error)
+            said = {"slot": self._id, "explain": "steadyworker.setup-failed"}
+            get_logger("steadyworker.slots").error("setup_failed", **said, exc_info=error)
             self._not_ready(bench, f"setup raised {error_text(error)}")
             return
         with self._changed:
@@ -224,7 +225,8 @@ class ThreadSlot:
         try:
             executor.teardown()
         except BaseException as error:  # noqa: BLE001 - the slot ends anyway
-            get_logger("steadyworker.slots").error("teardown_failed", slot=self._id, exc_info=error)
+            said = {"slot": self._id, "explain": "steadyworker.teardown-failed"}
+            get_logger("steadyworker.slots").error("teardown_failed", **said, exc_info=error)
         executor.close()
 
     def _keep(self) -> None:

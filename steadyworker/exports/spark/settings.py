@@ -190,11 +190,11 @@ class SparkSettings:
         try:
             self.server.check_client()
         except ConfigError as error:
-            yield Finding("error", str(error), "install the extra, or set another spark_master.")
+            yield Finding("error", str(error), "install the extra, or set another spark_master.", id="spark.no-client")
         if not self.server.answers(_LISTENS_WITHIN):
             what = f"The Spark Connect server at {self.server} does not answer."
             remedy = f"start the server, or correct spark_master; an export waits {self.server_within:g} s for it, then fails."
-            yield Finding("warning", what, remedy)
+            yield Finding("warning", what, remedy, id="spark.server-silent")
 
     def java(self, environ: Mapping[str, str]) -> Java | None:
         """

@@ -113,7 +113,14 @@ class SqliteLedger(Ledger):
         try:
             self.ledger_id()
         except ConfigError as error:
-            found.append(Finding("error", str(error), "do what the message asks, then run `steadyworker check` again."))
+            found.append(
+                Finding(
+                    "error",
+                    str(error),
+                    "do what the message asks, then run `steadyworker check` again.",
+                    id=error.id or "ledger.unusable",
+                )
+            )
         else:
             found += access_findings("the ledger", self._path)
         return [*found, *place_findings(self._path.resolve())]
