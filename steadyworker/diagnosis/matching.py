@@ -16,8 +16,9 @@ The deleted characters are also those that JSON escapes, so that a hint is found
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from itertools import islice
 
 from steadyworker.diagnosis.catalogue import Entry
 from steadyworker.diagnosis.formats import ERROR_MARKS
@@ -31,9 +32,12 @@ _ID = re.compile(
     re.VERBOSE,
 )
 _NUMBER = re.compile(r"[0-9]{1,20}")
-_ID_HINTS = ("explain", '"flag"')
+_ID_HINTS = ("explain=", "explain:", 'explain":', '"kind": "flag"', '"kind":"flag"')
 _MOST_OF_ONE = 100
 """The largest number of times that one pattern is found in one record."""
+
+NEAR_HINT = 4096
+"""How far, in characters, an expression searches before and behind the hint."""
 
 _DELETED = b"0123456789abcdefu\"'\\/<>&\r" + bytes(range(128, 256))
 _MOST_KNOWN = 20_000
@@ -87,9 +91,7 @@ class Matcher:
             return list(found.values())  # the program that wrote the record knows the cause
         for hint, entry, regex in self._by_hint:
             if hint in text and (entry.id,) not in found:
-                for times, match in enumerate(self._expression(regex).finditer(text)):
-                    if times >= _MOST_OF_ONE:
-                        break
+                for match in islice(_matches(self._expression(regex), hint, text), _MOST_OF_ONE):
                     groups = {name: value for name, value in match.groupdict().items() if value}
                     if entry.opens and ((bytes_ := spelled(entry, groups)) is None or bytes_.kind not in entry.opens):
                         continue
@@ -102,6 +104,17 @@ class Matcher:
         if regex not in self._compiled:
             self._compiled[regex] = re.compile(regex, re.MULTILINE)
         return self._compiled[regex]
+
+
+def _matches(expression: re.Pattern[str], hint: str, text: str) -> Iterator[re.Match[str]]:
+    """Yield the matches; in a long record only those near the hint, so that no expression searches for long."""
+    if len(text) <= 2 * NEAR_HINT:
+        yield from expression.finditer(text)
+        return
+    at = text.find(hint)
+    while at >= 0:
+        yield from expression.finditer(text, max(0, at - NEAR_HINT), at + NEAR_HINT)
+        at = text.find(hint, at + NEAR_HINT - len(hint))
 
 
 def spelled(entry: Entry, groups: Mapping[str, str]) -> Spelled | None:
