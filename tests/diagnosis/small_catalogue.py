@@ -18,7 +18,7 @@ sources = ["This test"]
 severity = "error"
 {more}
 [[entry.pattern]]
-hint = '{hint}'
+hint = "{hint}"
 regex = '''{regex}'''
 [[entry.sample]]
 from = "this test"
