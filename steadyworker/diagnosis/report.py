@@ -110,9 +110,9 @@ class Report:
         self._line(Text(entry.title, _STYLES[entry.severity]))
         self._line(Text(f"{entry.id}, {entry.severity}", "dim"))
         self._line()
-        self._part("What", self._wrapped(entry.what))
+        self._part("What", self._wrapped(_unfilled(entry, entry.what)))
         self._part("Why", self._wrapped(entry.why))
-        self._part("What to do", self._numbered(entry.remedies))
+        self._part("What to do", self._numbered(_unfilled(entry, remedy) for remedy in entry.remedies))
         self._part("Make sure", self._commands(entry.verify))
         self._part("Read on", ([Text(link, "blue")] for link in entry.read))
         self._part("Follows", ([Text(each)] for each in entry.follows))
@@ -329,10 +329,17 @@ def entry_data(entry: Entry) -> dict[str, Any]:
     """Return an entry of the catalogue as `--json` prints it."""
     return {
         "kind": "entry",
-        **{name: getattr(entry, name) for name in ("id", "title", "severity", "what", "why")},
-        **{name: list(getattr(entry, name)) for name in ("remedies", "verify", "read", "sources", "follows")},
+        **{name: getattr(entry, name) for name in ("id", "title", "severity", "why")},
+        "what": _unfilled(entry, entry.what),
+        "remedies": [_unfilled(entry, remedy) for remedy in entry.remedies],
+        **{name: list(getattr(entry, name)) for name in ("verify", "read", "sources", "follows")},
         "samples": [{"from": sample.origin, "how": sample.how, "text": sample.text} for sample in entry.samples],
     }
+
+
+def _unfilled(entry: Entry, text: str) -> str:
+    """Return a text of an entry without any record: with its places, or without those that only our own line fills."""
+    return entry.filled(text, {}) if entry.speaks_for_itself else text
 
 
 def _safe_groups(groups: Mapping[str, str]) -> dict[str, str]:
