@@ -36,6 +36,7 @@ from rich.text import Text
 from steadyworker.diagnosis.catalogue import Entry
 from steadyworker.diagnosis.matching import spelled
 from steadyworker.diagnosis.protocols import Spelled, characters
+from steadyworker.diagnosis.records import LONGEST
 from steadyworker.diagnosis.scan import Unknown
 from steadyworker.diagnosis.timeline import Finding, Sighting, Step
 from steadyworker.text.plain_text import printable
@@ -213,7 +214,7 @@ class Report:
 
 def safe(text: str, most: int = _LONGEST) -> str:
     """Return text from a log as one line of at most `most` characters, without secrets and control characters."""
-    return printable(" ".join(redact(text[: 4 * most]).split()))[:most]
+    return printable(" ".join(redact(text[:LONGEST]).split()))[:most]
 
 
 def clock(stamp: str) -> str:
