@@ -103,7 +103,7 @@ class Report:
         for times, record in unknown.most_frequent(most):
             said = f"{self._place(record.source, record.line)}{_times(times)}"
             self._line("   ", Text(said, "dim"))
-            for row in self._quoted(_head(record.text), 2, self._width - 5):
+            for row in self._quoted(_head(record.text), 4, self._width - 5):
                 self._line("     ", row)
 
     def entry(self, entry: Entry) -> None:
@@ -130,7 +130,7 @@ class Report:
         first, last = finding.first, finding.last
         said = [finding.entry.id, self._place(first.record.source, first.line)]
         if finding.times > 1:
-            said.append(f"{finding.times:,} times")
+            said.append(f"{finding.times:,} lines")
         if first.record.stamp:
             said.append(_between(first.record.stamp, last.record.stamp))
         self._line("   ", Text(", ".join(said), "dim"))
@@ -175,9 +175,13 @@ class Report:
                 yield from self._wrapped(line)
 
     def _steps(self, finding: Finding) -> Iterator[list[Text]]:
+        rows = _ROWS
         for step in finding.example.in_order():
-            root = step.seen.entry.id == finding.entry.id
-            yield from self._step(step, _ROWS if root else 1, title="" if root else step.seen.entry.title)
+            if step.seen.entry.id == finding.entry.id:
+                yield from self._step(step, rows)
+                rows = 1  # a second one says nearly the same
+            else:
+                yield from self._step(step, 1, step.seen.entry.title)
         if finding.example.left_out:
             yield [Text(f"… and {finding.example.left_out:,} more", "dim")]
 
@@ -198,10 +202,14 @@ class Report:
 
     def _values(self, finding: Finding) -> Iterator[list[Text]]:
         for name, counter in finding.values.items():
-            if name in _SHOWN and len(counter) > 1:
-                most = [f"{safe(value)} ({times:,})" for value, times in counter.most_common(_MOST_VALUES)]
-                more = len(counter) - len(most)
-                yield from self._wrapped(f"{name}: {', '.join(most)}{f' and {more:,} more' if more else ''}")
+            if name not in _SHOWN or len(counter) < 2:  # noqa: PLR2004 - one value stands in the quoted line
+                continue
+            if len(counter) > _MOST_VALUES and max(counter.values()) == 1:
+                yield from self._wrapped(f"{name}: {len(counter):,} different ones, such as {safe(min(counter))}")
+                continue
+            most = [f"{safe(value)} ({times:,})" for value, times in counter.most_common(_MOST_VALUES)]
+            more = len(counter) - len(most)
+            yield from self._wrapped(f"{name}: {', '.join(most)}{f' and {more:,} more' if more else ''}")
 
     def _place(self, source: str, line: int) -> str:
         return f"{printable(self._names[source])}:{line}" if source in self._names else f"line {line}"

@@ -208,7 +208,8 @@ def _counted(finding: Finding | None, incident: Incident, root: Step) -> Finding
         finding = Finding(root.seen.entry, incident, root.seen, root.last)
     elif len(incident.steps) > len(finding.example.steps):
         finding.example = incident
-    finding.last = root.last
+    finding.first = min(finding.first, root.seen, key=_order)
+    finding.last = max(finding.last, root.last, key=_order)
     for step in incident.steps:
         if step.seen.entry.id == root.seen.entry.id:
             finding.times += step.times
@@ -217,6 +218,10 @@ def _counted(finding: Finding | None, incident: Incident, root: Step) -> Finding
                 if value in values or len(values) < _MOST_VALUES:
                     values[value] += step.times
     return finding
+
+
+def _order(seen: Sighting) -> tuple[float, int]:
+    return (seen.time if seen.time is not None else float("-inf"), seen.line)
 
 
 def _closure(follows: Mapping[str, Iterable[str]]) -> dict[str, set[str]]:
