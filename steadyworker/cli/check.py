@@ -10,7 +10,7 @@ from typing import Any
 
 import click
 
-from steadyworker.cli.output import Column, json_line, printable, table, tries
+from steadyworker.cli.output import Column, json_line, table, tries
 from steadyworker.cli.settings import settings
 from steadyworker.cli.targets import find_worker
 from steadyworker.config.resolve import OPTIONS, Options
@@ -21,6 +21,7 @@ from steadyworker.errors import Finding, by_level
 from steadyworker.retry import RetryPolicy
 from steadyworker.service import assemble
 from steadyworker.spec import WorkerSpec
+from steadyworker.text.plain_text import printable
 from steadyworker.text.redaction import REDACTED, is_secret_name, redact
 
 _CONFIG = 78
