@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import ssl
 import traceback
 from collections.abc import Callable, Iterator
@@ -65,6 +66,17 @@ class Scene:
 
     # --- What is said -------------------------------------------------------------------------------------------------
 
+    @contextmanager
+    def listening(self) -> Iterator[None]:
+        """Keep pika's own warnings and errors, too."""
+        handler = _Keeper(self)
+        logger = logging.getLogger("pika")
+        logger.addHandler(handler)
+        try:
+            yield
+        finally:
+            logger.removeHandler(handler)
+
     def hear(self, *texts: str) -> None:
         """Keep what a client's log has."""
         self.said.extend(text for text in texts if text)
@@ -77,6 +89,19 @@ class Scene:
             self.hear(as_logged(error))
             return error
         raise AssertionError(f"expected {action} to fail, and it did not")
+
+
+class _Keeper(logging.Handler):
+    """A log that a scene keeps, as Python's usual format writes it."""
+
+    def __init__(self, scene: Scene) -> None:
+        super().__init__(logging.WARNING)
+        self._scene = scene
+        self.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
+
+    def emit(self, record: logging.LogRecord) -> None:
+        record.exc_info = record.exc_text = None
+        self._scene.hear(self.format(record))
 
 
 def as_logged(error: BaseException) -> str:

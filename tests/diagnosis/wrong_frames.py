@@ -122,6 +122,13 @@ def bad_arguments(scene: Scene) -> None:
     within(scene, b"\x01\x00\x01\x00\x00\x00\x05\x00\x32\x00\x0a\x00\xce")
 
 
+def frame_error_close(scene: Scene) -> None:
+    """The broker's last word to a client that stays: three seconds after the broken frame."""
+    with scene.opened() as client:
+        client.say(b"\x09\x00\x00\x00\x00\x00\x00\xce")
+        client.until_closed()
+
+
 # --- At the start -----------------------------------------------------------------------------------------------------
 
 
@@ -178,17 +185,18 @@ def amqp_1_0_sasl(scene: Scene) -> None:
         client.until_closed()
 
 
-def silence(scene: Scene) -> None:
-    """A client that connects and says nothing."""
-    with scene.raw() as client:
-        client.until_closed()
-
-
-def header_only(scene: Scene) -> None:
-    with scene.raw() as client:
-        client.say(HEADER)
-        client.method()
-        client.until_closed()
+def handshakes(scene: Scene) -> None:
+    """Two clients that do not finish their handshake: one says nothing, the other only its header."""
+    usual = scene.node.eval("application:get_env(rabbit, handshake_timeout)").removeprefix("{ok,").removesuffix("}")
+    scene.node.eval("application:set_env(rabbit, handshake_timeout, 500)")
+    try:
+        with scene.raw() as silent, scene.raw() as slow:
+            slow.say(HEADER)
+            slow.method()
+            silent.until_closed()
+            slow.until_closed()
+    finally:
+        scene.node.eval(f"application:set_env(rabbit, handshake_timeout, {usual})")
 
 
 def plain_on_tls_port(scene: Scene) -> None:
@@ -220,24 +228,16 @@ def too_many_channels(scene: Scene) -> None:
         scene.hear(client.farewell())
 
 
-def channel_max(scene: Scene) -> None:
-    with scene.raw().start().tune(channel_max=60_000) as client:
-        scene.hear(client.farewell())
-
-
-def small_frame_max(scene: Scene) -> None:
-    with scene.raw().start().tune(frame_max=1024) as client:
-        scene.hear(client.farewell())
-
-
-def large_frame_max(scene: Scene) -> None:
-    with scene.raw().start().tune(frame_max=1_000_000) as client:
-        scene.hear(client.farewell())
-
-
-def no_mechanism(scene: Scene) -> None:
-    with scene.raw().start(mechanism="GSSAPI") as client:
-        scene.hear(client.farewell())
+def refused_limits(scene: Scene) -> None:
+    """Four clients that the broker lets wait for three seconds, and then closes: with each limit, and with a wrong mechanism."""
+    with (
+        scene.raw().start().tune(channel_max=60_000) as channels,
+        scene.raw().start().tune(frame_max=1024) as small,
+        scene.raw().start().tune(frame_max=1_000_000) as large,
+        scene.raw().start(mechanism="GSSAPI") as login,
+    ):
+        for client in (channels, small, large, login):
+            client.farewell()
 
 
 def tick_missed(scene: Scene) -> None:
@@ -260,6 +260,3 @@ def gone_in_frame(scene: Scene) -> None:
 def gone_while_opening(scene: Scene) -> None:
     with scene.raw() as client:
         client.start()
-
-
-

@@ -94,11 +94,6 @@ def tls_port(scene: Scene) -> None:
     at(scene, scene.node.amqps)
 
 
-def old_peer(scene: Scene) -> None:
-    with listener(b"AMQP\x00\x00\x09\x02") as port:
-        at(scene, port)
-
-
 def silent_peer(scene: Scene) -> None:
     with listener(None) as port:
         at(scene, port, stack_timeout=1)
@@ -208,7 +203,21 @@ def forwarded(scene: Scene) -> Iterator[tuple[int, object]]:
         cut()
 
 
-def second_connection_on_its_socket(scene: Scene) -> None:
-    """A broken writer behind pika: bytes that pika cannot read as a frame."""
-    with listener(b"HTTP/1.1 400 Bad Request\r\nContent-Length: 0\r\n\r\n") as port:
-        at(scene, port)
+def zombie(scene: Scene) -> None:
+    """As of 4.3: the broker cancels the consumer of a delivery that took too long, and a late acknowledgement wakes it."""
+    with scene.channel() as channel:
+        queue(channel, "slow", x_queue_type="quorum")
+        channel.basic_publish("", "slow", b"")
+        taken: list[int] = []
+        channel.basic_qos(prefetch_count=1)
+        channel.basic_consume(
+            "slow",
+            lambda _, method, *__: taken.append(method.delivery_tag),
+            arguments={"x-consumer-timeout": 300},
+        )
+        while channel.consumer_tags:
+            channel.connection.process_data_events(time_limit=0.1)
+        channel.basic_ack(taken[0])
+        channel.basic_publish("", "slow", b"")
+        while not any("Unexpected delivery" in text for text in scene.said):
+            channel.connection.process_data_events(time_limit=0.1)

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from contextlib import contextmanager
 from collections.abc import Callable, Iterator
-from urllib.parse import urlsplit
+from contextlib import contextmanager
 
 import pika
 from pika import spec
 from pika.adapters.blocking_connection import BlockingChannel
-from pika.exceptions import AMQPConnectionError, ChannelClosedByBroker
 
+from tests.brokers.rabbitmq import RabbitMQ
 from tests.diagnosis.provocation import Scene, queue
 
 
@@ -116,27 +115,13 @@ def internal_exchange(scene: Scene) -> None:
     on_channel(scene, lambda channel: channel.basic_publish("amq.rabbitmq.trace", "key", b""))
 
 
-def transient_queue(scene: Scene) -> None:
-    """Neither durable nor exclusive: deprecated, and refused by the newest."""
-    with scene.pika() as connection:
-        channel = connection.channel()
-        try:
-            channel.queue_declare("transient", durable=False)
-        except (ChannelClosedByBroker, AMQPConnectionError) as error:
-            scene.fails(lambda: _again(error))
-
-
-def global_prefetch(scene: Scene) -> None:
-    with scene.pika() as connection:
-        channel = connection.channel()
-        try:
-            channel.basic_qos(prefetch_count=1, global_qos=True)
-        except (ChannelClosedByBroker, AMQPConnectionError) as error:
-            scene.fails(lambda: _again(error))
-
-
-def _again(error: Exception) -> None:
-    raise error
+def deprecated_features(scene: Scene) -> None:
+    """A queue that is neither durable nor exclusive, and a prefetch for the whole channel: 4.3 warns once a day of each."""
+    for feature in ("transient_nonexcl_queues", "global_qos"):
+        scene.node.eval(f"persistent_term:erase({{rabbit_deprecated_features, {feature}}})")
+    with scene.channel() as channel:
+        channel.queue_declare("transient", durable=False)
+        channel.basic_qos(prefetch_count=1, global_qos=True)
 
 
 def _nothing(*_: object) -> None:
@@ -420,8 +405,6 @@ def management_tag(scene: Scene) -> None:
 
 
 def _ask(scene: Scene, url: str) -> None:
-    from tests.brokers.rabbitmq import RabbitMQ
-
     asked = RabbitMQ(url, scene.node.management_url)
     try:
         asked.management("GET", "overview")
@@ -429,3 +412,20 @@ def _ask(scene: Scene, url: str) -> None:
         scene.hear(str(refused))
     else:
         raise AssertionError("expected the management API to refuse it")
+
+
+# --- Errors that no entry of the catalogue is about -------------------------------------------------------------------
+
+
+def odd_channel_error(scene: Scene) -> None:
+    """A header that the broker reads itself, with a value that it cannot read."""
+    on_channel(
+        scene, lambda channel: channel.basic_publish("", "work", b"", spec.BasicProperties(headers={"CC": 5}))
+    )
+
+
+def odd_connection_error(scene: Scene) -> None:
+    """A method of a channel on channel 0, which is the connection's own."""
+    with scene.opened() as client:
+        client.say(spec.Basic.Ack(1), channel=0)
+        scene.hear(client.farewell())

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import socket
 import ssl
+import subprocess
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
@@ -136,16 +137,6 @@ def shutdown(scene: Scene) -> None:
 def killed(scene: Scene) -> None:
     closed_while_idle(scene, scene.node.kill)
     scene.node.start()
-
-
-def queue_deleted(scene: Scene) -> None:
-    """A consumer whose queue goes."""
-    with scene.pika() as connection:
-        channel = connection.channel()
-        queue(channel, "going")
-        channel.basic_consume("going", lambda *_: None)
-        scene.node.management("DELETE", f"queues/{scene.vhost.name}/going")
-        channel.start_consuming()
 
 
 # --- A peer that does not read ----------------------------------------------------------------------------------------
@@ -285,10 +276,21 @@ def no_dead_letter_target(scene: Scene) -> None:
         time.sleep(1.5)
 
 
-def no_delivery_limit(scene: Scene) -> None:
-    """A quorum queue without a limit of its own: 20 from 4.0 on."""
+def no_dead_letter_route(scene: Scene) -> None:
+    """At-least-once dead-lettering to an exchange that has no queue."""
     with scene.channel() as channel:
-        queue(channel, "unlimited", x_queue_type="quorum")
+        queue(
+            channel,
+            "stuck",
+            x_queue_type="quorum",
+            x_message_ttl=1,
+            x_dead_letter_exchange="amq.direct",
+            x_dead_letter_routing_key="nosuch",
+            x_dead_letter_strategy="at-least-once",
+            x_overflow="reject-publish",
+        )
+        channel.basic_publish("", "stuck", b"")
+        time.sleep(1.5)
 
 
 # --- Policies, operators ----------------------------------------------------------------------------------------------
@@ -321,3 +323,51 @@ def wrong_cookie(scene: Scene) -> None:
         cookie.chmod(0o600)
         cookie.write_text(right)
         cookie.chmod(0o400)
+
+
+# --- A node that does not start ---------------------------------------------------------------------------------------
+
+
+def start_beside(scene: Scene, **changes: str) -> None:
+    """Start a node beside the one that runs, with these variables changed; it fails, and says why."""
+    node = scene.node
+    environment = {**node._environment(), **changes}  # noqa: SLF001  # how its node is started is the node's own
+    done = subprocess.run(
+        node._server.command,  # noqa: SLF001
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=100,
+    )
+    assert done.returncode, f"expected the node not to start: {done.stdout[-500:]}"
+    scene.hear(*(part for part in (done.stdout, done.stderr) if part.strip()))
+
+
+def node_name_taken(scene: Scene) -> None:
+    (port,) = free_ports(1)
+    start_beside(scene, RABBITMQ_DIST_PORT=str(port))
+
+
+def distribution_port_taken(scene: Scene) -> None:
+    start_beside(scene, RABBITMQ_NODENAME="other@localhost")
+
+
+def wrong_setting(scene: Scene) -> None:
+    """A setting with a typing error."""
+    (port,) = free_ports(1)
+    scene.node.folder.joinpath("wrong.conf").write_text("listeners.tcp.default = 5672\nchannel_mx = 100\n")
+    inside = scene.node._inside  # noqa: SLF001
+    start_beside(
+        scene,
+        RABBITMQ_NODENAME="other@localhost",
+        RABBITMQ_DIST_PORT=str(port),
+        RABBITMQ_CONFIG_FILE=f"{inside}/wrong.conf",
+    )
+
+
+def port_taken(scene: Scene) -> None:
+    """A listener on a port that another program has."""
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        with suppress(Exception):
+            scene.node.eval(f'rabbit_networking:start_tcp_listener({{"127.0.0.1", {other.getsockname()[1]}}}, 1)')
