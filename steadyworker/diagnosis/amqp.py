@@ -60,7 +60,7 @@ _AWAITED = -1  # in place of the bytes of a body that are left: the content head
 _MOST_CHANNELS = 4_096
 _BEGINS = re.compile(rb"[\x01\x02\x03\x08]")
 _ENOUGH = 8  # so many frames behind one another are no chance
-_CONTENT_HEAD = (("class_id", "short"), ("weight", "short"), ("body_size", "longlong"))
+_CONTENT_HEAD = struct.Struct(">HHQ")  # class, weight, size of the body
 _FIRST_PROPERTY = 15  # its bit in the first word of the flags; the next ones have the bits below
 _LAST_PROPERTY = 2
 _FOREIGN = {"http", "tls", "stomp"}
@@ -308,21 +308,22 @@ class AmqpReader:
 
     def _content_header(self, data: bytes | bytearray, start: int, channel: int, size: int, items: list[Item]) -> None:
         fields = Fields(data, start, start + size)
-        head = fields.arguments(_CONTENT_HEAD)
-        body_size = cast(int, head.get("body_size", 0))
-        properties: dict[str, object] = {}
-        if not fields.problems:
+        body_size, properties = 0, dict[str, object]()
+        wrong = f"{size} bytes are too few for a content header"
+        if size >= _CONTENT_HEAD.size:
+            _, _, body_size = _CONTENT_HEAD.unpack_from(data, start)
+            fields.at += _CONTENT_HEAD.size
             try:
                 first, *others = fields.flags()
             except Misfit as error:
-                self._flaw(items, "bad-method", f"the content header: {error}", size + _AROUND, b"")
-                fields.at += fields.left
+                wrong = f"the content header: {error}"
             else:
-                properties = fields.arguments(part for bit, part in self._properties if first >> bit & 1)
-                if first >> 1 & 1 or any(word > 1 for word in others):
-                    what = "the content header has a property that AMQP does not have"
-                    self._flaw(items, "bad-method", what, size + _AROUND, b"")
-                    fields.at += fields.left
+                properties = fields.arguments([part for bit, part in self._properties if first >> bit & 1])
+                unknown = first >> 1 & 1 or any(word > 1 for word in others)
+                wrong = "the content header has a property that AMQP does not have" if unknown else ""
+        if wrong:
+            self._flaw(items, "bad-method", wrong, size + _AROUND, b"")
+            fields.at += fields.left
         if fields.problems or fields.left:
             self._problems(items, fields, size, "the content header")
         if self._contents.pop(channel, None) != _AWAITED:

@@ -43,6 +43,7 @@ _HEAD_END = re.compile(rb"\n\r?\n")
 _EOLS = re.compile(rb"[\r\n]+")
 # A command behind the end of a frame, or at the beginning of what was captured.
 _FRAME = re.compile(rb"(?:\A|\x00)[\r\n]*((?:" + "|".join(sorted(STOMP_COMMANDS)).encode() + rb")\r?\n)")
+_COMMANDS = frozenset(command.encode() for command in STOMP_COMMANDS)
 _COMMAND = re.compile(rb"[A-Z]{1,32}\r?")
 _LONGEST_COMMAND = 33  # with its CR
 _ESCAPE = re.compile(rb"\\(.?)", re.DOTALL)
@@ -135,7 +136,10 @@ class StompReader:
     def _read_head(self, data: bytes, at: int, items: list[Item]) -> int:
         """Hold what belongs to the command and the headers; read them when the empty line has come."""
         before = len(self._head)
-        self._head += data[at : at + LONGEST_HEAD + 1 - before]
+        stop = at + LONGEST_HEAD + 1 - before
+        if not before and (found := _HEAD_END.search(data, at, stop)):  # the usual case: hold this frame's head only
+            stop = found.end()
+        self._head += data[at:stop]
         found = _HEAD_END.search(self._head, max(0, before - len(b"\n\r")))
         if found:
             del self._head[found.end() :]
@@ -150,7 +154,7 @@ class StompReader:
     def _begins_well(self, items: list[Item]) -> bool:
         """Judge the command line, as far as it has come."""
         line, whole, _ = bytes(self._head[: _LONGEST_COMMAND + 1]).partition(b"\n")
-        if not whole and len(self._head) < _JUDGED:
+        if line.removesuffix(b"\r") in _COMMANDS if whole else len(self._head) < _JUDGED:
             return True
         place = "in the place of a frame" if self._offset else "at the start"
         if (opening := self._foreign()) is not None:
