@@ -78,9 +78,7 @@ class Flow:
     @property
     def reads(self) -> bool:
         """Whether bytes may be received now."""
-        return (
-            not (self.ended or self.pending) and self.source.ready and self.target.ready and not self.target.owes
-        )
+        return not (self.ended or self.pending) and self.source.ready and self.target.ready and not self.target.owes
 
 
 class Link:
@@ -204,7 +202,12 @@ class Relay:
         link = Link(self._count, client, self._dial(0))
         self._links[link.number] = link
         self._tap.note(
-            What.OPENED, link.number, Side.CLIENT, now, address=list(address[:2]), tls=bool(target.towards_clients)
+            What.OPENED,
+            link.number,
+            Side.CLIENT,
+            now,
+            client=text_of_address(address),
+            tls=bool(target.towards_clients),
         )
         for end in (link.client, link.broker):
             self._know(link, end)
@@ -243,15 +246,15 @@ class Relay:
             return
         if end.ready:
             if link.client.ready and link.broker.ready:
-                local, peer = link.broker.socket.getsockname(), link.broker.socket.getpeername()
+                broker = link.broker.socket
                 self._tap.note(
                     What.CONNECTED,
                     link.number,
                     Side.BROKER,
                     self._clock(),
-                    address=list(peer[:2]),
-                    local=list(local[:2]),
-                    tls=bool(self._target.towards_broker),
+                    broker=text_of_address(broker.getpeername()),
+                    seen_as=text_of_address(broker.getsockname()),
+                    tls_to_broker=bool(self._target.towards_broker),
                 )
             for flow in link.of(end):
                 self._write(flow)
@@ -296,40 +299,46 @@ class Relay:
     # --- Bytes ---------------------------------------------------------------------------------------------------------
 
     def _read(self, flow: Flow) -> None:
-        source, target, tap, link = flow.source, flow.target, self._tap, flow.link
-        while True:
-            room = tap.room()
-            into = self._scratch if room is None else room
-            try:
-                size = source.receive(into)
-            except BlockingIOError:
-                return
-            except OSError as error:
-                self._was_reset(flow, error)
-                return
-            now = self._clock()
-            if not size:
-                self._ended(flow, now)
-                return
-            try:
-                sent = target.send(into[:size])
-            except BlockingIOError:
-                sent = 0
-            except OSError:
-                self._broken(flow, now)
-                return
-            if sent < size:
-                flow.pending = bytes(into[sent:size])
-            if room is None:
-                flow.skipped += size
-            else:
-                if flow.skipped:
-                    self._say_skipped(flow, now)
-                tap.data(link.number, flow.side, now, size)
-            if flow not in self._unconfirmed:
-                self._expect_progress(flow, now)
-            if flow.pending or target.owes or not source.buffered:
-                return
+        """Receive bytes, and send them on; more than once only where TLS holds more than it has shown."""
+        while self._pass(flow):
+            pass
+
+    def _pass(self, flow: Flow) -> bool:
+        room = self._tap.room()
+        into = self._scratch if room is None else room
+        try:
+            size = flow.source.receive(into)
+        except BlockingIOError:
+            return False
+        except OSError as error:
+            self._was_reset(flow, error)
+            return False
+        now = self._clock()
+        if not size:
+            self._ended(flow, now)
+            return False
+        try:
+            sent = flow.target.send(into[:size])
+        except BlockingIOError:
+            sent = 0
+        except OSError:
+            self._broken(flow, now)
+            return False
+        if sent < size:
+            flow.pending = bytes(into[sent:size])
+        self._copied(flow, now, size, whole=room is not None)
+        return flow.source.buffered and flow.reads
+
+    def _copied(self, flow: Flow, now: float, size: int, *, whole: bool) -> None:
+        """Tell the reader of bytes that passed, or count them, if there was no room for a copy."""
+        if not whole:
+            flow.skipped += size
+        else:
+            if flow.skipped:
+                self._say_skipped(flow, now)
+            self._tap.data(flow.link.number, flow.side, now, size)
+        if flow not in self._unconfirmed:
+            self._expect_progress(flow, now)
 
     def _write(self, flow: Flow) -> None:
         """Send what waits, and then the FIN that waits behind it."""
@@ -467,9 +476,7 @@ class Relay:
                 flow.acked = acked
                 if flow.reported:
                     flow.reported = 0.0
-                    self._tap.note(
-                        What.QUEUE, flow.link.number, flow.side.other, now, bytes=waiting, since=now - flow.progress
-                    )
+                    self._say_queue(flow, now, waiting, stuck=False)
                 flow.progress = now
                 if not waiting:
                     self._unconfirmed.discard(flow)
@@ -478,16 +485,17 @@ class Relay:
             # At 1, 2, 4, 8 … seconds.
             if since >= STUCK and (not flow.reported or since >= 2 * (flow.reported - flow.progress)):
                 flow.reported = now
-                self._tap.note(
-                    What.QUEUE,
-                    flow.link.number,
-                    flow.side.other,
-                    now,
-                    bytes=waiting,
-                    kernel=queue,
-                    since=since,
-                    stuck=True,
-                )
+                self._say_queue(flow, now, waiting, stuck=True)
+
+    def _say_queue(self, flow: Flow, now: float, waiting: int, *, stuck: bool) -> None:
+        since = now - flow.progress
+        self._tap.note(What.QUEUE, flow.link.number, flow.side.other, now, bytes=waiting, since=since, stuck=stuck)
+
+
+def text_of_address(address: tuple[str | int, ...]) -> str:
+    """Return `host:port`, with brackets around a host of IPv6."""
+    host, port = address[:2]
+    return f"[{host}]:{port}" if ":" in str(host) else f"{host}:{port}"
 
 
 def text_of(error: OSError) -> str:

@@ -56,6 +56,9 @@ class Side(IntEnum):
         return "broker" if self else "client"
 
 
+_SIDES = tuple(Side)
+
+
 class What(IntEnum):
     """The kinds of records."""
 
@@ -82,13 +85,13 @@ class What(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """One record: `data` is valid until the next record is asked for."""
+    """One record: bytes that passed (`data`), how many were not copied (`size`), or what else happened (`facts`)."""
 
     what: What
     link: int
     side: Side
     t: float
-    data: memoryview = memoryview(b"")
+    data: bytes = b""
     size: int = 0
     facts: Mapping[str, Any] = field(default_factory=dict)
 
@@ -118,12 +121,13 @@ class Writer:
 
     def room(self) -> memoryview | None:
         """Return the place in the ring where the next bytes may be received; None if the reader is too far behind."""
-        ring = self._ring
+        ring, freed = self._ring, self._ring.freed[0]
         at = self._head % ring.size
-        if ring.size - at < CHUNK:
+        if ring.size - at < CHUNK or (at and freed == self._head):
+            # Begin again at the start: at the end of the ring, and when nothing waits, because the start is in the cache.
             self._head += ring.size - at
             at = 0
-        if self._head + CHUNK - ring.freed[0] > ring.size or len(self._owed) > OWED:
+        if self._head + CHUNK - freed > ring.size or len(self._owed) > OWED:
             return None
         return ring.view[at : at + CHUNK]
 
@@ -180,16 +184,16 @@ class Reader:
             if what == What.DATA:
                 at += _HEAD.size
                 start = place % self._ring.size
-                with self._ring.view[start : start + size] as view:
-                    yield Record(What.DATA, link, Side(side), t, view, size)
+                data = bytes(self._ring.view[start : start + size])
                 self._ring.freed[0] = place + size
+                yield Record(What.DATA, link, _SIDES[side], t, data)
                 continue
             if len(unread) - at < _HEAD.size + size:
                 break
             payload = bytes(unread[at + _HEAD.size : at + _HEAD.size + size])
             at += _HEAD.size + size
             facts = msgspec.json.decode(payload) if payload else {}
-            yield Record(What(what), link, Side(side), t, size=place, facts=facts)
+            yield Record(What(what), link, _SIDES[side], t, size=place, facts=facts)
         del unread[:at]
 
 
