@@ -43,8 +43,8 @@ _HEAD_END = re.compile(rb"\n\r?\n")
 _EOLS = re.compile(rb"[\r\n]+")
 _COMMAND = re.compile(rb"[A-Z]{1,32}\r?")
 _LONGEST_COMMAND = 33  # with its CR
-_ESCAPE = re.compile(r"\\(.?)", re.DOTALL)
-_ESCAPED = {"n": "\n", "c": ":", "\\": "\\", "r": "\r"}
+_ESCAPE = re.compile(rb"\\(.?)", re.DOTALL)
+_ESCAPED = {b"n": b"\n", b"c": b":", b"\\": b"\\", b"r": b"\r"}
 _CONNECTS = {"CONNECT", "STOMP", "CONNECTED"}
 _DIGITS = 18
 _JUDGED = 8  # so many bytes are enough to see that something else than STOMP begins
@@ -158,28 +158,29 @@ class StompReader:
     def _headers(self, command: str, lines: Iterator[bytes], items: list[Item]) -> dict[str, str]:
         headers: dict[str, str] = {}
         for number, line in enumerate(lines, 1):
-            shown = b"" if command in _CONNECTS else line
-            try:
-                text = line.decode()
-            except UnicodeDecodeError:
-                self._flaw(items, "bad-text", f"header {number} of a frame {command} is no UTF-8", shown)
-                text = line.decode(errors="backslashreplace")
-            name, colon, value = text.partition(":")
+            place, shown = f"header {number} of a frame {command}", b"" if command in _CONNECTS else line
+            name, colon, value = line.partition(b":")
             if not colon:
-                self._flaw(items, "bad-frame", f"header {number} of a frame {command} has no colon", shown)
+                self._flaw(items, "bad-frame", f"{place} has no colon", shown)
                 continue
             if self.version == "1.0":
                 name, value = name.strip(), value.strip()
-            elif "\\" in text and command not in _CONNECTS:
-                name, value = self._unescape(name, line, items), self._unescape(value, line, items)
+            elif b"\\" in line and command not in _CONNECTS:
+                name, value = self._unescape(name, shown, items), self._unescape(value, shown, items)
+            try:
+                key, text = name.decode(), value.decode()
+            except UnicodeDecodeError:
+                self._flaw(items, "bad-text", f"{place} is no UTF-8", shown)
+                key, text = name.decode(errors="backslashreplace"), value.decode(errors="backslashreplace")
             if len(headers) < MOST_HEADERS:
-                headers.setdefault(name, value)
+                headers.setdefault(key, text)
         return headers
 
-    def _unescape(self, text: str, line: bytes, items: list[Item]) -> str:
+    def _unescape(self, text: bytes, line: bytes, items: list[Item]) -> bytes:
         for found in _ESCAPE.finditer(text):
-            if found[1] not in _ESCAPED or (found[1] == "r" and self.version == "1.1"):
-                what = f"{found[0]!r} in a header, which STOMP {self.version} does not have"
+            if found[1] not in _ESCAPED or (found[1] == b"r" and self.version == "1.1"):
+                escape = found[0].decode(errors="backslashreplace")
+                what = f"the escape {escape} in a header, which STOMP {self.version} does not have"
                 self._flaw(items, "bad-escape", what, line)
                 break
         return _ESCAPE.sub(lambda found: _ESCAPED.get(found[1], found[0]), text)

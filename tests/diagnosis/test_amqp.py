@@ -114,15 +114,15 @@ def test_every_type_of_value_comes_back(pairs: dict[str, tuple[bytes, Any]]) -> 
 
 
 def test_bits_share_an_octet() -> None:
+    names = ("passive", "durable", "exclusive", "auto_delete", "nowait")
     for index in range(32):
-        bits = [bool(index >> bit & 1) for bit in range(5)]
-        declare = commands.Queue.Declare(0, "q", *bits)
+        bits: dict[str, Any] = {name: bool(index >> bit & 1) for bit, name in enumerate(names)}
+        declare = commands.Queue.Declare(0, "q", **bits)
 
         _, method = read([OPENING + frame.marshal(declare, 7)])
 
         assert isinstance(method, Method)
-        assert [method.fields[name] for name in ("passive", "durable", "exclusive", "auto_delete", "nowait")] == bits
-        assert method.fields["arguments"] == {}
+        assert method.fields == {"ticket": 0, "queue": "q", **bits, "arguments": {}}
 
 
 def test_delivery_tags_are_unsigned() -> None:
@@ -528,7 +528,7 @@ def test_a_minute_of_fuzzing_finds_nothing() -> None:
     chance = random.Random(seed)
     wires: list[bytes] = []
 
-    @settings(max_examples=150, database=None, suppress_health_check=list(HealthCheck))
+    @settings(usual, max_examples=150, database=None)
     @given(traces())
     def collect(parts: list[Part]) -> None:
         wires.append(b"".join(part.wire for part in parts))

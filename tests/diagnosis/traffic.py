@@ -26,7 +26,7 @@ from steadyworker.diagnosis.frames import Body, ContentHeader, Flaw, Heartbeat, 
 
 OPENING = b"AMQP\0\0\x09\x01"
 CONTENT = {"Basic.Publish", "Basic.Return", "Basic.Deliver", "Basic.GetOk"}
-METHODS = {kind.name: kind for kind in commands.INDEX_MAPPING.values()}  # type: ignore[attr-defined]
+METHODS: dict[str, Any] = {kind.__qualname__: kind for kind in commands.INDEX_MAPPING.values()}
 LONGEST_NAME = 255
 PIKA_NAMES = {"exchange_type": "type", "message_type": "type", "global_": "global_qos"}
 """pika has other names for these; where it has this name for two methods, only one of them has the argument."""
