@@ -26,22 +26,18 @@ from steadyworker.errors import ConfigError
 FLAGGED = 1
 
 _FLUSH = 0.5
-_PORTS = range(1, 65536)
+_LAST_PORT = 65_535
 _BACKLOG = 128
 
 
-class Address(click.ParamType[tuple[str, int]]):
-    """HOST:PORT, with brackets around a host of IPv6."""
-
-    name = "HOST:PORT"
-
-    def convert(self, value: str, param: click.Parameter | None, ctx: click.Context | None) -> tuple[str, int]:
-        """Return the host and the port."""
-        host, colon, port = value.rpartition(":")
-        host = host.removeprefix("[").removesuffix("]")
-        if not (colon and host and port.isascii() and port.isdigit() and int(port) in _PORTS):
-            self.fail(f"Expected HOST:PORT, such as 127.0.0.1:5673 or [::1]:5673, got {value!r}.", param, ctx)
-        return host, int(port)
+def _address(_: click.Context, option: click.Parameter, value: str) -> tuple[str, int]:
+    """Return the host and the port of HOST:PORT, with brackets around a host of IPv6; --listen may have the port 0."""
+    host, colon, port = value.rpartition(":")
+    host = host.removeprefix("[").removesuffix("]")
+    least = 0 if option.name == "listen" else 1
+    if not (colon and host and port.isascii() and port.isdigit() and least <= int(port) <= _LAST_PORT):
+        raise click.BadParameter(f"Expected HOST:PORT, such as 127.0.0.1:5673 or [::1]:5673, got {value!r}.")
+    return host, int(port)
 
 
 _FILE = click.Path(dir_okay=False, path_type=Path)
@@ -64,8 +60,14 @@ Bodies, logins and headers of applications are never written.
 \b
 Exit codes: 0 nothing was flagged, 1 something was flagged; SIGINT and SIGTERM end the trace with its totals.""",
 )
-@click.option("--listen", type=Address(), required=True, help="The address that clients connect to.")
-@click.option("--to", type=Address(), required=True, help="The broker's address.")
+@click.option(
+    "--listen",
+    callback=_address,
+    required=True,
+    metavar="HOST:PORT",
+    help="The address that clients connect to; port 0 for any that is free.",
+)
+@click.option("--to", callback=_address, required=True, metavar="HOST:PORT", help="The broker's address.")
 @click.option(
     "--jsonl",
     type=click.Path(dir_okay=False, allow_dash=True),
