@@ -270,7 +270,7 @@ class Conversation:
             )
             self.line.event(t, Side.CLIENT, "bytes", size=len(first))
             return data
-        answer = broker.kind if broker else ""
+        answer = broker.kind.removesuffix("-1.0") if broker else ""
         family = next((each for each in (kind, answer) if each in {"amqp", "stomp"}), self._known.family)
         self._spoken = (
             StompConversation(self.line, self._known.client_ids) if family == "stomp" else AmqpConversation(self.line)
