@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import socket
 import ssl
@@ -118,9 +119,9 @@ def command(
     clock = SystemClock()
     target = Target(
         _addresses(to),
-        _towards_broker(to_ca, verify=not to_insecure) if to_tls else None,
+        towards_broker(to_ca, verify=not to_insecure) if to_tls else None,
         to_name or to[0],
-        _towards_clients(tls_cert, tls_key) if tls_cert and tls_key else None,
+        towards_clients(tls_cert, tls_key) if tls_cert and tls_key else None,
     )
     with ExitStack() as stack:
         listeners: list[Listener] = []
@@ -192,11 +193,12 @@ def _listener(listen: tuple[str, int]) -> socket.socket:
         return socket.create_server(listen, family=family, backlog=_BACKLOG)
     except OSError as error:
         raise ConfigError(
-            f"Expected to listen on {_text(listen)}, got: {error.strerror}: choose another --listen, or end the program that has it."
+            f"Expected to listen on {_text(listen)}, got: {_reason(error)}: choose another --listen, or end the program that has it."
         ) from error
 
 
-def _towards_broker(ca_file: Path | None, *, verify: bool) -> ssl.SSLContext:
+def towards_broker(ca_file: Path | None, *, verify: bool) -> ssl.SSLContext:
+    """Return the TLS that the trace speaks with the broker."""
     context = ssl.create_default_context(cafile=ca_file)
     if not verify:
         context.check_hostname = False
@@ -204,7 +206,8 @@ def _towards_broker(ca_file: Path | None, *, verify: bool) -> ssl.SSLContext:
     return context
 
 
-def _towards_clients(certificate: Path, key: Path) -> ssl.SSLContext:
+def towards_clients(certificate: Path, key: Path) -> ssl.SSLContext:
+    """Return the TLS that the trace speaks with clients."""
     context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
     try:
         context.load_cert_chain(certificate, key)
@@ -213,6 +216,12 @@ def _towards_clients(certificate: Path, key: Path) -> ssl.SSLContext:
             f"Expected a certificate chain in {certificate} and its key in {key}, got: {error}."
         ) from error
     return context
+
+
+def _reason(error: OSError) -> str:
+    """Return the system's text alone: that of `create_server` repeats the address."""
+    known = error.errno is not None and error.errno > 0
+    return os.strerror(error.errno) if known else str(error.strerror)
 
 
 def _text(address: tuple[str, int]) -> str:

@@ -183,12 +183,13 @@ class Conversation:
                 self._late(t, side, t - silence.last, level="warning")
 
     def _judge_refusal(self, t: float) -> None:
-        """Flag a client of STOMP to whom a broker of AMQP says nothing."""
-        known, silent = self._known, not self._heard_of_broker
-        if silent and self.line.closed_by is Side.BROKER and isinstance(self._spoken, StompConversation):
-            if known.sure and known.family == "amqp":
-                what = "The client speaks STOMP, and the broker, which expects AMQP on this port, closed without an answer."
-                self.line.flag(t, "amqp.stomp-on-port", what, unless_flagged=True)
+        """Flag a client to whom the broker said nothing, because it expects another protocol."""
+        known, spoken = self._known, self._spoken
+        if spoken is None or self._heard_of_broker or not known.sure or known.family == spoken.family:
+            return
+        what = f"The client speaks {spoken.family.upper()}, and the broker, which expects {known.family.upper()} on this port, gave no answer."
+        flag = "amqp.stomp-on-port" if known.family == "amqp" else "trace.unparsable"
+        self.line.flag(t, flag, what, unless_flagged=True)
 
     # --- Silence ---------------------------------------------------------------------------------------------------------
 
