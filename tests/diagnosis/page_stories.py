@@ -468,3 +468,47 @@ def _traffic(events: int, tags: dict[int, int]) -> Iterator[Event]:
                     "size": 21,
                     "delivery_tag": tag,
                 }
+
+
+def greedy_trace(connections: int) -> Iterator[Event]:
+    """Yield what takes the most memory: many connections, long texts, many names, a flag for every few frames."""
+    long = "\N{SNOWMAN}" * 4_000
+    for conn in range(connections):
+        head = {"conn": conn, "from": "broker"}
+        yield {**head, "kind": "open", "t": conn * 0.001, "client": long, "broker": long}
+        yield {**head, "kind": "frame", "name": "SUBSCRIBE", "headers": {"id": "1", "ack": "client-individual"}}
+        for n in range(100):
+            yield {
+                **head,
+                "kind": "method",
+                "name": f"name {n}",
+                "channel": n,
+                "size": 9,
+                "text": long,
+                "x": [long] * 9,
+            }
+            yield {
+                **head,
+                "kind": "method",
+                "name": "Basic.Deliver",
+                "channel": n,
+                "size": 9,
+                "delivery_tag": 2 * n + 2,
+                "x": long,
+            }
+            yield {
+                **head,
+                "kind": "frame",
+                "name": "MESSAGE",
+                "headers": {"subscription": "1", "message-id": f"{n}{long}"},
+            }
+            if n % 4 == 0:
+                yield {
+                    **head,
+                    "kind": "flag",
+                    "id": f"id {n}",
+                    "level": "error",
+                    "what": long,
+                    "remedy": long,
+                    "evidence": [{"x": long}] * 20,
+                }

@@ -16,6 +16,7 @@ MOST_IDS = 40
 _MOST_TABLE_ROWS = 16
 _MOST_COLUMNS = 6
 _LONGEST_CELL = 90
+_LONGEST_TABLE = 1_500
 
 CONSEQUENCES = frozenset(
     {
@@ -83,6 +84,17 @@ def flag_of(event: Event, t: float, number: int) -> Flag:
 
 def table_of(evidence: object) -> Table | None:
     """Return evidence of any form as a table: rows as mappings or lists, a list of values, one mapping, or a text."""
+    table = _whole(evidence)
+    if table is None:
+        return None
+    rows, size = 0, 0
+    while rows < len(table.rows) and size <= _LONGEST_TABLE:
+        size += sum(map(len, table.rows[rows]))
+        rows += 1
+    return Table(table.head, table.rows[:rows], table.more + len(table.rows) - rows)
+
+
+def _whole(evidence: object) -> Table | None:
     if evidence in (None, "", [], {}):
         return None
     if isinstance(evidence, Mapping):

@@ -108,8 +108,8 @@ class Scale:
             t += step
 
 
-def lanes(story: Story, bins: int) -> Markup:
-    """Return the picture of a connection, with so many bins of time."""
+def lanes(story: Story, bins: int, known: frozenset[str]) -> Markup:
+    """Return the picture of a connection, with so many bins of time, and links to what is `known` to be on the page."""
     scale = Scale(story)
     parts: list[Markup] = []
     top = _FLAGS
@@ -123,7 +123,7 @@ def lanes(story: Story, bins: int) -> Markup:
         parts.append(_chart(label, level, style, limit, scale, top, bins))
         top += _LABEL + _CHART + _SPACE
     parts.extend(_ends(story, scale))
-    parts.extend(_markers(story, scale, foot))
+    parts.extend(_markers(story, scale, foot, known))
     return tag(
         "svg", *parts, class_="lanes", width="100%", height=top, role="img", aria_label=summary(story), overflow="visible",
         data_start=f"{scale.start:.6f}", data_end=f"{scale.end:.6f}",
@@ -269,7 +269,7 @@ def _ends(story: Story, scale: Scale) -> Iterator[Markup]:
         yield tag("text", "✕", hint, class_="close-name", x=at, y=_top_of(side) + _LANE / 2 + 6)
 
 
-def _markers(story: Story, scale: Scale, foot: int) -> Iterator[Markup]:
+def _markers(story: Story, scale: Scale, foot: int, known: frozenset[str]) -> Iterator[Markup]:
     """Yield a numbered marker for each flag that the page describes; those that would overlap share one."""
     flags = sorted((flag for alike in story.flags.values() for flag in alike.first), key=lambda flag: flag.t)
     groups: list[list[Flag]] = []
@@ -285,7 +285,7 @@ def _markers(story: Story, scale: Scale, foot: int) -> Iterator[Markup]:
         number = f"{first.number}" if len(group) == 1 else f"{first.number}+"
         hint = tag("title", "; ".join(flag.what or flag.id for flag in group[:3]))
         yield tag("line", class_=f"moment {level}", x1=at, x2=at, y1=20, y2=foot)
-        yield tag(
-            "a", hint, tag("circle", cx=at, cy=11, r=10), tag("text", number, x=at, y=15), href=f"#flag{first.number}",
-            class_=f"marker {level}",
-        )  # fmt: skip
+        shown = (hint, tag("circle", cx=at, cy=11, r=10), tag("text", number, x=at, y=15))
+        anchor = f"flag{first.number}"
+        style = f"marker {level}"
+        yield tag("a", *shown, href=f"#{anchor}", class_=style) if anchor in known else tag("g", *shown, class_=style)

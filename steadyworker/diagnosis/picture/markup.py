@@ -7,12 +7,14 @@ There is no way to put a text on the page as it is.
 from __future__ import annotations
 
 import html
+import re
 from collections.abc import Iterable
 
 _EMPTY = frozenset({"br", "meta", "link", "input", "wbr"})
 _DRAWN = frozenset({"rect", "line", "path", "circle", "use"})
 
 
+_ANCHOR = re.compile(r' id="([a-z]+\w*)"')
 Value = str | float | bool
 
 
@@ -42,6 +44,16 @@ def tag(name: str, *content: str, **attributes: Value | None) -> Markup:
 def together(parts: Iterable[str]) -> Markup:
     """Return several pieces as one."""
     return Markup("".join(part if isinstance(part, Markup) else html.escape(part) for part in parts))
+
+
+def link(anchor: str, known: frozenset[str], *content: str) -> Markup:
+    """Return a link to a place on the page; if this place was left out, only its text."""
+    return tag("a", *content, href=f"#{anchor}") if anchor in known else tag("span", *content)
+
+
+def anchors(markup: Markup) -> list[str]:
+    """Return the places in a piece to which a link can lead."""
+    return _ANCHOR.findall(markup)
 
 
 def weight(markup: str) -> int:

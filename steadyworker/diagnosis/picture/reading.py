@@ -26,6 +26,10 @@ _MOST_DETAILS = 8
 _LARGEST = 1e15
 _MOST_FIELDS = 24
 _DEPTH = 3
+_BRIEF = 40
+_SEARCHED = 4_000
+"""Characters that are searched for secrets: far more than are kept."""
+
 _SCALARS = frozenset({int, float, bool, type(None)})
 _HEAD = frozenset({"t", "conn", "kind", "from", "name", "channel", "size", "id", "level", "what", "evidence", "remedy"})
 _NESTED = frozenset({"fields", "headers", "properties", "detail", "details", "arguments"})
@@ -56,13 +60,11 @@ def text_of(value: object, limit: int = LONGEST_TEXT) -> str:
     """Return any value as one line without secrets, with an escape for each character that is invisible or reorders text."""
     if type(value) is str and value.isascii() and value.isprintable() and len(value) <= _BRIEF:
         return plain_text(value, limit)
-    shown = "".join(
-        character if character.isprintable() else ascii(character)[1:-1] for character in plain_text(value, limit)
-    )
+    if isinstance(value, str):
+        value = value[:_SEARCHED]
+    safe = plain_text(value, limit)
+    shown = "".join(character if character.isprintable() else ascii(character)[1:-1] for character in safe)
     return shown if len(shown) <= limit else f"{shown[: limit - 1]}…"
-
-
-_BRIEF = 40
 
 
 def is_light(event: Event) -> bool:
@@ -145,7 +147,7 @@ def label(key: str) -> str:
 
 def value_of(key: str, value: object, limit: int = _LONGEST_VALUE, depth: int = 0) -> str:
     """Return the value of a field for people; that of a secret is not shown."""
-    if is_secret_name(key):
+    if is_secret_name(key[-_LONGEST_NAME:]):
         return REDACTED
     if value is True:
         return "yes"

@@ -121,6 +121,8 @@ class Rows:
         elif self._keep:
             self._keep -= 1
             moment.rank = max(moment.rank, Rank.NEIGHBOUR)
+        elif _is_part(moment) and self._latest and self._latest[-1].rank is Rank.NEIGHBOUR:
+            moment.rank = Rank.NEIGHBOUR  # the rest of a message that has begun
         self._latest.append(moment)
         if len(self._latest) > NEIGHBOURS:
             self._settle(self._latest.popleft())

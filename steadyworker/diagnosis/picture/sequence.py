@@ -21,11 +21,15 @@ from steadyworker.units import count_text, size_text
 _LATER = 1.0
 """Seconds between two rows that are named."""
 
+_LONG = 1000.0
 _LONGEST_LOGIN = 16
 _LARGE = 200
 """Bytes of a frame from which its size is shown, away from flags."""
 
 _CARRIERS = frozenset({"Basic.Publish", "Basic.Deliver", "Basic.GetOk", "Basic.Return"})
+_COMMON = frozenset({"body", "delivery mode", "content type", "priority"})
+"""Properties of messages that tell nothing about a connection."""
+
 _OTHER = {"client": "broker", "broker": "client"}
 _KINDS = {"content": "message header", "body": "message body", "heartbeat": "heartbeat", "header": "protocol header"}
 
@@ -38,7 +42,7 @@ class Times:
 
     def cells(self, t: float) -> Markup:
         """Return a time as the first cells of a row."""
-        seconds = tag("span", f"{t:.3f} s", class_="s")
+        seconds = tag("span", f"{t:.3f} s" if t < _LONG else f"{t:.1f} s", class_="s")
         return (
             together([tag("time", self.clock(t)), seconds])
             if self._started
@@ -130,7 +134,7 @@ def _same_place(part: Moment, method: Moment) -> bool:
 
 
 def _properties(content: Moment) -> list[tuple[str, str]]:
-    return [pair for pair in content.details if pair[0] != "body"][:3]
+    return [pair for pair in content.details if pair[0] not in _COMMON][:3]
 
 
 def _moment(moment: Moment, story: Story, times: Times, *, noticed: bool) -> Markup:
@@ -263,7 +267,7 @@ _BANDS: dict[str, tuple[Callable[[Moment, Story], str], str]] = {
     "tuned": (_tuned, "mark"),
     "skipped": (_skipped, "mark"),
     "close": (_closed, "mark closed"),
-    "gap": (_silent, "silence"),
+    "gap": (_silent, "silence gap"),
     "queue": (_queued, "silence"),
 }
 

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from steadyworker.diagnosis.picture.lanes import lanes
-from steadyworker.diagnosis.picture.markup import Markup, tag, together, weight
+from steadyworker.diagnosis.picture.markup import Markup, anchors, link, tag, together, weight
 from steadyworker.diagnosis.picture.sequence import Times, flag_card, mark, sequence, table
 from steadyworker.diagnosis.picture.story import Story
 from steadyworker.diagnosis.picture.trace import Trace
@@ -20,16 +20,23 @@ from steadyworker.diagnosis.picture.verdict import Verdict, end_of, verdict_of
 from steadyworker.diagnosis.picture.words import lapse, many, sentence
 from steadyworker.units import count_text, size_text
 
-ROOM = 250_000
+ROOM = 275_000
 """Bytes for all parts; style, script and frame of the page come on top."""
 
-_DETAIL = ((220, 240), (90, 160), (40, 80))
+_DETAIL = ((220, 240), (90, 160), (40, 80), (12, 40))
 """Rows and bins of a connection: the first that fits is taken."""
 
+_LONG = 120
+"""Characters from which the verdict is written smaller."""
+
+_SMALLEST = 4_000
+"""Bytes; no connection is smaller."""
+
 _FIRST_SHARE = 0.6
-_MOST_LINES = 60
-_TABLE_ROOM = 60_000
-_MOST_ORPHANS = 12
+_MOST_LINES = 30
+_TABLE_ROOM = 30_000
+_TOP_ROOM = 75_000
+_ORPHANS_ROOM = 30_000
 _COUNTED = (
     *(("broker", "method", "Basic.Deliver"), ("broker", "frame", "MESSAGE"), ("client", "method", "Basic.Ack")),
     *(("client", "frame", "ACK"), ("client", "method", "Basic.Publish"), ("client", "frame", "SEND")),
@@ -48,27 +55,26 @@ class Sheet:
 def sheet_of(trace: Trace) -> Sheet:
     """Return the page of a trace, without its frame."""
     verdict, times = verdict_of(trace), Times(trace.started)
-    room = ROOM
-    parts: list[Markup] = []
-    for part in (_top(trace, verdict, times), _all_connections(trace, verdict), _orphans(trace, times)):
-        if part and weight(part) <= room:
-            parts.append(part)
-            room -= weight(part)
-    left_out = 0
+    room = ROOM - _TOP_ROOM
+    orphans = _orphans(trace, times)
+    room -= weight(orphans)
     order = _order(trace, verdict)
-    for at, story in enumerate(order):
-        share = room * _FIRST_SHARE if at == 0 and len(order) > 1 else room
-        part = _fitting(story, verdict, times, share)
-        if part:
-            parts.append(part)
-            room -= weight(part)
-        else:
-            left_out += 1
+    pictures: list[Markup] = []
+    for story in order:
+        share = room * _FIRST_SHARE if story is verdict.story and len(order) > 1 else room
+        picture = _fitting(story, verdict, times, share) if share > _SMALLEST else None
+        if picture:
+            pictures.append(picture)
+            room -= weight(picture)
+    known = frozenset(anchors(together([orphans, *pictures])))
+    left_out = len(order) - len(pictures)
     if left_out:
-        rest = f"{count_text(left_out, 'connection')} without a picture: this page stays small enough for a ticket."
-        parts.append(tag("p", rest, class_="quiet rest"))
-    parts.append(_foot(trace))
-    return Sheet(verdict.sentence, together(parts))
+        rest = (
+            f"{count_text(left_out, 'connection')} without a picture, so that the page stays small enough for a ticket."
+        )
+        pictures.append(tag("p", rest, class_="quiet rest"))
+    top = [_top(trace, verdict, times, known), _all_connections(trace, verdict, known)]
+    return Sheet(verdict.sentence, together([*top, orphans, *pictures, _foot(trace)]))
 
 
 def _order(trace: Trace, verdict: Verdict) -> list[Story]:
@@ -88,8 +94,11 @@ def _fitting(story: Story, verdict: Verdict, times: Times, room: float) -> Marku
 # --- What happened ----------------------------------------------------------------------------------------------------
 
 
-def _top(trace: Trace, verdict: Verdict, times: Times) -> Markup:
-    parts = [tag("p", _about(trace), class_="about"), tag("h1", verdict.sentence)]
+def _top(trace: Trace, verdict: Verdict, times: Times, known: frozenset[str]) -> Markup:
+    parts = [
+        tag("p", _about(trace), class_="about"),
+        tag("h1", verdict.sentence, class_="long" if len(verdict.sentence) > _LONG else None),
+    ]
     parts += [tag("p", text, class_="support") for text in verdict.support]
     flag = verdict.flag
     if flag is not None:
@@ -98,20 +107,20 @@ def _top(trace: Trace, verdict: Verdict, times: Times) -> Markup:
             more = tag("p", "More about it: ", tag("code", f"steadyworker explain --id {flag.id}"), class_="quiet")
             boxes.append(tag("div", tag("h2", "What to do"), tag("p", sentence(flag.remedy)), more, class_="box"))
         if flag.evidence:
-            jump = tag("p", tag("a", f"Look at the moment, {times.clock(flag.t)}", href=f"#flag{flag.number}"))
+            jump = tag("p", link(f"flag{flag.number}", known, f"Look at the moment, {times.clock(flag.t)}"))
             boxes.append(tag("div", tag("h2", "What shows it"), table(flag.evidence), jump, class_="box"))
         parts.append(tag("div", *boxes, class_="boxes"))
-        parts.extend(_others(verdict, times))
+        parts.extend(_others(verdict, times, known))
     parts.append(_facts(trace))
     return tag("header", *parts, class_=f"top {verdict.level}")
 
 
-def _others(verdict: Verdict, times: Times) -> Iterator[Markup]:
+def _others(verdict: Verdict, times: Times, known: frozenset[str]) -> Iterator[Markup]:
     if verdict.others:
         lines = [
             tag(
                 "li",
-                tag("a", mark(flag), sentence(flag.what) or flag.id, href=f"#flag{flag.number}"),
+                link(f"flag{flag.number}", known, mark(flag), sentence(flag.what) or flag.id),
                 " ",
                 tag("time", times.clock(flag.t)),
             )
@@ -148,15 +157,15 @@ def _facts(trace: Trace) -> Markup:
 # --- All connections --------------------------------------------------------------------------------------------------
 
 
-def _all_connections(trace: Trace, verdict: Verdict) -> Markup | None:
+def _all_connections(trace: Trace, verdict: Verdict, known: frozenset[str]) -> Markup:
     """Return all connections on one time line, if there is more than one."""
     if trace.connections < 2:  # noqa: PLR2004 - one connection has no others beside it
-        return None
+        return together([])
     start, length = trace.start or 0.0, max(trace.last - (trace.start or 0.0), 0.001)
     lines: list[Markup] = []
     room = _TABLE_ROOM
     for story in sorted(_order(trace, verdict)[:_MOST_LINES], key=lambda story: story.start):
-        line = _line(story, start, length)
+        line = _line(story, start, length, known)
         room -= weight(line)
         if room < 0:
             break
@@ -166,7 +175,7 @@ def _all_connections(trace: Trace, verdict: Verdict) -> Markup | None:
     return tag("section", tag("h2", "All connections"), tag("ul", *lines, class_="lines"), *rest, class_="all")
 
 
-def _line(story: Story, start: float, length: float) -> Markup:
+def _line(story: Story, start: float, length: float, known: frozenset[str]) -> Markup:
     left = (story.start - start) / length * 100
     width = max((story.last - story.start) / length * 100, 0.5)
     flags = sorted(flag.t for alike in story.flags.values() for flag in alike.first)[:8]
@@ -177,7 +186,7 @@ def _line(story: Story, start: float, length: float) -> Markup:
     told = [lapse(story.last - story.start), count_text(story.frames, "frame"), _state(story)]
     if story.flagged:
         told.append(count_text(story.flagged, "flag"))
-    name = tag("a", f"Connection {story.conn}", href=f"#connection{_anchor(story)}")
+    name = link(f"connection{_anchor(story)}", known, f"Connection {story.conn}")
     return tag(
         "li",
         tag("p", name, " ", tag("span", _who(story), class_="quiet")),
@@ -200,13 +209,19 @@ def _anchor(story: Story) -> str:
     return "".join(character for character in story.conn if character.isascii() and character.isalnum())[:40]
 
 
-def _orphans(trace: Trace, times: Times) -> Markup | None:
+def _orphans(trace: Trace, times: Times) -> Markup:
     """Return the flags of connections without a picture."""
+    cards: list[Markup] = []
+    room = _ORPHANS_ROOM
+    for alike in trace.flags.values():
+        card = tag("div", flag_card(alike.first[0], alike, times), id=f"flag{alike.first[0].number}")
+        room -= weight(card)
+        if room < 0:
+            break
+        cards.append(card)
     if not trace.flags:
-        return None
-    shown = list(trace.flags.values())[:_MOST_ORPHANS]
-    more = len(trace.flags) - len(shown)
-    cards = [tag("div", flag_card(alike.first[0], alike, times), id=f"flag{alike.first[0].number}") for alike in shown]
+        return together([])
+    more = len(trace.flags) - len(cards)
     rest = [tag("p", f"and {count_text(more, 'more kind')} of flags", class_="quiet")] if more else []
     return tag("section", tag("h2", "Noticed on connections without a picture"), *cards, *rest, class_="orphans")
 
@@ -217,13 +232,14 @@ def _orphans(trace: Trace, times: Times) -> Markup | None:
 def _connection(story: Story, verdict: Verdict, times: Times, rows: int, bins: int) -> Markup:
     anchor = _anchor(story)
     notes = [tag("p", note, class_="quiet") for note in _notes(story)]
-    picture = tag("div", lanes(story, bins), class_="wide", tabindex=0, role="region", aria_label="Time line")
     ends = tag(
         "div", tag("p", tag("b", "Client"), " ", _end(story, "client")), tag("p", tag("b", "Broker"), " ", _end(story, "broker")),
         class_="ends", aria_hidden="true",
     )  # fmt: skip
-    brief = tag("label", tag("input", type="checkbox", class_="brief"), " only flags, gaps, openings and ends")
     listing = tag("div", ends, sequence(story, story.rows.shown(rows), times), class_="lanes-down")
+    drawn = lanes(story, bins, frozenset(anchors(listing)))
+    picture = tag("div", drawn, class_="wide", tabindex=0, role="region", aria_label="Time line")
+    brief = tag("label", tag("input", type="checkbox", class_="brief"), " only flags, gaps, openings and ends")
     title = tag(
         "h2",
         f"Connection {story.conn}",

@@ -127,18 +127,21 @@ class Story:
 
     def add(self, event: Event, t: float, flag: Flag | None = None) -> None:
         """Take the next event."""
-        kind = event.get("kind")
         self.last = max(self.last, t)
         if flag is not None:
             self._flagged(event, t, flag)
             return
         moment = moment_of(event, t, Rank.RUN)
+        kind = moment.kind
         lane = self.lanes.get(moment.side)
-        if kind in _FRAMES and lane is not None:
+        if kind == "bytes" and lane is not None:
+            lane.bytes += moment.size
+            lane.sent.add(t)
+        elif kind in _FRAMES and lane is not None:
             self._count(moment, lane)
             if self.pending.see(moment.name, event):
                 self.unacked.set(t, self.pending.count)
-        handle = self._handlers.get(kind) if isinstance(kind, str) else None
+        handle = self._handlers.get(kind)
         if handle is not None and handle(self, event, moment) is False:
             return
         known = self.counts.get((moment.side, moment.kind, moment.name), 0)

@@ -9,7 +9,7 @@ from datetime import datetime
 from typing import ClassVar
 
 from steadyworker.diagnosis.picture.flags import MOST_IDS, Alike, Flag, flag_of
-from steadyworker.diagnosis.picture.reading import Event, count_of, field, number_of, text_of
+from steadyworker.diagnosis.picture.reading import Event, count_of, field, name_of, number_of, text_of
 from steadyworker.diagnosis.picture.rows import ROWS
 from steadyworker.diagnosis.picture.story import Story
 
@@ -21,7 +21,6 @@ FULL_STORIES = 40
 
 FEW_ROWS = 60
 MOST_BRIEFS = 400
-MOST_NUMBERS = 999
 _LONGEST_TRACE = 1e9
 
 
@@ -112,7 +111,7 @@ class Trace:
         return t
 
     def _flag(self, event: Event, t: float) -> Flag:
-        self._numbers += self._numbers < MOST_NUMBERS
+        self._numbers += 1
         return flag_of(event, t, self._numbers)
 
     def _of_no_connection(self, event: Event, flag: Flag | None, t: float) -> None:
@@ -186,7 +185,7 @@ class Trace:
             self.connections += 1
             brief = self.briefs[name] = Brief(name, t, t)
         brief.last = t
-        brief.frames += event.get("kind") in self._frames
+        brief.frames += name_of(event.get("kind")) in self._frames
         brief.flags += flag is not None
         if event.get("kind") == "close":
             brief.end = f"closed by the {text_of(field(event, 'who'), 20)}"

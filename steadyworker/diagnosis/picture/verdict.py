@@ -43,7 +43,7 @@ def verdict_of(trace: Trace) -> Verdict:
     flag = alike.first[0]
     what, end = flag.what.strip() or f"The trace noticed {flag.id}.", _end_after(story, flag)
     one = what.rstrip(".")
-    if end and len(one) <= _SHORT and not set(one) & set(",.:;!?"):
+    if end and end[0] and len(one) <= _SHORT and not set(one) & set(",.:;!?"):
         told, rest = f"{one}, {end[0]}.", []
     else:
         told, rest = sentence(what), [end[1]] if end else []
@@ -60,20 +60,14 @@ def _rank(alike: Alike) -> tuple[bool, bool, float]:
 
 
 def _end_after(story: Story | None, flag: Flag) -> tuple[str, str] | None:
-    """Return how long before the end of the connection it was: as a clause, and as a sentence of its own."""
+    """Return how long before the end of the connection it was: as a clause (or empty), and as a sentence of its own."""
     if story is None:
         return None
     ended = end_of(story)
     if ended is None:
-        still = lapse(story.last - flag.t)
-        return (
-            None
-            if story.last <= flag.t
-            else (
-                f"and {still} later the connection was still open",
-                f"The connection was still open {still} later, when the trace ended.",
-            )
-        )
+        if story.last - flag.t < _AT_ONCE:
+            return None
+        return "", f"The connection was still open {lapse(story.last - flag.t)} later, when the trace ended."
     t, who = ended
     if t < flag.t:
         return None

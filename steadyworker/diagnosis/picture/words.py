@@ -91,14 +91,16 @@ _MANY = {
     ("client", "SEND"): ("message sent", "messages sent"),
 }
 
+_MANY_OF_KIND = {"heartbeat": ("heartbeat", ""), "bytes": ("piece of unread bytes", "pieces of unread bytes")}
+
 PARTS = frozenset({"content", "body"})
 """Events that are parts of a message, which its method counts."""
 
 
 def many(side: str, kind: str, name: str, number: int) -> str:
     """Return a number of frames in words: `1,240 deliveries`, `3 Queue.Declare`."""
-    if kind == "heartbeat":
-        return count_text(number, "heartbeat")
+    if kind in _MANY_OF_KIND:
+        return count_text(number, *_MANY_OF_KIND[kind])
     if (side, name) in _MANY:
         return count_text(number, *_MANY[side, name])
     return count_text(
