@@ -97,6 +97,7 @@ ADAPTER_FILES = {"__init__.py", "adapter.py", "connection.py", "topology.py", "e
 OPTIONAL_LIBRARIES = {
     *(
         "duckdb",
+        "pamqp",
         "pika",
         "prometheus_client",
         "psycopg",

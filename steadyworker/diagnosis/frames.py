@@ -1,0 +1,109 @@
+"""
+What a reader of one direction of a connection returns.
+
+Every item has its place: the offset of its first byte in this direction, and its size on the wire.
+A `Flaw` stands for bytes that break the protocol.
+Some flaws leave the reader in step, such as a table of an unknown type in a frame that is otherwise complete.
+After the others, the reader is blind: it no longer knows where a frame begins, and returns nothing more.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+FLAWS: dict[str, str] = {
+    "http": "HTTP where this protocol was expected",
+    "tls": "TLS where this protocol was expected without it",
+    "stomp": "STOMP where AMQP was expected",
+    "amqp": "AMQP where STOMP was expected",
+    "amqp-1.0": "the header of AMQP 1.0 where that of AMQP 0-9-1 was expected",
+    "frame-too-large": "a frame that is larger than the agreed maximum",
+    "frame-end": "another byte where the frame's end octet was expected",
+    "frame-type": "a frame of a type that the protocol does not have",
+    "bad-method": "a method that the protocol does not have, or with arguments that do not fit",
+    "bad-table": "a table of which the lengths or the types of values are wrong",
+    "bad-text": "a name that is no valid UTF-8",
+    "interleaved": "frames of two messages mixed on one channel",
+    "cut": "the end of the stream in the middle of a frame",
+    "bad-frame": "a frame that breaks the rules of STOMP",
+    "bad-escape": "an escape sequence that STOMP does not have",
+    "unparsable": "bytes that could not be read",
+}
+"""The kinds of flaws, each with what was found."""
+
+LONGEST_RAW = 64
+"""The largest number of bytes that a `Flaw` shows."""
+
+
+@dataclass(frozen=True, slots=True)
+class Item:
+    """One thing in one direction of one connection: the offset of its first byte, and its size on the wire."""
+
+    offset: int
+    size: int
+
+
+@dataclass(frozen=True, slots=True)
+class ProtocolHeader(Item):
+    """The 8 bytes that begin with `AMQP`; `second` if they are not the first bytes of this direction."""
+
+    raw: bytes
+    second: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Method(Item):
+    """A method with its arguments, such as `Basic.Deliver`."""
+
+    channel: int
+    name: str
+    fields: Mapping[str, object]
+    class_id: int
+    method_id: int
+
+
+@dataclass(frozen=True, slots=True)
+class ContentHeader(Item):
+    """The header of a message: the size of its body, and its properties."""
+
+    channel: int
+    body_size: int
+    properties: Mapping[str, object]
+
+
+@dataclass(frozen=True, slots=True)
+class Body(Item):
+    """A part of a message's body, which is not kept."""
+
+    channel: int
+    length: int
+
+
+@dataclass(frozen=True, slots=True)
+class Heartbeat(Item):
+    """
+    A heartbeat frame of AMQP, or one or more ends of line between two frames of STOMP.
+
+    Brokers also write an end of line behind each STOMP frame: such a one begins where that frame ends.
+    """
+
+    channel: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class StompFrame(Item):
+    """A STOMP frame with its headers, of which the first of each name counts, and the size of its body."""
+
+    command: str
+    headers: Mapping[str, str]
+    body_size: int
+
+
+@dataclass(frozen=True, slots=True)
+class Flaw(Item):
+    """Bytes that break the protocol: the kind (a key of `FLAWS`), a sentence, and at most `LONGEST_RAW` of the bytes."""
+
+    kind: str
+    what: str
+    raw: bytes
