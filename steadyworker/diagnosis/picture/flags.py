@@ -68,6 +68,23 @@ class Alike:
     count: int = 0
     last: float = 0.0
 
+    def add(self, flag: Flag, most: int = MOST_ALIKE) -> bool:
+        """Count a flag, and keep it if it is among the first, or the first error; return whether it is kept."""
+        self.count += 1
+        self.last = flag.t
+        if len(self.first) < most:
+            self.first.append(flag)
+        elif flag.is_error and not self.worst.is_error:
+            self.first[-1] = flag
+        else:
+            return False
+        return True
+
+    @property
+    def worst(self) -> Flag:
+        """The first error, else the first flag."""
+        return next((flag for flag in self.first if flag.is_error), self.first[0])
+
 
 def flag_of(event: Event, t: float, number: int) -> Flag:
     """Return the flag that an event reports."""

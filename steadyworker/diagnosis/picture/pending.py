@@ -7,71 +7,16 @@ STOMP's ids are texts: of more than `MOST_IDS` at a time, the others are only co
 
 from __future__ import annotations
 
-from bisect import bisect_left
 from collections.abc import Callable
 from itertools import takewhile
 from typing import ClassVar
 
 from steadyworker.diagnosis.picture.reading import Event, count_of, field, text_of
+from steadyworker.diagnosis.tags import Tags
 
 MOST_IDS = 20_000
-MOST_RUNS = 4_096
 MOST_PLACES = 2_048
 """The largest number of channels, subscriptions and consumers that are told apart."""
-
-
-class Tags:
-    """The delivery tags of a channel that wait, as runs of consecutive numbers."""
-
-    __slots__ = ("_ends", "_starts", "count")
-
-    def __init__(self) -> None:
-        self._starts: list[int] = []
-        self._ends: list[int] = []
-        self.count = 0
-
-    def add(self, tag: int) -> None:
-        """Note a delivery; tags only grow."""
-        if self._ends and tag == self._ends[-1] + 1:
-            self._ends[-1] = tag
-        elif not self._ends or tag > self._ends[-1]:
-            self._starts.append(tag)
-            self._ends.append(tag)
-            if len(self._starts) > MOST_RUNS:  # the oldest two runs become one, with what was between them
-                self.count += self._starts[1] - self._ends[0] - 1
-                del self._ends[0], self._starts[1]
-        else:
-            return
-        self.count += 1
-
-    def remove(self, tag: int, *, multiple: bool) -> None:
-        """Note an acknowledgement of this tag, or of all tags up to it; 0 with `multiple` stands for all."""
-        if multiple:
-            self._remove_up_to(tag or (self._ends[-1] if self._ends else 0))
-            return
-        at = bisect_left(self._ends, tag)
-        if at == len(self._ends) or self._starts[at] > tag:
-            return
-        self.count -= 1
-        start, end = self._starts[at], self._ends[at]
-        if start == end:
-            del self._starts[at], self._ends[at]
-        elif tag == start:
-            self._starts[at] = tag + 1
-        elif tag == end:
-            self._ends[at] = tag - 1
-        else:
-            self._ends[at] = tag - 1
-            self._starts.insert(at + 1, tag + 1)
-            self._ends.insert(at + 1, end)
-
-    def _remove_up_to(self, tag: int) -> None:
-        at = bisect_left(self._ends, tag + 1)
-        self.count -= sum(end - start + 1 for start, end in zip(self._starts[:at], self._ends[:at], strict=True))
-        del self._starts[:at], self._ends[:at]
-        if self._starts and self._starts[0] <= tag:
-            self.count -= tag + 1 - self._starts[0]
-            self._starts[0] = tag + 1
 
 
 class Ids:
@@ -130,12 +75,6 @@ class Pending:
         handle(self, event)
         return True
 
-    def _recount(self, place: Tags | Ids, before: int) -> None:
-        self.count += place.count - before
-
-    def _drop(self, place: Tags | Ids | None) -> None:
-        self.count -= place.count if place else 0
-
     def _consume(self, event: Event) -> None:
         if field(event, "no_ack") is True:
             self._automatic.add((event.get("channel"), text_of(field(event, "consumer_tag"))))
@@ -173,22 +112,23 @@ class Pending:
             if len(self._channels) >= MOST_PLACES:
                 return
             tags = self._channels[channel] = Tags()
-        before = tags.count
-        tags.add(count_of(event.get("delivery_tag") or field(event, "delivery_tag")))
-        self._recount(tags, before)
+        before = tags.waiting
+        tags.delivered(count_of(event.get("delivery_tag") or field(event, "delivery_tag")), needs_ack=True)
+        self.count += tags.waiting - before
 
     def _settled(self, event: Event) -> None:
         channel = event.get("channel")
         tags = self._channels.get(channel) if isinstance(channel, int) else None
         if tags is not None and event.get("from") == "client":
-            before = tags.count
+            before = tags.waiting
             tag = count_of(event.get("delivery_tag") or field(event, "delivery_tag"))
-            tags.remove(tag, multiple=field(event, "multiple") is True)
-            self._recount(tags, before)
+            tags.settle(tag, multiple=field(event, "multiple") is True)
+            self.count += tags.waiting - before
 
     def _channel_ended(self, event: Event) -> None:
         channel = event.get("channel")
-        self._drop(self._channels.pop(channel, None) if isinstance(channel, int) else None)
+        tags = self._channels.pop(channel, None) if isinstance(channel, int) else None
+        self.count -= tags.waiting if tags else 0
 
     def _subscribe(self, event: Event) -> None:
         mode = field(event, "ack")
@@ -196,14 +136,15 @@ class Pending:
             self._subscriptions.setdefault(text_of(field(event, "id")), Ids(cumulative=mode == "client"))
 
     def _unsubscribe(self, event: Event) -> None:
-        self._drop(self._subscriptions.pop(text_of(field(event, "id")), None))
+        ids = self._subscriptions.pop(text_of(field(event, "id")), None)
+        self.count -= ids.count if ids else 0
 
     def _message(self, event: Event) -> None:
         ids = self._subscriptions.get(text_of(field(event, "subscription")))
         if ids is not None:
             before = ids.count
             ids.add(text_of(field(event, "ack") or field(event, "message-id")))
-            self._recount(ids, before)
+            self.count += ids.count - before
 
     def _acknowledged(self, event: Event) -> None:
         id_ = text_of(field(event, "id", "message-id"))
@@ -211,7 +152,7 @@ class Pending:
         for ids in places:
             before = ids.count
             if ids.remove(id_):
-                self._recount(ids, before)
+                self.count += ids.count - before
                 return
         for ids in places:
             if ids.forget_one():

@@ -37,6 +37,14 @@ _FIRST = (
     *("reply_code", "code", "reply_text", "text", "message", "queue", "delivery_tag", "consumer_tag", "multiple"),
     *("redelivered", "exchange", "routing_key", "destination", "subscription", "ack", "id"),
 )
+_QUIET = frozenset(
+    {
+        *("version_major", "version_minor", "locales", "locale", "mechanisms", "class_id", "method_id", "channel_id"),
+        *("delivery_mode", "content_type"),
+    }
+)
+"""Fields that tell nothing about how a connection goes."""
+
 _LABELS = {
     "delivery_tag": "tag",
     "consumer_tag": "consumer",
@@ -51,6 +59,7 @@ _LABELS = {
     "message_id": "message id",
     "message-id": "message id",
     "correlation_id": "correlation id",
+    "seen_as": "in the broker's log",
     "client_properties": "client",
     "server_properties": "server",
 }
@@ -135,7 +144,7 @@ def field(event: Event, *names: str) -> object:
 
 def details_of(event: Event) -> tuple[tuple[str, str], ...]:
     """Return what is special to an event for people, the most telling fields first: `(("queue", "payments"), ("tag", "7"))`."""
-    given = [(key, value) for key, value in fields_of(event) if value not in (None, False, "", {}, [])]
+    given = [pair for pair in fields_of(event) if pair[0] not in _QUIET and pair[1] not in (None, False, "", {}, [])]
     given.sort(key=lambda pair: _FIRST.index(pair[0]) if pair[0] in _FIRST else len(_FIRST))
     return tuple((label(key), value_of(key, value)) for key, value in given[:_MOST_DETAILS])
 

@@ -15,6 +15,7 @@ from steadyworker.diagnosis.picture.flags import Alike, Flag, Table
 from steadyworker.diagnosis.picture.markup import Markup, tag, together
 from steadyworker.diagnosis.picture.rows import Moment, Rank, Row, Run
 from steadyworker.diagnosis.picture.story import Story
+from steadyworker.diagnosis.picture.verdict import ending
 from steadyworker.diagnosis.picture.words import MEANING, PARTS, lapse, listed, many, sentence
 from steadyworker.units import count_text, size_text
 
@@ -154,11 +155,15 @@ def _frame(moment: Moment, times: Times, *, noticed: bool) -> Markup:
     if moment.kind in _KINDS:
         name = _KINDS[moment.kind] if moment.kind != "header" else (moment.name or _KINDS["header"])
     facts = [("channel", moment.channel)] if moment.channel not in ("", "0") else []
-    facts += moment.details
+    facts += [pair for pair in moment.details if moment.kind != "frame" or pair[0] != "body"]
     telling = moment.size >= _LARGE or (moment.rank is Rank.NEIGHBOUR and moment.kind != "heartbeat")
     size = [tag("i", size_text(moment.size))] if telling and moment.size else []
     who = tag("span", f"{moment.side} to {other}: " if other else "", class_="hear")
     meaning = MEANING.get(moment.name, "")
+    if moment.kind == "header":
+        again = dict(moment.details).get("second")
+        facts = []
+        meaning = "sends the protocol header again" if again else "sends the protocol header"
     content = [
         who,
         tag("b", name),
@@ -226,12 +231,15 @@ def _opened(moment: Moment, story: Story) -> str:
     return f"Connection {story.conn} opened{_brackets(moment)}"
 
 
-def _tuned(moment: Moment, _story: Story) -> str:
-    return f"Both ends agreed: {_plain(moment)}"
+def _tuned(_moment: Moment, story: Story) -> str:
+    return f"Both ends agreed: {story.tuned}"
 
 
 def _skipped(moment: Moment, _story: Story) -> str:
-    return f"Not all is shown here: {_plain(moment)}"
+    facts = dict(moment.details)
+    size = f" ({size_text(int(facts['bytes']))})" if facts.get("bytes", "").isdecimal() else ""
+    number = f"{facts['count']} " if "count" in facts else ""
+    return f"Not shown: {number}{facts.get('what', 'events')}{size}"
 
 
 def _silent(moment: Moment, story: Story) -> str:
@@ -243,14 +251,11 @@ def _silent(moment: Moment, story: Story) -> str:
 
 
 def _closed(moment: Moment, story: Story) -> str:
-    close = next((close for close in story.closes if close.t == moment.t), None)
-    if close is None:
+    at = next((at for at, close in enumerate(story.closes) if close.t == moment.t and close.who == moment.side), None)
+    if at is None:
         return f"The connection was closed{_brackets(moment)}"
-    how = {"reset": "reset the connection (TCP reset)", "fin": "closed the connection"}.get(
-        close.how, "closed the connection"
-    )
-    frame = ", in the middle of a frame" if close.in_frame else ""
-    return f"The {close.who} {how}{frame}"
+    told = ending(story.closes[at], first=at == 0)
+    return told[0].upper() + told[1:]
 
 
 def _queued(moment: Moment, _story: Story) -> str:
@@ -311,9 +316,16 @@ def mark(flag: Flag) -> Markup:
     return tag("span", str(flag.number), class_=f"number {flag.level}")
 
 
+def _table_row(row: tuple[str, ...]) -> Markup:
+    """Return a row; a cell that has all that is left of its row is written across the empty ones before it."""
+    if len(row) > 2 and row[0] and row[-1] and not any(row[1:-1]):  # noqa: PLR2004 - a row has two ends
+        return tag("tr", tag("td", row[0]), tag("td", tag("b", row[-1]), colspan=len(row) - 1))
+    return tag("tr", *(tag("td", cell) for cell in row))
+
+
 def table(evidence: Table) -> Markup:
     """Return evidence as a table."""
     head = [tag("thead", tag("tr", *(tag("th", name, scope="col") for name in evidence.head)))] if evidence.head else []
-    body = [tag("tr", *(tag("td", cell) for cell in row)) for row in evidence.rows]
+    body = [_table_row(row) for row in evidence.rows]
     more = [tag("tr", tag("td", f"and {evidence.more:,} more"))] if evidence.more > 0 else []
     return tag("div", tag("table", *head, tag("tbody", *body, *more)), class_="evidence")

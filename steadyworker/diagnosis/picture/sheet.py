@@ -149,7 +149,7 @@ def _facts(trace: Trace) -> Markup:
         many(side, kind, name, counts[side, kind, name]) for side, kind, name in _COUNTED if counts[side, kind, name]
     ]
     facts.append(size_text(size))
-    flags = sum(alike.count for _, alike in trace.all_flags())
+    flags = max(trace.flagged, sum(alike.count for _, alike in trace.all_flags()))
     facts.append(count_text(flags, "flag") if flags else "no flags")
     return tag("ul", *(tag("li", fact) for fact in facts), class_="facts")
 
@@ -257,11 +257,12 @@ def _end(story: Story, side: str) -> str:
 
 def _notes(story: Story) -> Iterator[str]:
     """Yield what a reader should know of the whole connection."""
-    told = [f"{name} {value}" for name, value in story.tuned[:6]]
+    if story.tuned:
+        yield f"Both ends agreed: {story.tuned}."
     if story.tls:
-        told.append(story.tls)
-    if told:
-        yield "Agreed: " + ", ".join(told) + "."
+        yield f"Encrypted by {story.tls}."
+    if story.seen_as:
+        yield f"In the broker's log, this connection comes from {story.seen_as}."
     waiting = story.pending.count
     if waiting and story.closed:
         them = "them" if waiting > 1 else "it"
@@ -272,11 +273,12 @@ def _notes(story: Story) -> Iterator[str]:
     if story.more_gaps:
         yield f"{count_text(story.more_gaps, 'more gap')} are not drawn."
     if story.skipped:
-        yield f"{count_text(story.skipped, 'event')} of this connection were not recorded, because there were too many at a time."
+        yield f"{count_text(story.skipped, 'event')} of this connection were counted, and not recorded."
 
 
 def _foot(trace: Trace) -> Markup:
     lost = f" {count_text(trace.unreadable, 'line')} of the trace could not be read." if trace.unreadable else ""
+    trouble = f" The trace had trouble: {sentence(trace.trouble)}" if trace.trouble else ""
     skipped = f" {count_text(trace.skipped, 'event')} were not recorded." if trace.skipped else ""
     return tag(
         "footer",
@@ -284,7 +286,7 @@ def _foot(trace: Trace) -> Markup:
             "p",
             "Bars are frames; a dot above them is a heartbeat; a hatched field is a time without a byte. ",
             "Times are those of the machine that made the trace. ",
-            f"The bodies of messages, and secrets, are not in a trace.{skipped}{lost}",
+            f"The bodies of messages, and secrets, are not in a trace.{skipped}{lost}{trouble}",
         ),
         tag("p", "Made by ", tag("code", "steadyworker trace"), "."),
     )

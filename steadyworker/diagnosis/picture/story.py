@@ -7,19 +7,19 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from steadyworker.diagnosis.picture.curves import Counts, Level
-from steadyworker.diagnosis.picture.flags import MOST_ALIKE, MOST_IDS, Alike, Flag
+from steadyworker.diagnosis.picture.flags import MOST_IDS, Alike, Flag
 from steadyworker.diagnosis.picture.pending import Pending
 from steadyworker.diagnosis.picture.reading import (
     SIDES,
     Event,
     count_of,
-    details_of,
     field,
     number_of,
     side_of,
     text_of,
 )
 from steadyworker.diagnosis.picture.rows import Moment, Rank, Rows, moment_of
+from steadyworker.units import size_text
 
 _KEPT_KINDS = frozenset({"open", "header", "tuned", "gap", "close", "skipped", "end"})
 _KEPT_NAMES = frozenset(
@@ -57,6 +57,7 @@ class Close:
     t: float
     who: str
     how: str
+    error: str
     in_frame: bool
 
 
@@ -101,7 +102,7 @@ class Story:
         self.queues: dict[str, Level] = {}
         self.prefetch: int | None = None
         self.tls = ""
-        self.tuned: tuple[tuple[str, str], ...] = ()
+        self.tuned = ""
         self.gaps: list[Gap] = []
         self.more_gaps = 0
         self.closes: list[Close] = []
@@ -109,11 +110,12 @@ class Story:
         self.flags: dict[str, Alike] = {}
         self.flagged = 0
         self.skipped = 0
+        self.seen_as = ""
 
     @property
     def closed(self) -> bool:
-        """Whether its end was seen."""
-        return bool(self.closes)
+        """Whether its end was seen, and not only that of the trace."""
+        return bool(self.closes) and self.closes[0].who != "trace"
 
     @property
     def frames(self) -> int:
@@ -168,11 +170,8 @@ class Story:
         if flag.id not in self.flags and len(self.flags) >= MOST_IDS:
             return
         alike = self.flags.setdefault(flag.id, Alike())
-        alike.count += 1
-        alike.last = t
         moment = Moment(t, side_of(event), "flag", flag.id, 0, Rank.FLAG, None)
-        if len(alike.first) < MOST_ALIKE:
-            alike.first.append(flag)
+        if alike.add(flag):
             moment.number = flag.number
         self.rows.add(moment)
 
@@ -182,6 +181,7 @@ class Story:
                 field(event, f"{side}_address", f"{side}_addr", side, _ENDS[side]), 60
             )
         tls = field(event, "tls")
+        self.seen_as = text_of(field(event, "seen_as"), 60)
         self.tls = "" if tls in (None, False, "") else "TLS" if tls is True else text_of(tls, 40)
 
     def _gap(self, event: Event, moment: Moment) -> None:
@@ -205,10 +205,11 @@ class Story:
         who = text_of(field(event, "who") or moment.side, 20)
         if len(self.closes) < _MOST_CLOSES:
             in_frame = field(event, "in_frame") is True
-            self.closes.append(Close(moment.t, who, text_of(field(event, "how"), 20), in_frame))
+            error = text_of(field(event, "error"), 200)
+            self.closes.append(Close(moment.t, who, text_of(field(event, "how"), 20), error, in_frame=in_frame))
 
     def _tuned(self, event: Event, _moment: Moment) -> None:
-        self.tuned = details_of(event)
+        self.tuned = agreement(event)
 
     def _skipped(self, event: Event, _moment: Moment) -> None:
         self.skipped += count_of(field(event, "count", "skipped", "events"))
@@ -242,6 +243,25 @@ _ENDS = {"client": "from_address", "broker": "to_address"}
 _ENDINGS = frozenset({"Connection.Close", "Channel.Close", "ERROR"})
 _GOODBYES = frozenset({"Connection.Close", "DISCONNECT"})
 _GREETINGS = frozenset({"Connection.Start", "Connection.StartOk", "CONNECTED"})
+
+
+def agreement(event: Event) -> str:
+    """Return what both ends agreed on, in words."""
+    parts = []
+    beat = number_of(field(event, "heartbeat"))
+    if beat is not None:
+        proposed = number_of(field(event, "proposed"))
+        other = f" (the broker proposed {proposed:g} s)" if proposed not in (None, beat) else ""
+        parts.append(f"a heartbeat of {beat:g} s{other}" if beat else f"no heartbeat{other}")
+    for side in SIDES:
+        beat = number_of(field(event, f"heartbeat_{side}"))
+        if beat is not None:
+            parts.append(f"a heartbeat of the {side} every {beat:g} s" if beat else f"no heartbeat of the {side}")
+    if size := count_of(field(event, "frame_max")):
+        parts.append(f"frames of up to {size_text(size)}")
+    if version := text_of(field(event, "version"), 10):
+        parts.append(f"version {version}")
+    return ", ".join(parts) or "nothing that the trace knows"
 
 
 def software_of(event: Event) -> str:

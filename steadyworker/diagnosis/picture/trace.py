@@ -57,6 +57,9 @@ class Trace:
         self.past: Counter[tuple[str, str, str]] = Counter()
         """The frames of connections that had a story, and have none any more; and with the kind `bytes` their bytes."""
         self.skipped = 0
+        self.flagged = 0
+        """The flags of the trace by its own count, which includes those that it did not list."""
+        self.trouble = ""
         self.unreadable = 0
         self.start: float | None = None
         self.last = 0.0
@@ -74,7 +77,7 @@ class Trace:
         conn = event.get("conn")
         flag = self._flag(event, t) if kind == "flag" else None
         if conn is None:
-            self._of_no_connection(event, flag, t)
+            self._of_no_connection(event, flag)
             return
         known, story = self._current
         if story is None or conn != known:
@@ -114,20 +117,22 @@ class Trace:
         self._numbers += 1
         return flag_of(event, t, self._numbers)
 
-    def _of_no_connection(self, event: Event, flag: Flag | None, t: float) -> None:
+    def _of_no_connection(self, event: Event, flag: Flag | None) -> None:
+        kind = event.get("kind")
         if flag is not None:
-            self._keep(flag, t)
-        elif event.get("kind") == "skipped":
+            self._keep(flag)
+        elif kind == "skipped":
             self.skipped += count_of(field(event, "count", "skipped", "events"))
+        elif kind == "end":
+            flags = event.get("flags")
+            counts = list(flags.values())[:MOST_IDS] if isinstance(flags, dict) else []
+            self.flagged = sum(count_of(count) for count in counts)
+        elif kind == "trouble":
+            self.trouble = text_of(field(event, "error", "what"), 200) or "connections could not be accepted"
 
-    def _keep(self, flag: Flag, t: float) -> None:
-        if flag.id not in self.flags and len(self.flags) >= MOST_IDS:
-            return
-        alike = self.flags.setdefault(flag.id, Alike())
-        alike.count += 1
-        alike.last = t
-        if len(alike.first) < 1:
-            alike.first.append(flag)
+    def _keep(self, flag: Flag) -> None:
+        if flag.id in self.flags or len(self.flags) < MOST_IDS:
+            self.flags.setdefault(flag.id, Alike()).add(flag, 1)
 
     def _story(self, conn: object, t: float) -> Story | None:
         """Return the story of a connection; a new one takes the place of the least telling one, if there are too many."""
@@ -157,13 +162,13 @@ class Trace:
         return plain or next(iter(ended[10:]), None)
 
     def _shorten(self, story: Story) -> None:
-        end = f"closed by the {story.closes[0].who}" if story.closes else ""
+        end = f"closed by the {story.closes[0].who}" if story.closed else ""
         self.past.update(story.counts)
         self.past["", "bytes", ""] += sum(lane.bytes for lane in story.lanes.values())
         brief = Brief(story.conn, story.start, story.last, story.frames, story.flagged, end, told=True)
         for id_, alike in story.flags.items():
             if id_ in self.flags or len(self.flags) < MOST_IDS:
-                kept = self.flags.setdefault(id_, Alike(alike.first[:1]))
+                kept = self.flags.setdefault(id_, Alike([alike.worst]))
                 kept.count += alike.count
                 kept.last = max(kept.last, alike.last)
         if len(self.briefs) < MOST_BRIEFS:
@@ -174,7 +179,7 @@ class Trace:
     def _brief(self, conn: object, event: Event, flag: Flag | None, t: float) -> None:
         name = str(conn) if isinstance(conn, int) else text_of(conn, 40)
         if flag is not None:
-            self._keep(flag, t)
+            self._keep(flag)
         brief = self.briefs.get(name)
         if brief is None:
             if len(self.briefs) >= MOST_BRIEFS:

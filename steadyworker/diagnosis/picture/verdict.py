@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 
 from steadyworker.diagnosis.picture.flags import Alike, Flag
+from steadyworker.diagnosis.picture.reading import SIDES
 from steadyworker.diagnosis.picture.story import Close, Reason, Story
 from steadyworker.diagnosis.picture.trace import Trace
 from steadyworker.diagnosis.picture.words import lapse, sentence
@@ -13,6 +15,10 @@ from steadyworker.units import count_text
 _SHORT = 110
 """Characters of a sentence that can be followed by one more clause."""
 
+_SHORTEST = 25
+_BREAK = re.compile(r"(?:: |\. )(?=\S)")
+_CLAUSE = re.compile(r", (?:and|because|although|so|which|but) |[;!?]")
+_SAME = re.compile(r"^(The (client|broker) .*), and the \2 closed")
 _AT_ONCE = 0.005
 """Seconds; who closes that soon has decided before."""
 
@@ -40,22 +46,36 @@ def verdict_of(trace: Trace) -> Verdict:
     if not ranked:
         return _nothing(trace)
     story, alike = ranked[0]
-    flag = alike.first[0]
-    what, end = flag.what.strip() or f"The trace noticed {flag.id}.", _end_after(story, flag)
-    one = what.rstrip(".")
-    if end and end[0] and len(one) <= _SHORT and not set(one) & set(",.:;!?"):
-        told, rest = f"{one}, {end[0]}.", []
+    flag = alike.worst
+    head, rest = _halves(flag.what.strip() or f"The trace noticed {flag.id}.")
+    end = None if "closed the connection" in flag.what else _end_after(story, flag)
+    if end and end[0] and _takes_a_clause(head):
+        told = f"{head}, {end[0]}."
+        told = _SAME.sub(r"\1 and closed", told)
     else:
-        told, rest = sentence(what), [end[1]] if end else []
+        told, rest = sentence(head), [*rest, *([end[1]] if end else [])]
     support = [*rest, *_reasons(story, flag), *_again(ranked, alike)]
     others = _others(ranked, flag.id)
     level = "error" if flag.is_error else "warning"
     return Verdict(told, tuple(support), level, flag, story, tuple(others[:_MOST_OTHERS]), len(others[_MOST_OTHERS:]))
 
 
+def _halves(what: str) -> tuple[str, list[str]]:
+    """Return what happened, and what stands behind its first colon or sentence."""
+    found = _BREAK.search(what, _SHORTEST)
+    if not found:
+        return what.rstrip("."), []
+    rest = what[found.end() :].strip()
+    return what[: found.start()], [sentence(rest[0].upper() + rest[1:])]
+
+
+def _takes_a_clause(head: str) -> bool:
+    return len(head) <= _SHORT and not _CLAUSE.search(head)
+
+
 def _rank(alike: Alike) -> tuple[bool, bool, float]:
     """Errors come before warnings, causes before what follows from them, and the first before the later ones."""
-    flag = alike.first[0]
+    flag = alike.worst
     return not flag.is_error, not flag.is_cause, flag.t
 
 
@@ -79,10 +99,10 @@ def _end_after(story: Story | None, flag: Flag) -> tuple[str, str] | None:
 
 def end_of(story: Story) -> tuple[float, str] | None:
     """Return when a connection ended, and the end that ended it: the one that said so, else the one that closed."""
+    if not story.closed:
+        return None
     spoken = next((reason for reason in story.reasons if reason.name in ("Connection.Close", "ERROR")), None)
-    if spoken is not None and story.closes:
-        return spoken.t, spoken.side
-    return (story.closes[0].t, story.closes[0].who) if story.closes else None
+    return (spoken.t, spoken.side) if spoken else (story.closes[0].t, story.closes[0].who)
 
 
 def _reasons(story: Story | None, flag: Flag) -> list[str]:
@@ -115,7 +135,7 @@ def _others(ranked: list[tuple[Story | None, Alike]], id_: str) -> list[Flag]:
     """Return the first flag of each other id, in the order of time."""
     first: dict[str, Flag] = {}
     for _, alike in ranked:
-        flag = alike.first[0]
+        flag = alike.worst
         if flag.id != id_ and (flag.id not in first or flag.t < first[flag.id].t):
             first[flag.id] = flag
     return sorted(first.values(), key=lambda flag: flag.t)
@@ -134,12 +154,21 @@ def _nothing(trace: Trace) -> Verdict:
 
 def abrupt(story: Story) -> bool:
     """Whether the connection ended without the protocol's goodbye."""
-    return bool(story.closes and story.frames) and not story.reasons and not story.said_goodbye
+    return bool(story.closed and story.frames) and not story.reasons and not story.said_goodbye
 
 
-def ending(close: Close) -> str:
+def ending(close: Close, *, first: bool = True) -> str:
     """Return the end of a connection as a clause."""
-    how = {"reset": "reset the connection", "fin": "closed the connection"}.get(close.how, "closed the connection")
+    error = f" ({close.error})" if close.error else ""
+    if close.who == "trace":
+        return "the trace ended, and closed the connection"
+    if close.how == "refused":
+        return f"the {close.who} could not be reached{error}"
+    if not first:
+        return f"the {close.who} closed its side, too{error}"
+    how = {"reset": "reset the connection (TCP reset)", "fin": "closed the connection"}.get(
+        close.how, "closed the connection"
+    )
     where = " in the middle of a frame" if close.in_frame else ""
-    who = close.who if close.who in ("client", "broker", "trace") else "other end"
-    return f"the {who} {how}{where}"
+    who = close.who if close.who in SIDES else "other end"
+    return f"the {who} {how}{where}{error}"
