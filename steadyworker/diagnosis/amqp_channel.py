@@ -1,0 +1,114 @@
+"""
+One channel of an AMQP connection: its consumers, its deliveries, and the messages that pass.
+
+A channel goes through these states:
+
+    | state | by | next |
+    |---|---|---|
+    | open | Channel.OpenOk | closing |
+    | closing | Channel.Close of either side | closed |
+    | closed | Channel.CloseOk | open |
+
+A side that closed a channel ignores what comes on it, but for Channel.CloseOk.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass, field
+from enum import Enum, auto
+
+from steadyworker.diagnosis.tags import Tags
+from steadyworker.diagnosis.tap import Side
+
+PILE = 300
+"""So many deliveries of a consumer without a prefetch must wait before they are flagged."""
+
+
+class State(Enum):
+    """The life of a channel."""
+
+    OPEN = auto()
+    CLOSING = auto()
+    CLOSED = auto()
+
+
+@dataclass(slots=True)
+class Consumer:
+    """A consumer, or a request for one message."""
+
+    queue: str
+    no_ack: bool
+    prefetch: int
+
+
+@dataclass(slots=True)
+class Message:
+    """A message on its way: the bytes and the frames of its body, as far as they have come."""
+
+    left: int
+    size: int = 0
+    frames: int = 0
+
+
+@dataclass(slots=True)
+class Channel:
+    """
+    What is known of a channel.
+
+    Attributes:
+        sure: Whether all of its frames were read, so that tags can be judged.
+        closed_by: The side that closed it, and `closed_at` when.
+        flagged: The flags that were raised for this life of the channel.
+    """
+
+    number: int
+    state: State = State.OPEN
+    sure: bool = True
+    closed_by: Side | None = None
+    closed_at: float = 0.0
+    prefetch: int = 0
+    prefetch_of_all: int = 0
+    tags: Tags = field(default_factory=Tags)
+    consumers: dict[str, Consumer] = field(default_factory=dict)
+    asked: deque[tuple[str, Consumer]] = field(default_factory=deque)
+    gets: deque[bool] = field(default_factory=deque)
+    messages: dict[Side, Message] = field(default_factory=dict)
+    flagged: set[str] = field(default_factory=set)
+
+    def consume(self, tag: str, queue: str, *, no_ack: bool, nowait: bool) -> None:
+        """Note a consumer that the client asks for."""
+        consumer = Consumer(queue, no_ack, self.prefetch)
+        if nowait:
+            self.consumers[tag] = consumer
+        else:
+            self.asked.append((tag, consumer))
+
+    def consumes(self, tag: str) -> None:
+        """Note that the broker accepted the oldest request, under this tag."""
+        if self.asked:
+            self.consumers[tag] = self.asked.popleft()[1]
+
+    def delivered(self, tag: int, consumer: str) -> None:
+        """Note a delivery to a consumer."""
+        known = self.consumers.get(consumer)
+        self.tags.delivered(tag, needs_ack=known is None or not known.no_ack)
+
+    def got(self, tag: int) -> None:
+        """Note the message that the client asked for."""
+        no_ack = self.gets.popleft() if self.gets else False
+        self.tags.delivered(tag, needs_ack=not no_ack)
+
+    def pile(self) -> tuple[str, Consumer] | None:
+        """Return a consumer without a prefetch, if many deliveries wait and none has been reported."""
+        if self.tags.waiting < PILE or self.prefetch_of_all or "pile" in self.flagged:
+            return None
+        return next(
+            ((tag, each) for tag, each in self.consumers.items() if not each.no_ack and not each.prefetch), None
+        )
+
+    def once(self, flag: str) -> bool:
+        """Return whether this flag is the first of its kind in this life of the channel."""
+        first = flag not in self.flagged
+        self.flagged.add(flag)
+        return first

@@ -1,0 +1,391 @@
+"""What both sides of an AMQP 0-9-1 connection say to each other: the events of its frames, and the flags."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from typing import Any, Final
+
+from steadyworker.diagnosis.amqp import AmqpReader
+from steadyworker.diagnosis.amqp_channel import Channel, Message, State
+from steadyworker.diagnosis.boundary import inner_amqp
+from steadyworker.diagnosis.frames import Body, ContentHeader, Flaw, Heartbeat, Item, Method, ProtocolHeader
+from steadyworker.diagnosis.line import Line, spelled
+from steadyworker.diagnosis.protocols import spell
+from steadyworker.diagnosis.tags import Settled
+from steadyworker.diagnosis.tap import Side
+from steadyworker.diagnosis.wire import text
+
+_SETTLES = {"Basic.Ack", "Basic.Nack", "Basic.Reject"}
+_ANSWERS_CLOSE = {"Channel.Close", "Channel.CloseOk"}
+_HIDDEN = {"response", "challenge", "new_secret", "ticket", "capabilities", "out_of_band", "insist", "known_hosts"}
+_PEER = ("product", "version", "platform", "connection_name", "cluster_name")
+_PROPERTIES = (
+    *("delivery_mode", "content_type", "message_id", "correlation_id", "priority", "expiration", "reply_to"),
+    *("message_type", "app_id"),
+)
+_COUNTS = ("x-delivery-count", "x-acquired-count")
+_MOST_ENTRIES = 16
+_LONGEST_KNOWN = 64
+_MOST_KNOWN = 2_000
+_FRAME_ERROR = re.compile(
+    r"type (?P<type>\d+), all octets = <<.*>>:\s*(?:\{(?P<why>\w+),\s*(?P<size>\d+)|unknown_frame)", re.DOTALL
+)
+_ON_CHANNEL = re.compile(r"on channel (\d+)$")
+_CODES: Mapping[int, str] = {320: "amqp.connection-forced", 504: "amqp.dead-channel", 505: "amqp.interleaved-frames"}
+_FRAME_ERROR_CODE = 501
+_FLAWS: Mapping[str, str] = {
+    "http": "amqp.http-on-port",
+    "tls": "amqp.tls-on-port",
+    "stomp": "amqp.stomp-on-port",
+    "frame-too-large": "amqp.frame-too-large",
+    "frame-end": "amqp.invalid-frame-end",
+    "interleaved": "amqp.interleaved-frames",
+    "cut": "amqp.frame-cut",
+}
+
+
+class AmqpConversation:
+    """The state of one connection, which the frames of both sides change."""
+
+    family: Final = "amqp"
+
+    def __init__(self, line: Line) -> None:
+        self._line = line
+        self.readers = {Side.CLIENT: AmqpReader(opening=True), Side.BROKER: AmqpReader(opening=False)}
+        self._channels: dict[int, Channel] = {}
+        self._sure = True
+        self._missed: set[Side] = set()  # sides of which bytes were not read, until a whole message has come
+        self._texts: dict[object, str] = {}
+        self._proposed: dict[str, int] = {}
+        self._closing: Side | None = None
+        self._methods: dict[tuple[Side, str], Callable[[float, Channel, Mapping[str, Any]], None]] = {
+            (Side.BROKER, "Connection.Tune"): self._tune,
+            (Side.CLIENT, "Connection.TuneOk"): self._tune_ok,
+            (Side.CLIENT, "Connection.Close"): self._client_closes,
+            (Side.BROKER, "Connection.Close"): self._broker_closes,
+            (Side.BROKER, "Channel.OpenOk"): self._opened,
+            (Side.CLIENT, "Channel.Close"): self._client_closes_channel,
+            (Side.BROKER, "Channel.Close"): self._broker_closes_channel,
+            (Side.CLIENT, "Channel.CloseOk"): self._channel_closed,
+            (Side.BROKER, "Channel.CloseOk"): self._channel_closed,
+            (Side.CLIENT, "Basic.Qos"): self._qos,
+            (Side.CLIENT, "Basic.Consume"): self._consume,
+            (Side.BROKER, "Basic.ConsumeOk"): self._consumes,
+            (Side.BROKER, "Basic.CancelOk"): self._cancelled,
+            (Side.BROKER, "Basic.Deliver"): self._delivered,
+            (Side.CLIENT, "Basic.Get"): self._get,
+            (Side.BROKER, "Basic.GetOk"): self._got,
+            (Side.BROKER, "Basic.GetEmpty"): self._got_none,
+            (Side.CLIENT, "Basic.Ack"): self._ack,
+            (Side.CLIENT, "Basic.Nack"): self._ack,
+            (Side.CLIENT, "Basic.Reject"): self._ack,
+            (Side.BROKER, "Basic.RecoverOk"): self._recovered,
+        }
+
+    def missed(self, side: Side) -> AmqpReader:
+        """Take note that bytes of a side were not read, and return the reader with which it goes on."""
+        self._sure = False
+        self._missed.add(side)
+        for channel in self._channels.values():
+            channel.sure = False
+            channel.messages.pop(side, None)
+        reader = self.readers[side] = AmqpReader(frame_max=self.readers[side].frame_max, opening=False)
+        return reader
+
+    def take(self, t: float, side: Side, item: Item, recent: Callable[[int], bytes]) -> None:
+        """Take the next thing that was read of a side; `recent` returns its last bytes, from an offset on."""
+        match item:
+            case Method():
+                self._method(t, side, item)
+            case Body():
+                self._body(t, side, item)
+            case ContentHeader():
+                self._content(t, side, item)
+            case Heartbeat():
+                self._line.frame(t, side, "heartbeat", size=item.size)
+            case ProtocolHeader():
+                self._header(t, side, item)
+            case Flaw():
+                self._flaw(t, side, item, recent)
+
+    # --- Frames ----------------------------------------------------------------------------------------------------------
+
+    def _header(self, t: float, side: Side, item: ProtocolHeader) -> None:
+        version = ".".join(str(octet) for octet in item.raw[4:]).removeprefix("0.").replace(".", "-")
+        second = item.second or None
+        self._line.frame(t, side, "header", name=f"AMQP {version}", size=item.size, second=second)
+        if item.second and side is Side.CLIENT:
+            what = f"The client sent a second protocol header, {item.offset} bytes behind the first: it connects again over a connection that is open."
+            self._line.flag(t, "amqp.second-header", what, spelled(item.raw))
+        elif side is Side.BROKER:
+            what = f"The broker answered with the protocol header AMQP {version}: it did not accept the client's, and closes."
+            self._line.flag(t, "trace.unparsable", what, spelled(item.raw), unless_flagged=True)
+
+    def _method(self, t: float, side: Side, item: Method) -> None:
+        name, channel = item.name, self._channels.get(item.channel)
+        self._line.frame(t, side, "method", name=name, channel=item.channel, size=item.size, **self._shown(item.fields))
+        if side in self._missed and name in {"Basic.Publish", "Basic.Deliver"}:
+            self._missed.discard(side)
+        if item.channel and side is Side.CLIENT and not self._usable(t, channel, item):
+            return
+        if channel is None:
+            channel = self._channels[item.channel] = Channel(item.channel, sure=self._sure)
+        if react := self._methods.get((side, name)):
+            react(t, channel, item.fields)
+
+    def _content(self, t: float, side: Side, item: ContentHeader) -> None:
+        properties = {name: self._value(item.properties[name]) for name in _PROPERTIES if name in item.properties}
+        headers = item.properties.get("headers")
+        if isinstance(headers, Mapping):
+            properties.update({name: headers[name] for name in _COUNTS if isinstance(headers.get(name), int)})
+        self._line.frame(
+            t,
+            side,
+            "content",
+            channel=item.channel,
+            size=item.size,
+            body_size=item.body_size,
+            properties=properties or None,
+        )
+        if channel := self._channels.get(item.channel):
+            channel.messages[side] = Message(item.body_size)
+
+    def _body(self, t: float, side: Side, item: Body) -> None:
+        channel = self._channels.get(item.channel)
+        message = channel and channel.messages.get(side)
+        if not channel or not message:
+            self._line.frame(t, side, "body", channel=item.channel, size=item.size)
+            return
+        self._line.count(side)
+        message.left -= item.length
+        message.size += item.size
+        message.frames += 1
+        if message.left <= 0:
+            frames = message.frames if message.frames > 1 else None
+            self._line.event(t, side, "body", channel=item.channel, size=message.size, frames=frames)
+            del channel.messages[side]
+
+    def _shown(self, fields: Mapping[str, object]) -> dict[str, object]:
+        shown: dict[str, object] = {}
+        for key, value in fields.items():
+            if value and key not in _HIDDEN:
+                if key in {"client_properties", "server_properties"} and isinstance(value, Mapping):
+                    value = {each: value[each] for each in _PEER if each in value}  # noqa: PLW2901 - the rest may hold secrets
+                shown[key.removesuffix("_") if key == "global_" else key] = self._value(value)
+        return shown
+
+    def _value(self, value: object, depth: int = 0) -> object:
+        """Return a value as JSON has it; a text without secrets."""
+        if isinstance(value, (bool, int)):
+            return value
+        if isinstance(value, str):
+            if len(value) > _LONGEST_KNOWN:
+                return text(value)
+            if (known := self._texts.get(value)) is None:
+                if len(self._texts) >= _MOST_KNOWN:
+                    self._texts.clear()
+                known = self._texts[value] = text(value)
+            return known
+        if isinstance(value, Mapping) and not depth:
+            return {text(key): self._value(each, 1) for key, each in list(value.items())[:_MOST_ENTRIES]}
+        return text(value)
+
+    # --- The connection --------------------------------------------------------------------------------------------------
+
+    def _tune(self, _: float, __: Channel, fields: Mapping[str, Any]) -> None:
+        self._proposed = dict(fields)
+
+    def _tune_ok(self, t: float, _: Channel, fields: Mapping[str, Any]) -> None:
+        heartbeat = fields.get("heartbeat", 0)
+        frame_max = fields.get("frame_max", 0)
+        for reader in self.readers.values():
+            reader.frame_max = frame_max
+        self._line.event(
+            t,
+            None,
+            "tuned",
+            heartbeat=heartbeat,
+            proposed=self._proposed.get("heartbeat"),
+            channel_max=fields.get("channel_max", 0),
+            frame_max=frame_max,
+        )
+        for silence in self._line.silences.values():
+            silence.agree(heartbeat, t)
+
+    def _client_closes(self, _: float, __: Channel, ___: Mapping[str, Any]) -> None:
+        self._closing = Side.CLIENT
+
+    def _broker_closes(self, t: float, _: Channel, fields: Mapping[str, Any]) -> None:
+        self._closing = Side.BROKER
+        code, said = fields.get("reply_code", 0), text(fields.get("reply_text", ""))
+        flag, evidence = _CODES.get(code, "amqp.channel-error"), []
+        if code == _FRAME_ERROR_CODE and (found := _FRAME_ERROR.search(said)):
+            numbers = {"type": int(found["type"])}
+            if found["why"] == "frame_too_large":
+                numbers["size"] = int(found["size"])
+            bytes_ = spell(numbers)
+            evidence = spelled(bytes_) if bytes_ else []
+            too_large = "amqp.second-header" if bytes_ and bytes_.kind == "amqp" else "amqp.frame-too-large"
+            flag = too_large if found["why"] == "frame_too_large" else "amqp.invalid-frame-end"
+        if code != 200:  # noqa: PLR2004 - success
+            what = f"The broker closed the connection: {code} {said}"
+            self._line.flag(t, flag, what, evidence, unless_flagged=True)
+
+    # --- Channels --------------------------------------------------------------------------------------------------------
+
+    def _usable(self, t: float, channel: Channel | None, item: Method) -> bool:
+        """Return whether a client's method has an effect; flag it if its channel is dead."""
+        if item.name == "Channel.Open" or self._closing is not None:
+            return True
+        if channel is None:
+            if self._sure and item.name not in _ANSWERS_CLOSE:
+                what = f"The client sent {item.name} on channel {item.channel}, which it has never opened."
+                self._line.flag(t, "amqp.dead-channel", what, [{"channel": item.channel, "frame": item.name}])
+            return True
+        if channel.state is State.OPEN or item.name in _ANSWERS_CLOSE:
+            return True
+        self._dead(t, channel, item)
+        return False
+
+    def _dead(self, t: float, channel: Channel, item: Method) -> None:
+        kind = "ack" if item.name in _SETTLES else item.name
+        if not channel.once(f"{channel.state} {kind}"):
+            return
+        who = f"the {channel.closed_by.label}" if channel.closed_by is not None else "one side"
+        since = t - channel.closed_at
+        effect = (
+            "the acknowledgement has no effect, and the message comes again"
+            if item.name in _SETTLES
+            else "the frame has no effect"
+        )
+        if channel.state is State.CLOSED:
+            effect = "the broker closes the connection for it"
+        tag = item.fields.get("delivery_tag")
+        sent = f"{item.name} of delivery {tag}" if tag else item.name
+        what = f"The client sent {sent} on channel {channel.number}, {since:.3f} s after {who} had closed it: {effect}."
+        rows: list[dict[str, object]] = [
+            {"channel": channel.number, "frame": item.name, "closed by": who, "after": f"{since:.3f} s"}
+        ]
+        self._line.flag(t, "amqp.dead-channel", what, rows)
+
+    def _opened(self, _: float, channel: Channel, __: Mapping[str, Any]) -> None:
+        self._channels[channel.number] = Channel(channel.number)
+
+    def _client_closes_channel(self, t: float, channel: Channel, _: Mapping[str, Any]) -> None:
+        self._closes(t, channel, Side.CLIENT)
+
+    def _broker_closes_channel(self, t: float, channel: Channel, fields: Mapping[str, Any]) -> None:
+        self._closes(t, channel, Side.BROKER)
+        code, said = fields.get("reply_code", 0), text(fields.get("reply_text", ""))
+        flag = "amqp.channel-error"
+        if "delivery acknowledgement on channel" in said:
+            flag = "amqp.delivery-timeout"
+        elif "unknown delivery tag" in said:
+            if channel.flagged & {"tag", "ack"}:
+                return
+            flag = "amqp.unknown-delivery-tag"
+        what = f"The broker closed channel {channel.number}: {code} {said}"
+        rows: list[dict[str, object]] = [{"channel": channel.number, "waiting deliveries": channel.tags.waiting}]
+        self._line.flag(t, flag, what, rows)
+
+    def _closes(self, t: float, channel: Channel, side: Side) -> None:
+        if channel.state is State.OPEN:
+            channel.state, channel.closed_by, channel.closed_at = State.CLOSING, side, t
+
+    def _channel_closed(self, _: float, channel: Channel, __: Mapping[str, Any]) -> None:
+        channel.state = State.CLOSED
+        channel.messages.clear()
+        channel.consumers.clear()
+        channel.tags.requeued()
+
+    # --- Deliveries ------------------------------------------------------------------------------------------------------
+
+    def _qos(self, _: float, channel: Channel, fields: Mapping[str, Any]) -> None:
+        count = fields.get("prefetch_count", 0)
+        if fields.get("global_"):
+            channel.prefetch_of_all = count
+        else:
+            channel.prefetch = count
+
+    def _consume(self, _: float, channel: Channel, fields: Mapping[str, Any]) -> None:
+        channel.consume(
+            fields.get("consumer_tag", ""),
+            fields.get("queue", ""),
+            no_ack=bool(fields.get("no_ack")),
+            nowait=bool(fields.get("nowait")),
+        )
+
+    def _consumes(self, _: float, channel: Channel, fields: Mapping[str, Any]) -> None:
+        channel.consumes(fields.get("consumer_tag", ""))
+
+    def _cancelled(self, _: float, channel: Channel, fields: Mapping[str, Any]) -> None:
+        channel.consumers.pop(fields.get("consumer_tag", ""), None)
+
+    def _delivered(self, t: float, channel: Channel, fields: Mapping[str, Any]) -> None:
+        channel.delivered(fields.get("delivery_tag", 0), fields.get("consumer_tag", ""))
+        if channel.sure and (found := channel.pile()):
+            channel.flagged.add("pile")
+            tag, consumer = found
+            waiting = channel.tags.waiting
+            what = f"{waiting} deliveries of the queue {text(consumer.queue)} wait for an acknowledgement: its consumer has no prefetch, so the broker sends all that the queue has."
+            rows: list[dict[str, object]] = [
+                {"consumer": text(tag), "queue": text(consumer.queue), "prefetch": "none", "waiting": waiting}
+            ]
+            self._line.flag(t, "amqp.unlimited-prefetch", what, rows)
+
+    def _get(self, _: float, channel: Channel, fields: Mapping[str, Any]) -> None:
+        channel.gets.append(bool(fields.get("no_ack")))
+
+    def _got(self, _: float, channel: Channel, fields: Mapping[str, Any]) -> None:
+        channel.got(fields.get("delivery_tag", 0))
+
+    def _got_none(self, _: float, channel: Channel, __: Mapping[str, Any]) -> None:
+        if channel.gets:
+            channel.gets.popleft()
+
+    def _ack(self, t: float, channel: Channel, fields: Mapping[str, Any]) -> None:
+        tag = fields.get("delivery_tag", 0)
+        highest = channel.tags.highest
+        settled = channel.tags.settle(tag, multiple=bool(fields.get("multiple")))
+        if settled is Settled.NOW or not channel.sure:
+            return
+        channel.flagged.add("tag")
+        rows: list[dict[str, object]] = [
+            {"channel": channel.number, "delivery": tag, "last delivery": highest, "waiting": channel.tags.waiting}
+        ]
+        if settled is Settled.UNKNOWN:
+            last = f"the last one was {highest}" if highest else "none was delivered"
+            what = f"The client acknowledged delivery {tag} on channel {channel.number}, which had no such delivery: {last}."
+            self._line.flag(t, "amqp.unknown-delivery-tag", what, rows)
+            return
+        if any(consumer.no_ack for consumer in channel.consumers.values()):
+            what = f"The client acknowledged delivery {tag} on channel {channel.number}, whose consumer asked for deliveries without acknowledgement (no_ack)."
+            self._line.flag(t, "amqp.unknown-delivery-tag", what, rows)
+            return
+        what = f"The client acknowledged delivery {tag} on channel {channel.number} a second time."
+        self._line.flag(t, "amqp.double-ack", what, rows)
+
+    def _recovered(self, _: float, channel: Channel, __: Mapping[str, Any]) -> None:
+        channel.tags.requeued()
+
+    # --- Flaws -----------------------------------------------------------------------------------------------------------
+
+    def _flaw(self, t: float, side: Side, flaw: Flaw, recent: Callable[[int], bytes]) -> None:
+        if flaw.kind == "interleaved" and side in self._missed:
+            return  # the beginning of the message was among the bytes that were not read
+        flag = _FLAWS.get(flaw.kind, "trace.unparsable")
+        what = f"From the {side.label}: {text(flaw.what)} (byte {flaw.offset} of its direction)."
+        if flaw.kind == "frame-end":
+            data = recent(flaw.offset)
+            inner = inner_amqp(data, self.readers[side].frame_max or len(data))
+            if inner is not None:
+                flag = "amqp.interleaved-frames"
+                what = f"The {side.label} sent another frame inside of a frame: {text(flaw.what)}; another method frame begins {inner} bytes behind its first byte. Two threads write to this connection."
+        elif flaw.kind == "cut":
+            what = self._line.cut(side, text(flaw.what))
+        elif flaw.kind == "interleaved":
+            channel = _ON_CHANNEL.search(flaw.what)
+            where = f" on channel {channel[1]}" if channel else ""
+            what = f"The {side.label} mixed the frames of two messages{where}: {text(flaw.what)} (byte {flaw.offset} of its direction). Two threads write to this connection."
+        self._line.flag(t, flag, what, spelled(flaw.raw), unless_flagged=flag == "trace.unparsable")

@@ -1,0 +1,80 @@
+"""
+Frame boundaries in bytes of which the beginning is not known.
+
+A reader that missed bytes must find the next frame before it can go on.
+A frame that another one cuts in two contains the head of that other frame.
+Both are found by what every frame has: a type, a size within the limit, a known class, and the end octet at the right place.
+"""
+
+from __future__ import annotations
+
+import re
+import struct
+
+from steadyworker.diagnosis.protocols import STOMP_COMMANDS
+
+ENOUGH = 3
+"""So many frames in a row are no chance."""
+
+_HEAD = struct.Struct(">BHI")
+_AROUND = 8
+_END = 0xCE
+_HEARTBEAT = b"\x08\x00\x00\x00\x00\x00\x00\xce"
+_CLASSES = {10, 20, 30, 40, 50, 60, 85, 90}
+_METHODS = 120  # no class has a method with a larger number
+_METHOD_START = re.compile(rb"\x01..[\x00-\x07]...\x00[\x0a\x14\x1e\x28\x32\x3c\x55\x5a]\x00[\x0a-\x78]", re.DOTALL)
+_STOMP_START = re.compile(rb"\x00[\r\n]*(?=(?:" + "|".join(STOMP_COMMANDS).encode() + rb")\r?\n)")
+_LONGEST_COMMAND = 16
+
+
+def next_amqp(data: bytes, frame_max: int) -> int | None:
+    """Return where the first method frame of a row of AMQP frames begins; None if more bytes are needed to see it."""
+    for found in _METHOD_START.finditer(data):
+        count, at = 0, found.start()
+        while count < ENOUGH and (size := _frame(data, at, frame_max)):
+            count, at = count + 1, at + size
+        if count == ENOUGH:
+            return found.start()
+    return None
+
+
+def inner_amqp(data: bytes, frame_max: int) -> int | None:
+    """Return where a complete method frame begins behind the first byte; None if there is none."""
+    for found in _METHOD_START.finditer(data, 1):
+        if _frame(data, found.start(), frame_max):
+            return found.start()
+    return None
+
+
+def next_stomp(data: bytes) -> int | None:
+    """Return where a STOMP frame begins behind the end of another; None if more bytes are needed to see it."""
+    found = _STOMP_START.search(data)
+    return found.end() if found else None
+
+
+def keep_for_stomp(data: bytes) -> bytes:
+    """Return the last bytes, in which the beginning of a frame can be incomplete."""
+    return data[-_LONGEST_COMMAND:]
+
+
+def _frame(data: bytes, at: int, frame_max: int) -> int:
+    """Return the size of the frame that begins here, if it is a good one and complete; else 0."""
+    if len(data) - at < _AROUND:
+        return 0
+    kind, _, size = _HEAD.unpack_from(data, at)
+    whole = size + _AROUND
+    if size > frame_max - _AROUND or at + whole > len(data) or data[at + whole - 1] != _END:
+        return 0
+    payload = at + _HEAD.size
+    class_id = int.from_bytes(data[payload : payload + 2], "big")
+    match kind:
+        case 1:
+            method = int.from_bytes(data[payload + 2 : payload + 4], "big")
+            good = size >= 4 and class_id in _CLASSES and 0 < method <= _METHODS  # noqa: PLR2004 - class and method
+        case 2:
+            good = size >= 14 and class_id == 60  # noqa: PLR2004 - the only class with content, and the parts of its header
+        case 3:
+            good = True
+        case _:
+            good = data[at : at + whole] == _HEARTBEAT
+    return whole if good else 0

@@ -1,0 +1,333 @@
+"""
+A connection as the trace sees it: which protocol its sides speak, who is silent, and who closes.
+
+The bytes come from the relay or from a file of captured packets, each with its time and its side.
+The first bytes of the client decide about the protocol, and those of the broker confirm it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, MutableMapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from steadyworker.diagnosis.amqp_conversation import AmqpConversation
+from steadyworker.diagnosis.boundary import keep_for_stomp, next_amqp, next_stomp
+from steadyworker.diagnosis.frames import Method, StompFrame
+from steadyworker.diagnosis.line import Line, spelled
+from steadyworker.diagnosis.protocols import recognize
+from steadyworker.diagnosis.stomp_conversation import StompConversation
+from steadyworker.diagnosis.tap import Side
+from steadyworker.diagnosis.wire import Level, Wire
+from steadyworker.units import size_text
+
+STUCK = 5.0
+"""Seconds after which a side that reads nothing is flagged."""
+
+_JUDGED = 8  # so many bytes of a client are enough to know its protocol
+_RECENT = 8_192
+_LONGEST_FIRST = 256
+_MOST_SEARCHED = 1 << 20
+_AMQP_PORTS = {5671, 5672}
+_STOMP_PORTS = range(61_610, 61_620)
+
+Spoken = AmqpConversation | StompConversation
+
+
+class _Recent:
+    """The last bytes of a side: the present ones, and some of those before them."""
+
+    def __init__(self) -> None:
+        self._before = b""
+        self._data = b""
+        self._offset = 0  # of the present ones
+
+    def add(self, data: bytes) -> None:
+        self._before = (self._before + self._data)[-_RECENT:] if len(self._data) < _RECENT else self._data[-_RECENT:]
+        self._offset += len(self._data)
+        self._data = data
+
+    def since(self, offset: int) -> bytes:
+        """Return the bytes from an offset on; nothing if that is too far back."""
+        began = self._offset - len(self._before)
+        return (self._before + self._data)[offset - began :] if offset >= began else b""
+
+
+@dataclass(slots=True)
+class Known:
+    """What the connections of a trace know of each other: the broker's protocol, and who holds which client id."""
+
+    family: str = "amqp"
+    sure: bool = False
+    client_ids: MutableMapping[str, Line] = field(default_factory=dict)
+
+    @classmethod
+    def at(cls, port: int) -> Known:
+        """Return what the broker's port says."""
+        if port in _STOMP_PORTS:
+            return cls("stomp", sure=True)
+        return cls("amqp", sure=port in _AMQP_PORTS)
+
+
+class Conversation:
+    """One connection of a client to the broker."""
+
+    def __init__(self, wire: Wire, number: int, known: Known) -> None:
+        self.line = Line(wire, number)
+        self._wire = wire
+        self._known = known
+        self._facts: dict[str, Any] = {}
+        self._spoken: Spoken | None = None
+        self._first = bytearray()  # the client's first bytes, until they are enough
+        self._recent = {side: _Recent() for side in Side}
+        self._searching: dict[Side, bytes] = {}  # sides that missed bytes, and what may be the beginning of a frame
+        self._encrypted = False
+        self._unknown = False
+        self._ended: set[Side] = set()
+        self._stuck: set[Side] = set()
+        self._heard_of_broker = False
+
+    # --- What happens to the connection ----------------------------------------------------------------------------------
+
+    def opened(self, t: float, facts: Mapping[str, Any]) -> None:
+        """A client connected to the trace."""
+        self._wire.connections += 1
+        self._facts = dict(facts)
+        self.line.client_address = str(facts.get("client", ""))
+        for silence in self.line.silences.values():
+            silence.last = t
+
+    def connected(self, t: float, facts: Mapping[str, Any]) -> None:
+        """The broker is reached, too; `seen_as` is the address that its log has."""
+        self.line.event(t, None, "open", **self._facts, **facts)
+
+    def failed(self, t: float, side: Side, error: str) -> None:
+        """The broker could not be reached, or TLS failed with one of the sides."""
+        self._wire.unreachable += 1
+        self.line.event(t, None, "open", **self._facts)
+        self.line.event(t, side, "close", who=side.label, how="refused", error=error)
+
+    def data(self, t: float, side: Side, data: bytes) -> None:
+        """Bytes of a side passed."""
+        self._hear(t, side, len(data))
+        if side in self._searching:
+            data = self._search(side, data)
+            if not data:
+                return
+        if self._spoken is None:
+            data = self._decide(t, side, data)
+        if self._encrypted or self._unknown:
+            self.line.event(t, side, "bytes", size=len(data))
+        elif self._spoken is not None and data:
+            self._read(t, side, data)
+
+    def missed(self, t: float, side: Side, size: int) -> None:
+        """Bytes of a side passed that nothing has read, because the trace was too slow."""
+        self._hear(t, side, size)
+        self._wire.skipped += size
+        self.line.event(
+            t, side, "skipped", bytes=size, what="bytes that were not read: the trace is slower than the traffic"
+        )
+        if self._spoken is not None:
+            self._searching[side] = b""
+        elif not self._encrypted:
+            self._begin_unknown(t)
+
+    def ended(self, t: float, side: Side, how: str, error: str | None = None) -> None:
+        """A side closed its direction (`fin`) or the connection (`reset`)."""
+        line = self.line
+        self.tick(t)
+        first = line.closed_by is None
+        if first:
+            line.closed_by, line.closed_how = side, how
+            self._closed_in_silence(t, side)
+        if self._spoken is None and self._first:
+            self._decide(t, Side.CLIENT, b"", last=True)
+        self._judge_refusal(t)
+        cut = False
+        for each in Side if how == "reset" else (side,):
+            cut |= self._end_of(t, each)
+        line.event(t, side, "close", who=side.label, how=how, first=first or None, in_frame=cut, error=error)
+
+    def queue(self, t: float, side: Side, *, waiting: int, since: float, stuck: bool) -> None:
+        """Bytes wait for a side that does not read, or wait no longer."""
+        self.line.event(t, None, "queue", side=side.label, bytes=waiting, since=round(since, 3))
+        if not stuck:
+            self._stuck.discard(side)
+        elif since >= STUCK and side not in self._stuck:
+            self._stuck.add(side)
+            family = self._spoken.family if self._spoken else self._known.family
+            what = f"The {side.label} has read nothing for {since:.1f} s, and {size_text(waiting)} wait for it: the {side.other.label} can write no more to this connection."
+            rows: list[dict[str, object]] = [
+                {"queue": f"to the {side.label} (SIOCOUTQ)", "bytes": waiting, "since": f"{since:.1f} s"}
+            ]
+            self.line.flag(t, f"{family}.peer-not-reading", what, rows)
+
+    def closed(self, t: float, *, by_trace: bool = False) -> None:
+        """Both sockets are closed; by the trace itself if it ended first."""
+        if by_trace:
+            self.line.event(t, None, "close", who="trace", how="fin")
+        for side in Side:
+            self._judge_no_more(t, side)
+        self._wire.forget(self.line.number)
+
+    def due(self) -> float:
+        """Return when a silence becomes too long."""
+        return min(silence.limit for silence in self.line.silences.values())
+
+    def tick(self, t: float) -> None:
+        """Flag the silences that are too long now."""
+        for side, silence in self.line.silences.items():
+            if silence.limit <= t:
+                silence.late = True
+                self._late(t, side, t - silence.last, level="warning")
+
+    def _judge_refusal(self, t: float) -> None:
+        """Flag a client to whom the broker said nothing, because it expects another protocol."""
+        known, spoken = self._known, self._spoken
+        if spoken is None or self._heard_of_broker or not known.sure or known.family == spoken.family:
+            return
+        what = f"The client speaks {spoken.family.upper()}, and the broker, which expects {known.family.upper()} on this port, gave no answer."
+        flag = "amqp.stomp-on-port" if known.family == "amqp" else "trace.unparsable"
+        self.line.flag(t, flag, what, unless_flagged=True)
+
+    # --- Silence ---------------------------------------------------------------------------------------------------------
+
+    def _hear(self, t: float, side: Side, size: int) -> None:
+        self._wire.bytes[side.label] += size
+        self._heard_of_broker |= side is Side.BROKER
+        silence = self.line.silences[side]
+        was_late = silence.late
+        length = silence.heard(t)
+        if length:
+            if not was_late:
+                self._late(t, side, length, level="warning")
+            self._gap(t, side, length)
+
+    def _judge_no_more(self, t: float, side: Side) -> None:
+        """Report a silence that lasts until the end, and judge no more silences of this side."""
+        silence = self.line.silences[side]
+        if silence.late:
+            self._gap(t, side, t - silence.last)
+        silence.late, silence.allowed = False, 0.0
+
+    def _gap(self, t: float, side: Side, length: float) -> None:
+        allowed = self.line.silences[side].allowed
+        self.line.event(t, side, "gap", seconds=round(length, 3), allowed=allowed)
+
+    def _late(self, t: float, side: Side, length: float, *, level: Level, then: str = "") -> None:
+        allowed = self.line.silences[side].allowed
+        what = f"The {side.label} sent nothing for {length:.1f} s, and had agreed to a heartbeat of {allowed:g} s: it is {length - allowed:.1f} s late{then}."
+        rows: list[dict[str, object]] = [
+            {
+                "side": side.label,
+                "agreed": f"{allowed:g} s",
+                "silent for": f"{length:.1f} s",
+                "late by": f"{length - allowed:.1f} s",
+            }
+        ]
+        self.line.flag(t, f"{self._family}.late-heartbeat", what, rows, level=level)
+
+    def _closed_in_silence(self, t: float, side: Side) -> None:
+        """Flag that a side closed because the other one was silent for too long."""
+        silence = self.line.silences[side.other]
+        if silence.late:
+            self._late(
+                t, side.other, t - silence.last, level="error", then=f", and the {side.label} closed the connection"
+            )
+
+    # --- Protocols -------------------------------------------------------------------------------------------------------
+
+    @property
+    def _family(self) -> str:
+        return self._spoken.family if self._spoken else self._known.family
+
+    def _decide(self, t: float, side: Side, data: bytes, *, last: bool = False) -> bytes:
+        """Find the protocol; returns the bytes that are to be read now."""
+        if self._encrypted or self._unknown:
+            return data
+        first = self._first
+        if side is Side.CLIENT:
+            first += data
+        elif not first:
+            self._unknown = True
+            what = "The broker spoke first, which neither AMQP nor STOMP does."
+            self.line.flag(t, "trace.unparsable", what, spelled(data[:_JUDGED]))
+            return data
+        begins = bytes(first[:_LONGEST_FIRST].lstrip(b"\r\n"))
+        opening = recognize(begins)
+        kind = opening.kind if opening else ""
+        sure = kind in {"amqp", "stomp"} and len(begins) >= _JUDGED
+        if side is Side.CLIENT and not (sure or last):
+            return b""  # the broker's answer tells which protocol it expects
+        broker = recognize(data) if side is Side.BROKER else None
+        if kind == "tls" and broker is not None and broker.kind == "tls":
+            self._encrypted = True
+            self.line.event(
+                t,
+                None,
+                "skipped",
+                what="encrypted: only sizes and times are known; terminate TLS with --tls-cert, --tls-key and --to-tls to see more",
+            )
+            self.line.event(t, Side.CLIENT, "bytes", size=len(first))
+            return data
+        answer = broker.kind.removesuffix("-1.0") if broker else ""
+        family = next((each for each in (kind, answer) if each in {"amqp", "stomp"}), self._known.family)
+        self._spoken = (
+            StompConversation(self.line, self._known.client_ids) if family == "stomp" else AmqpConversation(self.line)
+        )
+        self._read(t, Side.CLIENT, bytes(first))
+        self._first = bytearray()
+        return data if side is Side.BROKER else b""
+
+    def _begin_unknown(self, t: float) -> None:
+        if not self._unknown:
+            self._unknown = True
+            if self._first:
+                self.line.event(t, Side.CLIENT, "bytes", size=len(self._first))
+
+    def _read(self, t: float, side: Side, data: bytes) -> None:
+        spoken = self._spoken
+        assert spoken is not None
+        recent = self._recent[side]
+        recent.add(data)
+        reader = spoken.readers[side]
+        blind = reader.blind
+        for item in reader.feed(data):
+            spoken.take(t, side, item, recent.since)
+            if side is Side.BROKER and isinstance(item, (Method, StompFrame)):
+                self._known.family, self._known.sure = spoken.family, True
+        if blind:
+            self.line.event(t, side, "bytes", size=len(data))
+
+    def _search(self, side: Side, data: bytes) -> bytes:
+        """Find the next frame behind bytes that were missed; returns the bytes from there on."""
+        spoken = self._spoken
+        assert spoken is not None
+        data = self._searching[side] + data
+        if isinstance(spoken, AmqpConversation):
+            at = next_amqp(data, spoken.readers[side].frame_max or _MOST_SEARCHED)
+            kept = data if len(data) <= _MOST_SEARCHED else data[len(data) // 2 :]
+        else:
+            at = next_stomp(data)
+            kept = keep_for_stomp(data)
+        if at is None:
+            self._searching[side] = kept
+            return b""
+        del self._searching[side]
+        spoken.missed(side)
+        self._recent[side] = _Recent()
+        return data[at:]
+
+    def _end_of(self, t: float, side: Side) -> bool:
+        """Take note of the end of a direction; returns whether it ended inside a frame."""
+        self._judge_no_more(t, side)
+        if side in self._ended:
+            return False
+        self._ended.add(side)
+        if self._spoken is None or side in self._searching:
+            return False
+        items = self._spoken.readers[side].end()
+        for item in items:
+            self._spoken.take(t, side, item, self._recent[side].since)
+        return bool(items)

@@ -1,0 +1,85 @@
+"""What the conversations of all protocols share: the events of one connection, and what is known of its two sides."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+from steadyworker.diagnosis.protocols import Spelled, spell_bytes
+from steadyworker.diagnosis.silence import Silence
+from steadyworker.diagnosis.tap import Side
+from steadyworker.diagnosis.wire import Level, Wire
+
+_HEAD = 8  # bytes of the wire that evidence shows at most
+
+
+class Line:
+    """
+    One connection.
+
+    Attributes:
+        number: The number of the connection in this trace.
+        silences: The silence of each side.
+        closed_by: The side that closed first, and `closed_how` in which way.
+        flagged: The ids of the flags that it has.
+    """
+
+    def __init__(self, wire: Wire, number: int) -> None:
+        self.wire = wire
+        self.number = number
+        self.client_address = ""
+        self.silences = {side: Silence() for side in Side}
+        self.closed_by: Side | None = None
+        self.closed_how = ""
+        self.flagged: set[str] = set()
+
+    def event(self, t: float, side: Side | None, kind: str, /, **detail: object) -> None:
+        """Write an event of a side, or of the trace itself."""
+        self.wire.event(t, self.number, "trace" if side is None else side.label, kind, **detail)
+
+    def frame(self, t: float, side: Side, kind: str, /, **detail: object) -> None:
+        """Write the event of one frame, and count it."""
+        self.wire.frames[side.label] += 1
+        self.wire.event(t, self.number, side.label, kind, **detail)
+
+    def count(self, side: Side) -> None:
+        """Count a frame that has no event of its own."""
+        self.wire.frames[side.label] += 1
+
+    def flag(
+        self,
+        t: float,
+        flag: str,
+        what: str,
+        evidence: Iterable[Mapping[str, object]] = (),
+        *,
+        level: Level | None = None,
+        unless_flagged: bool = False,
+    ) -> None:
+        """Write a flag; with `unless_flagged` only if nothing else was flagged that explains it."""
+        if unless_flagged and self.flagged - _NO_CAUSES:
+            return
+        self.flagged.add(flag)
+        self.wire.flag(t, self.number, flag, what, evidence, level=level)
+
+    def cut(self, side: Side, what: str) -> str:
+        """Return the sentence for a frame that was cut."""
+        if self.closed_by is None or self.closed_by is side:
+            how = "reset the connection" if self.closed_how == "reset" else "closed its direction"
+            return f"The {side.label} {how} in the middle of a frame: {what}."
+        how = "reset" if self.closed_how == "reset" else "closed"
+        return f"The {self.closed_by.label} {how} the connection while the {side.label} was in the middle of a frame: {what}."
+
+
+_NO_CAUSES = {"amqp.late-heartbeat", "amqp.unlimited-prefetch", "stomp.late-heartbeat"}
+"""Flags that do not explain an error of the broker's."""
+
+
+def spelled(raw: bytes | Spelled) -> list[dict[str, object]]:
+    """Return bytes as rows of evidence: each field of a frame's head as a number, in hexadecimal, and as characters."""
+    found = spell_bytes(raw[:_HEAD]) if isinstance(raw, bytes) else raw
+    rows: list[dict[str, object]] = [
+        {"field": row.field, "number": row.number, "hex": row.hex, "characters": row.characters} for row in found.rows
+    ]
+    if rows and found.protocol:
+        rows.append({"field": "together", "number": "", "hex": "", "characters": found.protocol})
+    return rows

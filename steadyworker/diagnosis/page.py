@@ -1,0 +1,97 @@
+"""
+The page of a trace: one HTML file to attach to a ticket, of less than 300 kB whatever the length of the trace.
+
+The events are those of `wire.py`, as they come from the relay or from a file of JSON lines:
+
+    page = Page()
+    for event in events:
+        page.add(event)
+    page.write(file)
+
+The page asks for nothing from outside, and its Content-Security-Policy allows nothing but its own style and script.
+Without JavaScript only zoom and the reading of values from the time line are missing.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+from collections.abc import Iterable, Iterator, Mapping
+from importlib.resources import files
+from string import Template
+from typing import TextIO
+
+import msgspec
+
+from steadyworker.diagnosis.picture.markup import tag
+from steadyworker.diagnosis.picture.sheet import sheet_of
+from steadyworker.diagnosis.picture.trace import Trace
+
+LARGEST_PAGE = 300_000
+"""Bytes; no page is larger."""
+
+LONGEST_LINE = 1 << 20
+"""Characters of a line of a trace; a longer one is counted as unreadable."""
+
+_DATA = files("steadyworker.diagnosis.picture")
+
+
+class Page:
+    """The page of the events that it was given; its memory does not grow with their number."""
+
+    def __init__(self) -> None:
+        self._trace = Trace()
+
+    def add(self, event: Mapping[str, object]) -> None:
+        """Take the next event."""
+        self._trace.add(event)
+
+    def add_lines(self, lines: TextIO) -> None:
+        """Take all events of a file of JSON lines; count a line that is no event, such as the torn last one."""
+        decode = msgspec.json.Decoder(dict[str, object]).decode
+        for line in _lines(lines):
+            try:
+                event = decode(line)
+            except (msgspec.MsgspecError, UnicodeError, RecursionError):
+                self._trace.unreadable += bool(line.strip())
+            else:
+                self._trace.add(event)
+
+    def write(self, out: TextIO) -> None:
+        """Write the page as it is now; more events can follow, and then another page."""
+        sheet = sheet_of(self._trace)
+        style, script = _data("page.css"), _data("page.js")
+        out.write(
+            Template(_data("page.html")).substitute(
+                title=tag("title", f"Trace: {sheet.title}"),
+                policy=f"default-src 'none'; style-src '{_hash(style)}'; script-src '{_hash(script)}'; img-src data:; "
+                "base-uri 'none'; form-action 'none'",
+                style=style,
+                script=script,
+                body=sheet.body,
+            )
+        )
+
+
+def write_page(events: Iterable[Mapping[str, object]], out: TextIO) -> None:
+    """Write the page of these events."""
+    page = Page()
+    for event in events:
+        page.add(event)
+    page.write(out)
+
+
+def _lines(file: TextIO) -> Iterator[str]:
+    """Yield the lines of a file, of a longer one only the beginning."""
+    while line := file.readline(LONGEST_LINE):
+        yield line
+        while len(line) == LONGEST_LINE and not line.endswith("\n"):
+            line = file.readline(LONGEST_LINE)
+
+
+def _data(name: str) -> str:
+    return _DATA.joinpath(name).read_text(encoding="utf-8")
+
+
+def _hash(text: str) -> str:
+    return f"sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}"

@@ -1,0 +1,240 @@
+"""
+The events of a connection in their order: some exactly, and between them runs of events that are folded.
+
+An event is first kept exactly, among the last `NEIGHBOURS`.
+A flag keeps its neighbours exactly, those before it and those that follow; an event far from any flag joins a run.
+If there are too many rows, runs become longer, then neighbours are folded, then openings and gaps, at last flags.
+The first and the last rows of a connection are the last to go.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass, field
+from enum import IntEnum
+from itertools import dropwhile
+
+from steadyworker.diagnosis.picture.reading import Event, count_of, details_of, is_light, name_of, side_of, text_of
+from steadyworker.diagnosis.picture.words import PARTS
+
+NEIGHBOURS = 10
+"""Events before a flag, and behind it, that are kept exactly."""
+
+ROWS = 220
+"""When there are half as many again, the least important are folded until there are about this many."""
+
+_HEAD, _TAIL = 60, 80
+_PAUSE = 5.0
+"""Seconds without a message that end a run."""
+
+_MOST_KINDS = 24
+"""Kinds of events that a run tells apart."""
+
+
+class Rank(IntEnum):
+    """The importance of a row: the lowest is folded first."""
+
+    RUN = 0
+    NEIGHBOUR = 1
+    FIRST = 2
+    KEPT = 3
+    FLAG = 4
+
+
+@dataclass(slots=True)
+class Moment:
+    """One event as it came; `event` is dropped for `details` when it is known that the row stays."""
+
+    t: float
+    side: str
+    kind: str
+    name: str
+    size: int
+    rank: Rank
+    event: Event | None
+    channel: str = ""
+    details: tuple[tuple[str, str], ...] = ()
+    body_size: int = 0
+    number: int = 0
+    """The number of the flag on the page."""
+
+
+@dataclass(slots=True)
+class Run:
+    """Events that are folded: how many of each kind each end sent, and their bytes."""
+
+    start: float
+    end: float
+    counts: dict[tuple[str, str, str], int] = field(default_factory=dict)
+    sizes: dict[str, int] = field(default_factory=dict)
+    rank: Rank = Rank.RUN
+    busy: float | None = None
+    """The time of its last event that was no heartbeat."""
+
+    @property
+    def t(self) -> float:
+        """The time of its first event."""
+        return self.start
+
+    def add(self, moment: Moment) -> None:
+        """Fold an event into this run."""
+        self.end = max(self.end, moment.t)
+        if moment.kind != "heartbeat":
+            self.busy = moment.t
+        self._count((moment.side, moment.kind, moment.name), 1)
+        self.sizes[moment.side] = self.sizes.get(moment.side, 0) + moment.size
+
+    def join(self, other: Run) -> None:
+        """Fold a run that follows into this one."""
+        self.end = max(self.end, other.end)
+        self.busy = self.busy if other.busy is None else other.busy
+        for key, number in other.counts.items():
+            self._count(key, number)
+        for side, size in other.sizes.items():
+            self.sizes[side] = self.sizes.get(side, 0) + size
+
+    def _count(self, key: tuple[str, str, str], number: int) -> None:
+        if key not in self.counts and len(self.counts) >= _MOST_KINDS:
+            key = (key[0], "other", "other frames")
+        self.counts[key] = self.counts.get(key, 0) + number
+
+
+Row = Moment | Run
+
+
+class Rows:
+    """The rows of a connection; `most` is the number to which they are folded when there are too many."""
+
+    def __init__(self, most: int = ROWS) -> None:
+        self._most = most
+        self._limit = most * 3 // 2
+        self._rows: list[Row] = []
+        self._latest: deque[Moment] = deque()
+        self._keep = 0
+
+    def add(self, moment: Moment) -> None:
+        """Take the next event."""
+        if moment.rank is Rank.FLAG:
+            self._keep = NEIGHBOURS
+            for neighbour in dropwhile(_is_part, self._latest):  # the beginning of its message is folded already
+                neighbour.rank = max(neighbour.rank, Rank.NEIGHBOUR)
+        elif self._keep:
+            self._keep -= 1
+            moment.rank = max(moment.rank, Rank.NEIGHBOUR)
+        elif _is_part(moment) and self._latest and self._latest[-1].rank is Rank.NEIGHBOUR:
+            moment.rank = Rank.NEIGHBOUR  # the rest of a message that has begun
+        self._latest.append(moment)
+        if len(self._latest) > NEIGHBOURS:
+            self._settle(self._latest.popleft())
+
+    def shown(self, most: int = ROWS) -> list[Row]:
+        """Return the rows in their order, at most about `most` of them; later events may still follow."""
+        rows = [*self._rows]
+        for moment in self._latest:
+            _exact(moment)
+            rows.append(moment)
+        return folded(rows, most) if len(rows) > most else rows
+
+    def _settle(self, moment: Moment) -> None:
+        """Decide the place of an event that is no longer among the latest."""
+        if moment.rank > Rank.RUN:
+            _exact(moment)
+            self._rows.append(moment)
+        else:
+            last = self._rows[-1] if self._rows else None
+            if not isinstance(last, Run) or not _continues(last, moment):
+                last = Run(moment.t, moment.t)
+                self._rows.append(last)
+            last.add(moment)
+        if len(self._rows) > self._limit:
+            self._rows = folded(self._rows, self._most)
+
+    def shrink(self, most: int) -> None:
+        """Keep fewer rows from now on."""
+        self._most, self._limit = most, most * 3 // 2
+        self._rows = folded(self._rows, most)
+
+
+def _continues(run: Run, moment: Moment) -> bool:
+    """Whether an event belongs to the same run: heartbeats alone are one, and so are messages without a pause."""
+    if run.busy is None:
+        return moment.kind == "heartbeat"
+    return moment.t - run.busy < _PAUSE
+
+
+def _is_part(moment: Moment) -> bool:
+    return moment.kind in PARTS and moment.rank is Rank.RUN
+
+
+def _exact(moment: Moment) -> None:
+    """Replace the event by the texts that are shown of it, so that no large value is kept."""
+    event = moment.event
+    if event is not None:
+        moment.name = text_of(moment.name)
+        moment.channel = "" if event.get("channel") is None else text_of(event["channel"], 12)
+        moment.body_size = count_of(event.get("body_size"))
+        moment.details = details_of(event)
+        moment.event = None
+
+
+def moment_of(event: Event, t: float, rank: Rank) -> Moment:
+    """Return an event as a row."""
+    kind, name, size = name_of(event.get("kind")), name_of(event.get("name")), count_of(event.get("size"))
+    moment = Moment(t, side_of(event), kind, name, size, rank, event)
+    if not is_light(event):
+        _exact(moment)
+    return moment
+
+
+def folded(rows: list[Row], most: int) -> list[Row]:
+    """Return at most about `most` rows, of which the least important are folded."""
+    head, tail = min(_HEAD, most // 4), min(_TAIL, most // 3)
+    while len(rows) > most:
+        shorter = _pairs_joined(rows)
+        if len(shorter) == len(rows):
+            break
+        rows = shorter
+    for rank in (Rank.NEIGHBOUR, Rank.FIRST, Rank.KEPT, Rank.FLAG):
+        if len(rows) <= most:
+            break
+        rows = [*rows[:head], *_stretches_joined(rows[head:-tail], rank), *rows[-tail:]]
+    return rows
+
+
+def _pairs_joined(rows: list[Row]) -> list[Row]:
+    """Return the rows with each run joined to the run behind it."""
+    result: list[Row] = []
+    paired = False
+    for row in rows:
+        last = result[-1] if result else None
+        if isinstance(row, Run) and isinstance(last, Run) and not paired:
+            result[-1] = joined(last, row)
+            paired = True
+        else:
+            result.append(row)
+            paired = False
+    return result
+
+
+def _stretches_joined(rows: list[Row], rank: Rank) -> list[Row]:
+    """Return the rows with each stretch of rows up to this importance as one run."""
+    result: list[Row] = []
+    for row in rows:
+        last = result[-1] if result else None
+        if row.rank > rank:
+            result.append(row)
+        elif isinstance(last, Run):
+            result[-1] = joined(last, row)
+        else:
+            result.append(joined(Run(row.t, row.t), row))
+    return result
+
+
+def joined(run: Run, row: Row) -> Run:
+    """Return a run with one more row; the given run stays as it is, because a shorter page can be made of it too."""
+    result = Run(run.start, run.end, dict(run.counts), dict(run.sizes))
+    if isinstance(row, Run):
+        result.join(row)
+    else:
+        result.add(row)
+    return result

@@ -1,0 +1,331 @@
+"""
+The frames of a connection from top to bottom: an arrow for each frame that is shown, a band for each run that is folded.
+
+What the client sent stands at the left and points to the right, what the broker sent the other way.
+A flag stands at its moment, with its evidence and its remedy.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from datetime import datetime, timedelta
+
+from steadyworker.diagnosis.picture.flags import Alike, Flag, Table
+from steadyworker.diagnosis.picture.markup import Markup, tag, together
+from steadyworker.diagnosis.picture.rows import Moment, Rank, Row, Run
+from steadyworker.diagnosis.picture.story import Story
+from steadyworker.diagnosis.picture.verdict import ending
+from steadyworker.diagnosis.picture.words import MEANING, PARTS, lapse, listed, many, sentence
+from steadyworker.units import count_text, size_text
+
+_LATER = 1.0
+"""Seconds between two rows that are named."""
+
+_LONG = 1000.0
+_LONGEST_LOGIN = 16
+_LARGE = 200
+"""Bytes of a frame from which its size is shown, away from flags."""
+
+_CARRIERS = frozenset({"Basic.Publish", "Basic.Deliver", "Basic.GetOk", "Basic.Return"})
+_COMMON = frozenset({"body", "delivery mode", "content type", "priority"})
+"""Properties of messages that tell nothing about a connection."""
+
+_OTHER = {"client": "broker", "broker": "client"}
+_KINDS = {"content": "message header", "body": "message body", "heartbeat": "heartbeat", "header": "protocol header"}
+
+
+class Times:
+    """The times of a trace for people: on the clock of its machine if its start is known, and in seconds."""
+
+    def __init__(self, started: datetime | None) -> None:
+        self._started = started
+
+    def cells(self, t: float) -> Markup:
+        """Return a time as the first cells of a row."""
+        seconds = tag("span", f"{t:.3f} s" if t < _LONG else f"{t:.1f} s", class_="s")
+        return (
+            together([tag("time", self.clock(t)), seconds])
+            if self._started
+            else together([tag("time", f"{t:.3f}"), seconds])
+        )
+
+    def clock(self, t: float) -> str:
+        """Return a time on the clock, or in seconds since the trace began."""
+        if self._started is None:
+            return f"{t:.3f} s"
+        try:
+            return (self._started + timedelta(seconds=t)).strftime("%H:%M:%S.%f")[:-3]
+        except OverflowError:
+            return f"{t:.3f} s"
+
+
+def sequence(story: Story, rows: list[Row], times: Times) -> Markup:
+    """Return the rows of a connection as a list; an ordinary login is folded, and opens on demand."""
+    whole = list(_whole_messages(rows))
+    login = _login(whole)
+    if login:
+        inner = tag("ol", *_items(whole[:login], story, times), class_="frames")
+        frames = sum(1 for row in whole[:login] if isinstance(row, Moment) and row.kind != "open")
+        told = f"Login: {count_text(frames, 'frame')} in {lapse(whole[login - 1].t - whole[0].t)}"
+        first = tag("summary", times.cells(whole[0].t), tag("div", tag("p", told)))
+        items = [
+            tag("li", tag("details", first, inner), class_="login"),
+            *_items(whole[login:], story, times, whole[login - 1]),
+        ]
+    else:
+        items = list(_items(whole, story, times))
+    return tag("ol", *items, class_="frames")
+
+
+def _login(rows: list[Row]) -> int:
+    """Return the number of rows of a login in which nothing was noticed; 0 if there is none."""
+    for at, row in enumerate(rows[:_LONGEST_LOGIN]):
+        if not isinstance(row, Moment) or row.kind in ("flag", "gap", "close"):
+            return 0
+        if row.name in ("Connection.OpenOk", "CONNECTED"):
+            after = rows[at + 1 : at + 2]
+            tuned = [each for each in after if isinstance(each, Moment) and each.kind == "tuned"]
+            return at + 1 + len(tuned)
+    return 0
+
+
+def _items(rows: list[Row], story: Story, times: Times, before: Row | None = None) -> Iterator[Markup]:
+    for at, row in enumerate(rows):
+        end = before.end if isinstance(before, Run) else before.t if before else row.t
+        if row.t - end >= _LATER and not (isinstance(row, Moment) and row.kind == "gap"):
+            yield tag("li", f"{lapse(row.t - end)} later", class_="later")
+        if isinstance(row, Run):
+            yield _run(row, times)
+        else:
+            after = rows[at + 1] if at + 1 < len(rows) else None
+            noticed = isinstance(after, Moment) and after.kind == "flag" and after.t == row.t
+            yield _moment(row, story, times, noticed=noticed)
+        before = row
+
+
+def _whole_messages(rows: list[Row]) -> Iterator[Row]:
+    """Yield the rows, with a message that came in one piece as one row: its method, its header and its body."""
+    at = 0
+    while at < len(rows):
+        row = rows[at]
+        taken = 1
+        if isinstance(row, Moment) and row.name in _CARRIERS:
+            taken, row = _message(rows, at, row)
+        yield row
+        at += taken
+
+
+def _message(rows: list[Row], at: int, method: Moment) -> tuple[int, Moment]:
+    parts = rows[at + 1 : at + 3]
+    content = parts[0] if parts else None
+    if not (isinstance(content, Moment) and content.kind == "content" and _same_place(content, method)):
+        return 1, method
+    size = method.size + content.size
+    if not content.body_size:
+        return 2, replace(method, size=size, details=(*method.details, *_properties(content)))
+    body = parts[1] if len(parts) > 1 else None
+    if not (isinstance(body, Moment) and body.kind == "body" and _same_place(body, method)):
+        return 1, method
+    return 3, replace(method, size=size + body.size, details=(*method.details, *_properties(content)))
+
+
+def _same_place(part: Moment, method: Moment) -> bool:
+    return part.side == method.side and part.channel == method.channel
+
+
+def _properties(content: Moment) -> list[tuple[str, str]]:
+    return [pair for pair in content.details if pair[0] not in _COMMON][:3]
+
+
+def _moment(moment: Moment, story: Story, times: Times, *, noticed: bool) -> Markup:
+    if moment.kind == "flag":
+        return _flag(moment, story, times)
+    band = _BANDS.get(moment.kind)
+    if band is None:
+        return _frame(moment, times, noticed=noticed)
+    told, style = band
+    text = tag("p", told(moment, story))
+    return tag("li", times.cells(moment.t), tag("div", text), class_=f"{style} {moment.side}", data_t=f"{moment.t:.3f}")
+
+
+def _frame(moment: Moment, times: Times, *, noticed: bool) -> Markup:
+    other = _OTHER.get(moment.side)
+    name = moment.name or moment.kind
+    if moment.kind in _KINDS:
+        name = _KINDS[moment.kind] if moment.kind != "header" else (moment.name or _KINDS["header"])
+    facts = [("channel", moment.channel)] if moment.channel not in ("", "0") else []
+    facts += [pair for pair in moment.details if moment.kind != "frame" or pair[0] != "body"]
+    telling = moment.size >= _LARGE or (moment.rank is Rank.NEIGHBOUR and moment.kind != "heartbeat")
+    size = [tag("i", size_text(moment.size))] if telling and moment.size else []
+    who = tag("span", f"{moment.side} to {other}: " if other else "", class_="hear")
+    meaning = MEANING.get(moment.name, "")
+    if moment.kind == "header":
+        again = dict(moment.details).get("second")
+        facts = []
+        meaning = "sends the protocol header again" if again else "sends the protocol header"
+    content = [
+        who,
+        tag("b", name),
+        *([tag("em", meaning)] if meaning else []),
+        *(_fact(*fact) for fact in facts),
+        *size,
+    ]
+    wrong = " wrong" if moment.name in ("Connection.Close", "Channel.Close", "ERROR") and not _orderly(moment) else ""
+    style = f"frame {moment.side}{wrong}" + " beat" * (moment.kind == "heartbeat") + " noticed" * noticed
+    row = tag("p", *_spaced(content))
+    return tag("li", times.cells(moment.t), tag("div", row), class_=style, data_t=f"{moment.t:.3f}")
+
+
+def _orderly(moment: Moment) -> bool:
+    return dict(moment.details).get("code") == "200"
+
+
+def _spaced(parts: list[Markup]) -> Iterator[Markup]:
+    for at, part in enumerate(parts):
+        yield part
+        if at < len(parts) - 1:
+            yield together([" "])
+
+
+def _fact(label: str, value: str) -> Markup:
+    return tag("i", *([f"{label} "] if label else []), tag("u", value))
+
+
+def _run(run: Run, times: Times) -> Markup:
+    sides = []
+    for side in ("client", "broker", "trace"):
+        told = _told(run, side)
+        if told:
+            sides.append(tag("p", tag("span", f"{side}: ", class_="hear"), told, class_=side))
+    length = tag("p", f"in {lapse(run.end - run.start)}" if run.end > run.start else "at once", class_="length")
+    return tag("li", times.cells(run.start), tag("div", *sides, length), class_="run", data_t=f"{run.start:.3f}")
+
+
+def _told(run: Run, side: str) -> str:
+    """Return what one end sent in a run: messages with their parts as one, the most frequent first."""
+    counts = [(number, kind, name) for (who, kind, name), number in run.counts.items() if who == side]
+    carried = any(name in _CARRIERS for _, _, name in counts)
+    counts = [(number, kind, name) for number, kind, name in counts if not (carried and kind in PARTS)]
+    parts = [_many(side, kind, name, number) for number, kind, name in sorted(counts, key=lambda part: -part[0])]
+    size = run.sizes.get(side, 0)
+    return listed(parts) + (f" · {size_text(size)}" if size and parts else "")
+
+
+def _many(side: str, kind: str, name: str, number: int) -> str:
+    if kind == "flag":
+        return f"{count_text(number, 'more flag')} ({name})"
+    return many(side, kind, name, number)
+
+
+def _plain(moment: Moment) -> str:
+    return ", ".join(f"{name} {value}" for name, value in moment.details)
+
+
+def _brackets(moment: Moment) -> str:
+    told = _plain(moment)
+    return f" ({told})" if told else ""
+
+
+def _opened(moment: Moment, story: Story) -> str:
+    return f"Connection {story.conn} opened{_brackets(moment)}"
+
+
+def _tuned(_moment: Moment, story: Story) -> str:
+    return f"Both ends agreed: {story.tuned}"
+
+
+def _skipped(moment: Moment, _story: Story) -> str:
+    facts = dict(moment.details)
+    size = f" ({size_text(int(facts['bytes']))})" if facts.get("bytes", "").isdecimal() else ""
+    number = f"{facts['count']} " if "count" in facts else ""
+    return f"Not shown: {number}{facts.get('what', 'events')}{size}"
+
+
+def _silent(moment: Moment, story: Story) -> str:
+    gap = next((gap for gap in story.gaps if gap.end == moment.t and gap.side == moment.side), None)
+    if gap is None:
+        return f"No byte from the {moment.side}: {_plain(moment)}"
+    allowed = f" {lapse(gap.allowed)} were allowed." if gap.allowed else ""
+    return f"No byte from the {moment.side} for {lapse(gap.end - gap.start)}.{allowed}"
+
+
+def _closed(moment: Moment, story: Story) -> str:
+    at = next((at for at, close in enumerate(story.closes) if close.t == moment.t and close.who == moment.side), None)
+    if at is None:
+        return f"The connection was closed{_brackets(moment)}"
+    told = ending(story.closes[at], first=at == 0)
+    return told[0].upper() + told[1:]
+
+
+def _queued(moment: Moment, _story: Story) -> str:
+    facts = dict(moment.details)
+    size = facts.get("bytes", "")
+    shown = size_text(int(size)) if size.isdecimal() else size
+    since = f" since {facts['since']} s" if "since" in facts else ""
+    side = facts.get("side", moment.side)
+    return f"{shown} wait in the kernel{since}: the {side} does not read them"
+
+
+_BANDS: dict[str, tuple[Callable[[Moment, Story], str], str]] = {
+    "open": (_opened, "mark"),
+    "tuned": (_tuned, "mark"),
+    "skipped": (_skipped, "mark"),
+    "close": (_closed, "mark closed"),
+    "gap": (_silent, "silence gap"),
+    "queue": (_queued, "silence"),
+}
+
+
+def _flag(moment: Moment, story: Story, times: Times) -> Markup:
+    alike = story.flags.get(moment.name)
+    flag = (
+        next((flag for flag in alike.first if flag.number == moment.number), None) if alike and moment.number else None
+    )
+    if alike is None or flag is None:
+        again = tag("p", tag("b", f"Again {moment.name}"))
+        return tag("li", times.cells(moment.t), tag("div", again), class_="again", data_t=f"{moment.t:.3f}")
+    first = flag is alike.first[0]
+    card = flag_card(flag, alike, times, whole=first)
+    return tag(
+        "li",
+        times.cells(moment.t),
+        card,
+        class_=f"flag {flag.level}",
+        id=f"flag{flag.number}",
+        data_t=f"{moment.t:.3f}",
+    )
+
+
+def flag_card(flag: Flag, alike: Alike, times: Times, *, whole: bool = True) -> Markup:
+    """Return a flag as a card; without `whole` its remedy is left out, because an earlier card of the same id has it."""
+    head = tag("p", mark(flag), tag("strong", sentence(flag.what) or flag.id))
+    parts = [head]
+    if flag.evidence:
+        parts.append(table(flag.evidence))
+    if whole:
+        if flag.remedy:
+            parts.append(tag("p", tag("b", "What to do: "), sentence(flag.remedy), class_="remedy"))
+        again = f" · noticed {alike.count:,} times, last at {times.clock(alike.last)}" if alike.count > 1 else ""
+        parts.append(tag("p", flag.level, " · ", tag("code", flag.id), again, class_="quiet"))
+    return tag("div", *parts, class_=f"card {flag.level}")
+
+
+def mark(flag: Flag) -> Markup:
+    """Return the number of a flag, as it stands on the time line."""
+    return tag("span", str(flag.number), class_=f"number {flag.level}")
+
+
+def _table_row(row: tuple[str, ...]) -> Markup:
+    """Return a row; a cell that has all that is left of its row is written across the empty ones before it."""
+    if len(row) > 2 and row[0] and row[-1] and not any(row[1:-1]):  # noqa: PLR2004 - a row has two ends
+        return tag("tr", tag("td", row[0]), tag("td", tag("b", row[-1]), colspan=len(row) - 1))
+    return tag("tr", *(tag("td", cell) for cell in row))
+
+
+def table(evidence: Table) -> Markup:
+    """Return evidence as a table."""
+    head = [tag("thead", tag("tr", *(tag("th", name, scope="col") for name in evidence.head)))] if evidence.head else []
+    body = [_table_row(row) for row in evidence.rows]
+    more = [tag("tr", tag("td", f"and {evidence.more:,} more"))] if evidence.more > 0 else []
+    return tag("div", tag("table", *head, tag("tbody", *body, *more)), class_="evidence")

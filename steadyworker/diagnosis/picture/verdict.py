@@ -1,0 +1,174 @@
+"""What a trace shows, in a few sentences for a reader who has never seen one."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+from steadyworker.diagnosis.picture.flags import Alike, Flag
+from steadyworker.diagnosis.picture.reading import SIDES
+from steadyworker.diagnosis.picture.story import Close, Reason, Story
+from steadyworker.diagnosis.picture.trace import Trace
+from steadyworker.diagnosis.picture.words import lapse, sentence
+from steadyworker.units import count_text
+
+_SHORT = 110
+"""Characters of a sentence that can be followed by one more clause."""
+
+_SHORTEST = 25
+_BREAK = re.compile(r"(?:: |\. )(?=\S)")
+_CLAUSE = re.compile(r", (?:and|because|although|so|which|but) |[;!?]")
+_SAME = re.compile(r"^(The (client|broker) .*), and the \2 closed")
+_AT_ONCE = 0.005
+"""Seconds; who closes that soon has decided before."""
+
+_MOST_OTHERS = 4
+_ORDERLY = "200"
+"""The reply code of an end without an error."""
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """The verdict: its sentence, what supports it, the flag that it rests on, and that flag's connection."""
+
+    sentence: str
+    support: tuple[str, ...]
+    level: str
+    flag: Flag | None = None
+    story: Story | None = None
+    others: tuple[Flag, ...] = ()
+    more: int = 0
+
+
+def verdict_of(trace: Trace) -> Verdict:
+    """Return what the trace shows: its most likely cause of failure, or that nothing was noticed."""
+    ranked = sorted(trace.all_flags(), key=lambda pair: _rank(pair[1]))
+    if not ranked:
+        return _nothing(trace)
+    story, alike = ranked[0]
+    flag = alike.worst
+    head, rest = _halves(flag.what.strip() or f"The trace noticed {flag.id}.")
+    end = None if "closed the connection" in flag.what else _end_after(story, flag)
+    if end and end[0] and _takes_a_clause(head):
+        told = f"{head}, {end[0]}."
+        told = _SAME.sub(r"\1 and closed", told)
+    else:
+        told, rest = sentence(head), [*rest, *([end[1]] if end else [])]
+    support = [*rest, *_reasons(story, flag), *_again(ranked, alike)]
+    others = _others(ranked, flag.id)
+    level = "error" if flag.is_error else "warning"
+    return Verdict(told, tuple(support), level, flag, story, tuple(others[:_MOST_OTHERS]), len(others[_MOST_OTHERS:]))
+
+
+def _halves(what: str) -> tuple[str, list[str]]:
+    """Return what happened, and what stands behind its first colon or sentence."""
+    found = _BREAK.search(what, _SHORTEST)
+    if not found:
+        return what.rstrip("."), []
+    rest = what[found.end() :].strip()
+    return what[: found.start()], [sentence(rest[0].upper() + rest[1:])]
+
+
+def _takes_a_clause(head: str) -> bool:
+    return len(head) <= _SHORT and not _CLAUSE.search(head)
+
+
+def _rank(alike: Alike) -> tuple[bool, bool, float]:
+    """Errors come before warnings, causes before what follows from them, and the first before the later ones."""
+    flag = alike.worst
+    return not flag.is_error, not flag.is_cause, flag.t
+
+
+def _end_after(story: Story | None, flag: Flag) -> tuple[str, str] | None:
+    """Return how long before the end of the connection it was: as a clause (or empty), and as a sentence of its own."""
+    if story is None:
+        return None
+    ended = end_of(story)
+    if ended is None:
+        if story.last - flag.t < _AT_ONCE:
+            return None
+        return "", f"The connection was still open {lapse(story.last - flag.t)} later, when the trace ended."
+    t, who = ended
+    if t < flag.t:
+        return None
+    if t - flag.t < _AT_ONCE:
+        return f"and the {who} closed the connection at once", f"The {who} closed the connection at once."
+    wait = lapse(t - flag.t)
+    return f"{wait} before the {who} closed the connection", f"The {who} closed the connection {wait} later."
+
+
+def end_of(story: Story) -> tuple[float, str] | None:
+    """Return when a connection ended, and the end that ended it: the one that said so, else the one that closed."""
+    if not story.closed:
+        return None
+    spoken = next((reason for reason in story.reasons if reason.name in ("Connection.Close", "ERROR")), None)
+    return (spoken.t, spoken.side) if spoken else (story.closes[0].t, story.closes[0].who)
+
+
+def _reasons(story: Story | None, flag: Flag) -> list[str]:
+    """Return what the ends said of it, in the words of the protocol."""
+    if story is None:
+        return []
+    later = [reason for reason in story.reasons if reason.t >= flag.t and reason.text and reason.code != _ORDERLY]
+    return [said(reason) for reason in later[:2]]
+
+
+def said(reason: Reason) -> str:
+    """Return an end's reason as a sentence."""
+    what = {"Channel.Close": "closing the channel", "ERROR": "as an error"}.get(reason.name, "closing the connection")
+    code = f" (code {reason.code})" if reason.code else ""
+    return f"The {reason.side} said, {what}: “{reason.text}”{code}."
+
+
+def _again(ranked: list[tuple[Story | None, Alike]], alike: Alike) -> list[str]:
+    """Return where and how often the same was noticed."""
+    told = []
+    if alike.count > 1:
+        told.append(f"The same was noticed {count_text(alike.count - 1, 'more time')} on this connection.")
+    same = {id(where) for where, other in ranked if other is not alike and other.first[0].id == alike.first[0].id}
+    if same:
+        told.append(f"The same was noticed on {count_text(len(same), 'other connection')}.")
+    return told
+
+
+def _others(ranked: list[tuple[Story | None, Alike]], id_: str) -> list[Flag]:
+    """Return the first flag of each other id, in the order of time."""
+    first: dict[str, Flag] = {}
+    for _, alike in ranked:
+        flag = alike.worst
+        if flag.id != id_ and (flag.id not in first or flag.t < first[flag.id].t):
+            first[flag.id] = flag
+    return sorted(first.values(), key=lambda flag: flag.t)
+
+
+def _nothing(trace: Trace) -> Verdict:
+    time = lapse(trace.last - (trace.start or 0.0))
+    told = f"Nothing was noticed that ends connections, on {count_text(trace.connections, 'connection')} in {time}."
+    ends = [ending(story.closes[0]) for story in trace.stories.values() if story.closes and abrupt(story)]
+    support = []
+    if ends:
+        first, more = ends[0], len(ends) - 1
+        support.append(f"But {first} without saying why" + (f", and {more} more ended so." if more else "."))
+    return Verdict(told, tuple(support), "warning" if ends else "fine")
+
+
+def abrupt(story: Story) -> bool:
+    """Whether the connection ended without the protocol's goodbye."""
+    return bool(story.closed and story.frames) and not story.reasons and not story.said_goodbye
+
+
+def ending(close: Close, *, first: bool = True) -> str:
+    """Return the end of a connection as a clause."""
+    error = f" ({close.error})" if close.error else ""
+    if close.who == "trace":
+        return "the trace ended, and closed the connection"
+    if close.how == "refused":
+        return f"the {close.who} could not be reached{error}"
+    if not first:
+        return f"the {close.who} closed its side, too{error}"
+    how = {"reset": "reset the connection (TCP reset)", "fin": "closed the connection"}.get(
+        close.how, "closed the connection"
+    )
+    where = " in the middle of a frame" if close.in_frame else ""
+    who = close.who if close.who in SIDES else "other end"
+    return f"the {who} {how}{where}{error}"

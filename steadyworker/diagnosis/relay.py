@@ -1,0 +1,512 @@
+"""
+The relay: it passes bytes between clients and the broker, and gives a copy to the reader (`tap.py`).
+
+It changes, delays and reorders no byte, and reads none: bytes are sent on before the reader learns of them.
+A half-close is passed on as a half-close, and a reset as a reset.
+While one side does not read, the relay does not read from the other, as the kernel would do without it.
+
+A direction of a connection goes through these states:
+
+    | state | bytes | next |
+    |---|---|---|
+    | open | pass | FIN: ended; write fails: broken; read fails: the connection is reset |
+    | ended | the last ones pass | all passed: FIN is sent, and the direction is done |
+    | broken | are read no more | the other direction's last bytes pass, then the connection is reset |
+
+A connection is closed when both directions are done.
+One thread and one epoll loop do all of it, in a process of its own (`start`), so that reading never holds up a byte.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import select
+import socket
+import ssl
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+
+from steadyworker.diagnosis.ends import End, TlsEnd, abort, unconfirmed
+from steadyworker.diagnosis.tap import CHUNK, Side, What, Writer
+
+STUCK = 1.0
+"""Seconds without progress after which a send queue is reported, and between two looks at it."""
+
+_FAILED_EVENTS = select.EPOLLERR | select.EPOLLHUP
+_BACKLOG = 128
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """The broker's addresses, and TLS towards it and towards the clients, if it is wanted."""
+
+    addresses: Sequence[tuple[socket.AddressFamily, tuple[str, int]]]
+    towards_broker: ssl.SSLContext | None = None
+    server_name: str = ""
+    towards_clients: ssl.SSLContext | None = None
+
+
+class Flow:
+    """One direction of a connection: `side` is the one that sends."""
+
+    __slots__ = (
+        "acked",
+        "broken",
+        "done",
+        "ended",
+        "link",
+        "pending",
+        "progress",
+        "reported",
+        "side",
+        "skipped",
+        "source",
+        "target",
+    )
+
+    def __init__(self, link: Link, side: Side, source: End, target: End) -> None:
+        self.link, self.side, self.source, self.target = link, side, source, target
+        self.pending: bytes | memoryview = b""
+        self.ended = self.broken = self.done = False
+        self.skipped = 0
+        self.acked = 0  # what the target's kernel had confirmed at the last look
+        self.progress = 0.0  # when that was more than before
+        self.reported = 0.0  # when the queue was last reported
+
+    @property
+    def reads(self) -> bool:
+        """Whether bytes may be received now."""
+        return not (self.ended or self.pending) and self.source.ready and self.target.ready and not self.target.owes
+
+
+class Link:
+    """One connection of a client, and that to the broker."""
+
+    __slots__ = ("_tried", "broker", "client", "down", "number", "reset", "up")
+
+    def __init__(self, number: int, client: End, broker: End) -> None:
+        self.number = number
+        self.client, self.broker = client, broker
+        self.up = Flow(self, Side.CLIENT, client, broker)
+        self.down = Flow(self, Side.BROKER, broker, client)
+        self.reset = False
+        self._tried = 1
+
+    def of(self, end: End) -> tuple[Flow, Flow]:
+        """Return the direction that comes from an end, and the one that goes there."""
+        return (self.up, self.down) if end is self.client else (self.down, self.up)
+
+    def next_address(self, count: int) -> int | None:
+        """Return the index of the next of the broker's addresses; None if all were tried."""
+        if self._tried >= count:
+            return None
+        self._tried += 1
+        return self._tried - 1
+
+
+class Relay:
+    """The loop; it ends when `control` can be read, or is closed."""
+
+    def __init__(
+        self, listener: socket.socket, target: Target, tap: Writer, control: int, clock: Callable[[], float]
+    ) -> None:
+        self._listener: socket.socket | None = listener
+        self._target = target
+        self._tap = tap
+        self._control = control
+        self._clock = clock
+        self._epoll = select.epoll()
+        self._links: dict[int, Link] = {}
+        self._ends: dict[int, tuple[Link, End]] = {}
+        self._fresh: set[int] = set()
+        self._unconfirmed: set[Flow] = set()
+        self._scratch = memoryview(bytearray(CHUNK))
+        self._next_look = 0.0
+        self._count = 0
+        listener.setblocking(False)  # noqa: FBT003 - the method's only parameter
+        self._listening = listener.fileno()
+        self._epoll.register(self._listening, select.EPOLLIN)
+        self._epoll.register(control, select.EPOLLIN)
+        self._pipe = tap.fileno()
+        self._piping = False
+
+    def run(self) -> None:
+        """Pass bytes until the end is asked for."""
+        try:
+            while self._turn():
+                pass
+        finally:
+            now = self._clock()
+            for link in tuple(self._links.values()):
+                self._close(link, now, by_trace=True)
+            if self._listener:
+                self._listener.close()
+            self._epoll.close()
+            self._tap.finish()
+
+    def _turn(self) -> bool:
+        wait = max(0.0, self._next_look - self._clock()) if self._unconfirmed else -1
+        self._fresh.clear()
+        for fd, events in self._epoll.poll(wait):
+            if fd in self._fresh:
+                continue  # the event is of a socket that had this number before
+            if fd in self._ends:
+                link, end = self._ends[fd]
+                self._serve(link, end, events)
+            elif fd == self._listening:
+                self._accept()
+            elif fd == self._control:
+                return False
+        if self._unconfirmed and (now := self._clock()) >= self._next_look:
+            self._look(now)
+        self._hand_over()
+        return True
+
+    def _hand_over(self) -> None:
+        """Write the records of this turn; watch the pipe if it has no room."""
+        if self._tap.flush():
+            if self._piping:
+                self._epoll.unregister(self._pipe)
+                self._piping = False
+        elif not self._piping:
+            self._epoll.register(self._pipe, select.EPOLLOUT)
+            self._piping = True
+
+    # --- The life of a connection ------------------------------------------------------------------------------------
+
+    def _accept(self) -> None:
+        while self._listener:
+            try:
+                connection, address = self._listener.accept()
+            except BlockingIOError:
+                return
+            except OSError as error:
+                if error.errno in {errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM}:
+                    # The client stays in the backlog until a connection ends.
+                    self._tap.note(What.TROUBLE, 0, Side.CLIENT, self._clock(), error=os.strerror(error.errno))
+                    self._epoll.modify(self._listening, 0)
+                    return
+                continue  # the client has gone already
+            self._open(connection, address)
+
+    def _open(self, connection: socket.socket, address: tuple[str, int]) -> None:
+        target, now = self._target, self._clock()
+        self._count += 1
+        client: End
+        if target.towards_clients:
+            client = TlsEnd(connection, target.towards_clients, connected=True, server_name=None)
+        else:
+            client = End(connection, connected=True)
+        link = Link(self._count, client, self._dial(0))
+        self._links[link.number] = link
+        self._tap.note(
+            What.OPENED,
+            link.number,
+            Side.CLIENT,
+            now,
+            client=text_of_address(address),
+            tls=bool(target.towards_clients),
+        )
+        for end in (link.client, link.broker):
+            self._know(link, end)
+        self._watch(link)
+
+    def _dial(self, index: int) -> End:
+        target = self._target
+        family, address = target.addresses[index]
+        connection = socket.socket(family, socket.SOCK_STREAM)
+        connection.setblocking(False)  # noqa: FBT003 - the method's only parameter
+        connection.connect_ex(address)  # its error comes with the first event
+        if target.towards_broker:
+            return TlsEnd(connection, target.towards_broker, connected=False, server_name=target.server_name)
+        return End(connection, connected=False)
+
+    def _serve(self, link: Link, end: End, events: int) -> None:
+        if not end.ready:
+            self._advance(link, end)
+        else:
+            out, back = link.of(end)
+            if events & select.EPOLLOUT:
+                self._write(back)
+            if link.number in self._links and events & (select.EPOLLIN | _FAILED_EVENTS):
+                if out.reads:
+                    self._read(out)
+                elif events & _FAILED_EVENTS:
+                    self._failed(link, end)
+        if link.number in self._links:
+            self._watch(link)
+
+    def _advance(self, link: Link, end: End) -> None:
+        try:
+            end.advance()
+        except OSError as error:
+            self._not_reached(link, end, error)
+            return
+        if end.ready:
+            if link.client.ready and link.broker.ready:
+                broker = link.broker.socket
+                self._tap.note(
+                    What.CONNECTED,
+                    link.number,
+                    Side.BROKER,
+                    self._clock(),
+                    broker=text_of_address(broker.getpeername()),
+                    seen_as=text_of_address(broker.getsockname()),
+                    tls_to_broker=bool(self._target.towards_broker),
+                )
+            for flow in link.of(end):
+                self._write(flow)
+                if link.number in self._links and flow.reads and flow.source.buffered:
+                    self._read(flow)
+
+    def _not_reached(self, link: Link, end: End, error: OSError) -> None:
+        """Try the broker's next address; without one, reset the client, whose own connect could not succeed either."""
+        connecting = end is link.broker and not isinstance(error, ssl.SSLError)
+        index = link.next_address(len(self._target.addresses)) if connecting else None
+        if index is not None:
+            self._forget(end)
+            end.socket.close()
+            link.broker = broker = self._dial(index)
+            link.up.target = link.down.source = broker
+            self._know(link, broker)
+            return
+        side = Side.BROKER if end is link.broker else Side.CLIENT
+        self._tap.note(What.FAILED, link.number, side, self._clock(), error=text_of(error))
+        if isinstance(error, ssl.SSLError):
+            self._close(link, self._clock())  # the alert must arrive
+        else:
+            self._abort(link)
+
+    def _watch(self, link: Link) -> None:
+        """Ask epoll for what the ends can do now."""
+        for end in (link.client, link.broker):
+            out, back = link.of(end)
+            mask = end.wants()
+            if end.ready:
+                mask |= (select.EPOLLIN if out.reads else 0) | (select.EPOLLOUT if back.pending else 0)
+            if mask == end.mask:
+                continue
+            if end.mask is not None:
+                self._epoll.modify(end.socket, mask)
+            elif mask or not end.hung:
+                self._epoll.register(end.socket, mask)
+            else:
+                continue
+            end.mask = mask
+
+    # --- Bytes ---------------------------------------------------------------------------------------------------------
+
+    def _read(self, flow: Flow) -> None:
+        """Receive bytes, and send them on; more than once only where TLS holds more than it has shown."""
+        while self._pass(flow):
+            pass
+
+    def _pass(self, flow: Flow) -> bool:
+        room = self._tap.room()
+        into = self._scratch if room is None else room
+        try:
+            size = flow.source.receive(into)
+        except BlockingIOError:
+            return False
+        except OSError as error:
+            self._was_reset(flow, error)
+            return False
+        now = self._clock()
+        if not size:
+            self._ended(flow, now)
+            return False
+        try:
+            sent = flow.target.send(into[:size])
+        except BlockingIOError:
+            sent = 0
+        except OSError:
+            self._broken(flow, now)
+            return False
+        if sent < size:
+            flow.pending = bytes(into[sent:size])
+        self._copied(flow, now, size, whole=room is not None)
+        return flow.source.buffered and flow.reads
+
+    def _copied(self, flow: Flow, now: float, size: int, *, whole: bool) -> None:
+        """Tell the reader of bytes that passed, or count them, if there was no room for a copy."""
+        if not whole:
+            flow.skipped += size
+        else:
+            if flow.skipped:
+                self._say_skipped(flow, now)
+            self._tap.data(flow.link.number, flow.side, now, size)
+        if flow not in self._unconfirmed:
+            self._expect_progress(flow, now)
+
+    def _write(self, flow: Flow) -> None:
+        """Send what waits, and then the FIN that waits behind it."""
+        try:
+            flow.target.push()
+            while flow.pending and not flow.target.owes:
+                flow.pending = memoryview(flow.pending)[flow.target.send(flow.pending) :]
+        except BlockingIOError:
+            pass
+        except OSError:
+            self._broken(flow, self._clock())
+            return
+        if flow.ended:
+            self._finish(flow)
+        elif flow.reads and flow.source.buffered:
+            self._read(flow)
+
+    def _say_skipped(self, flow: Flow, now: float) -> None:
+        if flow.skipped:
+            self._tap.skipped(flow.link.number, flow.side, now, flow.skipped)
+            flow.skipped = 0
+
+    # --- Closes --------------------------------------------------------------------------------------------------------
+
+    def _ended(self, flow: Flow, now: float) -> None:
+        flow.ended = True
+        self._say_skipped(flow, now)
+        if not flow.link.reset:
+            self._tap.note(What.ENDED, flow.link.number, flow.side, now)
+        self._finish(flow)
+
+    def _finish(self, flow: Flow) -> None:
+        """Pass the FIN on, if all bytes before it have passed."""
+        link = flow.link
+        if flow.pending or flow.target.owes or flow.done:
+            return
+        if link.reset:
+            self._abort(link)
+            return
+        try:
+            flow.target.finish()
+        except OSError:
+            self._broken(flow, self._clock())
+            return
+        flow.done = True
+        if link.up.done and link.down.done:
+            self._close(link, self._clock())
+
+    def _broken(self, flow: Flow, now: float) -> None:
+        """React to a write that failed: the target has gone, but what it sent before may not have passed yet."""
+        link, back = flow.link, flow.link.of(flow.target)[0]
+        flow.broken = flow.ended = True
+        flow.pending = b""
+        if not link.reset:
+            link.reset = True
+            self._say_skipped(flow, now)
+            self._tap.note(What.RESET, link.number, flow.side.other, now)
+        if back.ended and not back.pending:
+            self._abort(link)
+        elif back.reads:
+            self._read(back)
+
+    def _was_reset(self, flow: Flow, error: OSError) -> None:
+        """Pass a reset on, behind the bytes that still find room."""
+        link, now = flow.link, self._clock()
+        self._say_skipped(flow, now)
+        if not link.reset:
+            link.reset = True
+            self._tap.note(What.RESET, link.number, flow.side, now, **said_of(error))
+        if flow.pending and not flow.broken:
+            with suppress(OSError):
+                flow.target.send(flow.pending)
+        self._abort(link)
+
+    def _failed(self, link: Link, end: End) -> None:
+        """React to an event of an end that is not read now: a reset, or no more than the end of both directions."""
+        out, _ = link.of(end)
+        number = end.socket.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
+        if number:
+            self._was_reset(out, OSError(number, os.strerror(number)))
+        elif end.mask is not None:
+            # Both directions have ended, and its last bytes wait for the other end.
+            end.hung = True
+            self._epoll.unregister(end.socket)
+            end.mask = None
+
+    def _abort(self, link: Link) -> None:
+        for end in (link.client, link.broker):
+            self._forget(end)
+            abort(end)
+        self._gone(link, self._clock(), by_trace=False)
+
+    def _close(self, link: Link, now: float, *, by_trace: bool = False) -> None:
+        for end in (link.client, link.broker):
+            self._forget(end)
+            end.socket.close()
+        self._gone(link, now, by_trace=by_trace)
+
+    def _gone(self, link: Link, now: float, *, by_trace: bool) -> None:
+        del self._links[link.number]
+        for flow in (link.up, link.down):
+            self._say_skipped(flow, now)
+            self._unconfirmed.discard(flow)
+        self._tap.note(What.CLOSED, link.number, Side.CLIENT, now, by_trace=by_trace)
+        if self._listener:
+            self._epoll.modify(self._listening, select.EPOLLIN)
+
+    def _know(self, link: Link, end: End) -> None:
+        number = end.socket.fileno()
+        self._ends[number] = (link, end)
+        self._fresh.add(number)
+
+    def _forget(self, end: End) -> None:
+        del self._ends[end.socket.fileno()]
+        if end.mask is not None:
+            self._epoll.unregister(end.socket)
+            end.mask = None
+
+    # --- Send queues -----------------------------------------------------------------------------------------------------
+
+    def _expect_progress(self, flow: Flow, now: float) -> None:
+        if not self._unconfirmed:
+            self._next_look = now + STUCK
+        self._unconfirmed.add(flow)
+        flow.progress = now
+
+    def _look(self, now: float) -> None:
+        """Report the send queues that the other side does not empty: its program reads no more, or its host has gone."""
+        self._next_look = now + STUCK
+        for flow in tuple(self._unconfirmed):
+            queue = unconfirmed(flow.target)
+            waiting = queue + len(flow.pending)
+            acked = flow.target.sent - queue
+            if not waiting or acked > flow.acked:
+                flow.acked = acked
+                if flow.reported:
+                    flow.reported = 0.0
+                    self._say_queue(flow, now, waiting, stuck=False)
+                flow.progress = now
+                if not waiting:
+                    self._unconfirmed.discard(flow)
+                continue
+            since = now - flow.progress
+            # At 1, 2, 4, 8 … seconds.
+            if since >= STUCK and (not flow.reported or since >= 2 * (flow.reported - flow.progress)):
+                flow.reported = now
+                self._say_queue(flow, now, waiting, stuck=True)
+
+    def _say_queue(self, flow: Flow, now: float, waiting: int, *, stuck: bool) -> None:
+        since = now - flow.progress
+        self._tap.note(What.QUEUE, flow.link.number, flow.side.other, now, bytes=waiting, since=since, stuck=stuck)
+
+
+def text_of_address(address: tuple[str | int, ...]) -> str:
+    """Return `host:port`, with brackets around a host of IPv6."""
+    host, port = address[:2]
+    return f"[{host}]:{port}" if ":" in str(host) else f"{host}:{port}"
+
+
+def text_of(error: OSError) -> str:
+    """Return an error for people, without the place in a C file that TLS errors name."""
+    if isinstance(error, ssl.SSLCertVerificationError):
+        return f"certificate verify failed: {error.verify_message}"
+    if isinstance(error, ssl.SSLError):
+        return (error.reason or str(error)).replace("_", " ").lower()
+    return str(error) if error.errno is None else os.strerror(error.errno)
+
+
+def said_of(error: OSError) -> dict[str, str]:
+    """Return the text of an error that says more than that the connection was reset."""
+    return {"error": text_of(error)} if isinstance(error, ssl.SSLError) or error.errno != errno.ECONNRESET else {}

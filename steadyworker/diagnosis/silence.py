@@ -1,0 +1,64 @@
+"""The silences of one side of a connection, compared with the heartbeat that both sides agreed on."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+_SLACK = 0.25
+"""Seconds that a byte may be late because this machine was busy."""
+
+_DRIFTING = 8
+"""So many heartbeats in a row, each a little late, are a drift."""
+
+
+@dataclass(slots=True)
+class Silence:
+    """
+    The time since the last byte of a side.
+
+    Attributes:
+        allowed: The largest silence that this side agreed to, in seconds; 0 if none was agreed.
+        exact: Whether the other side's limit has no grace, so that beats a little late matter (STOMP).
+        last: When its last byte came.
+        late: Whether the present silence has been reported.
+    """
+
+    allowed: float = 0.0
+    exact: bool = False
+    last: float = 0.0
+    late: bool = False
+    _drift: int = 0
+    _drifted: float = 0.0
+
+    def agree(self, allowed: float, t: float, *, exact: bool = False) -> None:
+        """Begin to judge silences."""
+        self.allowed, self.exact = allowed, exact
+        self.last = max(self.last, t)
+
+    @property
+    def limit(self) -> float:
+        """Return the time at which the present silence is late; infinite if it is reported, or if nothing was agreed."""
+        if self.late or not self.allowed:
+            return float("inf")
+        return self.last + self.allowed + max(_SLACK, self.allowed / 10)
+
+    def heard(self, t: float) -> float:
+        """Note a byte, and return the length of the silence before it if it was too long; else 0."""
+        length, late = t - self.last, self.late or t > self.limit
+        self.last, self.late = t, False
+        return length if late else 0.0
+
+    def drifts(self, beat: float) -> float:
+        """
+        Note the time between two heartbeats without anything else between them.
+
+        Returns:
+            The mean lateness in seconds, when `_DRIFTING` heartbeats in a row were late; else 0.
+        """
+        late = beat - self.allowed
+        if not (self.exact and self.allowed and late > 0):
+            self._drift, self._drifted = 0, 0.0
+            return 0.0
+        self._drift += 1
+        self._drifted += late
+        return self._drifted / _DRIFTING if self._drift == _DRIFTING else 0.0

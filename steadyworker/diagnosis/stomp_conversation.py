@@ -1,0 +1,237 @@
+"""What both sides of a STOMP connection say to each other: the events of its frames, and the flags."""
+
+from __future__ import annotations
+
+import re
+from collections import OrderedDict
+from collections.abc import Callable, Mapping, MutableMapping
+from dataclasses import dataclass, field
+from typing import Final
+
+from steadyworker.diagnosis.frames import Flaw, Heartbeat, Item, StompFrame
+from steadyworker.diagnosis.line import Line, spelled
+from steadyworker.diagnosis.stomp import StompReader
+from steadyworker.diagnosis.tap import Side
+from steadyworker.diagnosis.wire import text
+
+_SHOWN = (
+    *("accept-version", "version", "server", "heart-beat", "client-id", "host", "destination", "id", "subscription"),
+    *("message-id", "ack", "receipt", "receipt-id", "transaction", "content-type", "content-length", "redelivered"),
+    *("message", "persistent", "durable-subscription-name", "activemq.prefetchSize", "prefetch-count", "selector"),
+    *("reply-to", "correlation-id", "expires", "priority"),
+)
+"""The headers that events have; all others are an application's, or a secret."""
+
+_FOREIGN = {"http": "stomp.http-on-port", "tls": "stomp.tls-on-port"}
+_SPELLED = {"http", "tls", "amqp", "amqp-1.0"}
+_TAKEN = re.compile(r"[Cc]lient:? (?P<id>.*?) already connected from (?P<where>\S+)|InvalidClientID")
+_MOST_MESSAGES = 20_000
+
+
+@dataclass(slots=True)
+class Subscription:
+    """A subscription, and the messages of it that wait for an ACK: by the id that an ACK names."""
+
+    destination: str
+    ack: str
+    waiting: OrderedDict[str, None] = field(default_factory=OrderedDict)
+
+
+class StompConversation:
+    """The state of one connection, which the frames of both sides change."""
+
+    family: Final = "stomp"
+
+    def __init__(self, line: Line, client_ids: MutableMapping[str, Line]) -> None:
+        self._line = line
+        self._client_ids = client_ids
+        self.readers = {Side.CLIENT: StompReader(), Side.BROKER: StompReader()}
+        self._sure = True
+        self._asked = (0.0, 0.0)  # the client's header heart-beat, in seconds
+        self._ends = {Side.CLIENT: -1, Side.BROKER: -1}  # of the last frame, which an end of line may follow
+        self._beat: dict[Side, float | None] = dict.fromkeys(Side)  # the last heartbeat with nothing behind it
+        self._subscriptions: dict[str, Subscription] = {}
+        self._settled: OrderedDict[str, None] = OrderedDict()
+        self._connected = False
+
+    def missed(self, side: Side) -> StompReader:
+        """Take note that bytes of a side were not read, and return the reader with which it goes on."""
+        self._sure = False
+        version = self.readers[side].version
+        reader = self.readers[side] = StompReader()
+        reader.version = version
+        return reader
+
+    def take(self, t: float, side: Side, item: Item, _: Callable[[int], bytes]) -> None:
+        """Take the next thing that was read of a side."""
+        match item:
+            case StompFrame():
+                self._beat[side] = None
+                self._frame(t, side, item)
+                self._ends[side] = item.offset + item.size
+            case Heartbeat():
+                self._heartbeat(t, side, item)
+            case Flaw():
+                self._flaw(t, side, item)
+
+    # --- Frames ----------------------------------------------------------------------------------------------------------
+
+    def _frame(self, t: float, side: Side, frame: StompFrame) -> None:
+        headers = {name: text(frame.headers[name]) for name in _SHOWN if name in frame.headers}
+        self._line.frame(
+            t,
+            side,
+            "frame",
+            name=frame.command,
+            size=frame.size,
+            body_size=frame.body_size or None,
+            headers=headers or None,
+        )
+        match side, frame.command:
+            case Side.CLIENT, "CONNECT" | "STOMP":
+                self._asked = _beats(frame.headers)
+                if client_id := frame.headers.get("client-id"):
+                    self._client_id(client_id)
+            case Side.BROKER, "CONNECTED":
+                self._tuned(t, frame)
+            case Side.CLIENT, "SUBSCRIBE":
+                name = frame.headers.get("id", frame.headers.get("destination", ""))
+                subscription = Subscription(frame.headers.get("destination", ""), frame.headers.get("ack", "auto"))
+                self._subscriptions[name] = subscription
+            case Side.CLIENT, "UNSUBSCRIBE":
+                self._unsubscribe(t, frame)
+            case Side.BROKER, "MESSAGE":
+                self._message(frame)
+            case Side.CLIENT, "ACK" | "NACK":
+                self._ack(t, frame)
+            case Side.BROKER, "ERROR":
+                self._error(t, frame)
+
+    def _client_id(self, client_id: str) -> None:
+        holder = self._client_ids.get(client_id)
+        if holder is None or holder.closed_by is not None:
+            self._client_ids[client_id] = self._line
+
+    def _heartbeat(self, t: float, side: Side, item: Heartbeat) -> None:
+        if item.offset == self._ends[side]:
+            self._ends[side] = -1
+            if t == self._line.silences[side].last and item.size == 1:
+                return  # brokers write an end of line behind each frame
+        self._line.frame(t, side, "heartbeat", size=item.size)
+        before, self._beat[side] = self._beat[side], t
+        if before is None:
+            return
+        silence = self._line.silences[side]
+        late = silence.drifts(t - before)
+        if late:
+            allowed = silence.allowed
+            what = f"The {side.label}'s heartbeats come {late * 1000:.1f} ms late on average, with {allowed:g} s agreed: a broker without a grace period closes after about {allowed / late:,.0f} such heartbeats."
+            rows: list[dict[str, object]] = [
+                {"side": side.label, "agreed": f"{allowed:g} s", "mean": f"{allowed + late:.4f} s"}
+            ]
+            self._line.flag(t, "stomp.late-heartbeat", what, rows)
+
+    def _tuned(self, t: float, frame: StompFrame) -> None:
+        version = frame.headers.get("version", "1.0")
+        for reader in self.readers.values():
+            reader.version = version
+        sends, wants = self._asked
+        broker_sends, broker_wants = _beats(frame.headers)
+        of_client = max(sends, broker_wants) if sends and broker_wants else 0.0
+        of_broker = max(broker_sends, wants) if broker_sends and wants else 0.0
+        self._connected = True
+        self._line.event(
+            t, None, "tuned", heartbeat_client=of_client, heartbeat_broker=of_broker, version=text(version)
+        )
+        self._line.silences[Side.CLIENT].agree(of_client, t, exact=True)
+        self._line.silences[Side.BROKER].agree(of_broker, t, exact=True)
+
+    # --- Subscriptions ---------------------------------------------------------------------------------------------------
+
+    def _unsubscribe(self, t: float, frame: StompFrame) -> None:
+        name = frame.headers.get("id", frame.headers.get("destination", ""))
+        if self._subscriptions.pop(name, None) is None:
+            self._unknown(t, frame.command, name)
+
+    def _message(self, frame: StompFrame) -> None:
+        subscription = self._subscriptions.get(frame.headers.get("subscription", ""))
+        if subscription is None or subscription.ack == "auto":
+            return
+        name = frame.headers.get("ack", frame.headers.get("message-id", ""))
+        self._settled.pop(name, None)  # the same message can come again
+        subscription.waiting[name] = None
+        if len(subscription.waiting) > _MOST_MESSAGES:
+            subscription.waiting.popitem(last=False)
+            self._sure = False
+
+    def _ack(self, t: float, frame: StompFrame) -> None:
+        named = frame.headers.get("subscription")
+        if self._sure and named is not None and named not in self._subscriptions:
+            self._unknown(t, frame.command, named)
+            return
+        name = frame.headers.get("id", frame.headers.get("message-id", ""))
+        for subscription in self._subscriptions.values():
+            if name in subscription.waiting:
+                while subscription.ack == "client":  # it acknowledges all messages before it, too
+                    first = next(iter(subscription.waiting))
+                    if first == name:
+                        break
+                    self._settle(subscription, first)
+                self._settle(subscription, name)
+                return
+        if self._sure and name in self._settled:
+            what = f"The client sent {frame.command} for the message {text(name)} a second time."
+            self._line.flag(t, "stomp.double-ack", what, [{"frame": frame.command, "message": text(name)}])
+
+    def _settle(self, subscription: Subscription, name: str) -> None:
+        del subscription.waiting[name]
+        self._settled[name] = None
+        if len(self._settled) > _MOST_MESSAGES:
+            self._settled.popitem(last=False)
+
+    def _unknown(self, t: float, command: str, name: str) -> None:
+        if self._sure:
+            known = ", ".join(map(text, list(self._subscriptions)[:8])) or "none"
+            what = (
+                f"The client sent {command} for the subscription {text(name)!r}, which this connection does not have."
+            )
+            self._line.flag(t, "stomp.unknown-subscription", what, [{"subscription": text(name), "known": known}])
+
+    # --- Errors ----------------------------------------------------------------------------------------------------------
+
+    def _error(self, t: float, frame: StompFrame) -> None:
+        said = text(frame.headers.get("message", "without a message"))
+        found = _TAKEN.search(said)
+        if not found:
+            self._line.flag(t, "stomp.error-frame", f"The broker sent ERROR: {said}", unless_flagged=True)
+            return
+        client_id = found["id"] or ""
+        holder = self._client_ids.get(client_id)
+        rows: list[dict[str, object]] = [{"client id": client_id, "held by": found["where"] or "unknown"}]
+        by = f"a connection from {found['where']}" if found["where"] else "another connection"
+        if holder is not None and holder is not self._line:
+            silent = t - holder.silences[Side.CLIENT].last
+            rows[0]["connection"] = holder.number
+            rows[0]["silent for"] = f"{silent:.1f} s"
+            by = f"connection {holder.number} of this trace ({holder.client_address}), silent for {silent:.1f} s,"
+        what = f"The broker refused the client id {client_id!r}: {by} still holds it."
+        self._line.flag(t, "stomp.client-id-taken", what, rows)
+
+    def _flaw(self, t: float, side: Side, flaw: Flaw) -> None:
+        what = f"From the {side.label}: {text(flaw.what)} (byte {flaw.offset} of its direction)."
+        if flaw.kind == "cut":
+            self._line.flag(t, "stomp.frame-cut", self._line.cut(side, text(flaw.what)))
+            return
+        flag = _FOREIGN.get(flaw.kind, "trace.unparsable")
+        if side is Side.BROKER and flaw.kind.startswith("amqp"):
+            flag = "amqp.stomp-on-port"
+            what = "The client speaks STOMP, and the broker answered with a protocol header of AMQP."
+        evidence = spelled(flaw.raw) if flaw.kind in _SPELLED else ()
+        self._line.flag(t, flag, what, evidence, unless_flagged=flag == "trace.unparsable")
+
+
+def _beats(headers: Mapping[str, str]) -> tuple[float, float]:
+    """Return the header heart-beat in seconds: what the sender can send, and what it wants to get."""
+    parts = headers.get("heart-beat", "0,0").split(",")
+    numbers = [int(part) / 1000 if part.strip().isdecimal() and len(part) < 16 else 0.0 for part in parts]  # noqa: PLR2004 - no such time
+    return (numbers[0], numbers[1]) if len(numbers) > 1 else (0.0, 0.0)

@@ -1,0 +1,96 @@
+"""The delivery tags of a channel: which were delivered, and which still wait for their acknowledgement."""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from enum import Enum, auto
+
+MOST_RUNS = 4_096
+"""The largest number of runs of waiting tags; beyond it, the oldest two become one."""
+
+
+class Settled(Enum):
+    """What an acknowledgement did."""
+
+    NOW = auto()
+    BEFORE = auto()
+    """Its tag was settled before, or its delivery needed no acknowledgement."""
+    UNKNOWN = auto()
+    """No delivery has this tag."""
+
+
+class Tags:
+    """
+    The tags that wait, as runs of consecutive numbers.
+
+    A broker numbers the deliveries of a channel from 1, and clients acknowledge them in about this order.
+    So there are few runs, however many tags wait.
+    """
+
+    __slots__ = ("_ends", "_starts", "highest", "waiting")
+
+    def __init__(self) -> None:
+        self._starts: list[int] = []
+        self._ends: list[int] = []  # of each run, the number behind its last tag
+        self.highest = 0
+        self.waiting = 0
+
+    def delivered(self, tag: int, *, needs_ack: bool) -> None:
+        """Note a delivery."""
+        if tag <= self.highest:
+            return
+        self.highest = tag
+        if not needs_ack:
+            return
+        self.waiting += 1
+        if self._ends and self._ends[-1] == tag:
+            self._ends[-1] = tag + 1
+            return
+        self._starts.append(tag)
+        self._ends.append(tag + 1)
+        if len(self._starts) > MOST_RUNS:
+            self.waiting += self._starts[1] - self._ends[0]
+            del self._ends[0], self._starts[1]
+
+    def settle(self, tag: int, *, multiple: bool = False) -> Settled:
+        """Note an acknowledgement; with `multiple` of all tags up to this one, and of all tags if it is 0."""
+        if multiple:
+            return self._settle_all(tag or self.highest) if tag or self.waiting else Settled.NOW
+        if not 0 < tag <= self.highest:
+            return Settled.UNKNOWN
+        run = bisect_left(self._ends, tag + 1)
+        if run == len(self._starts) or self._starts[run] > tag:
+            return Settled.BEFORE
+        start, end = self._starts[run], self._ends[run]
+        self.waiting -= 1
+        if start == tag:
+            self._starts[run] = tag + 1
+        elif end == tag + 1:
+            self._ends[run] = tag
+        else:
+            self._starts.insert(run + 1, tag + 1)
+            self._ends.insert(run, tag)
+        if self._starts[run] == self._ends[run]:
+            del self._starts[run], self._ends[run]
+        return Settled.NOW
+
+    def _settle_all(self, tag: int) -> Settled:
+        if tag > self.highest:
+            return Settled.UNKNOWN
+        settled = False
+        while self._starts and self._starts[0] <= tag:
+            settled = True
+            until = min(tag + 1, self._ends[0])
+            self.waiting -= until - self._starts[0]
+            if until == self._ends[0]:
+                del self._starts[0], self._ends[0]
+            else:
+                self._starts[0] = until
+                break
+        return Settled.NOW if settled else Settled.BEFORE
+
+    def requeued(self) -> None:
+        """Note that all waiting messages went back to their queues: each comes again with a new tag."""
+        self._starts.clear()
+        self._ends.clear()
+        self.waiting = 0

@@ -1,0 +1,210 @@
+"""
+The way of copied bytes from the relay to the reader, which is another process.
+
+The relay receives bytes into a ring of shared memory and sends them on from there, so that the copy costs it nothing.
+Then it writes a record of 28 bytes into a pipe: which connection, which side, when, and where in the ring.
+The reader reads the record, looks at the bytes, and frees their place.
+
+    relay    recv into the ring -> send on -> record into the pipe
+    reader   record from the pipe -> bytes in the ring -> place freed
+
+The relay never waits for the reader.
+If the ring or the pipe is full, bytes pass without being read, and a later record says how many.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import mmap
+import os
+import struct
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field
+from enum import IntEnum
+from typing import Any
+
+import msgspec
+
+CHUNK = 1 << 18
+"""The most bytes that are received at once."""
+
+RING = 1 << 24
+"""The bytes that may wait for the reader."""
+
+OWED = 1 << 20
+"""The bytes of records that may wait for room in the pipe; then the relay stops to copy."""
+
+_PIPE = 1 << 20
+_HEAD = struct.Struct("<BBHIdQI")
+
+
+class Side(IntEnum):
+    """An end of a connection; as the side of bytes, the one that sent them."""
+
+    CLIENT = 0
+    BROKER = 1
+
+    @property
+    def other(self) -> Side:
+        """The other end."""
+        return Side(1 - self)
+
+    @property
+    def label(self) -> str:
+        """The name that events use."""
+        return "broker" if self else "client"
+
+
+_SIDES = tuple(Side)
+
+
+class What(IntEnum):
+    """The kinds of records."""
+
+    DATA = 0
+    SKIPPED = 1
+    """Bytes that passed without being read."""
+    OPENED = 2
+    """A client connected."""
+    CONNECTED = 3
+    """The connection to the broker is there too, with TLS if that was asked for."""
+    FAILED = 4
+    """The broker could not be reached, or TLS failed."""
+    ENDED = 5
+    """A side closed its direction (FIN)."""
+    RESET = 6
+    """A side reset the connection (RST)."""
+    QUEUE = 7
+    """The send queue towards a side does not shrink, or is empty again."""
+    CLOSED = 8
+    """Both sockets are closed; `by_trace` if the trace ended first."""
+    TROUBLE = 9
+    """The relay cannot accept connections."""
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    """One record: bytes that passed (`data`), how many were not copied (`size`), or what else happened (`facts`)."""
+
+    what: What
+    link: int
+    side: Side
+    t: float
+    data: bytes = b""
+    size: int = 0
+    facts: Mapping[str, Any] = field(default_factory=dict)
+
+
+class Ring:
+    """Shared memory, with a counter of the bytes that the reader has freed, ever."""
+
+    def __init__(self, size: int = RING) -> None:
+        self.size = size
+        self.view = memoryview(mmap.mmap(-1, size + mmap.PAGESIZE))
+        self.freed = self.view[size : size + 8].cast("Q")
+
+
+class Writer:
+    """The relay's end of the tap."""
+
+    def __init__(self, ring: Ring, pipe: int) -> None:
+        self._ring = ring
+        self._pipe = pipe
+        self._head = 0
+        self._floor = 0  # nothing before it waits, though the reader has not counted all of it
+        self._owed = bytearray()
+        os.set_blocking(pipe, False)
+
+    def fileno(self) -> int:
+        """Return the descriptor of the pipe."""
+        return self._pipe
+
+    def room(self) -> memoryview | None:
+        """Return the place in the ring where the next bytes may be received; None if the reader is too far behind."""
+        ring = self._ring
+        freed = max(ring.freed[0], self._floor)
+        at = self._head % ring.size
+        empty = freed == self._head
+        if ring.size - at < CHUNK or (at and empty):
+            # Begin again at the start: at the end of the ring, and when nothing waits, because the start is in the cache.
+            self._head += ring.size - at
+            at = 0
+            if empty:
+                freed = self._floor = self._head
+        if self._head + CHUNK - freed > ring.size or len(self._owed) > OWED:
+            return None
+        return ring.view[at : at + CHUNK]
+
+    def data(self, link: int, side: int, t: float, size: int) -> None:
+        """Tell the reader of the bytes that were received at the place that `room` returned."""
+        self._owed += _HEAD.pack(What.DATA, side, 0, link, t, self._head, size)
+        self._head += size
+
+    def skipped(self, link: int, side: int, t: float, size: int) -> None:
+        """Tell the reader how many bytes passed without being copied."""
+        self._owed += _HEAD.pack(What.SKIPPED, side, 0, link, t, size, 0)
+
+    def note(self, what: What, link: int, side: int, t: float, **facts: Any) -> None:
+        """Tell the reader anything else."""
+        payload = msgspec.json.encode(facts)
+        self._owed += _HEAD.pack(what, side, 0, link, t, 0, len(payload)) + payload
+
+    def flush(self) -> bool:
+        """Write as many records as the pipe takes; returns whether all are written."""
+        while self._owed:
+            try:
+                written = os.write(self._pipe, self._owed)
+            except BlockingIOError:
+                return False
+            del self._owed[:written]
+        return True
+
+    def finish(self) -> None:
+        """Write all records, waiting for the reader."""
+        os.set_blocking(self._pipe, True)
+        self.flush()
+
+
+class Reader:
+    """The reader's end of the tap; `at_end` when the relay has ended."""
+
+    def __init__(self, ring: Ring, pipe: int) -> None:
+        self._ring = ring
+        self._pipe = pipe
+        self._unread = bytearray()
+        self.at_end = False
+
+    def records(self) -> Iterator[Record]:
+        """Wait for records, and yield those that are there."""
+        got = os.read(self._pipe, _PIPE)
+        if not got:
+            self.at_end = True
+            return
+        unread = self._unread
+        unread += got
+        at = 0
+        while len(unread) - at >= _HEAD.size:
+            what, side, _, link, t, place, size = _HEAD.unpack_from(unread, at)
+            if what == What.DATA:
+                at += _HEAD.size
+                start = place % self._ring.size
+                data = bytes(self._ring.view[start : start + size])
+                self._ring.freed[0] = place + size
+                yield Record(What.DATA, link, _SIDES[side], t, data)
+                continue
+            if len(unread) - at < _HEAD.size + size:
+                break
+            payload = bytes(unread[at + _HEAD.size : at + _HEAD.size + size])
+            at += _HEAD.size + size
+            facts = msgspec.json.decode(payload) if payload else {}
+            yield Record(What(what), link, _SIDES[side], t, size=place, facts=facts)
+        del unread[:at]
+
+
+def pipe() -> tuple[int, int]:
+    """Return a pipe for records, as large as the system allows: the end to read, and the end to write."""
+    reads, writes = os.pipe()
+    with suppress(OSError):  # a user has pages for so many pipes, and then gets small ones
+        fcntl.fcntl(writes, fcntl.F_SETPIPE_SZ, _PIPE)
+    return reads, writes

@@ -1,0 +1,167 @@
+"""
+A trace: the relay in a process of its own, and what this process reads of it.
+
+    with Tracing(listener, target, wire, known, clock) as tracing:
+        while tracing.step():
+            ...
+
+`step` returns after some records, or after a short time without any, so that the caller can look at its own limits.
+"""
+
+from __future__ import annotations
+
+import os
+import resource
+import select
+import signal
+import socket
+import sys
+import traceback
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from types import TracebackType
+from typing import Self
+
+from steadyworker.clock import Clock
+from steadyworker.diagnosis.conversation import Conversation, Known
+from steadyworker.diagnosis.relay import Relay, Target
+from steadyworker.diagnosis.tap import Reader, Record, Ring, What, Writer, pipe
+from steadyworker.diagnosis.wire import Wire
+
+TICK = 0.25
+"""The longest time between two looks at silences."""
+
+_NICE = 5
+_FAILED = 70
+_ACTIONS: Mapping[What, Callable[[Conversation, Record], None]] = {
+    What.DATA: lambda it, record: it.data(record.t, record.side, record.data),
+    What.SKIPPED: lambda it, record: it.missed(record.t, record.side, record.size),
+    What.CONNECTED: lambda it, record: it.connected(record.t, record.facts),
+    What.FAILED: lambda it, record: it.failed(record.t, record.side, record.facts["error"]),
+    What.ENDED: lambda it, record: it.ended(record.t, record.side, "fin"),
+    What.RESET: lambda it, record: it.ended(record.t, record.side, "reset", record.facts.get("error")),
+    What.QUEUE: lambda it, record: it.queue(
+        record.t, record.side, waiting=record.facts["bytes"], since=record.facts["since"], stuck=record.facts["stuck"]
+    ),
+    What.CLOSED: lambda it, record: it.closed(record.t, by_trace=record.facts["by_trace"]),
+}
+
+
+class Conversations:
+    """All connections of a trace, by number; it takes records in the order of their time."""
+
+    def __init__(self, wire: Wire, known: Known) -> None:
+        self._wire = wire
+        self._known = known
+        self._open: dict[int, Conversation] = {}
+        self._next_tick = 0.0
+
+    def take(self, record: Record) -> None:
+        """Take the next record."""
+        if record.t >= self._next_tick:
+            self.tick(record.t)
+        if record.what is What.OPENED:
+            conversation = self._open[record.link] = Conversation(self._wire, record.link, self._known)
+            conversation.opened(record.t, record.facts)
+        elif record.what is What.TROUBLE:
+            self._wire.event(record.t, None, "trace", "trouble", **record.facts)
+        else:
+            _ACTIONS[record.what](self._open[record.link], record)
+            if record.what is What.CLOSED:
+                del self._open[record.link]
+
+    def tick(self, t: float) -> None:
+        """Look at the silences of all connections."""
+        self._next_tick = t + TICK
+        for conversation in self._open.values():
+            if conversation.due() <= t:
+                conversation.tick(t)
+
+
+class Tracing:
+    """
+    The process of the relay, and the reading of its records.
+
+    Raises:
+        RelayFailed: The relay's process ended by an error of its own.
+    """
+
+    def __init__(self, listener: socket.socket, target: Target, conversations: Conversations, clock: Clock) -> None:
+        self._conversations = conversations
+        self._clock = clock
+        ring = Ring()
+        reads, writes = pipe()
+        control, self._control = os.pipe()
+        sys.stdout.flush()
+        sys.stderr.flush()
+        self._pid = os.fork()
+        if not self._pid:
+            _be_relay(
+                lambda: Relay(listener, target, Writer(ring, writes), control, clock.monotonic).run(),
+                (reads, self._control),
+            )
+        for end in (writes, control):
+            os.close(end)
+        listener.close()
+        self._pipe = reads
+        self._reader = Reader(ring, reads)
+        with suppress(OSError):
+            os.nice(_NICE)  # where cores are scarce, the relay, the client and the broker come first
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.stop()
+
+    def step(self) -> bool:
+        """Read what has come, waiting for it at most `TICK`; returns whether the relay still runs."""
+        ready, _, _ = select.select([self._pipe], [], [], TICK)
+        if ready:
+            for record in self._reader.records():
+                self._conversations.take(record)
+        else:
+            self._conversations.tick(self._clock.monotonic())
+        return not self._reader.at_end
+
+    def stop(self) -> None:
+        """End the relay: it closes all connections, and its last records are read."""
+        if self._control < 0:
+            return
+        os.close(self._control)
+        self._control = -1
+        try:
+            while self.step():
+                pass
+        finally:
+            os.close(self._pipe)
+            _, status = os.waitpid(self._pid, 0)
+        if os.waitstatus_to_exitcode(status):
+            raise RelayFailed
+
+
+class RelayFailed(RuntimeError):
+    """The relay's process ended by an error of its own, which stands in standard error."""
+
+
+def _be_relay(run: Callable[[], None], not_mine: tuple[int, ...]) -> None:
+    """Run the relay in this new process, and end it; the other process decides when."""
+    code = _FAILED
+    try:
+        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+            signal.signal(number, signal.SIG_IGN)
+        for end in not_mine:
+            os.close(end)
+        _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+        with suppress(ValueError, OSError):
+            resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
+        run()
+        code = 0
+    except BrokenPipeError:
+        code = 0  # the other process was killed
+    except BaseException:  # noqa: BLE001 - the process ends here, and says why
+        traceback.print_exc()
+    finally:
+        os._exit(code)
