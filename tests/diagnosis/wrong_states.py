@@ -75,7 +75,7 @@ def closed_while_idle(scene: Scene, act: Callable[[], object]) -> None:
 def _pid(scene: Scene) -> str:
     """Return Erlang's pid of the only connection in the virtual host."""
     return scene.node.eval(f'[lists:flatten(rabbit_misc:pid_to_string(P)) || P <- rabbit_networking:connections(), '
-                           f'rabbit_networking:connection_info(P, [vhost]) =:= [{{vhost, <<"{scene.vhost.name}">>}}]]')[2:-2]
+                           f'(catch rabbit_networking:connection_info(P, [vhost])) =:= [{{vhost, <<"{scene.vhost.name}">>}}]]')[2:-2]
 
 
 def closed_by_operator(scene: Scene) -> None:
@@ -274,6 +274,7 @@ def no_dead_letter_target(scene: Scene) -> None:
         )
         channel.basic_publish("", "kept", b"")
         time.sleep(1.5)
+        channel.queue_delete("kept")
 
 
 def no_dead_letter_route(scene: Scene) -> None:
@@ -291,6 +292,7 @@ def no_dead_letter_route(scene: Scene) -> None:
         )
         channel.basic_publish("", "stuck", b"")
         time.sleep(1.5)
+        channel.queue_delete("stuck")
 
 
 # --- Policies, operators ----------------------------------------------------------------------------------------------
