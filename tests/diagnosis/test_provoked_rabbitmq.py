@@ -18,8 +18,8 @@ from tests.diagnosis import wrong_frames, wrong_pika, wrong_requests, wrong_stat
 from tests.diagnosis.heard import BrokersLog, catalogue, consequences, explained
 from tests.diagnosis.provocation import Scene
 
-LATE = {"amqp.frame-error-close"}
-"""What the broker writes three seconds later: perhaps into the log of the next provocation."""
+LATE = {"amqp.frame-error-close", "rabbitmq.no-dead-letter-queue", "rabbitmq.no-dead-letter-exchange"}
+"""What the broker writes some seconds later: perhaps into the log of the next provocation."""
 
 GONE = "amqp.closed-unexpectedly"
 NEWEST = {"4.3"}
@@ -88,7 +88,7 @@ CASES = [
     both(F.bad_arguments, "amqp.bad-arguments"),
     case(F.frame_error_close, "amqp.frame-error-close", "", "amqp.unknown-frame-type", slow=True),
     case(F.http_at_start, "amqp.http-on-port"),
-    both(F.tls_at_start, "amqp.tls-on-port"),
+    case(F.tls_at_start, "amqp.tls-on-port", "tls.plain-port"),
     case(F.stomp_at_start, "amqp.stomp-on-port"),
     case(F.proxy_at_start, "amqp.proxy-protocol-on-port"),
     case(F.mqtt_at_start, "amqp.unknown-protocol-on-port"),

@@ -12,7 +12,7 @@ import threading
 import time
 import traceback
 from collections.abc import Callable
-from urllib.parse import urlsplit
+from urllib.parse import unquote, urlsplit
 
 import amqp
 import kombu
@@ -29,7 +29,7 @@ def fails(name: str, act: Callable[[], object]) -> None:
 
 def connect(port: int = URL.port or 5672, **changes: object) -> amqp.Connection:
     settings = {"userid": URL.username, "password": URL.password, "connect_timeout": 5, **changes}
-    connection = amqp.Connection(f"127.0.0.1:{port}", virtual_host="/", **settings)
+    connection = amqp.Connection(f"127.0.0.1:{port}", virtual_host=unquote(URL.path[1:]), **settings)
     connection.connect()
     return connection
 
