@@ -108,7 +108,8 @@ def test_each_pattern_keeps_its_promises(entry: Entry) -> None:
         assert len(left(pattern.hint.encode())) >= LEAST_LEFT, "its letters a to f and u, and its digits, do not count"
         for sample in entry.samples:
             for record in [*(cutter := Cutter("sample")).feed(sample.text.encode()), *cutter.end()]:
-                assert pattern.hint in record.text or not expression.search(record.text), pattern.hint
+                hinted = any(each.hint in record.text for each in entry.patterns)
+                assert hinted or not expression.search(record.text), pattern.hint
 
 
 @pytest.mark.parametrize("entry", CATALOGUE.values(), ids=by_id)
