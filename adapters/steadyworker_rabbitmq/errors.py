@@ -20,10 +20,18 @@ def closed_channel(error: BaseException) -> str:
     """Return the cause of a channel's end, as part of a sentence, with the remedy if there is one."""
     code = getattr(error, "reply_code", 0)
     text = short(getattr(error, "reply_text", "") or str(error) or type(error).__name__)
-    for needle, remedy in _CHANNEL_REMEDIES:
+    for needle, remedy, _ in _CHANNEL_REMEDIES:
         if needle in text:
             return f"{text} ({code}); {remedy}"
     return f"{text} ({code})" if code else text
+
+
+def channel_id(error: BaseException) -> str:
+    """Return the id of the entry of the catalogue that explains a channel's end; empty if its cause is not known."""
+    if is_delivery_timeout(error):
+        return "amqp.delivery-timeout"
+    text = getattr(error, "reply_text", "")
+    return next((id_ for needle, _, id_ in _CHANNEL_REMEDIES if needle in text), "")
 
 
 def is_refusal(error: BaseException) -> bool:
@@ -48,17 +56,29 @@ def is_delivery_timeout(error: BaseException) -> bool:
 
 _NOT_FOUND, _UNFIT = 404, 406
 
+_CLOSED = {320: "amqp.connection-forced", 504: "amqp.channel-error", 505: "amqp.interleaved-frames"}
+"""The entry that explains the end of a connection, by the broker's code; a code with several causes is not here."""
+
 _CHANNEL_REMEDIES = (
-    ("access to queue", "grant it with rabbitmqctl set_permissions"),
+    ("access to queue", "grant it with rabbitmqctl set_permissions", "rabbitmq.access-refused"),
     (
         "access to exchange 'amq.default'",
         r"grant write access to ^amq\.default$ with rabbitmqctl set_permissions: all that a sender needs if the queues exist",
+        "rabbitmq.access-refused",
     ),
-    ("access to exchange", "grant it with rabbitmqctl set_permissions"),
-    ("no queue", "create it, or run once with --topology declare"),
-    ("exclusive use", "end the consumer that uses the queue exclusively, or wait until its heartbeats time out"),
-    ("locked queue", "close the connection that uses the queue exclusively, or wait until its heartbeats time out"),
-    ("unknown delivery tag", "this is a defect of the adapter: please report it"),
+    ("access to exchange", "grant it with rabbitmqctl set_permissions", "rabbitmq.access-refused"),
+    ("no queue", "create it, or run once with --topology declare", "amqp.no-queue"),
+    (
+        "exclusive use",
+        "end the consumer that uses the queue exclusively, or wait until its heartbeats time out",
+        "amqp.exclusive-use",
+    ),
+    (
+        "locked queue",
+        "close the connection that uses the queue exclusively, or wait until its heartbeats time out",
+        "amqp.resource-locked",
+    ),
+    ("unknown delivery tag", "this is a defect of the adapter: please report it", "amqp.unknown-delivery-tag"),
 )
 
 
@@ -76,7 +96,7 @@ def _root(error: BaseException) -> BaseException:
                 return error
 
 
-def _judged(error: BaseException) -> Judged | None:  # noqa: C901, PLR0911 - one case per kind of error
+def _judged(error: BaseException) -> Judged | None:  # noqa: C901, PLR0911, PLR0912 - one case per kind of error
     """Judge an error of pika; None for all others."""
     text = repr(error)
     match error:
@@ -85,46 +105,62 @@ def _judged(error: BaseException) -> Judged | None:  # noqa: C901, PLR0911 - one
                 f"no login by certificate ({_reply(text)})",
                 "create a user with the name in the certificate (see ssl_cert_login_from), or correct ?certfile=",
                 refused=True,
+                id="rabbitmq.certificate-login-refused",
             )
         case exceptions.ProbableAuthenticationError() if "403" in text:
             return Judged(
-                f"no login ({_reply(text)})", "correct user and password in --broker or its file", refused=True
+                f"no login ({_reply(text)})",
+                "correct user and password in --broker or its file",
+                refused=True,
+                id="rabbitmq.login-refused",
             )
         case exceptions.AuthenticationError():
             return Judged(
                 f"no login mechanism {error.args[0]}",
                 "enable it in the broker (auth_mechanisms, rabbitmq_auth_mechanism_ssl), or give user and password in the URL",
                 refused=True,
+                id="rabbitmq.no-login-mechanism",
             )
         case exceptions.ProbableAccessDeniedError() if "530" in text and "is reached" not in text:
             return Judged(
                 f"no access to the virtual host ({_reply(text)})",
                 "create it and grant access to it (rabbitmqctl add_vhost, set_permissions), or correct the path in --broker",
                 refused=True,
+                id="rabbitmq.vhost-not-found" if "not found" in text else "rabbitmq.vhost-refused",
             )
         case exceptions.ProbableAccessDeniedError() if "is reached" in text:
-            return Judged(f"too many connections ({_reply(text)})", "raise the limit, or run fewer workers")
+            remedy = "raise the limit, or run fewer workers"
+            return Judged(f"too many connections ({_reply(text)})", remedy, id="rabbitmq.connection-limit")
         case Foreign():
             return Judged(
                 "a reply that is not AMQP 0-9-1",
                 "correct the scheme and the port (5672 for amqp:, 5671 for amqps:); the management port does not work here",
                 refused=True,
+                id="amqp.foreign-reply",
             )
         case exceptions.IncompatibleProtocolError():
             return Judged(
                 "a connection that was closed without a reply",
                 "check whether the port or load balancer leads to a broker, and whether the broker requires TLS (amqps:)",
+                id="amqp.closed-at-start",
             )
         case exceptions.ConnectionClosedByBroker(reply_code=code, reply_text=reply):
-            return Judged(f"{short(reply)} ({code})", SEE_LOG)
+            return Judged(f"{short(reply)} ({code})", SEE_LOG, id=_CLOSED.get(code, ""))
         case exceptions.AMQPHeartbeatTimeout():
             return Judged(
-                "no heartbeat", "check whether the broker is frozen, and whether a firewall drops idle connections"
+                "no heartbeat",
+                "check whether the broker is frozen, and whether a firewall drops idle connections",
+                id="amqp.silent-broker",
             )
+        case exceptions.StreamLostError() if "Transport indicated EOF" in text:
+            return Judged(short(text), SEE_LOG, id="network.connection-closed")
+        case exceptions.StreamLostError() if "ConnectionResetError" in text or "BrokenPipeError" in text:
+            return Judged(short(text), SEE_LOG, id="network.connection-reset")
         case exceptions.ConnectionBlockedTimeout():
-            return Judged("a memory or disk alarm that does not end", "free memory or disk space on the broker")
+            remedy = "free memory or disk space on the broker"
+            return Judged("a memory or disk alarm that does not end", remedy, id="rabbitmq.alarm")
         case connection_workflow.AMQPConnectorStackTimeout():
-            return Judged("no reply in time", NO_ANSWER)
+            return Judged("no reply in time", NO_ANSWER, id="network.no-reply")
         case _:
             return None
 

@@ -227,7 +227,8 @@ class Publisher:
 
     def _alarm(self, reason: str | None) -> None:
         if reason is not None and self._blocked is None:
-            self._tell(Blocked(f"the broker accepts no messages ({reason}): free memory or disk space on the broker"))
+            said = f"the broker accepts no messages ({reason}): free memory or disk space on the broker"
+            self._tell(Blocked(said, "rabbitmq.alarm"))
         elif reason is None and self._blocked is not None:
             self._tell(Unblocked())
         self._blocked = reason

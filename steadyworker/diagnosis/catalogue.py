@@ -2,8 +2,10 @@
 Reads the catalogue: what brokers and clients write when something fails, with its cause and its remedies.
 
 The catalogue is data: the files `entries/*.toml`, a list of `[[entry]]` each.
-`Entry`, `Pattern` and `Sample` are the schema; a file that does not keep it is refused with the place and the reason.
+`Entry`, `Pattern`, `Sample` and `Finding` are the schema; a file that does not keep it is refused with the place and the reason.
 The expressions of the patterns are compiled when they are first needed, because a log needs few of them.
+
+What SteadyWorker's own checks and errors report is a `[[finding]]`, without `what` and `remedies`: these stand in its line.
 
 The texts of an entry may contain the groups of its patterns: `{queue}` becomes what the group `queue` matched.
 `{queue|a queue}` becomes "a queue" if there is no such group in the record; without a default, it becomes `<queue>`.
@@ -16,6 +18,7 @@ import tomllib
 from collections.abc import Iterable, Mapping
 from functools import cached_property
 from importlib.resources import files
+from importlib.resources.abc import Traversable
 from typing import Annotated, Literal
 
 import msgspec
@@ -30,6 +33,7 @@ GROUPS = frozenset(
     {
         *("connection", "peer", "channel", "queue", "message", "user", "vhost", "host", "port", "code", "text"),
         *("size", "max", "type", "seconds", "version", "id", "exchange", "topic", "group", "client", "bytes", "name"),
+        *("what", "remedy"),  # of our own lines
     }
 )
 """The names of groups that mean the same in every entry; an entry may have others for its own texts."""
@@ -46,7 +50,7 @@ class Pattern(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     One way in which a record says what an entry explains.
 
     Attributes:
-        hint: A text on one line that every match contains; the regular expression is only tried where it occurs.
+        hint: A text on one line of each record that matches; the regular expression is only tried where it occurs.
         regex: The regular expression, searched in the whole record; its lines are joined by `\n`, and `^` is each line's start.
     """
 
@@ -113,6 +117,11 @@ class Entry(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     samples: Annotated[tuple[Sample, ...], Meta(min_length=1)] = msgspec.field(name="sample")
 
     @property
+    def speaks_for_itself(self) -> bool:
+        """True if the line of the log itself says what happened and what to do (`Finding`)."""
+        return self.remedies == _IN_THE_LINE
+
+    @property
     def family(self) -> str:
         """The part of the id before the point."""
         return self.id.partition(".")[0]
@@ -134,8 +143,45 @@ class Entry(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
         return _PLACE.sub(value, text)
 
 
+_IN_THE_LINE = ("{remedy|The line itself has the remedy.}",)
+
+
+class Finding(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """
+    What a check or an error of SteadyWorker itself reports (`[[finding]]`): its line says what happened and what to do.
+
+    Attributes:
+        id: As in `Entry`; the code that reports the problem names it.
+        title: As in `Entry`.
+        why: Why it is a problem.
+        read: As in `Entry`.
+    """
+
+    id: Id
+    title: Text
+    why: Text
+    read: tuple[Text, ...] = ()
+
+    @property
+    def entry(self) -> Entry:
+        """The finding as an entry of the catalogue, whose texts stand in the line that names it."""
+        return Entry(
+            id=self.id,
+            title=self.title,
+            what="{what|The line itself says what happened.}",
+            why=self.why,
+            remedies=_IN_THE_LINE,
+            read=self.read,
+            sources=("SteadyWorker's own checks and errors",),
+            severity="warning",
+            keys=("queue", "message"),
+            samples=(),
+        )
+
+
 class _File(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     entries: tuple[Entry, ...] = msgspec.field(default=(), name="entry")
+    findings: tuple[Finding, ...] = msgspec.field(default=(), name="finding")
 
 
 def load(*names: str) -> dict[str, Entry]:
@@ -146,10 +192,7 @@ def load(*names: str) -> dict[str, Entry]:
         ConfigError: A file does not keep the schema.
     """
     found: dict[str, Entry] = {}
-    paths = sorted(
-        (path for path in files(FOLDER).iterdir() if path.name.endswith(".toml")), key=lambda path: path.name
-    )
-    for path in paths:
+    for path in _paths():
         if not names or path.name.removesuffix(".toml") in names:
             for entry in read(path.read_text(encoding="utf-8"), path.name):
                 if entry.id in found:
@@ -158,6 +201,19 @@ def load(*names: str) -> dict[str, Entry]:
                     )
                 found[entry.id] = entry
     return found
+
+
+def find(id: str) -> Entry | None:
+    """Return the entry with this id, or None if there is none; reads only the file that has it, for a program that needs few entries."""
+    for path in _paths():
+        text = path.read_text(encoding="utf-8")
+        if f'id = "{id}"' in text:
+            return next((entry for entry in read(text, path.name) if entry.id == id), None)
+    return None
+
+
+def _paths() -> list[Traversable]:
+    return sorted((path for path in files(FOLDER).iterdir() if path.name.endswith(".toml")), key=lambda path: path.name)
 
 
 def read(text: str, name: str) -> tuple[Entry, ...]:
@@ -172,19 +228,20 @@ def read(text: str, name: str) -> tuple[Entry, ...]:
     except tomllib.TOMLDecodeError as error:
         raise ConfigError(f"{name}: expected TOML, got: {error}") from error
     try:
-        entries = msgspec.convert(data, _File).entries
+        file = msgspec.convert(data, _File)
     except msgspec.ValidationError as error:
         raise ConfigError(f"{name}: {_with_id(str(error), data)}") from error
-    for entry in entries:
+    for entry in file.entries:
         for complaint in _complaints(entry):
             raise ConfigError(f"{name}: {entry.id}: {complaint}")
-    return entries
+    return (*file.entries, *(finding.entry for finding in file.findings))
 
 
 def _with_id(said: str, data: Mapping[str, object]) -> str:
     """Return msgspec's message with the id of the entry that its path (`$.entry[3].title`) points to."""
-    place, entries = re.search(r"\$\.entry\[(\d+)\]", said), data.get("entry")
-    if place and isinstance(entries, list) and isinstance(found := entries[int(place[1])], dict) and "id" in found:
+    place = re.search(r"\$\.(entry|finding)\[(\d+)\]", said)
+    entries = data.get(place[1]) if place else None
+    if place and isinstance(entries, list) and isinstance(found := entries[int(place[2])], dict) and "id" in found:
         return f"{found['id']}: {said}"
     return said
 

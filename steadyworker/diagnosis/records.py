@@ -33,8 +33,9 @@ LONGEST = 64 << 10
 _TAIL = 16 << 10
 _MOST_LINES = 2000
 _MOST_OPEN = 64
-_EDGE = 64  # lines at both ends of a skipped block that are cut all the same
-_BACK = 1000  # lines
+_PIECE = 32 << 10
+_EDGE = 16  # lines at both ends of a skipped block that are cut all the same
+_BACK = 200  # lines
 _ANSI = re.compile(rb"\x1b(?:\[[0-9:;<=>?]*[ -/]*[@-~]|[\]PX^_][^\x07\x1b\n]*(?:\x07|\x1b\\)?|[ -/]*[0-~])")
 _START = re.compile(rb"[\[(]?\d{4}[-/]\d\d[-/]\d\d[T ]\d\d:|=[A-Z]+ REPORT====|\{|[A-Z][a-z]{2} [ \d]\d \d\d:")
 
@@ -87,8 +88,11 @@ class Cutter:
         data = self._rest + block if self._rest else block
         end = data.rfind(b"\n") + 1
         self._rest = _shortened(data[end:])
-        if end:
-            yield from self._cut(data[:end])
+        begin = 0
+        while begin < end:  # in pieces, because one line of interest has its whole piece cut
+            piece = data.rfind(b"\n", begin, begin + _PIECE) + 1 or data.find(b"\n", begin) + 1
+            yield from self._cut(data[begin:piece])
+            begin = piece
 
     def flush(self) -> Iterator[Record]:
         """Yield the open records: no further line is expected soon."""

@@ -25,7 +25,8 @@ from __future__ import annotations
 
 import re
 import textwrap
-from collections.abc import Iterable, Iterator, Mapping
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
@@ -35,12 +36,11 @@ from rich.text import Text
 from steadyworker.diagnosis.catalogue import Entry
 from steadyworker.diagnosis.matching import spelled
 from steadyworker.diagnosis.protocols import Spelled, characters
-from steadyworker.diagnosis.records import Record
+from steadyworker.diagnosis.records import LONGEST
 from steadyworker.diagnosis.scan import Unknown
-from steadyworker.diagnosis.timeline import Finding, Incident, Sighting, Step
+from steadyworker.diagnosis.timeline import Finding, Sighting, Step
 from steadyworker.text.plain_text import printable
 from steadyworker.text.redaction import redact
-from steadyworker.units import count_text
 
 WIDEST = 100
 """The largest number of characters in a line of text; a line from a log can use the whole terminal."""
@@ -49,43 +49,59 @@ _LABEL = 12
 _NARROW = 64
 _LONGEST = 400  # characters of a line from a log, in JSON
 _MOST_VALUES = 6
+_ROWS = 6  # rows of the line that a finding is about
+_NEAR = 3  # lines of a record
 _STYLES = {"error": "bold red", "warning": "bold yellow"}
 _COMMAND = re.compile(r"[a-z$][\w./-]* .*[^.]$|https?://")
 _SHOWN = frozenset(
     {"connection", "peer", "queue", "exchange", "topic", "group", "message", "user", "vhost", "client", "host"}
 )
-_SAME_DAY = re.compile(r"\d{4}-\d\d-\d\d[T ](?=\d\d:\d\d:\d\d)")
+_DAY = re.compile(r"\d{4}-\d\d-\d\d[T ](?=\d\d:\d\d:\d\d)")
+_FRACTION = re.compile(r"(?<=:\d\d)[.,]\d+(?:\+00:00)?")
 _TIME_HEAD = re.compile(r"^[\[(]?\d{4}[-/]\d\d[-/]\d\d[T ][\d:.,]+(?:Z|[+-]\d\d:?\d\d)?\]?\s*(?:\[(\w+)\s*\]|\|)?\s*")
 
 
 class Report:
     """What a reader is shown, on one console."""
 
-    def __init__(self, console: Console, *, sources: bool = True) -> None:
+    def __init__(self, console: Console, sources: Sequence[str] = ()) -> None:
         self._console = console
-        self._sources = sources  # whether a line is said to be of a file; of a pipe only its number counts
         self._width = min(console.width, WIDEST)
+        names = Counter(source.rpartition("/")[2] for source in sources)
+        short = {source: source.rpartition("/")[2] for source in sources}
+        self._names = {source: name if names[name] == 1 else source for source, name in short.items()}
 
     def finding(self, number: int, finding: Finding) -> None:
         """Show a whole finding."""
-        entry, groups = finding.entry, {name: safe(value) for name, value in finding.first.groups.items()}
+        entry, groups = finding.entry, _safe_groups(finding.root.groups)
         self._title(number, finding)
         self._part("What", self._wrapped(entry.filled(entry.what, groups)))
         self._part("Why", self._wrapped(entry.filled(entry.why, groups)))
-        if (bytes_ := spelled(entry, finding.first.groups)) is not None:
+        if (bytes_ := spelled(entry, finding.root.groups)) is not None:
             self._part("The bytes", _byte_rows(bytes_))
-        self._part("Seen", self._steps(finding.example))
-        self._part("Also", self._values(finding))
+        self._part("Seen", self._steps(finding))
+        self._part("Values", self._values(finding))
         self._part("What to do", self._numbered(entry.filled(remedy, groups) for remedy in entry.remedies))
         self._part("Make sure", self._commands(entry.filled(line, groups) for line in entry.verify))
         self._part("Read on", ([Text(link, "blue")] for link in entry.read))
         self._line()
 
+    def overview(self, findings: Sequence[Finding]) -> None:
+        """Show the conclusions of many findings, before each of them."""
+        widest = max(len(f"{finding.times:,}") for finding in findings)
+        for number, finding in enumerate(findings, 1):
+            lines = "line " if finding.times == 1 else "lines"
+            self._line(
+                Text(f"{number:>4}. "),
+                Text(f"{finding.times:>{widest},} {lines}  ", "dim"),
+                Text(title(finding), _STYLES[finding.entry.severity].removeprefix("bold ")),
+            )
+        self._line()
+
     def again(self, number: int, finding: Finding, steps: Iterable[Step]) -> None:
         """Show in a few lines what came after a finding was shown, or the same finding again."""
         self._title(number, finding, again=True)
-        for step in steps:
-            self._line("  ", *self._step(step))
+        self._part("Seen", (line for step in steps for line in self._step(step, _ROWS)))
         self._line()
 
     def unknown(self, unknown: Unknown, most: int = 3) -> None:
@@ -97,17 +113,19 @@ class Report:
             Text(f"{unknown.count:,} {lines} with the level of an error {are} not in the catalogue; {they}:", "yellow")
         )
         for times, record in unknown.most_frequent(most):
-            place = f"{self._place(record.source, record.line)}  {count_text(times, 'time')}  "
-            self._line("  ", Text(place, "dim"), self._cut(record.text, len(place) + 2))
+            said = f"{self._place(record.source, record.line)}{_times(times)}"
+            self._line("   ", Text(said, "dim"))
+            for row in self._quoted(_head(record.text), 4, self._width - 5):
+                self._line("     ", row)
 
     def entry(self, entry: Entry) -> None:
         """Show an entry of the catalogue, without any log."""
         self._line(Text(entry.title, _STYLES[entry.severity]))
         self._line(Text(f"{entry.id}, {entry.severity}", "dim"))
         self._line()
-        self._part("What", self._wrapped(entry.what))
+        self._part("What", self._wrapped(_unfilled(entry, entry.what)))
         self._part("Why", self._wrapped(entry.why))
-        self._part("What to do", self._numbered(entry.remedies))
+        self._part("What to do", self._numbered(_unfilled(entry, remedy) for remedy in entry.remedies))
         self._part("Make sure", self._commands(entry.verify))
         self._part("Read on", ([Text(link, "blue")] for link in entry.read))
         self._part("Follows", ([Text(each)] for each in entry.follows))
@@ -119,12 +137,11 @@ class Report:
     # --- Parts ---
 
     def _title(self, number: int, finding: Finding, *, again: bool = False) -> None:
-        title = finding.entry.filled(finding.entry.title, {n: safe(v) for n, v in finding.first.groups.items()})
-        self._line(Text(f"{number}. {'Again: ' if again else ''}{title}", _STYLES[finding.entry.severity]))
+        self._line(Text(f"{number}. {'Again: ' if again else ''}{title(finding)}", _STYLES[finding.entry.severity]))
         first, last = finding.first, finding.last
         said = [finding.entry.id, self._place(first.record.source, first.line)]
         if finding.times > 1:
-            said.append(f"{finding.times:,} times")
+            said.append(f"{finding.times:,} lines")
         if first.record.stamp:
             said.append(_between(first.record.stamp, last.record.stamp))
         self._line("   ", Text(", ".join(said), "dim"))
@@ -168,33 +185,48 @@ class Report:
             else:
                 yield from self._wrapped(line)
 
-    def _steps(self, incident: Incident) -> Iterator[list[Text]]:
-        for step in incident.in_order():
-            yield self._step(step, _LABEL + 3 if self._width >= _NARROW else 3)
-        if incident.left_out:
-            yield [Text(f"… and {incident.left_out:,} more", "dim")]
+    def _steps(self, finding: Finding) -> Iterator[list[Text]]:
+        rows = _ROWS
+        for step in finding.example.in_order():
+            if step.seen.entry.id == finding.entry.id:
+                yield from self._step(step, rows)
+                rows = 1  # a second one says nearly the same
+            else:
+                yield from self._step(step, 1, step.seen.entry.title)
+        if finding.example.left_out:
+            yield [Text(f"… and {finding.example.left_out:,} more", "dim")]
 
-    def _step(self, step: Step, indent: int = 2) -> list[Text]:
+    def _step(self, step: Step, rows: int, title: str = "") -> Iterator[list[Text]]:
         seen = step.seen
-        place = self._place(seen.record.source, seen.line)
-        times = f" ({step.times:,} times)" if step.times > 1 else ""
-        head = f"{clock(seen.record.stamp)}  {place}  " if seen.record.stamp else f"{place}  "
-        return [Text(head, "dim"), self._cut(_said(seen), indent + len(head) + len(times)), Text(times, "dim")]
+        at = f"{clock(seen.record.stamp)}  " if seen.record.stamp else ""
+        place = f"{at}{self._place(seen.record.source, seen.line)}{_times(step.times)}  "
+        yield [Text(place, "dim"), Text(seen.entry.filled(title, _safe_groups(seen.groups)))]
+        for row in self._quoted(_said(seen), rows, self._room - 2):
+            yield [Text("  "), row]
+
+    def _quoted(self, text: str, rows: int, width: int) -> Iterator[Text]:
+        """Yield a line from a log on at most so many rows."""
+        wrapped = textwrap.wrap(
+            safe(text), max(20, width), max_lines=rows, placeholder=" …", break_on_hyphens=False, drop_whitespace=True
+        )
+        return (Text(row, "italic") for row in wrapped)
 
     def _values(self, finding: Finding) -> Iterator[list[Text]]:
         for name, counter in finding.values.items():
-            if name in _SHOWN and len(counter) > 1:
-                most = [f"{safe(value)} ({times:,})" for value, times in counter.most_common(_MOST_VALUES)]
-                more = len(counter) - len(most)
-                yield from self._wrapped(f"{name}: {', '.join(most)}{f' and {more:,} more' if more else ''}")
+            if name not in _SHOWN or len(counter) < 2:  # noqa: PLR2004 - one value stands in the quoted line
+                continue
+            if len(counter) > _MOST_VALUES and max(counter.values()) == 1:
+                yield from self._wrapped(f"{name}: {len(counter):,} different ones, such as {safe(min(counter))}")
+                continue
+            most = [
+                f"{safe(value)} ({times:,})" if max(counter.values()) > 1 else safe(value)
+                for value, times in counter.most_common(_MOST_VALUES)
+            ]
+            more = len(counter) - len(most)
+            yield from self._wrapped(f"{name}: {', '.join(most)}{f' and {more:,} more' if more else ''}")
 
     def _place(self, source: str, line: int) -> str:
-        return f"{printable(source)}:{line}" if self._sources and source != "-" else f"line {line}"
-
-    def _cut(self, text: str, before: int) -> Text:
-        """Return a line from a log; the rest that does not fit behind `before` characters is cut."""
-        line, room = safe(text), max(30, max(self._console.width, WIDEST) - before)
-        return Text(line if len(line) <= room else f"{line[: room - 1]}…")
+        return f"{printable(self._names[source])}:{line}" if source in self._names else f"line {line}"
 
     def _line(self, *parts: Text | str) -> None:
         line = Text.assemble(*parts)
@@ -202,9 +234,14 @@ class Report:
         self._console.print(line, soft_wrap=True)
 
 
+def title(finding: Finding) -> str:
+    """Return the conclusion."""
+    return finding.entry.filled(finding.entry.title, _safe_groups(finding.root.groups))
+
+
 def safe(text: str, most: int = _LONGEST) -> str:
     """Return text from a log as one line of at most `most` characters, without secrets and control characters."""
-    return printable(" ".join(redact(text[: 4 * most]).split()))[:most]
+    return printable(" ".join(redact(text[:LONGEST]).split()))[:most]
 
 
 def clock(stamp: str) -> str:
@@ -214,22 +251,27 @@ def clock(stamp: str) -> str:
 
 
 def _between(first: str, last: str) -> str:
+    first, last = (_FRACTION.sub("", stamp, count=1) for stamp in (first, last))
     if first == last or not last:
         return first
-    day = _SAME_DAY.match(first)
+    day = _DAY.match(first)
     return f"{first} to {last[len(day[0]) :] if day and last.startswith(day[0]) else last}"
 
 
+def _times(times: int) -> str:
+    return f", {times:,} times" if times > 1 else ""
+
+
+def _head(text: str) -> str:
+    """Return a record without the time and the level at its beginning."""
+    return _TIME_HEAD.sub("", text, count=1)
+
+
 def _said(seen: Sighting) -> str:
-    """Return the record's text from the matching line on, without time and level: these stand before it."""
-    lines = seen.record.text.split("\n")
+    """Return the beginning of the record, and the line of the match if that is further down."""
+    lines = _head(seen.record.text).split("\n")
     at = max(0, seen.line - seen.record.line)
-    head = _TIME_HEAD.sub("", lines[0], count=1)
-    if at == 0:
-        return " ".join([head, *lines[1:3]])
-    return " ".join(
-        line.strip() for line in ([head, lines[at]] if len(head) + len(lines[at]) <= _LONGEST else lines[at:])
-    )
+    return " ".join(lines[:3] if at < _NEAR else [lines[0], "…", *lines[at : at + 2]])
 
 
 def _byte_rows(bytes_: Spelled) -> Iterator[list[Text]]:
@@ -260,13 +302,13 @@ def _article(protocol: str) -> str:
 
 def as_data(number: int, finding: Finding) -> dict[str, Any]:
     """Return a finding as `--json` prints it; the module's docstring has the fields."""
-    entry, groups = finding.entry, {name: safe(value) for name, value in finding.first.groups.items()}
-    bytes_ = spelled(entry, finding.first.groups)
+    entry, groups = finding.entry, _safe_groups(finding.root.groups)
+    bytes_ = spelled(entry, finding.root.groups)
     return {
         "kind": "finding",
         "number": number,
         "id": entry.id,
-        "title": entry.filled(entry.title, groups),
+        "title": title(finding),
         "severity": entry.severity,
         "times": finding.times,
         "first": _where(finding.first),
@@ -315,10 +357,17 @@ def entry_data(entry: Entry) -> dict[str, Any]:
     """Return an entry of the catalogue as `--json` prints it."""
     return {
         "kind": "entry",
-        **{name: getattr(entry, name) for name in ("id", "title", "severity", "what", "why")},
-        **{name: list(getattr(entry, name)) for name in ("remedies", "verify", "read", "sources", "follows")},
+        **{name: getattr(entry, name) for name in ("id", "title", "severity", "why")},
+        "what": _unfilled(entry, entry.what),
+        "remedies": [_unfilled(entry, remedy) for remedy in entry.remedies],
+        **{name: list(getattr(entry, name)) for name in ("verify", "read", "sources", "follows")},
         "samples": [{"from": sample.origin, "how": sample.how, "text": sample.text} for sample in entry.samples],
     }
+
+
+def _unfilled(entry: Entry, text: str) -> str:
+    """Return a text of an entry without any record: with its places, or without those that only our own line fills."""
+    return entry.filled(text, {}) if entry.speaks_for_itself else text
 
 
 def _safe_groups(groups: Mapping[str, str]) -> dict[str, str]:
@@ -327,8 +376,3 @@ def _safe_groups(groups: Mapping[str, str]) -> dict[str, str]:
 
 def _where(seen: Sighting) -> dict[str, Any]:
     return {"time": seen.record.stamp or None, "source": seen.record.source, "line": seen.line}
-
-
-def record_place(record: Record) -> str:
-    """Return the place of a record."""
-    return f"{record.source}:{record.line}"
