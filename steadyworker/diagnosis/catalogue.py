@@ -50,7 +50,7 @@ class Pattern(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     One way in which a record says what an entry explains.
 
     Attributes:
-        hint: A text on one line that every match contains; the regular expression is only tried where it occurs.
+        hint: A text on one line of each record that matches; the regular expression is only tried where it occurs.
         regex: The regular expression, searched in the whole record; its lines are joined by `\n`, and `^` is each line's start.
     """
 

@@ -73,17 +73,29 @@ class Report:
 
     def finding(self, number: int, finding: Finding) -> None:
         """Show a whole finding."""
-        entry, groups = finding.entry, {name: safe(value) for name, value in finding.first.groups.items()}
+        entry, groups = finding.entry, _safe_groups(finding.root.groups)
         self._title(number, finding)
         self._part("What", self._wrapped(entry.filled(entry.what, groups)))
         self._part("Why", self._wrapped(entry.filled(entry.why, groups)))
-        if (bytes_ := spelled(entry, finding.first.groups)) is not None:
+        if (bytes_ := spelled(entry, finding.root.groups)) is not None:
             self._part("The bytes", _byte_rows(bytes_))
         self._part("Seen", self._steps(finding))
         self._part("Values", self._values(finding))
         self._part("What to do", self._numbered(entry.filled(remedy, groups) for remedy in entry.remedies))
         self._part("Make sure", self._commands(entry.filled(line, groups) for line in entry.verify))
         self._part("Read on", ([Text(link, "blue")] for link in entry.read))
+        self._line()
+
+    def overview(self, findings: Sequence[Finding]) -> None:
+        """Show the conclusions of many findings, before each of them."""
+        widest = max(len(f"{finding.times:,}") for finding in findings)
+        for number, finding in enumerate(findings, 1):
+            lines = "line " if finding.times == 1 else "lines"
+            self._line(
+                Text(f"{number:>4}. "),
+                Text(f"{finding.times:>{widest},} {lines}  ", "dim"),
+                Text(title(finding), _STYLES[finding.entry.severity].removeprefix("bold ")),
+            )
         self._line()
 
     def again(self, number: int, finding: Finding, steps: Iterable[Step]) -> None:
@@ -125,8 +137,7 @@ class Report:
     # --- Parts ---
 
     def _title(self, number: int, finding: Finding, *, again: bool = False) -> None:
-        title = finding.entry.filled(finding.entry.title, {n: safe(v) for n, v in finding.first.groups.items()})
-        self._line(Text(f"{number}. {'Again: ' if again else ''}{title}", _STYLES[finding.entry.severity]))
+        self._line(Text(f"{number}. {'Again: ' if again else ''}{title(finding)}", _STYLES[finding.entry.severity]))
         first, last = finding.first, finding.last
         said = [finding.entry.id, self._place(first.record.source, first.line)]
         if finding.times > 1:
@@ -207,7 +218,10 @@ class Report:
             if len(counter) > _MOST_VALUES and max(counter.values()) == 1:
                 yield from self._wrapped(f"{name}: {len(counter):,} different ones, such as {safe(min(counter))}")
                 continue
-            most = [f"{safe(value)} ({times:,})" for value, times in counter.most_common(_MOST_VALUES)]
+            most = [
+                f"{safe(value)} ({times:,})" if max(counter.values()) > 1 else safe(value)
+                for value, times in counter.most_common(_MOST_VALUES)
+            ]
             more = len(counter) - len(most)
             yield from self._wrapped(f"{name}: {', '.join(most)}{f' and {more:,} more' if more else ''}")
 
@@ -218,6 +232,11 @@ class Report:
         line = Text.assemble(*parts)
         line.rstrip()
         self._console.print(line, soft_wrap=True)
+
+
+def title(finding: Finding) -> str:
+    """Return the conclusion."""
+    return finding.entry.filled(finding.entry.title, _safe_groups(finding.root.groups))
 
 
 def safe(text: str, most: int = _LONGEST) -> str:
@@ -283,13 +302,13 @@ def _article(protocol: str) -> str:
 
 def as_data(number: int, finding: Finding) -> dict[str, Any]:
     """Return a finding as `--json` prints it; the module's docstring has the fields."""
-    entry, groups = finding.entry, {name: safe(value) for name, value in finding.first.groups.items()}
-    bytes_ = spelled(entry, finding.first.groups)
+    entry, groups = finding.entry, _safe_groups(finding.root.groups)
+    bytes_ = spelled(entry, finding.root.groups)
     return {
         "kind": "finding",
         "number": number,
         "id": entry.id,
-        "title": entry.filled(entry.title, groups),
+        "title": title(finding),
         "severity": entry.severity,
         "times": finding.times,
         "first": _where(finding.first),

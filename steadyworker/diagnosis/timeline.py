@@ -97,6 +97,7 @@ class Finding:
     Attributes:
         entry: The root's entry.
         example: The incident with the longest time line.
+        root: The root of the example, whose values stand in the texts.
         times: The number of incidents, a repetition of the root within an incident included.
         first: The first sighting of the root.
         last: The last sighting of the root.
@@ -105,6 +106,7 @@ class Finding:
 
     entry: Entry
     example: Incident
+    root: Sighting
     first: Sighting
     last: Sighting
     times: int = 0
@@ -205,9 +207,9 @@ def _join(incident: Incident, seen: Sighting) -> None:
 def _counted(finding: Finding | None, incident: Incident, root: Step) -> Finding:
     """Return the finding with one more incident."""
     if finding is None:
-        finding = Finding(root.seen.entry, incident, root.seen, root.last)
+        finding = Finding(root.seen.entry, incident, root.seen, root.seen, root.last)
     elif len(incident.steps) > len(finding.example.steps):
-        finding.example = incident
+        finding.example, finding.root = incident, root.seen
     finding.first = min(finding.first, root.seen, key=_order)
     finding.last = max(finding.last, root.last, key=_order)
     for step in incident.steps:

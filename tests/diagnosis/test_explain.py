@@ -106,6 +106,17 @@ def test_several_files_are_one_story(shell: Shell) -> None:
     assert [(record["id"], record["first"]["source"]) for record in said.records] == [(ID, "b.log"), (OTHER, "a.log")]
 
 
+def test_many_findings_are_listed_before_they_are_explained(shell: Shell) -> None:
+    ids = [*TITLES][:4]
+    lines = [LINE.replace(ID, identity) for identity in ids]
+    said = shell("explain", log(shell, "worker.log", *lines, lines[2]))
+    assert sorted(line[6:] for line in said.lines[:4]) == sorted(
+        f"{'2 lines' if identity == ids[2] else '1 line '}  {TITLES[identity]}" for identity in ids
+    )
+    assert said.lines[5].startswith("1. ")
+    assert shell("explain", log(shell, "few.log", *lines[:3])).lines[0].startswith("1. ")
+
+
 def test_json_has_the_documented_fields(shell: Shell) -> None:
     said = shell("explain", log(shell, "worker.log", LINE, LINE), "--json")
     (record,) = said.records

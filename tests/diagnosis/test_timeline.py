@@ -85,6 +85,15 @@ def test_repetitions_are_one_step() -> None:
     assert (finding.times, finding.first, finding.last) == (30, times[0], times[-1])
 
 
+def test_a_finding_shows_its_longest_incident_and_counts_all() -> None:
+    """The values in its texts are those of the incident that is shown."""
+    late = sighting("small.beats", 500, connection="<0.3.0>")
+    _, findings = joined(late, sighting("small.beats", 1, connection="<0.4.0>"), BEATS, CLOSED)
+    finding = findings["small.beats"]
+    assert (finding.root, finding.example.steps[0].seen, finding.times) == (BEATS, BEATS, 3)
+    assert (finding.first.time, finding.last.time) == (1, 500)
+
+
 def test_a_step_without_a_time_stays_behind_the_one_before_it() -> None:
     incident = Incident()
     timelines = Timelines(SMALL.values())

@@ -126,6 +126,7 @@ def frame_error_close(scene: Scene) -> None:
     """The broker's last word to a client that stays: three seconds after the broken frame."""
     with scene.opened() as client:
         client.say(b"\x09\x00\x00\x00\x00\x00\x00\xce")
+        client.socket.settimeout(4)
         client.until_closed()
 
 

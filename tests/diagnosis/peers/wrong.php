@@ -25,7 +25,7 @@ function connect(array $other = []): AMQPStreamConnection
 {
     global $broker;
     return new AMQPStreamConnection(
-        $other['host'] ?? '127.0.0.1', $other['port'] ?? $broker['port'], $broker['user'], $other['password'] ?? $broker['pass'], '/',
+        $other['host'] ?? '127.0.0.1', $other['port'] ?? $broker['port'], $broker['user'], $other['password'] ?? $broker['pass'], urldecode(substr($broker['path'], 1)),
         false, 'PLAIN', null, 'en_US', 3.0, $other['timeout'] ?? 3.0, null, false, $other['heartbeat'] ?? 0
     );
 }
