@@ -98,7 +98,8 @@ def _seen(broker: Broker, topology: Topology, wanted: Wanted) -> QueueState:
         return QueueState(wanted.name, type=broker.queue_type(wanted.name) if wanted.role == "work" else None)
     actual = broker.look(wanted, redeclare=False)
     if actual is None:
-        raise TargetMissing(str(missing_finding(broker, wanted)))
+        missing = missing_finding(broker, wanted)
+        raise TargetMissing(str(missing), id=missing.id)
     return actual
 
 

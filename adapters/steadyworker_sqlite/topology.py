@@ -27,12 +27,20 @@ def path_of(url: str) -> Path:
     rest = url.partition(":")[2]
     how = "write sqlite:PATH, for instance sqlite:/var/lib/steadyworker/broker.db"
     if rest.startswith("//") and not rest.startswith("///"):
-        raise ConfigError(f"Expected no host in the broker's URL, got {url!r}: it is a file on this host; {how}.")
+        raise ConfigError(
+            f"Expected no host in the broker's URL, got {url!r}: it is a file on this host; {how}.",
+            id="config.broker-url",
+        )
     path = rest.removeprefix("//")
     if not path or path == ":memory:":
-        raise ConfigError(f"Expected the path of a file in the broker's URL, got {url!r}: {how}.")
+        raise ConfigError(
+            f"Expected the path of a file in the broker's URL, got {url!r}: {how}.", id="config.broker-url"
+        )
     if "?" in path:
-        raise ConfigError(f"Expected no options in the broker's URL, got {url!r}: the embedded broker has none; {how}.")
+        raise ConfigError(
+            f"Expected no options in the broker's URL, got {url!r}: the embedded broker has none; {how}.",
+            id="config.broker-url",
+        )
     return Path(path).expanduser().absolute()
 
 
@@ -41,10 +49,11 @@ def check_names(spec: QueueSpec) -> None:
     for name in (spec.queue, spec.dead_letter_queue):
         problem = QUEUE.problem(name)
         if problem is not None:
-            raise ConfigError(problem)
+            raise ConfigError(problem, id="config.queue-name")
     if spec.queue == spec.dead_letter_queue:
         raise ConfigError(
-            f"Expected a dead-letter queue that is not the work queue, got {spec.queue!r} for both: name another."
+            f"Expected a dead-letter queue that is not the work queue, got {spec.queue!r} for both: name another.",
+            id="config.queue-name",
         )
 
 

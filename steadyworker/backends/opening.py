@@ -49,13 +49,13 @@ def open_ledger(options: Options, clock: Clock | None = None, times: Times | Non
         return _postgres_ledger(options, clock, times, worker)
     if scheme != "sqlite":
         msg = f"Expected a ledger URL of {_LEDGERS}, got the scheme {scheme!r}: set --ledger."
-        raise ConfigError(msg)
+        raise ConfigError(msg, id="config.ledger-url")
     place, _, query = rest.partition("?")
     wanted = parse_qs(query, keep_blank_values=True)
     synchronous = wanted.pop("synchronous", ["normal"])[-1]
     if wanted or not place or synchronous not in ("normal", "full"):
         msg = f"Expected sqlite:PATH or sqlite:PATH?synchronous=full, got {options.ledger!r}: set --ledger."
-        raise ConfigError(msg)
+        raise ConfigError(msg, id="config.ledger-url")
     return SqliteLedger(sqlite_path(place), synchronous=synchronous, clock=clock, times=times, worker=worker)
 
 
@@ -64,7 +64,8 @@ def _postgres_ledger(options: Options, clock: Clock, times: Times, worker: str) 
         from steadyworker.ledger.postgres.ledger import PostgresLedger
     except ImportError as error:
         raise ConfigError(
-            f"Expected psycopg for a postgresql: ledger, got: {error}: pip install 'steadyworker[postgres]'."
+            f"Expected psycopg for a postgresql: ledger, got: {error}: pip install 'steadyworker[postgres]'.",
+            id="config.no-adapter",
         ) from error
     return PostgresLedger(
         lambda: options.fresh("ledger"),
@@ -136,7 +137,7 @@ def namespace_of(adapter: Adapter, options: Options, ledger: Ledger, queue_name:
             f"Expected broker {bound!r}, to which namespace {namespace!r} and queue {queue_name!r} belong since their first use, "
             f"got {identity!r}: set another --namespace, or correct --broker, or give a renamed broker its former name."
         )
-        raise ConfigError(msg)
+        raise ConfigError(msg, id="check.other-broker")
     return namespace
 
 

@@ -18,6 +18,7 @@ import tomllib
 from collections.abc import Iterable, Mapping
 from functools import cached_property
 from importlib.resources import files
+from importlib.resources.abc import Traversable
 from typing import Annotated, Literal
 
 import msgspec
@@ -49,7 +50,7 @@ class Pattern(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     One way in which a record says what an entry explains.
 
     Attributes:
-        hint: A text on one line that every match contains; the regular expression is only tried where it occurs.
+        hint: A text on one line of each record that matches; the regular expression is only tried where it occurs.
         regex: The regular expression, searched in the whole record; its lines are joined by `\n`, and `^` is each line's start.
     """
 
@@ -191,10 +192,7 @@ def load(*names: str) -> dict[str, Entry]:
         ConfigError: A file does not keep the schema.
     """
     found: dict[str, Entry] = {}
-    paths = sorted(
-        (path for path in files(FOLDER).iterdir() if path.name.endswith(".toml")), key=lambda path: path.name
-    )
-    for path in paths:
+    for path in _paths():
         if not names or path.name.removesuffix(".toml") in names:
             for entry in read(path.read_text(encoding="utf-8"), path.name):
                 if entry.id in found:
@@ -203,6 +201,19 @@ def load(*names: str) -> dict[str, Entry]:
                     )
                 found[entry.id] = entry
     return found
+
+
+def find(id: str) -> Entry | None:
+    """Return the entry with this id, or None if there is none; reads only the file that has it, for a program that needs few entries."""
+    for path in _paths():
+        text = path.read_text(encoding="utf-8")
+        if f'id = "{id}"' in text:
+            return next((entry for entry in read(text, path.name) if entry.id == id), None)
+    return None
+
+
+def _paths() -> list[Traversable]:
+    return sorted((path for path in files(FOLDER).iterdir() if path.name.endswith(".toml")), key=lambda path: path.name)
 
 
 def read(text: str, name: str) -> tuple[Entry, ...]:

@@ -36,6 +36,7 @@ from rich.text import Text
 from steadyworker.diagnosis.catalogue import Entry
 from steadyworker.diagnosis.matching import spelled
 from steadyworker.diagnosis.protocols import Spelled, characters
+from steadyworker.diagnosis.records import LONGEST
 from steadyworker.diagnosis.scan import Unknown
 from steadyworker.diagnosis.timeline import Finding, Sighting, Step
 from steadyworker.text.plain_text import printable
@@ -102,7 +103,7 @@ class Report:
         for times, record in unknown.most_frequent(most):
             said = f"{self._place(record.source, record.line)}{_times(times)}"
             self._line("   ", Text(said, "dim"))
-            for row in self._quoted(_head(record.text), 2, self._width - 5):
+            for row in self._quoted(_head(record.text), 4, self._width - 5):
                 self._line("     ", row)
 
     def entry(self, entry: Entry) -> None:
@@ -110,9 +111,9 @@ class Report:
         self._line(Text(entry.title, _STYLES[entry.severity]))
         self._line(Text(f"{entry.id}, {entry.severity}", "dim"))
         self._line()
-        self._part("What", self._wrapped(entry.what))
+        self._part("What", self._wrapped(_unfilled(entry, entry.what)))
         self._part("Why", self._wrapped(entry.why))
-        self._part("What to do", self._numbered(entry.remedies))
+        self._part("What to do", self._numbered(_unfilled(entry, remedy) for remedy in entry.remedies))
         self._part("Make sure", self._commands(entry.verify))
         self._part("Read on", ([Text(link, "blue")] for link in entry.read))
         self._part("Follows", ([Text(each)] for each in entry.follows))
@@ -129,7 +130,7 @@ class Report:
         first, last = finding.first, finding.last
         said = [finding.entry.id, self._place(first.record.source, first.line)]
         if finding.times > 1:
-            said.append(f"{finding.times:,} times")
+            said.append(f"{finding.times:,} lines")
         if first.record.stamp:
             said.append(_between(first.record.stamp, last.record.stamp))
         self._line("   ", Text(", ".join(said), "dim"))
@@ -174,9 +175,13 @@ class Report:
                 yield from self._wrapped(line)
 
     def _steps(self, finding: Finding) -> Iterator[list[Text]]:
+        rows = _ROWS
         for step in finding.example.in_order():
-            root = step.seen.entry.id == finding.entry.id
-            yield from self._step(step, _ROWS if root else 1, title="" if root else step.seen.entry.title)
+            if step.seen.entry.id == finding.entry.id:
+                yield from self._step(step, rows)
+                rows = 1  # a second one says nearly the same
+            else:
+                yield from self._step(step, 1, step.seen.entry.title)
         if finding.example.left_out:
             yield [Text(f"… and {finding.example.left_out:,} more", "dim")]
 
@@ -197,10 +202,14 @@ class Report:
 
     def _values(self, finding: Finding) -> Iterator[list[Text]]:
         for name, counter in finding.values.items():
-            if name in _SHOWN and len(counter) > 1:
-                most = [f"{safe(value)} ({times:,})" for value, times in counter.most_common(_MOST_VALUES)]
-                more = len(counter) - len(most)
-                yield from self._wrapped(f"{name}: {', '.join(most)}{f' and {more:,} more' if more else ''}")
+            if name not in _SHOWN or len(counter) < 2:  # noqa: PLR2004 - one value stands in the quoted line
+                continue
+            if len(counter) > _MOST_VALUES and max(counter.values()) == 1:
+                yield from self._wrapped(f"{name}: {len(counter):,} different ones, such as {safe(min(counter))}")
+                continue
+            most = [f"{safe(value)} ({times:,})" for value, times in counter.most_common(_MOST_VALUES)]
+            more = len(counter) - len(most)
+            yield from self._wrapped(f"{name}: {', '.join(most)}{f' and {more:,} more' if more else ''}")
 
     def _place(self, source: str, line: int) -> str:
         return f"{printable(self._names[source])}:{line}" if source in self._names else f"line {line}"
@@ -213,7 +222,7 @@ class Report:
 
 def safe(text: str, most: int = _LONGEST) -> str:
     """Return text from a log as one line of at most `most` characters, without secrets and control characters."""
-    return printable(" ".join(redact(text[: 4 * most]).split()))[:most]
+    return printable(" ".join(redact(text[:LONGEST]).split()))[:most]
 
 
 def clock(stamp: str) -> str:
@@ -329,10 +338,17 @@ def entry_data(entry: Entry) -> dict[str, Any]:
     """Return an entry of the catalogue as `--json` prints it."""
     return {
         "kind": "entry",
-        **{name: getattr(entry, name) for name in ("id", "title", "severity", "what", "why")},
-        **{name: list(getattr(entry, name)) for name in ("remedies", "verify", "read", "sources", "follows")},
+        **{name: getattr(entry, name) for name in ("id", "title", "severity", "why")},
+        "what": _unfilled(entry, entry.what),
+        "remedies": [_unfilled(entry, remedy) for remedy in entry.remedies],
+        **{name: list(getattr(entry, name)) for name in ("verify", "read", "sources", "follows")},
         "samples": [{"from": sample.origin, "how": sample.how, "text": sample.text} for sample in entry.samples],
     }
+
+
+def _unfilled(entry: Entry, text: str) -> str:
+    """Return a text of an entry without any record: with its places, or without those that only our own line fills."""
+    return entry.filled(text, {}) if entry.speaks_for_itself else text
 
 
 def _safe_groups(groups: Mapping[str, str]) -> dict[str, str]:

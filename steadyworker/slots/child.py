@@ -188,7 +188,9 @@ class Child:
             self._listen(silence)
         except BaseException:  # noqa: BLE001 - this process ends
             with suppress(BaseException):  # a user's logging handler can raise
-                logs.get_logger("steadyworker.slots.child").exception("reader_failed")
+                logs.get_logger("steadyworker.slots.child").exception(
+                    "reader_failed", explain="steadyworker.child-failed"
+                )
             os._exit(1)
 
     def _listen(self, silence: float) -> None:
@@ -305,7 +307,7 @@ def main() -> None:
         code = child.live()
     except BaseException:  # noqa: BLE001 - Python would wait for the handler's threads, and the worker process for this child
         with suppress(BaseException):  # a user's logging handler can raise
-            logs.get_logger("steadyworker.slots.child").exception("child_failed")
+            logs.get_logger("steadyworker.slots.child").exception("child_failed", explain="steadyworker.child-failed")
     leave(code)
 
 

@@ -198,7 +198,8 @@ class ThreadSlot:
         try:
             self._live(bench)
         except BaseException as error:  # noqa: BLE001 - the runner gets every failure as an event
-            get_logger("steadyworker.slots").error("slot_failed", queue=self._spec.queue, slot=self._id, exc_info=error)
+            said = {"queue": self._spec.queue, "slot": self._id, "explain": "steadyworker.slot-failed"}
+            get_logger("steadyworker.slots").error("slot_failed", **said, exc_info=error)
             self._not_ready(bench, f"the slot's thread failed: {error_text(error)}")
 
     def _live(self, bench: _Bench) -> None:

@@ -246,7 +246,8 @@ class LedgerFile:
     def _connect(self) -> sqlite3.Connection:
         if sqlite3.sqlite_version_info < _OLDEST_SQLITE:
             raise ConfigError(
-                f"Expected SQLite 3.37 or newer, got {sqlite3.sqlite_version}: use a Python that has a newer SQLite."
+                f"Expected SQLite 3.37 or newer, got {sqlite3.sqlite_version}: use a Python that has a newer SQLite.",
+                id="ledger.unusable",
             )
         mode = "rw" if self._was_open else "rwc"
         if not self._was_open:
@@ -255,7 +256,8 @@ class LedgerFile:
             except OSError as error:
                 raise ConfigError(
                     f"Expected to create the directory of the ledger {self.path}, got {error.strerror}: "
-                    "make its parent writable for this user, or name another file."
+                    "make its parent writable for this user, or name another file.",
+                    id="ledger.unusable",
                 ) from error
             with suppress(OSError):  # SQLite then reports the cause
                 make_private_file(self.path)

@@ -82,7 +82,8 @@ class SqliteLedger(Ledger):
     ) -> None:
         if synchronous not in {"normal", "full"}:
             raise ConfigError(
-                f"Expected synchronous=normal or synchronous=full, got {synchronous!r}: choose one of them."
+                f"Expected synchronous=normal or synchronous=full, got {synchronous!r}: choose one of them.",
+                id="config.ledger-url",
             )
         self._path = path.absolute()
         self._file = LedgerFile(self._path, synchronous, times.call_timeout, clock, self.owners_dir)
