@@ -22,7 +22,16 @@ def node_modules() -> Path:
             half = made.with_name(f"{made.name}.half")
             shutil.rmtree(half, ignore_errors=True)
             half.mkdir()
-            words = [npm, "install", "--prefix", str(half), "--ignore-scripts", "--no-audit", "--no-fund", *NODE_PACKAGES]
+            words = [
+                npm,
+                "install",
+                "--prefix",
+                str(half),
+                "--ignore-scripts",
+                "--no-audit",
+                "--no-fund",
+                *NODE_PACKAGES,
+            ]
             done = subprocess.run(words, capture_output=True, text=True, check=False)
             if done.returncode:
                 raise MissingError(f"npm install {' '.join(NODE_PACKAGES)} failed here: {done.stderr.strip()[-500:]}")

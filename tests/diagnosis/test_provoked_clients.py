@@ -234,12 +234,29 @@ def test_celery(vhost: Vhost, tmp_path: Path, eventually: Eventually) -> None:
             "PYTHONPATH": str(foreign.PEERS),
             "PYTHONWARNINGS": "ignore",
         }
-        words = [str(python), "-m", "celery", "--app", "celery_app", "worker", "--loglevel", "INFO", "--concurrency", "1"]
-        worker = subprocess.Popen(words, env=environment, stdout=output, stderr=subprocess.STDOUT, start_new_session=True)
+        words = [
+            str(python),
+            "-m",
+            "celery",
+            "--app",
+            "celery_app",
+            "worker",
+            "--loglevel",
+            "INFO",
+            "--concurrency",
+            "1",
+        ]
+        worker = subprocess.Popen(
+            words, env=environment, stdout=output, stderr=subprocess.STDOUT, start_new_session=True
+        )
         try:
             eventually(lambda: " ready." in log.read_text())
             subprocess.run([python, "-c", SENDS], env=environment, check=True)
-            eventually(lambda: seen(*(CELERY - {"celery.connection-lost", "celery.cannot-connect", "celery.cannot-acknowledge"})))
+            eventually(
+                lambda: seen(
+                    *(CELERY - {"celery.connection-lost", "celery.cannot-connect", "celery.cannot-acknowledge"})
+                )
+            )
             send = "import celery_app; celery_app.app.send_task('sleep', [3])"
             subprocess.run([python, "-c", send], env=environment, check=True)
             eventually(lambda: log.read_text().count("Task sleep[") > 1)

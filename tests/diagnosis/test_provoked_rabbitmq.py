@@ -57,9 +57,7 @@ def case(
     series: set[str] | None = None,
     slow: bool = False,
 ) -> Case:
-    return Case(
-        act, set(broker.split()), set(client.split()), set(also.split()), frozenset(series or ()), slow
-    )
+    return Case(act, set(broker.split()), set(client.split()), set(also.split()), frozenset(series or ()), slow)
 
 
 def both(act: Callable[[Scene], object], ids: str, also: str = "", *, series: set[str] | None = None) -> Case:

@@ -419,9 +419,7 @@ def _ask(scene: Scene, url: str) -> None:
 
 def odd_channel_error(scene: Scene) -> None:
     """A header that the broker reads itself, with a value that it cannot read."""
-    on_channel(
-        scene, lambda channel: channel.basic_publish("", "work", b"", spec.BasicProperties(headers={"CC": 5}))
-    )
+    on_channel(scene, lambda channel: channel.basic_publish("", "work", b"", spec.BasicProperties(headers={"CC": 5})))
 
 
 def odd_connection_error(scene: Scene) -> None:

@@ -74,22 +74,28 @@ def closed_while_idle(scene: Scene, act: Callable[[], object]) -> None:
 
 def _pid(scene: Scene) -> str:
     """Return Erlang's pid of the only connection in the virtual host."""
-    return scene.node.eval(f'[lists:flatten(rabbit_misc:pid_to_string(P)) || P <- rabbit_networking:connections(), '
-                           f'(catch rabbit_networking:connection_info(P, [vhost])) =:= [{{vhost, <<"{scene.vhost.name}">>}}]]')[2:-2]
+    return scene.node.eval(
+        f"[lists:flatten(rabbit_misc:pid_to_string(P)) || P <- rabbit_networking:connections(), "
+        f'(catch rabbit_networking:connection_info(P, [vhost])) =:= [{{vhost, <<"{scene.vhost.name}">>}}]]'
+    )[2:-2]
 
 
 def closed_by_operator(scene: Scene) -> None:
     """As `rabbitmqctl close_connection PID EXPLANATION` does it."""
 
     def act() -> None:
-        scene.node.eval(f'rabbit_networking:close_connection(rabbit_misc:string_to_pid("{_pid(scene)}"), "maintenance at 10")')
+        scene.node.eval(
+            f'rabbit_networking:close_connection(rabbit_misc:string_to_pid("{_pid(scene)}"), "maintenance at 10")'
+        )
 
     closed_while_idle(scene, act)
 
 
 def closed_by_management(scene: Scene) -> None:
     def act() -> None:
-        (name,) = until(lambda: [c["name"] for c in scene.node.management("GET", f"vhosts/{scene.vhost.name}/connections")])
+        (name,) = until(
+            lambda: [c["name"] for c in scene.node.management("GET", f"vhosts/{scene.vhost.name}/connections")]
+        )
         scene.node.management("DELETE", f"connections/{quote(name)}")
 
     closed_while_idle(scene, act)

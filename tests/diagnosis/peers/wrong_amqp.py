@@ -88,7 +88,9 @@ def channels() -> None:
     fails("no-queue", lambda: channel.queue_declare("nosuch", passive=True))
     channel = connection.channel()
     channel.queue_declare("amqp-work", durable=True, auto_delete=False)
-    fails("odd-header", lambda: channel.basic_publish(amqp.Message("x", application_headers={"f": {1}}), "", "amqp-work"))
+    fails(
+        "odd-header", lambda: channel.basic_publish(amqp.Message("x", application_headers={"f": {1}}), "", "amqp-work")
+    )
     fails("long-name", lambda: channel.queue_declare("x" * 300))
     channel = connection.channel()
 
@@ -148,7 +150,10 @@ def with_kombu() -> None:
         connection.Producer().publish("x", routing_key="kombu-work", serializer=None, **pickled)
         with connection.Consumer(queue, callbacks=[lambda _, message: message.ack()]):
             fails("refused-content", lambda: connection.drain_events(timeout=2))
-    fails("kombu-refused", lambda: kombu.Connection("amqp://127.0.0.1:1").ensure_connection(max_retries=1, interval_start=0.1))
+    fails(
+        "kombu-refused",
+        lambda: kombu.Connection("amqp://127.0.0.1:1").ensure_connection(max_retries=1, interval_start=0.1),
+    )
 
 
 if __name__ == "__main__":
