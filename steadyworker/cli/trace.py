@@ -17,14 +17,13 @@ import click
 
 from steadyworker.cli.streams import OutputFailed
 from steadyworker.clock import Clock, SystemClock
-from steadyworker.diagnosis.amqp import AmqpReader
 from steadyworker.diagnosis.capture import read_capture
 from steadyworker.diagnosis.conversation import Known
 from steadyworker.diagnosis.ends import text_of_address
 from steadyworker.diagnosis.outputs import STDOUT, Outputs
 from steadyworker.diagnosis.relay import Target
 from steadyworker.diagnosis.replay import records_of
-from steadyworker.diagnosis.tracing import Conversations, Tracing
+from steadyworker.diagnosis.tracing import Conversations, Tracing, check_installed
 from steadyworker.diagnosis.wire import Wire
 from steadyworker.errors import ConfigError
 
@@ -115,7 +114,7 @@ def command(
     late heartbeats, acknowledgements that come twice or on a closed channel, consumers without a prefetch,
     frames that were cut, and sides that no longer read.
     """
-    AmqpReader(opening=True)  # its error names the extra that is missing
+    check_installed()
 
     def outputs() -> Outputs:
         return Outputs(jsonl=jsonl, html=html, frames=not flags_only)

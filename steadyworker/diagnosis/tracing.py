@@ -23,6 +23,7 @@ from types import TracebackType
 from typing import Self
 
 from steadyworker.clock import Clock
+from steadyworker.diagnosis.amqp import AmqpReader
 from steadyworker.diagnosis.conversation import NOT_READ, Conversation, Known
 from steadyworker.diagnosis.relay import Relay, Target
 from steadyworker.diagnosis.tap import Reader, Record, Ring, What, Writer, pipe
@@ -76,6 +77,16 @@ class Conversations:
         for conversation in self._open.values():
             if conversation.due() <= t:
                 conversation.tick(t)
+
+
+def check_installed() -> None:
+    """
+    Check that a connection can be read before the first one comes.
+
+    Raises:
+        ConfigError: A library is not installed; the message names the extra.
+    """
+    AmqpReader(opening=True)
 
 
 class Tracing:
