@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import socket
 import ssl
@@ -26,22 +27,18 @@ from steadyworker.errors import ConfigError
 FLAGGED = 1
 
 _FLUSH = 0.5
-_PORTS = range(1, 65536)
+_LAST_PORT = 65_535
 _BACKLOG = 128
 
 
-class Address(click.ParamType[tuple[str, int]]):
-    """HOST:PORT, with brackets around a host of IPv6."""
-
-    name = "HOST:PORT"
-
-    def convert(self, value: str, param: click.Parameter | None, ctx: click.Context | None) -> tuple[str, int]:
-        """Return the host and the port."""
-        host, colon, port = value.rpartition(":")
-        host = host.removeprefix("[").removesuffix("]")
-        if not (colon and host and port.isascii() and port.isdigit() and int(port) in _PORTS):
-            self.fail(f"Expected HOST:PORT, such as 127.0.0.1:5673 or [::1]:5673, got {value!r}.", param, ctx)
-        return host, int(port)
+def _address(_: click.Context, option: click.Parameter, value: str) -> tuple[str, int]:
+    """Return the host and the port of HOST:PORT, with brackets around a host of IPv6; --listen may have the port 0."""
+    host, colon, port = value.rpartition(":")
+    host = host.removeprefix("[").removesuffix("]")
+    least = 0 if option.name == "listen" else 1
+    if not (colon and host and port.isascii() and port.isdigit() and least <= int(port) <= _LAST_PORT):
+        raise click.BadParameter(f"Expected HOST:PORT, such as 127.0.0.1:5673 or [::1]:5673, got {value!r}.")
+    return host, int(port)
 
 
 _FILE = click.Path(dir_okay=False, path_type=Path)
@@ -64,8 +61,14 @@ Bodies, logins and headers of applications are never written.
 \b
 Exit codes: 0 nothing was flagged, 1 something was flagged; SIGINT and SIGTERM end the trace with its totals.""",
 )
-@click.option("--listen", type=Address(), required=True, help="The address that clients connect to.")
-@click.option("--to", type=Address(), required=True, help="The broker's address.")
+@click.option(
+    "--listen",
+    callback=_address,
+    required=True,
+    metavar="HOST:PORT",
+    help="The address that clients connect to; port 0 for any that is free.",
+)
+@click.option("--to", callback=_address, required=True, metavar="HOST:PORT", help="The broker's address.")
 @click.option(
     "--jsonl",
     type=click.Path(dir_okay=False, allow_dash=True),
@@ -116,9 +119,9 @@ def command(
     clock = SystemClock()
     target = Target(
         _addresses(to),
-        _towards_broker(to_ca, verify=not to_insecure) if to_tls else None,
+        towards_broker(to_ca, verify=not to_insecure) if to_tls else None,
         to_name or to[0],
-        _towards_clients(tls_cert, tls_key) if tls_cert and tls_key else None,
+        towards_clients(tls_cert, tls_key) if tls_cert and tls_key else None,
     )
     with ExitStack() as stack:
         listeners: list[Listener] = []
@@ -190,11 +193,12 @@ def _listener(listen: tuple[str, int]) -> socket.socket:
         return socket.create_server(listen, family=family, backlog=_BACKLOG)
     except OSError as error:
         raise ConfigError(
-            f"Expected to listen on {_text(listen)}, got: {error.strerror}: choose another --listen, or end the program that has it."
+            f"Expected to listen on {_text(listen)}, got: {_reason(error)}: choose another --listen, or end the program that has it."
         ) from error
 
 
-def _towards_broker(ca_file: Path | None, *, verify: bool) -> ssl.SSLContext:
+def towards_broker(ca_file: Path | None, *, verify: bool) -> ssl.SSLContext:
+    """Return the TLS that the trace speaks with the broker."""
     context = ssl.create_default_context(cafile=ca_file)
     if not verify:
         context.check_hostname = False
@@ -202,7 +206,8 @@ def _towards_broker(ca_file: Path | None, *, verify: bool) -> ssl.SSLContext:
     return context
 
 
-def _towards_clients(certificate: Path, key: Path) -> ssl.SSLContext:
+def towards_clients(certificate: Path, key: Path) -> ssl.SSLContext:
+    """Return the TLS that the trace speaks with clients."""
     context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
     try:
         context.load_cert_chain(certificate, key)
@@ -211,6 +216,12 @@ def _towards_clients(certificate: Path, key: Path) -> ssl.SSLContext:
             f"Expected a certificate chain in {certificate} and its key in {key}, got: {error}."
         ) from error
     return context
+
+
+def _reason(error: OSError) -> str:
+    """Return the system's text alone: that of `create_server` repeats the address."""
+    known = error.errno is not None and error.errno > 0
+    return os.strerror(error.errno) if known else str(error.strerror)
 
 
 def _text(address: tuple[str, int]) -> str:

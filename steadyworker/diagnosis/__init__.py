@@ -10,7 +10,7 @@ Neither needs a broker, a ledger or a worker of SteadyWorker.
 | `amqp.py` | the reader of AMQP 0-9-1, and `fields.py`, which decodes arguments, properties and tables |
 | `stomp.py` | the reader of STOMP 1.0 to 1.2 |
 | `protocols.py` | the protocol that some bytes, or numbers that were read from such bytes, begin |
-| `capture.py` | the TCP streams in a file of captured packets |
+| `capture.py` | the TCP connections in a file of captured packets |
 
 A reader is fed with the bytes of one direction, as they arrive, and returns the things that are complete.
 It never waits, never holds more than one incomplete frame, and never trusts a length before it has checked it.

@@ -388,4 +388,4 @@ class AmqpConversation:
             channel = _ON_CHANNEL.search(flaw.what)
             where = f" on channel {channel[1]}" if channel else ""
             what = f"The {side.label} mixed the frames of two messages{where}: {text(flaw.what)} (byte {flaw.offset} of its direction). Two threads write to this connection."
-        self._line.flag(t, flag, what, spelled(flaw.raw))
+        self._line.flag(t, flag, what, spelled(flaw.raw), unless_flagged=flag == "trace.unparsable")

@@ -13,6 +13,7 @@ from typing import Any
 
 from steadyworker.diagnosis.amqp_conversation import AmqpConversation
 from steadyworker.diagnosis.boundary import keep_for_stomp, next_amqp, next_stomp
+from steadyworker.diagnosis.frames import Method, StompFrame
 from steadyworker.diagnosis.line import Line, spelled
 from steadyworker.diagnosis.protocols import recognize
 from steadyworker.diagnosis.stomp_conversation import StompConversation
@@ -27,6 +28,7 @@ _JUDGED = 8  # so many bytes of a client are enough to know its protocol
 _RECENT = 8_192
 _LONGEST_FIRST = 256
 _MOST_SEARCHED = 1 << 20
+_AMQP_PORTS = {5671, 5672}
 _STOMP_PORTS = range(61_610, 61_620)
 
 Spoken = AmqpConversation | StompConversation
@@ -55,13 +57,16 @@ class _Recent:
 class Known:
     """What the connections of a trace know of each other: the broker's protocol, and who holds which client id."""
 
-    family: str = ""
+    family: str = "amqp"
+    sure: bool = False
     client_ids: MutableMapping[str, Line] = field(default_factory=dict)
 
     @classmethod
     def at(cls, port: int) -> Known:
         """Return what the broker's port says."""
-        return cls("stomp" if port in _STOMP_PORTS else "amqp")
+        if port in _STOMP_PORTS:
+            return cls("stomp", sure=True)
+        return cls("amqp", sure=port in _AMQP_PORTS)
 
 
 class Conversation:
@@ -80,6 +85,7 @@ class Conversation:
         self._unknown = False
         self._ended: set[Side] = set()
         self._stuck: set[Side] = set()
+        self._heard_of_broker = False
 
     # --- What happens to the connection ----------------------------------------------------------------------------------
 
@@ -125,7 +131,7 @@ class Conversation:
         if self._spoken is not None:
             self._searching[side] = b""
         elif not self._encrypted:
-            self._begin_unknown(t, side)
+            self._begin_unknown(t)
 
     def ended(self, t: float, side: Side, how: str, error: str | None = None) -> None:
         """A side closed its direction (`fin`) or the connection (`reset`)."""
@@ -137,6 +143,7 @@ class Conversation:
             self._closed_in_silence(t, side)
         if self._spoken is None and self._first:
             self._decide(t, Side.CLIENT, b"", last=True)
+        self._judge_refusal(t)
         cut = False
         for each in Side if how == "reset" else (side,):
             cut |= self._end_of(t, each)
@@ -175,10 +182,20 @@ class Conversation:
                 silence.late = True
                 self._late(t, side, t - silence.last, level="warning")
 
+    def _judge_refusal(self, t: float) -> None:
+        """Flag a client to whom the broker said nothing, because it expects another protocol."""
+        known, spoken = self._known, self._spoken
+        if spoken is None or self._heard_of_broker or not known.sure or known.family == spoken.family:
+            return
+        what = f"The client speaks {spoken.family.upper()}, and the broker, which expects {known.family.upper()} on this port, gave no answer."
+        flag = "amqp.stomp-on-port" if known.family == "amqp" else "trace.unparsable"
+        self.line.flag(t, flag, what, unless_flagged=True)
+
     # --- Silence ---------------------------------------------------------------------------------------------------------
 
     def _hear(self, t: float, side: Side, size: int) -> None:
         self._wire.bytes[side.label] += size
+        self._heard_of_broker |= side is Side.BROKER
         silence = self.line.silences[side]
         was_late = silence.late
         length = silence.heard(t)
@@ -254,21 +271,20 @@ class Conversation:
             )
             self.line.event(t, Side.CLIENT, "bytes", size=len(first))
             return data
-        answer = broker.kind if broker else ""
+        answer = broker.kind.removesuffix("-1.0") if broker else ""
         family = next((each for each in (kind, answer) if each in {"amqp", "stomp"}), self._known.family)
         self._spoken = (
             StompConversation(self.line, self._known.client_ids) if family == "stomp" else AmqpConversation(self.line)
         )
-        if kind in {"amqp", "stomp"}:
-            self._known.family = family
         self._read(t, Side.CLIENT, bytes(first))
         self._first = bytearray()
         return data if side is Side.BROKER else b""
 
-    def _begin_unknown(self, t: float, side: Side) -> None:
+    def _begin_unknown(self, t: float) -> None:
         if not self._unknown:
             self._unknown = True
-            self.line.event(t, side, "bytes", size=len(self._first))
+            if self._first:
+                self.line.event(t, Side.CLIENT, "bytes", size=len(self._first))
 
     def _read(self, t: float, side: Side, data: bytes) -> None:
         spoken = self._spoken
@@ -279,6 +295,8 @@ class Conversation:
         blind = reader.blind
         for item in reader.feed(data):
             spoken.take(t, side, item, recent.since)
+            if side is Side.BROKER and isinstance(item, (Method, StompFrame)):
+                self._known.family, self._known.sure = spoken.family, True
         if blind:
             self.line.event(t, side, "bytes", size=len(data))
 

@@ -23,6 +23,7 @@ _SHOWN = (
 """The headers that events have; all others are an application's, or a secret."""
 
 _FOREIGN = {"http": "stomp.http-on-port", "tls": "stomp.tls-on-port"}
+_SPELLED = {"http", "tls", "amqp", "amqp-1.0"}
 _TAKEN = re.compile(r"[Cc]lient:? (?P<id>.*?) already connected from (?P<where>\S+)|InvalidClientID")
 _MOST_MESSAGES = 20_000
 
@@ -222,10 +223,11 @@ class StompConversation:
             self._line.flag(t, "stomp.frame-cut", self._line.cut(side, text(flaw.what)))
             return
         flag = _FOREIGN.get(flaw.kind, "trace.unparsable")
-        if side is Side.BROKER and flaw.kind == "amqp":
+        if side is Side.BROKER and flaw.kind.startswith("amqp"):
             flag = "amqp.stomp-on-port"
             what = "The client speaks STOMP, and the broker answered with a protocol header of AMQP."
-        self._line.flag(t, flag, what, spelled(flaw.raw) if flaw.kind in {"http", "tls", "amqp"} else ())
+        evidence = spelled(flaw.raw) if flaw.kind in _SPELLED else ()
+        self._line.flag(t, flag, what, evidence, unless_flagged=flag == "trace.unparsable")
 
 
 def _beats(headers: Mapping[str, str]) -> tuple[float, float]:

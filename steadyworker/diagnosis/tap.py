@@ -112,6 +112,7 @@ class Writer:
         self._ring = ring
         self._pipe = pipe
         self._head = 0
+        self._floor = 0  # nothing before it waits, though the reader has not counted all of it
         self._owed = bytearray()
         os.set_blocking(pipe, False)
 
@@ -121,12 +122,16 @@ class Writer:
 
     def room(self) -> memoryview | None:
         """Return the place in the ring where the next bytes may be received; None if the reader is too far behind."""
-        ring, freed = self._ring, self._ring.freed[0]
+        ring = self._ring
+        freed = max(ring.freed[0], self._floor)
         at = self._head % ring.size
-        if ring.size - at < CHUNK or (at and freed == self._head):
+        empty = freed == self._head
+        if ring.size - at < CHUNK or (at and empty):
             # Begin again at the start: at the end of the ring, and when nothing waits, because the start is in the cache.
             self._head += ring.size - at
             at = 0
+            if empty:
+                freed = self._floor = self._head
         if self._head + CHUNK - freed > ring.size or len(self._owed) > OWED:
             return None
         return ring.view[at : at + CHUNK]

@@ -1,0 +1,228 @@
+"""The relay changes no byte, and passes half-closes, resets and back pressure on as what they were."""
+
+from __future__ import annotations
+
+import errno
+import socket
+import struct
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import closing, contextmanager
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from steadyworker.diagnosis.ends import unconfirmed
+from steadyworker.diagnosis.tap import CHUNK
+from tests.diagnosis.traced import Traced
+
+WITHIN = 30.0
+
+
+@contextmanager
+def ends(**options: int) -> Iterator[tuple[Traced, socket.socket, socket.socket]]:
+    """A trace, and the two programs that it stands between: the client's socket and the broker's."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        server.settimeout(WITHIN)
+        with Traced(f"127.0.0.1:{server.getsockname()[1]}", **options) as trace:
+            client = socket.create_connection(("127.0.0.1", trace.port), timeout=WITHIN)
+            broker, _ = server.accept()
+            broker.settimeout(WITHIN)
+            with closing(client), closing(broker):
+                yield trace, client, broker
+
+
+def reset(end: socket.socket) -> None:
+    end.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+    end.close()
+
+
+def read_all(end: socket.socket) -> bytes:
+    """All bytes until the other side closes its direction."""
+    return b"".join(iter(lambda: end.recv(65536), b""))
+
+
+def write(end: socket.socket, chunks: Sequence[bytes]) -> None:
+    for chunk in chunks:
+        end.sendall(chunk)
+    end.shutdown(socket.SHUT_WR)
+
+
+chunks = st.lists(
+    st.one_of(st.binary(max_size=50), st.integers(0, 3 * CHUNK).map(lambda size: bytes(range(256)) * (size // 256))),
+    max_size=6,
+)
+
+
+@settings(max_examples=20, suppress_health_check=[HealthCheck.too_slow])
+@given(up=chunks, down=chunks)
+def test_all_bytes_arrive_as_they_were_in_both_directions(up: list[bytes], down: list[bytes]) -> None:
+    with ends() as (trace, client, broker):
+        writers = [threading.Thread(target=write, args=pair, daemon=True) for pair in ((client, up), (broker, down))]
+        arrived: dict[str, bytes] = {}
+        reader = threading.Thread(target=lambda: arrived.update(up=read_all(broker)), daemon=True)
+        for thread in (*writers, reader):
+            thread.start()
+        arrived["down"] = read_all(client)
+        for thread in (*writers, reader):
+            thread.join(WITHIN)
+        trace.stop()
+    assert arrived == {"up": b"".join(up), "down": b"".join(down)}
+    assert trace.wire.bytes == {"client": len(arrived["up"]), "broker": len(arrived["down"])}
+    assert [event["how"] for event in trace.of("close")] == ["fin", "fin"]
+
+
+def test_a_half_close_leaves_the_other_direction_open() -> None:
+    with ends() as (trace, client, broker):
+        client.sendall(b"request")
+        client.shutdown(socket.SHUT_WR)
+        assert read_all(broker) == b"request"
+        for part in (b"one", b"two"):
+            broker.sendall(part)
+            assert client.recv(10) == part
+        broker.close()
+        assert client.recv(10) == b""
+        trace.stop()
+    first, second = trace.of("close")
+    assert (first["who"], first["how"], first["first"]) == ("client", "fin", True)
+    assert (second["who"], second["how"]) == ("broker", "fin")
+    assert "first" not in second
+
+
+@pytest.mark.parametrize("by_client", [True, False])
+def test_a_reset_is_passed_on_as_a_reset(*, by_client: bool) -> None:
+    with ends() as (trace, client, broker):
+        one, other = (client, broker) if by_client else (broker, client)
+        one.sendall(b"x")
+        assert other.recv(10) == b"x"
+        reset(one)
+        with pytest.raises(ConnectionResetError):
+            other.recv(10)
+        trace.stop()
+    (close,) = trace.of("close")
+    assert (close["who"], close["how"]) == ("client" if by_client else "broker", "reset")
+
+
+def test_what_was_said_before_a_reset_arrives_before_it() -> None:
+    """A broker answers, and closes with bytes of the client unread: the kernel makes a reset of that."""
+    with ends() as (_, client, broker):
+        client.sendall(b"wrong")
+        while not broker.recv(1, socket.MSG_PEEK):
+            pass
+        broker.sendall(b"an error")
+        broker.close()
+        assert client.recv(100) == b"an error"
+        with pytest.raises(ConnectionResetError):
+            client.recv(100)
+
+
+def test_a_reset_passes_though_the_other_side_reads_nothing() -> None:
+    with ends() as (trace, client, broker):
+        fill(client)
+        reset(client)
+        with pytest.raises(ConnectionResetError):
+            while broker.recv(1 << 20):
+                pass
+        trace.stop()
+    assert trace.of("close")[0]["how"] == "reset"
+
+
+def test_a_side_that_reads_nothing_stops_the_other_one_and_no_byte_is_lost() -> None:
+    with ends() as (trace, client, broker):
+        sent = fill(client)
+        queue = trace.wait_kind("queue", side="broker")
+        assert queue["bytes"] > 0
+        broker.sendall(b"the other direction still passes")
+        assert client.recv(100) == b"the other direction still passes"
+        client.settimeout(WITHIN)
+        received = threading.Thread(target=lambda: client.shutdown(socket.SHUT_WR), daemon=True)
+        received.start()
+        assert len(read_all(broker)) == sent
+        received.join(WITHIN)
+
+
+def fill(end: socket.socket) -> int:
+    """Send until nothing more is taken; return how many bytes were."""
+    sent, idle = 0, 0
+    end.settimeout(0.2)
+    while idle < 2:
+        try:
+            sent += end.send(bytes(1 << 16))
+            idle = 0
+        except TimeoutError:
+            idle += 1
+    end.settimeout(WITHIN)
+    return sent
+
+
+def test_a_broker_that_is_not_there_is_an_event_and_resets_the_client() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+    with Traced(f"127.0.0.1:{port}") as trace:
+        for _ in range(2):
+            with socket.create_connection(("127.0.0.1", trace.port), timeout=WITHIN) as client:
+                try:
+                    assert client.recv(10) == b"never"
+                except OSError as error:
+                    assert error.errno == errno.ECONNRESET
+        trace.stop()
+    closes = trace.of("close", who="broker", how="refused")
+    assert [event["error"] for event in closes] == ["Connection refused"] * 2
+    assert trace.wire.unreachable == 2
+
+
+def test_bytes_pass_though_nothing_is_read_and_the_trace_says_so() -> None:
+    """The reader stands still, as on a machine without a free core."""
+    size = 8 * CHUNK
+    with ends(ring=2 * CHUNK) as (trace, client, broker):
+        trace.reading.clear()
+        writer = threading.Thread(target=write, args=(client, [bytes(size), b"the last"]), daemon=True)
+        writer.start()
+        assert read_all(broker) == bytes(size) + b"the last"
+        trace.reading.set()
+        writer.join(WITHIN)
+        broker.close()
+        trace.stop()
+    assert trace.of("skipped")
+    assert trace.wire.bytes["client"] == size + len(b"the last")
+    assert trace.wire.skipped == sum(event["bytes"] for event in trace.of("skipped"))
+
+
+def test_the_end_of_a_trace_closes_what_is_open() -> None:
+    with ends() as (trace, client, broker):
+        client.sendall(b"x")
+        assert broker.recv(10) == b"x"
+        trace.stop()
+        assert client.recv(10) == b""
+        assert broker.recv(10) == b""
+    assert trace.of("close", who="trace")
+
+
+def test_many_connections_at_once() -> None:
+    with socket.create_server(("127.0.0.1", 0), backlog=100) as server:
+        server.settimeout(WITHIN)
+        with Traced(f"127.0.0.1:{server.getsockname()[1]}") as trace:
+            clients = [socket.create_connection(("127.0.0.1", trace.port), timeout=WITHIN) for _ in range(50)]
+            brokers = [server.accept()[0] for _ in clients]
+            for number, client in enumerate(clients):
+                client.sendall(bytes([number]))
+            assert sorted(broker.recv(10)[0] for broker in brokers) == list(range(50))
+            for end in (*clients, *brokers):
+                end.close()
+            trace.stop()
+    assert trace.wire.connections == 50
+    assert len(trace.of("close", first=True)) == 50
+
+
+def test_the_send_queue_is_what_the_other_side_has_not_confirmed() -> None:
+    class End:
+        def __init__(self, connection: socket.socket) -> None:
+            self.socket = connection
+
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        with closing(socket.create_connection(server.getsockname())) as one, closing(server.accept()[0]) as other:
+            assert unconfirmed(End(one)) == 0  # type: ignore[arg-type]  # only its socket is looked at
+            fill(one)
+            assert unconfirmed(End(one)) > 0  # type: ignore[arg-type]
+            del other

@@ -1,0 +1,186 @@
+"""`steadyworker trace` as a command: its start, its stop, its exit codes, and what it writes."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner
+
+from steadyworker.cli import verbs
+from tests.brokers.rabbitmq import Vhost
+from tests.conftest import Eventually
+from tests.diagnosis.amqp_client import OPENING, AmqpClient
+
+COMMAND = [sys.executable, "-m", "steadyworker", "trace"]
+
+
+class Running:
+    """The command, which listens on a free port."""
+
+    def __init__(self, to: str, *options: str) -> None:
+        self._process = subprocess.Popen(
+            [*COMMAND, "--listen", "127.0.0.1:0", "--to", to, *options],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        assert self._process.stdout
+        self.first = self._process.stdout.readline()
+        self.lines: list[str] = []
+        address = json.loads(self.first)["listen"] if self.first.startswith("{") else self.first.split(" ")[0]
+        self.port = int(address.rpartition(":")[2])
+        self._reader = threading.Thread(target=lambda: self.lines.extend(self._process.stdout or ()), daemon=True)
+        self._reader.start()
+
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
+    def stop(self, number: int = signal.SIGTERM) -> int:
+        """Ask for the end; returns the exit code."""
+        self._process.send_signal(number)
+        return self.wait()
+
+    def wait(self) -> int:
+        code = self._process.wait(60)
+        self._reader.join(60)
+        assert self._process.stdout
+        assert self._process.stderr
+        self._process.stdout.close()
+        with self._process.stderr as errors:
+            self.errors = errors.read()
+        return code
+
+    def kill(self) -> None:
+        if self._process.poll() is None:
+            self.stop(signal.SIGKILL)
+
+    @property
+    def events(self) -> list[dict[str, Any]]:
+        return [json.loads(line) for line in self.lines]
+
+
+@contextmanager
+def running(to: str, *options: str) -> Iterator[Running]:
+    process = Running(to, *options)
+    try:
+        yield process
+    finally:
+        process.kill()
+
+
+def broker_of(vhost: Vhost) -> tuple[str, Callable[[int], str]]:
+    """The address of the broker, and the URL of the virtual host behind another port of this machine."""
+    address = vhost.url.rpartition("@")[2].partition("/")[0]
+    return address, lambda port: vhost.url.replace(address, f"127.0.0.1:{port}")
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_ends_it_with_its_totals(vhost: Vhost, number: int, tmp_path: Path, eventually: Eventually) -> None:
+    to, through = broker_of(vhost)
+    file = tmp_path / "trace.jsonl"
+    with running(to, "--jsonl", str(file)) as trace:
+        with AmqpClient(through(trace.port)):
+            eventually(lambda: '"Channel.OpenOk"' in file.read_text())
+            assert trace.stop(number) == 0
+    assert trace.errors == ""
+    assert trace.lines[-1] == "nothing was flagged\n"
+    assert any("Connection.StartOk" in line for line in trace.lines)
+    events = [json.loads(line) for line in file.read_text().splitlines()]
+    assert events[0]["kind"] == "trace"
+    assert events[0]["version"] == 1
+    assert events[0]["to"] == to
+    assert [event["kind"] for event in events if event["kind"] == "close"] == ["close"]
+    assert events[-1]["kind"] == "end"
+    assert events[-1]["connections"] == 1
+    assert events[-1]["flags"] == {}
+
+
+def test_it_ends_with_1_if_something_was_flagged(vhost: Vhost, eventually: Eventually) -> None:
+    to, through = broker_of(vhost)
+    with running(to, "--jsonl", "-") as trace:
+        with AmqpClient(through(trace.port)) as client:
+            client.send(OPENING)
+            client.refused()
+            eventually(lambda: any("amqp.second-header" in line for line in trace.lines))
+        assert trace.stop() == 1
+    assert trace.events[-1]["flags"] == {"amqp.second-header": 1}
+
+
+def test_the_terminal_shows_a_flag_with_its_bytes_and_its_remedy(vhost: Vhost) -> None:
+    to, through = broker_of(vhost)
+    with running(to, "--flags-only") as trace:
+        with AmqpClient(through(trace.port)) as client:
+            client.send(OPENING)
+            client.refused()
+        assert trace.stop() == 1
+    text = "".join(trace.lines)
+    assert "! amqp.second-header: The client sent a second protocol header" in text
+    assert "channel  19793  4D 51  MQ" in text
+    assert "→ Open a new socket for each connection" in text
+    assert "Connection.StartOk" not in text
+
+
+def test_it_ends_by_itself_and_a_broker_that_is_away_is_an_event(eventually: Eventually) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+    with running(f"127.0.0.1:{port}", "--seconds", "1", "--jsonl", "-") as trace:
+        with socket.create_connection(("127.0.0.1", trace.port), timeout=30) as client, pytest.raises(ConnectionError):
+            assert client.recv(1)
+            raise ConnectionError
+        assert trace.wait() == 0
+    (close,) = [event for event in trace.events if event["kind"] == "close"]
+    assert (close["how"], close["error"]) == ("refused", "Connection refused")
+
+
+def test_its_relay_ends_with_it(eventually: Eventually) -> None:
+    """Also when it is killed: the relay holds the port, and would pass bytes without end."""
+    with running("127.0.0.1:1") as trace:
+        children = Path(f"/proc/{trace.pid}/task/{trace.pid}/children").read_text(encoding="ascii").split()
+        assert len(children) == 1
+        trace.kill()
+    eventually(lambda: not Path("/proc", children[0], "fd").exists() or not os.listdir(f"/proc/{children[0]}/fd"))
+
+
+@pytest.mark.parametrize(
+    ("options", "code", "said"),
+    [
+        (["--to", "127.0.0.1:5672"], 64, "Missing option '--listen'"),
+        (["--listen", "127.0.0.1", "--to", "127.0.0.1:5672"], 64, "Expected HOST:PORT"),
+        (["--listen", "127.0.0.1:0", "--to", "127.0.0.1:0"], 64, "Expected HOST:PORT"),
+        (["--listen", "127.0.0.1:0", "--to", "127.0.0.1:5672", "--to-ca", __file__], 64, "Expected --to-tls"),
+        (["--listen", "127.0.0.1:0", "--to", "127.0.0.1:5672", "--tls-cert", __file__], 64, "Expected --tls-cert and"),
+        (["--listen", "127.0.0.1:0", "--to", "no-such-host.invalid:5672"], 78, "Expected a host that has an address"),
+        (
+            ["--listen", "127.0.0.1:0", "--to", "127.0.0.1:1", "--tls-cert", __file__, "--tls-key", __file__],
+            78,
+            "Expected a certificate chain in",
+        ),
+        (["--listen", "127.0.0.1:0", "--to", "127.0.0.1:1", "--jsonl", "/no/such/folder"], 78, "/no/such/folder"),
+    ],
+)
+def test_a_wrong_use_is_said(options: list[str], code: int, said: str) -> None:
+    done = CliRunner().invoke(verbs, ["trace", *options])
+    assert done.exit_code == code, done.stderr
+    assert said in " ".join(done.stderr.split())
+
+
+def test_a_port_that_is_taken_is_said() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        address = "127.0.0.1:{}".format(other.getsockname()[1])
+        done = CliRunner().invoke(verbs, ["trace", "--listen", address, "--to", "127.0.0.1:1"])
+    assert done.exit_code == 78
+    assert done.stderr == (
+        f"error: Expected to listen on {address}, got: Address already in use: choose another --listen, or end the program that has it.\n"
+    )

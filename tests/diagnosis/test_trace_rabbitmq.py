@@ -1,0 +1,243 @@
+"""What a trace in front of a real RabbitMQ sees and flags: each story on a connection of its own."""
+
+from __future__ import annotations
+
+import json
+import socket
+import ssl
+from collections.abc import Iterator
+
+import pytest
+from pamqp import commands, frame, heartbeat
+
+from steadyworker.diagnosis import conversation
+from steadyworker.diagnosis.relay import Target
+from steadyworker.diagnosis.wire import Event
+from tests.brokers.rabbitmq import Vhost
+from tests.diagnosis.amqp_client import OPENING, AmqpClient, publish
+from tests.diagnosis.traced import Traced
+
+BODY = b"the body of a message"
+
+
+@pytest.fixture
+def trace(vhost: Vhost) -> Iterator[Traced]:
+    with Traced(vhost.url) as traced:
+        yield traced
+
+
+@pytest.fixture
+def client(trace: Traced) -> Iterator[AmqpClient]:
+    with AmqpClient(trace.through()) as connected:
+        yield connected
+
+
+def names(trace: Traced, side: str) -> list[str]:
+    return [event["name"] for event in trace.of("method", **{"from": side})]
+
+
+def test_a_clean_connection_has_its_events_and_no_flag(trace: Traced) -> None:
+    with AmqpClient(trace.through(), heartbeat=30) as client:
+        queue = client.queue(BODY * 10_000)
+        client.method(commands.Basic.Qos(prefetch_count=1))
+        client.consume(queue)
+        tag = client.expect(commands.Basic.Deliver).delivery_tag
+        client.method(commands.Basic.Ack(tag))
+        client.send(frame.marshal(heartbeat.Heartbeat(), 0))
+        client.method(commands.Connection.Close(200, "done", 0, 0), 0)
+        client.expect(commands.Connection.CloseOk)
+    trace.wait_kind("close", who="broker")
+    trace.stop()
+
+    assert trace.flags() == []
+    kinds = [event["kind"] for event in trace.events]
+    assert kinds[:2] == ["open", "header"]
+    assert trace.of("header")[0]["name"] == "AMQP 0-9-1"
+    assert trace.of("tuned")[0]["heartbeat"] == 30
+    assert names(trace, "client")[-4:] == ["Basic.Qos", "Basic.Consume", "Basic.Ack", "Connection.Close"]
+    assert trace.of("method", name="Basic.Deliver")[0]["delivery_tag"] == tag
+    assert {event["from"] for event in trace.of("body")} == {"client", "broker"}
+    assert all(event["size"] > len(BODY) * 10_000 and event["frames"] == 2 for event in trace.of("body"))
+    assert trace.of("content")[0]["properties"]["message_id"] == "m-17"
+    assert len(trace.of("heartbeat")) == 1
+    assert trace.of("close")[0]["first"]
+
+
+def test_no_event_has_a_secret_or_a_body(trace: Traced, client: AmqpClient, vhost: Vhost) -> None:
+    queue = client.queue(BODY)
+    client.method(commands.Basic.Get(queue=queue))
+    client.expect(commands.Basic.GetOk)
+    trace.wait_kind("body", **{"from": "broker"})
+
+    written = json.dumps(trace.events)
+    assert '"Connection.StartOk"' in written
+    for secret in (vhost.password, "hunter2", "s3cret", "body of a message"):
+        assert secret not in written
+
+
+def test_a_second_header(trace: Traced, client: AmqpClient) -> None:
+    client.send(OPENING)
+    client.refused()
+    trace.wait_kind("method", name="Connection.Close")
+
+    (flag,) = trace.of("flag")
+    assert flag["id"] == "amqp.second-header"
+    assert flag["level"] == "error"
+    assert [row["characters"] for row in flag["evidence"]] == ["A", "MQ", "P\\0\\0\\t", "AMQP protocol header"]
+    (close,) = trace.of("method", name="Connection.Close")
+    assert close["reply_code"] == 501
+    assert "frame_too_large" in close["reply_text"]
+
+
+def test_the_halves_of_two_threads_frames(trace: Traced, client: AmqpClient) -> None:
+    """One thread is stopped in the middle of its write, and another one writes a whole message."""
+    queue = client.queue()
+    whole = publish(queue, BODY)
+    client.send(whole[:20])
+    client.send(publish(queue, BODY))
+    client.send(whole[20:])
+    client.refused()
+
+    flag = trace.wait_flag("amqp.interleaved-frames")
+    assert "another frame inside of a frame" in flag["what"]
+    assert "20 bytes behind" in flag["what"]
+    trace.wait_kind("method", name="Connection.Close")
+    assert trace.flags() == ["amqp.interleaved-frames"]
+
+
+def test_the_methods_of_two_threads_on_one_channel(trace: Traced, client: AmqpClient) -> None:
+    queue = client.queue()
+    method = frame.marshal(commands.Basic.Publish(routing_key=queue), 1)
+    client.send(method + publish(queue, BODY))
+    client.refused()
+
+    assert "channel 1" in trace.wait_flag("amqp.interleaved-frames")["what"]
+    trace.wait_kind("method", name="Connection.Close")
+    assert set(trace.flags()) == {"amqp.interleaved-frames"}
+    assert trace.of("method", name="Connection.Close")[0]["reply_code"] == 505
+
+
+def test_a_missed_heartbeat(trace: Traced) -> None:
+    """The client agreed to one second, and is silent; the broker waits for two of its checks, and closes."""
+    with AmqpClient(trace.through(), heartbeat=1) as client:
+        client.closed()
+    trace.wait_kind("close", who="broker")
+
+    flag = trace.wait_flag("amqp.late-heartbeat", level="error")
+    assert flag["what"].startswith("The client sent nothing for ")
+    assert flag["what"].endswith("and the broker closed the connection.")
+    assert flag["evidence"][0]["agreed"] == "1 s"
+    gap = trace.wait_kind("gap", **{"from": "client"})
+    assert 1.5 < gap["seconds"] < 20
+    assert gap["allowed"] == 1
+    assert trace.of("close")[0]["first"]
+    assert set(trace.flags()) == {"amqp.late-heartbeat"}
+
+
+def test_a_delivery_tag_that_never_was(trace: Traced, client: AmqpClient) -> None:
+    client.method(commands.Basic.Ack(17))
+    client.expect(commands.Channel.Close)
+
+    (flag,) = trace.of("flag", id="amqp.unknown-delivery-tag")
+    assert "delivery 17 on channel 1" in flag["what"]
+    trace.wait_kind("method", name="Channel.Close")
+    assert trace.flags() == ["amqp.unknown-delivery-tag"]
+
+
+def test_a_second_ack(trace: Traced, client: AmqpClient) -> None:
+    client.consume(client.queue(BODY))
+    tag = client.expect(commands.Basic.Deliver).delivery_tag
+    client.method(commands.Basic.Ack(tag))
+    client.method(commands.Basic.Ack(tag))
+    client.expect(commands.Channel.Close)
+
+    trace.wait_kind("method", name="Channel.Close")
+    assert trace.flags() == ["amqp.double-ack"]
+
+
+def test_an_ack_of_a_delivery_that_needs_none(trace: Traced, client: AmqpClient) -> None:
+    client.consume(client.queue(BODY), no_ack=True)
+    client.method(commands.Basic.Ack(client.expect(commands.Basic.Deliver).delivery_tag))
+    client.expect(commands.Channel.Close)
+
+    assert "no_ack" in trace.wait_flag("amqp.unknown-delivery-tag")["what"]
+
+
+def test_an_ack_on_a_channel_that_is_closed(trace: Traced, client: AmqpClient) -> None:
+    client.consume(client.queue(BODY))
+    tag = client.expect(commands.Basic.Deliver).delivery_tag
+    client.method(commands.Queue.Declare(queue="no-such-queue", passive=True))
+    client.expect(commands.Channel.Close)
+    client.method(commands.Basic.Ack(tag))
+    flag = trace.wait_flag("amqp.dead-channel")
+    assert "Basic.Ack of delivery 1 on channel 1" in flag["what"]
+    assert "comes again" in flag["what"]
+    client.method(commands.Channel.CloseOk())
+    client.method(commands.Basic.Ack(tag))
+    client.refused()
+
+    trace.wait_kind("method", name="Connection.Close")
+    assert trace.flags() == ["amqp.channel-error", "amqp.dead-channel", "amqp.dead-channel"]
+    assert "closes the connection for it" in trace.of("flag")[-1]["what"]
+
+
+def test_a_frame_that_a_reset_cuts(trace: Traced, client: AmqpClient) -> None:
+    whole = publish("jobs", BODY)
+    client.send(whole[:4])
+    trace.wait(lambda event: trace.wire.bytes["client"] > 4 and event["kind"] == "method")
+    client.reset()
+
+    flag = trace.wait_flag("amqp.frame-cut")
+    assert flag["what"].startswith("The client reset the connection in the middle of a frame")
+    assert trace.wait_kind("close", who="client")["in_frame"]
+
+
+def test_http_on_the_port(trace: Traced) -> None:
+    with socket.create_connection(("127.0.0.1", trace.port), timeout=30) as client:
+        client.sendall(b"GET /health HTTP/1.1\r\nHost: rabbit\r\nAuthorization: Basic c2VjcmV0\r\n\r\n")
+        flag = trace.wait_flag("amqp.http-on-port")
+    assert "HTTP request" in flag["what"]
+    assert "c2VjcmV0" not in json.dumps(trace.events)
+
+
+def test_tls_on_the_port(trace: Traced) -> None:
+    with (
+        socket.create_connection(("127.0.0.1", trace.port), timeout=30) as plain,
+        pytest.raises((ssl.SSLError, ConnectionResetError)),
+    ):
+        ssl.create_default_context().wrap_socket(plain, server_hostname="localhost")
+
+    assert "TLS ClientHello" in trace.wait_flag("amqp.tls-on-port")["what"]
+
+
+@pytest.mark.usefixtures("client")
+def test_stomp_on_the_port(trace: Traced) -> None:
+    """The broker closes without a word; an earlier connection has shown what it expects."""
+    with socket.create_connection(("127.0.0.1", trace.port), timeout=30) as client:
+        client.sendall(b"CONNECT\naccept-version:1.2\nlogin:guest\npasscode:hunter2\n\n\0")
+        trace.wait_flag("amqp.stomp-on-port")
+
+    assert "hunter2" not in json.dumps(trace.events)
+
+
+def test_a_client_that_reads_no_more(trace: Traced, client: AmqpClient, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without a prefetch the broker sends all that the queue has, until the queues of TCP are full."""
+    monkeypatch.setattr(conversation, "STUCK", 1.0)
+    with AmqpClient(trace.through(), rcvbuf=16_384) as frozen:
+        queue = frozen.queue()
+        frozen.consume(queue)
+        for size in [100] * 300 + [60_000] * 200:
+            client.publish(queue, bytes(size))
+
+        flag = trace.wait_flag("amqp.peer-not-reading")
+        assert flag["what"].startswith("The client has read nothing for ")
+        assert trace.wait_kind("queue", side="client")["bytes"] > 60_000
+        pile = trace.wait_flag("amqp.unlimited-prefetch")
+        assert pile["evidence"][0]["waiting"] == 300
+        assert pile["evidence"][0]["queue"] == queue
+
+
+def target_for(vhost: Vhost) -> Target:
+    context = ssl.create_default_context()
+    context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+    return Target((), towards_broker=context, server_name="localhost")
