@@ -12,14 +12,13 @@ import subprocess
 import sys
 from collections import Counter
 from collections.abc import Iterable, Iterator
-from html.parser import HTMLParser
 from pathlib import Path
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from steadyworker.diagnosis.page import LARGEST_PAGE, LONGEST_LINE, Page, write_page
+from steadyworker.diagnosis.page import LARGEST_PAGE, LONGEST_LINE, Page
 from steadyworker.diagnosis.picture import words
 from steadyworker.diagnosis.picture.curves import BINS, Counts, Level
 from steadyworker.diagnosis.picture.flags import table_of
@@ -28,86 +27,12 @@ from steadyworker.diagnosis.picture.pending import Ids
 from steadyworker.diagnosis.picture.reading import details_of, text_of
 from steadyworker.diagnosis.picture.rows import NEIGHBOURS, ROWS, Moment, Rank, Row, Rows, Run, moment_of
 from steadyworker.diagnosis.picture.trace import MOST_STORIES, Trace
+from tests.diagnosis.page_kit import check, headline, page_of, told
 from tests.diagnosis.page_stories import STORIES, Event, Teller, full_queue, long_trace
 
 REPOSITORY = Path(__file__).parents[2]
 MEGABYTE = 1 << 20
 MOST_MEMORY = 200 * MEGABYTE
-
-ELEMENTS = {
-    *("html", "head", "meta", "link", "title", "style", "body", "main", "header", "footer", "section", "script"),
-    *("h1", "h2", "h3", "p", "a", "b", "i", "u", "em", "strong", "code", "span", "time", "div", "ul", "ol", "li"),
-    *("table", "thead", "tbody", "tr", "th", "td", "details", "summary", "label", "input"),
-    *("svg", "defs", "pattern", "rect", "line", "path", "circle", "text", "tspan", "g"),
-}
-
-
-def page_of(events: Iterable[Event]) -> str:
-    out = io.StringIO()
-    write_page(events, out)
-    return out.getvalue()
-
-
-class Seen(HTMLParser):
-    """The elements, attributes and texts of a page."""
-
-    def __init__(self, page: str) -> None:
-        super().__init__()
-        self.elements: Counter[str] = Counter()
-        self.attributes: list[tuple[str, str, str]] = []
-        self.texts: list[str] = []
-        self.open: list[str] = []
-        self.unclosed: list[str] = []
-        self.feed(page)
-        self.close()
-
-    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        self.elements[tag] += 1
-        self.attributes += [(tag, name, value or "") for name, value in attrs]
-        if tag not in {"meta", "link", "input"}:
-            self.open.append(tag)
-
-    def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        self.handle_starttag(tag, attrs)
-        self.open.pop()
-
-    def handle_endtag(self, tag: str) -> None:
-        if self.open.pop() != tag:
-            self.unclosed.append(tag)
-
-    def handle_data(self, data: str) -> None:
-        self.texts.append(data)
-
-    def values(self, name: str) -> list[str]:
-        return [value for _, attribute, value in self.attributes if attribute == name]
-
-
-def check(page: str) -> Seen:
-    """What holds for every page, whatever its events are."""
-    assert len(page.encode()) < LARGEST_PAGE
-    seen = Seen(page)
-    assert set(seen.elements) <= ELEMENTS
-    assert not seen.open
-    assert not seen.unclosed
-    assert seen.elements["script"] == seen.elements["style"] == 1
-    names = {name for _, name, _ in seen.attributes}
-    assert not {name for name in names if name.startswith("on")}
-    assert not names & {"src", "srcset", "action", "formaction", "xlink:href", "style", "background", "poster", "data"}
-    places = set(seen.values("id"))
-    for link in seen.values("href"):
-        assert link == "data:," or link.removeprefix("#") in places
-    return seen
-
-
-def told(page: str) -> str:
-    """The text that a reader sees, with plain blanks."""
-    body = page.partition("<main>")[2].partition("</main>")[0]
-    return " ".join(html.unescape(re.sub(r"<[^>]+>", " ", body)).replace(words.NO_BREAK, " ").split())
-
-
-def headline(page: str) -> str:
-    return told(f"<main>{re.search(r'<h1[^>]*>(.*?)</h1>', page)[1]}</main>")  # type: ignore[index]
-
 
 # --- The five stories -------------------------------------------------------------------------------------------------
 
@@ -145,7 +70,7 @@ SAID = {
         "expected content header for class 60, got non content header frame instead",
         "Two threads write to this connection.",
         "message header channel 1",
-        "306 messages sent",
+        "305 messages sent",
     ],
     "full_queue": [
         "The broker can write no more to this connection.",
@@ -704,6 +629,7 @@ def measured(events: str) -> tuple[int, int, float]:
     program = f"""
 import io, resource, sys, time
 from steadyworker.diagnosis.page import write_page
+from tests.diagnosis.page_kit import check, headline, page_of, told
 from tests.diagnosis.page_stories import *
 out = io.StringIO()
 write_page({events}, out)
