@@ -26,6 +26,7 @@ PACKAGES = {
 
 TEMPLATES = "steadyworker/deploy/templates/"
 CATALOGUE = "steadyworker/diagnosis/entries/"
+PICTURE = "steadyworker/diagnosis/picture/page."
 
 
 @pytest.fixture(scope="module")
@@ -102,7 +103,7 @@ def test_only_our_packages_are_in_the_wheel(names: list[str]) -> None:
 
 
 def test_nothing_but_source_is_in_the_packages(names: list[str]) -> None:
-    kept = [name for name in names if ".dist-info/" not in name and not name.startswith(TEMPLATES)]
+    kept = [name for name in names if ".dist-info/" not in name and not name.startswith((TEMPLATES, PICTURE))]
     kept = [name for name in kept if not (name.startswith(CATALOGUE) and name.endswith(".toml"))]
     suffixes = {Path(name).suffix or name for name in kept}
 
@@ -139,6 +140,19 @@ def test_every_template_is_in_the_wheel(names: list[str]) -> None:
 
     assert f"{TEMPLATES}systemd/worker.service" in templates
     assert templates == {name for name in names if name.startswith(TEMPLATES)}
+
+
+def test_a_trace_becomes_a_page_by_the_wheel_alone(installed: Path, names: list[str]) -> None:
+    assert {name for name in names if name.startswith(PICTURE)} == {f"{PICTURE}{end}" for end in ("css", "html", "js")}
+
+    page = alone(
+        installed,
+        "from steadyworker.diagnosis.page import write_page\n"
+        "write_page([{'t': 1.0, 'conn': 1, 'from': 'client', 'kind': 'heartbeat', 'size': 8}], sys.stdout)",
+    )
+
+    assert page.startswith("<!DOCTYPE html>")
+    assert "1 frame" in page
 
 
 def test_units_are_printed_by_the_wheel_alone(installed: Path) -> None:

@@ -62,9 +62,9 @@ _VERBS = {
     "jobs": "List or watch jobs.",
     "cancel": "Cancel a job that is running, waiting, or not yet received.",
     "dead": "List, show, replay or drop dead letters.",
-    "trace": "Show what a client and a broker say to each other, and what ends their connections.",
     "verify": "Re-read exported files, and compare them with their manifests.",
     "explain": "Explain what brokers and clients write into their logs, and what to do.",
+    "trace": "Show what a client and a broker say to each other, and what ends their connections.",
     "deploy": "Print files for systemd or Kubernetes, with a Worker's names and numbers.",
     "adapters": "List the brokers that this installation supports.",
 }

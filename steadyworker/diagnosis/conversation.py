@@ -24,6 +24,8 @@ from steadyworker.units import size_text
 STUCK = 5.0
 """Seconds after which a side that reads nothing is flagged."""
 
+NOT_READ = "bytes that were not read, because the traffic was faster"
+
 _JUDGED = 8  # so many bytes of a client are enough to know its protocol
 _RECENT = 8_192
 _LONGEST_FIRST = 256
@@ -100,6 +102,9 @@ class Conversation:
     def connected(self, t: float, facts: Mapping[str, Any]) -> None:
         """The broker is reached, too; `seen_as` is the address that its log has."""
         self.line.event(t, None, "open", **self._facts, **facts)
+        if facts.get("joined"):
+            self._spoken = self._speaker(self._known.family)
+            self._searching = dict.fromkeys(Side, b"")
 
     def failed(self, t: float, side: Side, error: str) -> None:
         """The broker could not be reached, or TLS failed with one of the sides."""
@@ -121,13 +126,11 @@ class Conversation:
         elif self._spoken is not None and data:
             self._read(t, side, data)
 
-    def missed(self, t: float, side: Side, size: int) -> None:
-        """Bytes of a side passed that nothing has read, because the trace was too slow."""
+    def missed(self, t: float, side: Side, size: int, why: str = NOT_READ) -> None:
+        """Bytes of a side passed that nothing has read."""
         self._hear(t, side, size)
         self._wire.skipped += size
-        self.line.event(
-            t, side, "skipped", bytes=size, what="bytes that were not read: the trace is slower than the traffic"
-        )
+        self.line.event(t, side, "skipped", bytes=size, what=why)
         if self._spoken is not None:
             self._searching[side] = b""
         elif not self._encrypted:
@@ -273,9 +276,7 @@ class Conversation:
             return data
         answer = broker.kind.removesuffix("-1.0") if broker else ""
         family = next((each for each in (kind, answer) if each in {"amqp", "stomp"}), self._known.family)
-        self._spoken = (
-            StompConversation(self.line, self._known.client_ids) if family == "stomp" else AmqpConversation(self.line)
-        )
+        self._spoken = self._speaker(family)
         self._read(t, Side.CLIENT, bytes(first))
         self._first = bytearray()
         return data if side is Side.BROKER else b""
@@ -305,11 +306,17 @@ class Conversation:
         spoken = self._spoken
         assert spoken is not None
         data = self._searching[side] + data
+        opening = recognize(data[:_JUDGED])
+        stomp_at = next_stomp(data)
+        if not self._known.sure and (stomp_at is not None or (opening is not None and opening.kind == "stomp")):
+            spoken = self._spoken = self._speaker("stomp")
+            self._known.family, self._known.sure = "stomp", True
+        at = 0 if opening is not None and opening.kind == spoken.family else None
         if isinstance(spoken, AmqpConversation):
-            at = next_amqp(data, spoken.readers[side].frame_max or _MOST_SEARCHED)
+            at = next_amqp(data, spoken.readers[side].frame_max or _MOST_SEARCHED) if at is None else at
             kept = data if len(data) <= _MOST_SEARCHED else data[len(data) // 2 :]
         else:
-            at = next_stomp(data)
+            at = stomp_at if at is None else at
             kept = keep_for_stomp(data)
         if at is None:
             self._searching[side] = kept
@@ -318,6 +325,11 @@ class Conversation:
         spoken.missed(side)
         self._recent[side] = _Recent()
         return data[at:]
+
+    def _speaker(self, family: str) -> Spoken:
+        if family == "stomp":
+            return StompConversation(self.line, self._known.client_ids)
+        return AmqpConversation(self.line)
 
     def _end_of(self, t: float, side: Side) -> bool:
         """Take note of the end of a direction; returns whether it ended inside a frame."""

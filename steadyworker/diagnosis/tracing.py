@@ -23,7 +23,8 @@ from types import TracebackType
 from typing import Self
 
 from steadyworker.clock import Clock
-from steadyworker.diagnosis.conversation import Conversation, Known
+from steadyworker.diagnosis.amqp import AmqpReader
+from steadyworker.diagnosis.conversation import NOT_READ, Conversation, Known
 from steadyworker.diagnosis.relay import Relay, Target
 from steadyworker.diagnosis.tap import Reader, Record, Ring, What, Writer, pipe
 from steadyworker.diagnosis.wire import Wire
@@ -35,7 +36,7 @@ _NICE = 5
 _FAILED = 70
 _ACTIONS: Mapping[What, Callable[[Conversation, Record], None]] = {
     What.DATA: lambda it, record: it.data(record.t, record.side, record.data),
-    What.SKIPPED: lambda it, record: it.missed(record.t, record.side, record.size),
+    What.SKIPPED: lambda it, record: it.missed(record.t, record.side, record.size, record.facts.get("why", NOT_READ)),
     What.CONNECTED: lambda it, record: it.connected(record.t, record.facts),
     What.FAILED: lambda it, record: it.failed(record.t, record.side, record.facts["error"]),
     What.ENDED: lambda it, record: it.ended(record.t, record.side, "fin"),
@@ -76,6 +77,16 @@ class Conversations:
         for conversation in self._open.values():
             if conversation.due() <= t:
                 conversation.tick(t)
+
+
+def check_installed() -> None:
+    """
+    Check that a connection can be read before the first one comes.
+
+    Raises:
+        ConfigError: A library is not installed; the message names the extra.
+    """
+    AmqpReader(opening=True)
 
 
 class Tracing:

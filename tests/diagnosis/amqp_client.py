@@ -114,13 +114,10 @@ class AmqpClient:
 
 def publish(queue: str, data: bytes, channel: int = 1) -> bytes:
     """The frames of a message."""
-    return b"".join(
-        frame.marshal(each, channel)
-        for each in (
-            commands.Basic.Publish(routing_key=queue),
-            header.ContentHeader(
-                0, len(data), commands.Basic.Properties(message_id="m-17", headers={"token": "s3cret"})
-            ),
-            *(body.ContentBody(data[at : at + LARGEST_BODY]) for at in range(0, len(data), LARGEST_BODY)),
-        )
-    )
+    properties = commands.Basic.Properties(message_id="m-17", headers={"token": "s3cret"})
+    parts: list[base.Frame | header.ContentHeader | body.ContentBody] = [
+        commands.Basic.Publish(routing_key=queue),
+        header.ContentHeader(0, len(data), properties),
+        *(body.ContentBody(data[at : at + LARGEST_BODY]) for at in range(0, len(data), LARGEST_BODY)),
+    ]
+    return b"".join(frame.marshal(part, channel) for part in parts)

@@ -414,7 +414,7 @@ def greedy_trace(connections: int) -> Iterator[Event]:
         head = {"conn": conn, "from": "broker"}
         yield {**head, "kind": "open", "t": conn * 0.001, "client": long, "broker": long}
         yield {**head, "kind": "frame", "name": "SUBSCRIBE", "headers": {"id": "1", "ack": "client-individual"}}
-        for n in range(100):
+        for n in range(60):
             yield {
                 **head,
                 "kind": "method",

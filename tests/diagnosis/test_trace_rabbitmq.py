@@ -12,7 +12,6 @@ from pamqp import commands, frame, heartbeat
 
 from steadyworker.diagnosis import conversation
 from steadyworker.diagnosis.relay import Target
-from steadyworker.diagnosis.wire import Event
 from tests.brokers.rabbitmq import Vhost
 from tests.diagnosis.amqp_client import OPENING, AmqpClient, publish
 from tests.diagnosis.traced import Traced

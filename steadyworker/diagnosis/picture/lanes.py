@@ -261,11 +261,11 @@ def _chart(label: str, level: Level, style: str, limit: float | None, scale: Sca
 
 
 def _ends(story: Story, scale: Scale) -> Iterator[Markup]:
-    for close in story.closes:
+    for number, close in enumerate(story.closes):
         at = f"{scale.place(close.t):.2f}%"
         yield tag("line", class_="close", x1=at, x2=at, y1=_top_of("client"), y2=_top_of("broker") + _LANE)
         side = close.who if close.who in SIDES else "broker"
-        hint = tag("title", f"Here {ending(close)}")
+        hint = tag("title", f"Here {ending(close, first=not number)}")
         yield tag("text", "✕", hint, class_="close-name", x=at, y=_top_of(side) + _LANE / 2 + 6)
 
 

@@ -23,11 +23,15 @@ _LATER = 1.0
 """Seconds between two rows that are named."""
 
 _LONG = 1000.0
+_LONGEST_MESSAGE = 6
+"""Rows of a message: its frames, and flags between them."""
+
 _LONGEST_LOGIN = 16
 _LARGE = 200
 """Bytes of a frame from which its size is shown, away from flags."""
 
 _CARRIERS = frozenset({"Basic.Publish", "Basic.Deliver", "Basic.GetOk", "Basic.Return"})
+_PARTS = ("content", "body")
 _COMMON = frozenset({"body", "delivery mode", "content type", "priority"})
 """Properties of messages that tell nothing about a connection."""
 
@@ -105,29 +109,33 @@ def _items(rows: list[Row], story: Story, times: Times, before: Row | None = Non
 
 
 def _whole_messages(rows: list[Row]) -> Iterator[Row]:
-    """Yield the rows, with a message that came in one piece as one row: its method, its header and its body."""
+    """Yield the rows, with a message that came in one piece as one row, and behind it what was noticed inside of it."""
     at = 0
     while at < len(rows):
         row = rows[at]
-        taken = 1
+        taken, shown = 1, [row]
         if isinstance(row, Moment) and row.name in _CARRIERS:
-            taken, row = _message(rows, at, row)
-        yield row
+            taken, shown = _message(row, rows[at + 1 : at + _LONGEST_MESSAGE])
+        yield from shown
         at += taken
 
 
-def _message(rows: list[Row], at: int, method: Moment) -> tuple[int, Moment]:
-    parts = rows[at + 1 : at + 3]
-    content = parts[0] if parts else None
-    if not (isinstance(content, Moment) and content.kind == "content" and _same_place(content, method)):
-        return 1, method
-    size = method.size + content.size
-    if not content.body_size:
-        return 2, replace(method, size=size, details=(*method.details, *_properties(content)))
-    body = parts[1] if len(parts) > 1 else None
-    if not (isinstance(body, Moment) and body.kind == "body" and _same_place(body, method)):
-        return 1, method
-    return 3, replace(method, size=size + body.size, details=(*method.details, *_properties(content)))
+def _message(method: Moment, behind: list[Row]) -> tuple[int, list[Row]]:
+    """Return the number of rows that belong to a message, and these rows as they are shown: as one if it is whole."""
+    parts: list[Moment] = []
+    flags: list[Row] = []
+    for row in behind:
+        if isinstance(row, Moment) and row.kind == "flag":
+            flags.append(row)
+            continue
+        if not (isinstance(row, Moment) and row.kind == _PARTS[len(parts)] and _same_place(row, method)):
+            break
+        parts.append(row)
+        if len(parts) == len(_PARTS) or not parts[0].body_size:
+            size = method.size + sum(part.size for part in parts)
+            whole = replace(method, size=size, details=(*method.details, *_properties(parts[0])))
+            return 1 + len(parts) + len(flags), [whole, *flags]
+    return 1, [method]
 
 
 def _same_place(part: Moment, method: Moment) -> bool:
@@ -262,7 +270,7 @@ def _queued(moment: Moment, _story: Story) -> str:
     facts = dict(moment.details)
     size = facts.get("bytes", "")
     shown = size_text(int(size)) if size.isdecimal() else size
-    since = f" since {facts['since']} s" if "since" in facts else ""
+    since = f" for {facts['since']} s" if "since" in facts else ""
     side = facts.get("side", moment.side)
     return f"{shown} wait in the kernel{since}: the {side} does not read them"
 
