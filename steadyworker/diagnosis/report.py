@@ -56,6 +56,7 @@ _COMMAND = re.compile(r"[a-z$][\w./-]* .*[^.]$|https?://")
 _SHOWN = frozenset(
     {"connection", "peer", "queue", "exchange", "topic", "group", "message", "user", "vhost", "client", "host"}
 )
+_FRAMES = {1: "method", 2: "content header", 3: "body", 8: "heartbeat"}
 _DAY = re.compile(r"\d{4}-\d\d-\d\d[T ](?=\d\d:\d\d:\d\d)")
 _FRACTION = re.compile(r"(?<=:\d\d)[.,]\d+(?:\+00:00)?")
 _TIME_HEAD = re.compile(r"^[\[(]?\d{4}[-/]\d\d[-/]\d\d[T ][\d:.,]+(?:Z|[+-]\d\d:?\d\d)?\]?\s*(?:\[(\w+)\s*\]|\|)?\s*")
@@ -284,17 +285,15 @@ def _byte_rows(bytes_: Spelled) -> Iterator[list[Text]]:
             Text(f"{row.hex:<{hexes}}  "),
             Text(row.characters, "bold"),
         ]
-    said = f"= {characters(bytes_.raw)}"
-    yield [
-        Text(said, "bold"),
-        Text(f"  {_article(bytes_.protocol)}" if bytes_.protocol else "  no protocol that is known"),
-    ]
+    if bytes_.protocol is not None:
+        yield [Text(f"= {characters(bytes_.raw)}", "bold"), Text(f"  {_beginning(bytes_.protocol)}")]
+    elif (kind := _FRAMES.get(bytes_.raw[0])) is not None:
+        yield [Text(f"= the head of a frame of AMQP: type {bytes_.raw[0]} is a {kind}")]
 
 
-def _article(protocol: str) -> str:
-    if protocol.isupper():
-        return f"the beginning of {protocol}"
-    return f"the beginning of {'an' if protocol[0] in 'AEIOH' else 'a'} {protocol}"
+def _beginning(protocol: str) -> str:
+    article = "an" if protocol[0] in "AEIOH" else "a"  # an HTTP request
+    return f"the beginning of {protocol if protocol.isupper() else f'{article} {protocol}'}"
 
 
 # --- JSON -------------------------------------------------------------------------------------------------------------
