@@ -78,10 +78,12 @@ class Report:
         self._title(number, finding)
         self._part("What", self._wrapped(entry.filled(entry.what, groups)))
         self._part("Why", self._wrapped(entry.filled(entry.why, groups)))
+        self._line()
         if (bytes_ := spelled(entry, finding.root.groups)) is not None:
             self._part("The bytes", _byte_rows(bytes_))
         self._part("Seen", self._steps(finding))
         self._part("Values", self._values(finding))
+        self._line()
         self._part("What to do", self._numbered(entry.filled(remedy, groups) for remedy in entry.remedies))
         self._part("Make sure", self._commands(entry.filled(line, groups) for line in entry.verify))
         self._part("Read on", ([Text(link, "blue")] for link in entry.read))
@@ -109,13 +111,14 @@ class Report:
         """Show that there were errors which the catalogue does not explain."""
         if not unknown.count:
             return
-        lines, are, they = ("line", "is", "it") if unknown.count == 1 else ("lines", "are", "the most frequent of them")
-        self._line(
-            Text(f"{unknown.count:,} {lines} with the level of an error {are} not in the catalogue; {they}:", "yellow")
-        )
+        if unknown.count == 1:
+            said = "1 line with the level of an error is not in the catalogue:"
+        else:
+            frequent = "" if len(unknown.shapes) <= most else "; the most frequent of them"
+            said = f"{unknown.count:,} lines with the level of an error are not in the catalogue{frequent}:"
+        self._line(Text(said, "yellow"))
         for times, record in unknown.most_frequent(most):
-            said = f"{self._place(record.source, record.line)}{_times(times)}"
-            self._line("   ", Text(said, "dim"))
+            self._line("   ", Text(f"{self._place(record.source, record.line)}{_times(times)}", "dim"))
             for row in self._quoted(_head(record.text), 4, self._width - 5):
                 self._line("     ", row)
 
