@@ -205,14 +205,15 @@ class Report:
         at = f"{clock(seen.record.stamp)}  " if seen.record.stamp else ""
         place = f"{at}{self._place(seen.record.source, seen.line)}{_times(step.times)}  "
         yield [Text(place, "dim"), Text(seen.entry.filled(title, _safe_groups(seen.groups)))]
-        for row in self._quoted(_said(seen), rows, self._room - 2):
+        for row in self._quoted(_said(seen, rows), rows, self._room - 2):
             yield [Text("  "), row]
 
     def _quoted(self, text: str, rows: int, width: int) -> Iterator[Text]:
         """Yield a line from a log on at most so many rows."""
-        wrapped = textwrap.wrap(
-            safe(text), max(20, width), max_lines=rows, placeholder=" …", break_on_hyphens=False, drop_whitespace=True
-        )
+        width = max(20, width)
+        wrapped = textwrap.wrap(safe(text), width, break_on_hyphens=False)
+        if len(wrapped) > rows:
+            wrapped[rows - 1 :] = [f"{wrapped[rows - 1][: width - 2].rstrip()} …"]
         return (Text(row, "italic") for row in wrapped)
 
     def _values(self, finding: Finding) -> Iterator[list[Text]]:
@@ -271,11 +272,13 @@ def _head(text: str) -> str:
     return _TIME_HEAD.sub("", text, count=1)
 
 
-def _said(seen: Sighting) -> str:
-    """Return the beginning of the record, and the line of the match if that is further down."""
+def _said(seen: Sighting, rows: int) -> str:
+    """Return the beginning of the record, and the line of the match if that is further down, or if there is one row only."""
     lines = _head(seen.record.text).split("\n")
     at = max(0, seen.line - seen.record.line)
-    return " ".join(lines[:3] if at < _NEAR else [lines[0], "…", *lines[at : at + 2]])
+    if rows == 1:
+        return " ".join(lines[at : at + _NEAR])
+    return " ".join(lines[:_NEAR] if at < _NEAR else [lines[0], "…", *lines[at : at + 2]])
 
 
 def _byte_rows(bytes_: Spelled) -> Iterator[list[Text]]:
