@@ -15,7 +15,7 @@ from tests.diagnosis.provocation import Scene, queue
 
 def on_channel(scene: Scene, action: Callable[[BlockingChannel], object]) -> None:
     """Run on a fresh channel what the broker answers with a close, sooner or later."""
-    with scene.pika() as connection:
+    with scene.connection() as connection:
         channel = connection.channel()
 
         def act() -> None:
@@ -373,7 +373,7 @@ def user_connections(scene: Scene) -> None:
 
 
 def user_channels(scene: Scene) -> None:
-    with limit(scene, f"user-limits/{scene.vhost.user}/max-channels", 0), scene.pika() as connection:
+    with limit(scene, f"user-limits/{scene.vhost.user}/max-channels", 0), scene.connection() as connection:
         scene.fails(connection.channel)
 
 
