@@ -90,7 +90,8 @@ class Entry(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
         sources: How this is known: versions, issues, documents.
         severity: "error", or "warning" if nothing has failed yet.
         spelled: How bytes are the clue (`bytes` in the file): the groups type, channel and size of a "frame",
-            the group size as the 32-bit "length" of a frame, or the group bytes as "raw" bytes (`<<65,77>>` or `'AM'`).
+            the group size as the 32-bit "length" of a frame, or as a "length-plus-4", to which Netty has added the size of
+            the length itself, or the group bytes as "raw" bytes (`<<65,77>>` or `'AM'`).
         opens: Kinds of protocols (`protocols.OPENINGS`): the entry explains only bytes that open one of them.
         keys: Named groups by which related records join into one time line.
         follows: The ids whose consequence this is: with one of them in its time line, this is no finding of its own.
@@ -108,7 +109,7 @@ class Entry(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     read: tuple[Text, ...] = ()
     sources: Annotated[tuple[Text, ...], Meta(min_length=1)]
     severity: Literal["error", "warning"]
-    spelled: Literal["frame", "length", "raw"] | None = msgspec.field(default=None, name="bytes")
+    spelled: Literal["frame", "length", "length-plus-4", "raw"] | None = msgspec.field(default=None, name="bytes")
     opens: tuple[Text, ...] = ()
     keys: tuple[Text, ...] = ()
     follows: tuple[Id, ...] = ()
@@ -248,7 +249,12 @@ def _with_id(said: str, data: Mapping[str, object]) -> str:
 
 def _complaints(entry: Entry) -> Iterable[str]:
     """Yield what the types cannot say."""
-    needed = {"frame": {"type", "channel", "size"}, "length": {"size"}, "raw": {"bytes"}, None: set[str]()}
+    needed = {
+        "frame": {"type", "channel", "size"},
+        **dict.fromkeys(("length", "length-plus-4"), {"size"}),
+        "raw": {"bytes"},
+        None: set[str](),
+    }
     for pattern in entry.patterns:
         if "\n" in pattern.hint:
             yield f"expected a hint on one line, got {pattern.hint!r}: hints are searched line by line."

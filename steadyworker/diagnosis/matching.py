@@ -124,6 +124,8 @@ def spelled(entry: Entry, groups: Mapping[str, str]) -> Spelled | None:
             return spell({name: number for name, number in numbers.items() if name in {"type", "channel", "size"}})
         case "length" if "size" in numbers:
             return spell_length(numbers["size"])
+        case "length-plus-4" if "size" in numbers:
+            return spell_length(numbers["size"] - 4)
         case "raw" if "bytes" in groups:
             raw = erlang_binary(groups["bytes"])
             return spell_bytes(raw if raw is not None else groups["bytes"].encode("latin-1", "replace"))

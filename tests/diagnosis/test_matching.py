@@ -82,6 +82,7 @@ def test_our_own_lines_name_their_entry(text: str) -> None:
         ("frame", {"type": "22", "channel": "769", "size": "33554688"}, b"\x16\x03\x01\x02\0\x01\0", "TLS ClientHello"),
         ("frame", {"type": "65", "size": "1342177289"}, None, None),
         ("length", {"size": "1195725856"}, b"GET ", "HTTP request"),
+        ("length-plus-4", {"size": "1195725860"}, b"GET ", "HTTP request"),
         ("raw", {"bytes": '<<"GET / HT">>'}, b"GET / HT", "HTTP request"),
         ("raw", {"bytes": "<<22,3,1,2,0,1,0,1>>"}, b"\x16\x03\x01\x02\0\x01\0\x01", "TLS ClientHello"),
         ("raw", {"bytes": "PING\r\n"}, b"PING\r\n", "PING"),

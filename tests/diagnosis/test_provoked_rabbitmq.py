@@ -92,6 +92,7 @@ CASES = [
     case(F.stomp_at_start, "amqp.stomp-on-port"),
     case(F.proxy_at_start, "amqp.proxy-protocol-on-port"),
     case(F.mqtt_at_start, "amqp.unknown-protocol-on-port"),
+    case(F.heartbeat_at_start, "amqp.frame-before-header"),
     case(F.ssh_at_start, "amqp.unknown-protocol-on-port"),
     case(F.old_amqp, "amqp.wrong-version", series={"4.0", "4.3"}),
     case(F.odd_amqp, "amqp.wrong-version"),

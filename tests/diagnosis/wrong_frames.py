@@ -160,6 +160,11 @@ def mqtt_at_start(scene: Scene) -> None:
     at_start(scene, b"\x10\x10\x00\x04MQTT\x04\x02\x00\x3c\x00\x04test")
 
 
+def heartbeat_at_start(scene: Scene) -> None:
+    """A heartbeat that another thread sends while the connection is made again."""
+    at_start(scene, b"\x08\x00\x00\x00\x00\x00\x00\xce")
+
+
 def ssh_at_start(scene: Scene) -> None:
     at_start(scene, b"SSH-2.0-OpenSSH_9.2\r\n")
 
