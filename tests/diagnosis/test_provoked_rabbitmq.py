@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 import pytest
 
-from tests.brokers.rabbitmq import Node, Vhost
+from tests.brokers.rabbitmq import Node, RabbitMQ, Vhost
 from tests.diagnosis import wrong_frames, wrong_pika, wrong_requests, wrong_states
 from tests.diagnosis.heard import BrokersLog, catalogue, consequences, explained
 from tests.diagnosis.provocation import Scene
@@ -227,7 +227,16 @@ def vhosts() -> Iterator[dict[Node, Vhost]]:
     made: dict[Node, Vhost] = {}
     yield made
     for node, vhost in made.items():
+        node.heal()
         node.remove_vhost(vhost)
+
+
+@pytest.fixture
+def rabbitmq_node(rabbitmq: RabbitMQ) -> Node:
+    """As elsewhere, but not healed after each test: a provocation restores what it has set, and most take less time than to heal."""
+    if not isinstance(rabbitmq, Node):
+        pytest.skip("these tests read the broker's log, and change its settings")
+    return rabbitmq
 
 
 @pytest.fixture

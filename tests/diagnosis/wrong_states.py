@@ -9,19 +9,21 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from datetime import UTC, datetime, timedelta
-from urllib.parse import quote, urlsplit
+from typing import TypeVar
+from urllib.parse import quote
 
 import pika
 import trustme
 from pika import spec
-from pika.exceptions import AMQPError
 
 from tests.brokers.process import free_ports
 from tests.diagnosis.provocation import Scene, queue
 from tests.diagnosis.raw_amqp import HEADER
 
+Answer = TypeVar("Answer")
 
-def until(probe: Callable[[], object], *, within: float = 30.0) -> object:
+
+def until(probe: Callable[[], Answer], *, within: float = 30.0) -> Answer:
     """Ask until the answer is true."""
     deadline = time.monotonic() + within
     while not (answer := probe()):
@@ -35,7 +37,7 @@ def until(probe: Callable[[], object], *, within: float = 30.0) -> object:
 
 def blocked(scene: Scene) -> None:
     """Publish while an alarm is on; pika gives up after `blocked_connection_timeout`."""
-    with scene.pika(blocked_connection_timeout=0.5) as connection:
+    with scene.connection(blocked_connection_timeout=0.5) as connection:
         channel = connection.channel()
         channel.confirm_delivery()
 
@@ -67,7 +69,7 @@ def disk_alarm(scene: Scene) -> None:
 
 def closed_while_idle(scene: Scene, act: Callable[[], object]) -> None:
     """An idle connection that something ends: `act`."""
-    with scene.pika() as connection:
+    with scene.connection() as connection:
         act()
         scene.fails(lambda: connection.process_data_events(time_limit=30))
 
@@ -104,7 +106,7 @@ def closed_by_management(scene: Scene) -> None:
 def user_deleted(scene: Scene) -> None:
     other = scene.node.add_vhost()
     try:
-        with Scene(scene.node, other, scene.said).pika() as connection:
+        with Scene(scene.node, other, scene.said).connection() as connection:
             scene.node.management("DELETE", f"users/{other.user}")
             scene.fails(lambda: connection.process_data_events(time_limit=30))
     finally:
@@ -115,7 +117,7 @@ def user_deleted(scene: Scene) -> None:
 def vhost_deleted(scene: Scene) -> None:
     other = scene.node.add_vhost()
     try:
-        with Scene(scene.node, other, scene.said).pika() as connection:
+        with Scene(scene.node, other, scene.said).connection() as connection:
             scene.node.management("DELETE", f"vhosts/{other.name}")
             scene.fails(lambda: connection.process_data_events(time_limit=30))
     finally:
@@ -339,9 +341,9 @@ def wrong_cookie(scene: Scene) -> None:
 def start_beside(scene: Scene, **changes: str) -> None:
     """Start a node beside the one that runs, with these variables changed; it fails, and says why."""
     node = scene.node
-    environment = {**node._environment(), **changes}  # noqa: SLF001  # how its node is started is the node's own
+    environment = {**node._environment(), **changes}  # how its node is started is the node's own
     done = subprocess.run(
-        node._server.command,  # noqa: SLF001
+        node._server.command,
         env=environment,
         capture_output=True,
         text=True,
@@ -365,7 +367,7 @@ def wrong_setting(scene: Scene) -> None:
     """A setting with a typing error."""
     (port,) = free_ports(1)
     scene.node.folder.joinpath("wrong.conf").write_text("listeners.tcp.default = 5672\nchannel_mx = 100\n")
-    inside = scene.node._inside  # noqa: SLF001
+    inside = scene.node._inside
     start_beside(
         scene,
         RABBITMQ_NODENAME="other@localhost",
@@ -376,6 +378,5 @@ def wrong_setting(scene: Scene) -> None:
 
 def port_taken(scene: Scene) -> None:
     """A listener on a port that another program has."""
-    with socket.create_server(("127.0.0.1", 0)) as other:
-        with suppress(Exception):
-            scene.node.eval(f'rabbit_networking:start_tcp_listener({{"127.0.0.1", {other.getsockname()[1]}}}, 1)')
+    with socket.create_server(("127.0.0.1", 0)) as other, suppress(Exception):
+        scene.node.eval(f'rabbit_networking:start_tcp_listener({{"127.0.0.1", {other.getsockname()[1]}}}, 1)')
