@@ -25,8 +25,8 @@ PACKAGES = {
 
 
 TEMPLATES = "steadyworker/deploy/templates/"
-CATALOGUE = "steadyworker/diagnosis/entries/"
 PICTURE = "steadyworker/diagnosis/picture/page."
+CATALOGUE = "steadyworker/diagnosis/entries/"
 
 
 @pytest.fixture(scope="module")

@@ -37,7 +37,7 @@ EXIT_CODES: tuple[tuple[int, str], ...] = (
     (0, "Done. For run: every job ended or was given back; --max-jobs or --idle-exit was reached."),
     (
         NEGATIVE,
-        "A negative result: a file does not match its manifest, a job has already ended, a key has no dead letter. For explain: something was found.",
+        "A negative result: a file does not match its manifest, a job has already ended, a key has no dead letter. For explain and trace: something was found.",
     ),
     (USAGE, "Wrong usage: an unknown command or option, or a missing argument."),
     (DATA, "An invalid payload, or an invalid file of jobs: nothing was sent."),
@@ -49,7 +49,7 @@ EXIT_CODES: tuple[tuple[int, str], ...] = (
     (OUTPUT, "Standard output could not be written: a full disk, or a closed pipe."),
     (75, "Only run: --max-rss was reached."),
     (CONFIG, "An invalid setting, a failed check or a refused login: a restart would not help."),
-    (BROKEN_OFF, "Ctrl-C, but not for run, which then stops as after SIGTERM."),
+    (BROKEN_OFF, "Ctrl-C, but not for run and trace, which then stop as after SIGTERM."),
     (143, "Only run: a job had to be killed, or a second signal came."),
 )
 """All exit codes of all commands, with their meanings; the codes from 64 to 78 are those of sysexits.h."""

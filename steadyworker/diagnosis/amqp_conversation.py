@@ -11,7 +11,7 @@ from steadyworker.diagnosis.amqp_channel import Channel, Message, State
 from steadyworker.diagnosis.boundary import inner_amqp
 from steadyworker.diagnosis.frames import Body, ContentHeader, Flaw, Heartbeat, Item, Method, ProtocolHeader
 from steadyworker.diagnosis.line import Line, spelled
-from steadyworker.diagnosis.protocols import spell
+from steadyworker.diagnosis.protocols import recognize, spell
 from steadyworker.diagnosis.tags import Settled
 from steadyworker.diagnosis.tap import Side
 from steadyworker.diagnosis.wire import text
@@ -34,6 +34,7 @@ _FRAME_ERROR = re.compile(
 _ON_CHANNEL = re.compile(r"on channel (\d+)$")
 _CODES: Mapping[int, str] = {320: "amqp.connection-forced", 504: "amqp.dead-channel", 505: "amqp.interleaved-frames"}
 _FRAME_ERROR_CODE = 501
+_NEARLY = 0.95
 _FLAWS: Mapping[str, str] = {
     "http": "amqp.http-on-port",
     "tls": "amqp.tls-on-port",
@@ -42,7 +43,12 @@ _FLAWS: Mapping[str, str] = {
     "frame-end": "amqp.invalid-frame-end",
     "interleaved": "amqp.interleaved-frames",
     "cut": "amqp.frame-cut",
+    "frame-type": "amqp.unknown-frame-type",
+    "bad-method": "amqp.bad-method",
+    "bad-table": "amqp.bad-arguments",
 }
+_FOREIGN = {"http", "tls", "stomp"}
+_FRAME_TYPES = {1, 2, 3, 8}
 
 
 class AmqpConversation:
@@ -72,6 +78,7 @@ class AmqpConversation:
             (Side.CLIENT, "Basic.Qos"): self._qos,
             (Side.CLIENT, "Basic.Consume"): self._consume,
             (Side.BROKER, "Basic.ConsumeOk"): self._consumes,
+            (Side.BROKER, "Basic.Cancel"): self._broker_cancels,
             (Side.BROKER, "Basic.CancelOk"): self._cancelled,
             (Side.BROKER, "Basic.Deliver"): self._delivered,
             (Side.CLIENT, "Basic.Get"): self._get,
@@ -120,7 +127,7 @@ class AmqpConversation:
             self._line.flag(t, "amqp.second-header", what, spelled(item.raw))
         elif side is Side.BROKER:
             what = f"The broker answered with the protocol header AMQP {version}: it did not accept the client's, and closes."
-            self._line.flag(t, "trace.unparsable", what, spelled(item.raw), unless_flagged=True)
+            self._line.flag(t, "amqp.wrong-version", what, spelled(item.raw), unless_flagged=True)
 
     def _method(self, t: float, side: Side, item: Method) -> None:
         name, channel = item.name, self._channels.get(item.channel)
@@ -219,7 +226,7 @@ class AmqpConversation:
     def _broker_closes(self, t: float, _: Channel, fields: Mapping[str, Any]) -> None:
         self._closing = Side.BROKER
         code, said = fields.get("reply_code", 0), text(fields.get("reply_text", ""))
-        flag, evidence = _CODES.get(code, "amqp.channel-error"), []
+        flag, evidence = _CODES.get(code, "amqp.connection-error"), []
         if code == _FRAME_ERROR_CODE and (found := _FRAME_ERROR.search(said)):
             numbers = {"type": int(found["type"])}
             if found["why"] == "frame_too_large":
@@ -236,7 +243,12 @@ class AmqpConversation:
 
     def _usable(self, t: float, channel: Channel | None, item: Method) -> bool:
         """Return whether a client's method has an effect; flag it if its channel is dead."""
-        if item.name == "Channel.Open" or self._closing is not None:
+        if self._closing is not None:
+            return True
+        if item.name == "Channel.Open":
+            if channel is not None and channel.sure and channel.state is State.OPEN:
+                what = f"The client opened channel {item.channel}, which is open already."
+                self._line.flag(t, "amqp.channel-opened-twice", what, [{"channel": item.channel}])
             return True
         if channel is None:
             if self._sure and item.name not in _ANSWERS_CLOSE:
@@ -294,10 +306,7 @@ class AmqpConversation:
             channel.state, channel.closed_by, channel.closed_at = State.CLOSING, side, t
 
     def _channel_closed(self, _: float, channel: Channel, __: Mapping[str, Any]) -> None:
-        channel.state = State.CLOSED
-        channel.messages.clear()
-        channel.consumers.clear()
-        channel.tags.requeued()
+        channel.end()
 
     # --- Deliveries ------------------------------------------------------------------------------------------------------
 
@@ -309,21 +318,33 @@ class AmqpConversation:
             channel.prefetch = count
 
     def _consume(self, _: float, channel: Channel, fields: Mapping[str, Any]) -> None:
-        channel.consume(
-            fields.get("consumer_tag", ""),
-            fields.get("queue", ""),
-            no_ack=bool(fields.get("no_ack")),
-            nowait=bool(fields.get("nowait")),
-        )
+        channel.consume(fields)
 
     def _consumes(self, _: float, channel: Channel, fields: Mapping[str, Any]) -> None:
         channel.consumes(fields.get("consumer_tag", ""))
+
+    def _broker_cancels(self, t: float, channel: Channel, fields: Mapping[str, Any]) -> None:
+        """RabbitMQ 4.3 cancels a consumer whose delivery timed out, without a reason; it also does so if the queue is gone."""
+        tag = fields.get("consumer_tag", "")
+        consumer, oldest = channel.consumers.pop(tag, None), channel.oldest()
+        if consumer is None or oldest is None or t - oldest[1] < consumer.timeout * _NEARLY:
+            return
+        what = f"The broker cancelled the consumer {text(tag)} of the queue {text(consumer.queue)}: delivery {oldest[0]} had waited {t - oldest[1]:.1f} s for its acknowledgement, and the limit is {consumer.timeout:g} s."
+        rows: list[dict[str, object]] = [
+            {
+                "consumer": text(tag),
+                "queue": text(consumer.queue),
+                "delivery": oldest[0],
+                "waited": f"{t - oldest[1]:.1f} s",
+            }
+        ]
+        self._line.flag(t, "amqp.delivery-timeout", what, rows)
 
     def _cancelled(self, _: float, channel: Channel, fields: Mapping[str, Any]) -> None:
         channel.consumers.pop(fields.get("consumer_tag", ""), None)
 
     def _delivered(self, t: float, channel: Channel, fields: Mapping[str, Any]) -> None:
-        channel.delivered(fields.get("delivery_tag", 0), fields.get("consumer_tag", ""))
+        channel.delivered(t, fields.get("delivery_tag", 0), fields.get("consumer_tag", ""))
         if channel.sure and (found := channel.pile()):
             channel.flagged.add("pile")
             tag, consumer = found
@@ -347,7 +368,7 @@ class AmqpConversation:
     def _ack(self, t: float, channel: Channel, fields: Mapping[str, Any]) -> None:
         tag = fields.get("delivery_tag", 0)
         highest = channel.tags.highest
-        settled = channel.tags.settle(tag, multiple=bool(fields.get("multiple")))
+        settled = channel.settle(tag, multiple=bool(fields.get("multiple")))
         if settled is Settled.NOW or not channel.sure:
             return
         channel.flagged.add("tag")
@@ -367,14 +388,14 @@ class AmqpConversation:
         self._line.flag(t, "amqp.double-ack", what, rows)
 
     def _recovered(self, _: float, channel: Channel, __: Mapping[str, Any]) -> None:
-        channel.tags.requeued()
+        channel.requeued()
 
     # --- Flaws -----------------------------------------------------------------------------------------------------------
 
     def _flaw(self, t: float, side: Side, flaw: Flaw, recent: Callable[[int], bytes]) -> None:
         if flaw.kind == "interleaved" and side in self._missed:
             return  # the beginning of the message was among the bytes that were not read
-        flag = _FLAWS.get(flaw.kind, "trace.unparsable")
+        flag = _flag_of(side, flaw)
         what = f"From the {side.label}: {text(flaw.what)} (byte {flaw.offset} of its direction)."
         if flaw.kind == "frame-end":
             data = recent(flaw.offset)
@@ -389,3 +410,18 @@ class AmqpConversation:
             where = f" on channel {channel[1]}" if channel else ""
             what = f"The {side.label} mixed the frames of two messages{where}: {text(flaw.what)} (byte {flaw.offset} of its direction). Two threads write to this connection."
         self._line.flag(t, flag, what, spelled(flaw.raw), unless_flagged=flag == "trace.unparsable")
+
+
+def _flag_of(side: Side, flaw: Flaw) -> str:
+    """Return the id for bytes that break the protocol."""
+    if flaw.kind in _FOREIGN and flaw.offset:
+        return f"amqp.{flaw.kind}-in-connection"
+    if side is Side.BROKER and not flaw.offset:
+        return "amqp.plain-on-tls-port" if flaw.kind == "tls" else "trace.unparsable"
+    if flaw.kind == "unparsable" and not flaw.offset:
+        opening = recognize(flaw.raw)
+        if opening is not None and opening.kind == "proxy":
+            return "amqp.proxy-protocol-on-port"
+        is_frame = flaw.raw[0] in _FRAME_TYPES and not flaw.raw[1]
+        return "amqp.frame-before-header" if is_frame else "amqp.unknown-protocol-on-port"
+    return _FLAWS.get(flaw.kind, "trace.unparsable")

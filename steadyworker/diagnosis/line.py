@@ -59,7 +59,8 @@ class Line:
         if unless_flagged and self.flagged - _NO_CAUSES:
             return
         self.flagged.add(flag)
-        self.wire.flag(t, self.number, flag, what, evidence, level=level)
+        groups = {"peer": self.client_address} if self.client_address else {}
+        self.wire.flag(t, self.number, flag, what, evidence, level=level, groups=groups)
 
     def cut(self, side: Side, what: str) -> str:
         """Return the sentence for a frame that was cut."""

@@ -52,7 +52,7 @@ def test_without_frames_flags_and_closes_are_left() -> None:
     )
     assert "Basic.Ack" not in "".join(lines)
     assert lines[2].split() == ["type", "65", "41", "A"]
-    assert lines[3].strip().startswith("→ Open a new socket")
+    assert lines[3].strip().startswith("→ Give each connection one owner")
 
 
 @pytest.mark.parametrize("hostile", ["\x1b[2J", "\r", "\n", "\u202e", "\x9b31m"])
