@@ -189,6 +189,7 @@ CASES = [
     case(S.no_dead_letter_route, "rabbitmq.no-dead-letter-queue"),
     case(S.mirrored_policy, "", "rabbitmq.unknown-policy-setting", series={"4.0", "4.3"}),
     case(S.wrong_cookie, "rabbitmq.wrong-cookie", "rabbitmq.wrong-cookie", slow=True),
+    case(S.in_json, f"amqp.second-header rabbitmq.no-queue {GONE}", "amqp.second-header rabbitmq.no-queue"),
     case(S.node_name_taken, "", "rabbitmq.node-already-runs", slow=True),
     case(S.distribution_port_taken, "", "rabbitmq.distribution-port-taken", slow=True),
     case(S.wrong_setting, "", "rabbitmq.unknown-setting", slow=True),
