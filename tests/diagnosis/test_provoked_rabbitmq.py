@@ -8,6 +8,7 @@ The catalogue has to find the expected entries there, their consequences (`follo
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
@@ -188,6 +189,7 @@ CASES = [
     case(S.no_dead_letter_route, "rabbitmq.no-dead-letter-queue"),
     case(S.mirrored_policy, "", "rabbitmq.unknown-policy-setting", series={"4.0", "4.3"}),
     case(S.wrong_cookie, "rabbitmq.wrong-cookie", "rabbitmq.wrong-cookie", slow=True),
+    case(S.in_json, f"amqp.second-header rabbitmq.no-queue {GONE}", "amqp.second-header rabbitmq.no-queue"),
     case(S.node_name_taken, "", "rabbitmq.node-already-runs", slow=True),
     case(S.distribution_port_taken, "", "rabbitmq.distribution-port-taken", slow=True),
     case(S.wrong_setting, "", "rabbitmq.unknown-setting", slow=True),
@@ -276,3 +278,18 @@ def test_each_provoked_entry_has_a_provocation() -> None:
         if "test_provoked_rabbitmq.py" in sample.test
     }
     assert here - {name for one in CASES for name in one.broker | one.client} == set()
+
+
+TOOLS = ("rabbitmqctl", "rabbitmq-diagnostics", "rabbitmq-plugins")
+
+
+@pytest.mark.slow
+def test_each_command_of_the_catalogue_exists(rabbitmq_node: Node) -> None:
+    """An operator can run what the catalogue advises: each command is one that RabbitMQ's own help lists, on the newest version."""
+    if rabbitmq_node.series not in NEWEST:
+        pytest.skip("an older version has not all commands")
+    texts = [text for entry in catalogue().values() for text in (*entry.remedies, *entry.verify)]
+    for tool in TOOLS:
+        advised = {found for text in texts for found in re.findall(rf"\b{tool} ([a-z_]+)", text)}
+        help_ = rabbitmq_node._run(rabbitmq_node._enter(rabbitmq_node._program(tool), "help"))
+        assert advised - {*re.findall(r"^ +([a-z_]+) ", help_, re.MULTILINE)} == set(), tool

@@ -16,7 +16,6 @@ from pika.adapters.blocking_connection import BlockingChannel
 from tests.brokers.process import free_ports
 from tests.diagnosis.provocation import Scene, as_logged, queue
 
-
 DAMAGED = (
     "pop from an empty deque",
     "_initate_abort() expected",

@@ -17,6 +17,7 @@ import trustme
 from pika import spec
 
 from tests.brokers.process import free_ports
+from tests.diagnosis import wrong_frames, wrong_requests
 from tests.diagnosis.provocation import Scene, queue
 from tests.diagnosis.raw_amqp import HEADER
 
@@ -333,6 +334,34 @@ def wrong_cookie(scene: Scene) -> None:
         cookie.chmod(0o600)
         cookie.write_text(right)
         cookie.chmod(0o400)
+
+
+# --- Another form of the log ------------------------------------------------------------------------------------------
+
+
+@contextmanager
+def log_as_json(scene: Scene) -> Iterator[None]:
+    """Have the broker write its log as JSON, as with `log.file.formatter = json`."""
+    swap = (
+        "[begin {{ok, Config}} = logger:get_handler_config(Id), {{Form, More}} = maps:get(formatter, Config), "
+        "(Form =:= {old}) andalso logger:update_handler_config(Id, formatter, {{{new}, More}}) end || Id <- logger:get_handler_ids()]"
+    )
+    text, json = "rabbit_logger_text_fmt", "rabbit_logger_json_fmt"
+    scene.node.eval(swap.format(old=text, new=json))
+    try:
+        yield
+    finally:
+        scene.node.eval(swap.format(old=json, new=text))
+
+
+def in_json(scene: Scene) -> None:
+    """A second header, a queue that is not there, and a client that goes, in a log of JSON lines."""
+    begins = scene.node.log.stat().st_size
+    with log_as_json(scene):
+        wrong_frames.second_header(scene)
+        wrong_requests.no_queue(scene)
+        wrong_frames.gone(scene)
+        until(lambda: b'unexpectedly closed TCP connection","' in scene.node.log.read_bytes()[begins:])
 
 
 # --- A node that does not start ---------------------------------------------------------------------------------------
