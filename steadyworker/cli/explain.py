@@ -12,6 +12,7 @@ from threading import Event
 
 import click
 from rich.console import Console
+from typing_extensions import override
 
 from steadyworker.cli.output import json_line
 from steadyworker.clock import SystemClock
@@ -25,6 +26,7 @@ from steadyworker.errors import SourceUnavailable
 from steadyworker.units import count_text
 
 _STDIN = 0
+_MANY = 3  # findings
 _POLL = 0.25  # seconds between two looks at a file that grows
 
 
@@ -184,11 +186,16 @@ class _Output:
             self.timelines.findings.values(),
             key=lambda each: (each.entry.severity != "error", each.first.time or 0.0, each.first.line),
         )
+        if not self.numbers and len(found) > _MANY:
+            self.overview(found)
         for finding in found:
             if finding.entry.id not in self.numbers:
                 number = self.numbers.setdefault(finding.entry.id, len(self.numbers) + 1)
                 self.show(number, finding, finding.example, again=False)
         self.end(search, lines)
+
+    def overview(self, findings: Sequence[Finding]) -> None:
+        """Show the conclusions first, if there are many."""
 
     def show(self, number: int, finding: Finding, incident: Incident, *, again: bool) -> None:
         """Show a finding."""
@@ -207,15 +214,19 @@ class _Text(_Output):
         self._console = _console()
         self._report = Report(self._console, sources)
 
+    @override
     def show(self, number: int, finding: Finding, incident: Incident, *, again: bool) -> None:
-        """Show a finding, or only what is new in it."""
         if again:
             self._report.again(number, finding, incident.steps[incident.shown :])
         else:
             self._report.finding(number, finding)
 
+    @override
+    def overview(self, findings: Sequence[Finding]) -> None:
+        self._report.overview(findings)
+
+    @override
     def end(self, search: Search, lines: int) -> None:
-        """Show the numbers, and the errors that were not explained."""
         found = len(self.timelines.findings)
         said = count_text(found, "finding") if found else "Nothing found"
         self._console.print(f"{said} in {count_text(lines, 'line')}.", style="bold", highlight=False)
@@ -225,12 +236,12 @@ class _Text(_Output):
 class _Json(_Output):
     """JSON Lines."""
 
-    def show(self, number: int, finding: Finding, incident: Incident, *, again: bool) -> None:  # noqa: ARG002 - the same each time
-        """Print a finding."""
+    @override
+    def show(self, number: int, finding: Finding, incident: Incident, *, again: bool) -> None:
         json_line(as_data(number, finding))
 
-    def end(self, search: Search, lines: int) -> None:  # noqa: ARG002 - only for people
-        """Print the errors that were not explained."""
+    @override
+    def end(self, search: Search, lines: int) -> None:
         if search.unknown.count:
             json_line(unknown_data(search.unknown))
 

@@ -7,18 +7,21 @@ A frame is a type (1 byte), a channel (2), a size (4), so many bytes, and the en
     | type | channel |    size     | payload          | 0xCE |
     +------+---------+-------------+------------------+------+
 
-The reader holds at most the head of a frame, or an incomplete frame that is a method or the header of a message.
+The reader holds the head of a frame, or an incomplete frame that is a method or the header of a message.
 Of a body it counts the bytes, so the largest body needs no memory.
-It compares the size with the agreed maximum when it has read the head, before it reads or holds anything more.
+When it has read the head, it compares the size with the agreed maximum, before it reads or holds anything more.
 
 pamqp (extra `trace`) knows the methods with their arguments; `fields.py` reads the values.
+The bytes that a `Flaw` shows are never those of a body or of a login.
 """
 
 from __future__ import annotations
 
 import struct
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import replace
+from typing import TYPE_CHECKING, cast
 
 from steadyworker.diagnosis.fields import Fields, Misfit
 from steadyworker.diagnosis.frames import (
@@ -31,21 +34,33 @@ from steadyworker.diagnosis.frames import (
     Method,
     ProtocolHeader,
 )
-from steadyworker.diagnosis.protocols import recognize
+from steadyworker.diagnosis.protocols import first_line, recognize
 from steadyworker.errors import ConfigError
+
+if TYPE_CHECKING:
+    from pamqp.base import Frame
 
 UNLIMITED = 134_217_728
 """The largest frame if both ends agreed on no limit: a larger size is no size, but other bytes."""
 
+MOST_FLAWS = 100
+"""The largest number of flaws of one kind that a reader returns, if they leave it in step."""
+
 _HEAD = struct.Struct(">BHI")
+_AROUND = _HEAD.size + 1  # the bytes of a frame around its payload
+_PROTOCOL_HEADER = 8
+_INDEX = 4  # the bytes of a method's class and number
 _END = 0xCE
 _METHOD, _HEADER, _BODY, _HEARTBEAT = 1, 2, 3, 8
 _TYPES = {_METHOD: "method", _HEADER: "content header", _BODY: "body", _HEARTBEAT: "heartbeat"}
 _CONTENT = {"Basic.Publish", "Basic.Return", "Basic.Deliver", "Basic.GetOk"}
+_SECRET = {"Connection.StartOk", "Connection.SecureOk", "Connection.UpdateSecret"}
 _AWAITED = -1  # in place of the bytes of a body that are left: the content header is still to come
 _MOST_CHANNELS = 4_096
-_HEADER_SIZE = 8
-_PROPERTY_BITS = [1 << bit for bit in range(15, 1, -1)]
+_CONTENT_HEAD = (("class_id", "short"), ("weight", "short"), ("body_size", "longlong"))
+_FIRST_PROPERTY = 15  # its bit in the first word of the flags; the next ones have the bits below
+_LAST_PROPERTY = 2
+_FOREIGN = {"http", "tls", "stomp"}
 
 Signature = tuple[str, tuple[tuple[str, str], ...]]
 
@@ -56,6 +71,9 @@ class AmqpReader:
 
     `opening` says that this direction starts with a protocol header, as that of a client does.
     `frame_max` is what both ends agreed on, and may be set at any time; 0 means that they agreed on no limit.
+
+    Raises:
+        ConfigError: pamqp is not installed; the message names the extra.
     """
 
     def __init__(self, *, frame_max: int = 131_072, opening: bool) -> None:
@@ -64,11 +82,12 @@ class AmqpReader:
         self._opening = opening
         self._methods, self._properties = _specification()
         self._offset = 0  # of the first byte that is neither read nor skipped
-        self._held = bytearray()  # what has come of a head or of a frame that is not complete
+        self._held = bytearray()  # what has come of a head, or of a frame that is not complete
         self._need = _HEAD.size  # the number of bytes that `_held` must have before it can be read
         self._body: tuple[int, int, int] | None = None  # offset, channel and length of the body that is skipped
         self._skip = 0  # bytes of this body that are still to come, without the end octet
         self._contents: dict[int, int] = {}  # channels with a message under way: bytes of its body still to come
+        self._flaws: Counter[str] = Counter()
 
     def feed(self, data: bytes) -> list[Item]:
         """Take the next bytes of this direction, and return what they complete."""
@@ -83,84 +102,97 @@ class AmqpReader:
                 at += more
                 if len(self._held) >= self._need and self._read(self._held, 0, items):
                     self._held = bytearray()
-            else:
-                used = self._read(data, at, items)
-                if not used and not self.blind:
-                    self._held += data[at:]
-                    used = end - at
+            elif used := self._read(data, at, items):
                 at += used
+            else:
+                self._held += data[at:]
+                at = end
         if self.blind:
-            if at < end and items and isinstance(last := items[-1], Flaw):
-                items[-1] = replace(last, raw=(last.raw + data[at : at + LONGEST_RAW])[:LONGEST_RAW])
+            _show_more(items, data[at : at + LONGEST_RAW])
             self._offset += end - at
         return items
 
     def end(self) -> list[Item]:
         """Take note that the stream ended: return a flaw if it ended inside a frame."""
         items: list[Item] = []
-        if not self.blind:
-            self._cut(items)
-            self.blind = True
+        if not self.blind and self._body is not None:
+            offset, channel, length = self._body
+            self._cut(items, offset, self._offset - offset, _BODY, channel, length)
+        elif not self.blind and self._held:
+            raw = bytes(self._held[: _HEAD.size + _INDEX])
+            if raw[0] in _TYPES and len(raw) >= _HEAD.size and not self._at_start:
+                self._cut(items, self._offset, len(self._held), *_HEAD.unpack_from(raw))
+            elif (opening := recognize(raw)) is not None and opening.kind in _FOREIGN:
+                self._lose(items, opening.kind, f"{opening.name}, and the end of the stream", raw)
+            else:
+                self._lose(items, "cut", f"the stream ended behind {len(raw)} bytes of the head of a frame", raw)
+        self.blind = True
         return items
 
-    # --- One thing at a time ---
+    @property
+    def _at_start(self) -> bool:
+        return self._opening and self._offset == 0
+
+    # --- One thing at a time: each returns its size if it is complete ---
 
     def _read(self, data: bytes | bytearray, at: int, items: list[Item]) -> int:
-        """Read what begins at `at`; return its bytes here, or 0 with `_need` set if it is not complete."""
+        """Read what begins at `at`; if more of it is to come, set `_need` and return 0."""
         there = len(data) - at
+        self._need = _HEAD.size
         if there < _HEAD.size:
-            self._need = _HEAD.size
             return 0
-        kind, channel, size = _HEAD.unpack_from(data, at)
-        if kind not in _TYPES or (self._opening and self._offset == 0):
-            return self._read_other(data, at, items)
-        if size > (limit := (self.frame_max or UNLIMITED) - _HEADER_SIZE):
+        head: tuple[int, int, int] = _HEAD.unpack_from(data, at)
+        kind, channel, size = head
+        if kind not in _TYPES or self._at_start:
+            return self._read_other(bytes(data[at : at + _PROTOCOL_HEADER]), items)
+        if size > (limit := (self.frame_max or UNLIMITED) - _AROUND):
             what = f"a {_TYPES[kind]} frame of {size} bytes on channel {channel}, where at most {limit} are allowed"
-            return self._lose(items, "frame-too-large", what, data, at)
+            return self._lose(items, "frame-too-large", what, bytes(data[at : at + _HEAD.size]))
         if kind == _BODY:
             self._body, self._skip = (self._offset, channel, size), size
             self._offset += _HEAD.size
-            self._need = _HEAD.size
             return _HEAD.size
-        whole = size + _HEADER_SIZE
+        whole = size + _AROUND
         if there < whole:
             self._need = whole
             return 0
-        self._need = _HEAD.size
-        if data[at + whole - 1] != _END:
-            return self._lose_end(items, kind, channel, size, bytes(data[at : at + _HEAD.size]), data[at + whole - 1])
-        if kind == _METHOD:
-            self._method(data, at, channel, size, items)
+        if (octet := data[at + whole - 1]) != _END:
+            self._wrong_end(items, kind, channel, size, octet)
+        elif kind == _METHOD:
+            self._method(data, at + _HEAD.size, channel, size, items)
         elif kind == _HEADER:
-            self._content_header(data, at, channel, size, items)
+            self._content_header(data, at + _HEAD.size, channel, size, items)
         else:
+            if size or channel:
+                what = f"a heartbeat of {size} bytes on channel {channel}, where none has bytes or a channel"
+                self._flaw(items, "unparsable", what, whole, bytes(data[at : at + _HEAD.size]))
             items.append(Heartbeat(self._offset, whole, channel))
         self._offset += whole
         return whole
 
-    def _read_other(self, data: bytes | bytearray, at: int, items: list[Item]) -> int:
+    def _read_other(self, head: bytes, items: list[Item]) -> int:
         """Read a protocol header, or see what other protocol stands in the place of a frame."""
-        head = bytes(data[at : at + _HEADER_SIZE])
-        if head.startswith(b"AMQP"):
-            if len(head) < _HEADER_SIZE:
-                self._need = _HEADER_SIZE
-                return 0
-            if (opening := recognize(head)) is not None and opening.kind == "amqp-1.0":
-                return self._lose(items, opening.kind, f"a header of AMQP 1.0: {head!r}", data, at)
-            items.append(ProtocolHeader(self._offset, _HEADER_SIZE, head, second=self._offset > 0))
-            self._offset += _HEADER_SIZE
-            self._need = _HEAD.size
-            return _HEADER_SIZE
-        place = "in the place of a frame" if self._offset else "at the start"
         opening = recognize(head)
-        if opening is not None and opening.kind in {"http", "tls", "stomp"}:
-            return self._lose(items, opening.kind, f"{opening.name} {place}", data, at)
-        if self._opening and self._offset == 0:
-            return self._lose(items, "unparsable", f"{head!r} at the start, where a protocol header belongs", data, at)
-        return self._lose(items, "frame-type", f"a frame of type {head[0]}, which AMQP does not have", data, at)
+        if head.startswith(b"AMQP"):
+            if len(head) < _PROTOCOL_HEADER:
+                self._need = _PROTOCOL_HEADER
+                return 0
+            if opening is not None and opening.kind == "amqp-1.0":
+                return self._lose(items, opening.kind, f"a header of AMQP 1.0: {head!r}", head)
+            items.append(ProtocolHeader(self._offset, len(head), head, second=self._offset > 0))
+            self._offset += len(head)
+            return len(head)
+        place = "in the place of a frame" if self._offset else "at the start"
+        found = opening.name if opening else f"a frame of type {head[0]}, which AMQP does not have,"
+        if opening is not None and opening.kind in _FOREIGN:
+            return self._lose(items, opening.kind, f"{found} {place}", head)
+        if self._at_start:
+            found = opening.name if opening else repr(head)
+            return self._lose(items, "unparsable", f"{found} {place}, where a protocol header belongs", head)
+        return self._lose(items, "frame-type", f"{found} {place}", head)
 
     def _skip_body(self, data: bytes, at: int, items: list[Item]) -> int:
-        """Skip what is here of the body; behind its last byte, check the end octet."""
+        """Skip what is here of the body, and check the end octet behind its last byte; return the next place."""
         assert self._body is not None
         here = min(self._skip, len(data) - at)
         self._skip -= here
@@ -171,141 +203,135 @@ class AmqpReader:
         offset, channel, length = self._body
         self._body = None
         if data[at] != _END:
-            head = _HEAD.pack(_BODY, channel, length)
             self._offset = offset
-            self._lose_end(items, _BODY, channel, length, head, data[at])
+            self._wrong_end(items, _BODY, channel, length, data[at])
+            self._offset += length + _AROUND
             return at + 1
         self._offset += 1
         left = self._contents.get(channel)
-        if left is None or left == _AWAITED or length > left:
-            expected = "no message" if left is None else "a content header" if left == _AWAITED else f"{left} bytes"
-            self._mixed(
-                items, offset, channel, length, f"a body frame of {length} bytes, where {expected} was expected"
-            )
+        if left is not None and length < left:
+            self._contents[channel] = left - length
         elif length == left:
             del self._contents[channel]
         else:
-            self._contents[channel] = left - length
-        items.append(Body(offset, length + _HEADER_SIZE, channel, length))
+            expected = "no body" if left is None else "a content header" if left == _AWAITED else f"{left} bytes"
+            what = f"a body frame of {length} bytes, where {expected} was expected"
+            self._mixed(items, offset, channel, length, what)
+        items.append(Body(offset, length + _AROUND, channel, length))
         return at + 1
 
-    def _method(self, data: bytes | bytearray, at: int, channel: int, size: int, items: list[Item]) -> None:
-        offset, start = self._offset, at + _HEAD.size
-        if size < 4:  # noqa: PLR2004 - class and method
-            self._flaw(items, size, "bad-method", f"a method frame of {size} bytes", data[at : at + LONGEST_RAW])
-            return
-        index = int.from_bytes(data[start : start + 4], "big")
+    def _method(self, data: bytes | bytearray, start: int, channel: int, size: int, items: list[Item]) -> None:
+        index = int.from_bytes(data[start : start + min(_INDEX, size)], "big")
         class_id, method_id = index >> 16, index & 0xFFFF
-        if (signature := self._methods.get(index)) is None:
+        if size < _INDEX or (signature := self._methods.get(index)) is None:
             what = f"method {method_id} of class {class_id}, which AMQP does not have"
-            self._flaw(items, size, "bad-method", what, data[at : min(at + LONGEST_RAW, start + size)])
+            what = what if size >= _INDEX else f"a method frame of {size} bytes"
+            self._flaw(items, "bad-method", what, size + _AROUND, bytes(data[start : start + min(_INDEX, size)]))
             return
         name, arguments = signature
-        fields = Fields(data, start + 4, start + size)
+        fields = Fields(data, start + _INDEX, start + size)
         values = fields.arguments(arguments)
-        self._problems(items, fields, size, name)
+        if fields.problems or fields.left:
+            self._problems(items, fields, size, name)
         if channel in self._contents:
-            self._mixed(items, offset, channel, size, f"{name} inside a message")
+            self._mixed(items, self._offset, channel, size, f"{name} inside a message")
         if name in _CONTENT:
             if len(self._contents) >= _MOST_CHANNELS:
                 self._contents.clear()
             self._contents[channel] = _AWAITED
-        items.append(Method(offset, size + _HEADER_SIZE, channel, name, values, class_id, method_id))
+        items.append(Method(self._offset, size + _AROUND, channel, name, values, class_id, method_id))
 
-    def _content_header(self, data: bytes | bytearray, at: int, channel: int, size: int, items: list[Item]) -> None:
-        offset, start = self._offset, at + _HEAD.size
+    def _content_header(self, data: bytes | bytearray, start: int, channel: int, size: int, items: list[Item]) -> None:
         fields = Fields(data, start, start + size)
-        body_size, properties = 0, {}
-        try:
-            head = fields.arguments((("class", "short"), ("weight", "short"), ("size", "longlong")))
-            if "size" not in head:
-                raise Misfit(f"a content header of {size} bytes")
-            body_size = int(str(head["size"]))
-            words = fields.flags()
-            known = [part for bit, part in zip(_PROPERTY_BITS, self._properties, strict=True) if words[0] & bit]
-            properties = fields.arguments(known)
-            if words[0] & 2 or any(word & ~1 for word in words[1:]):
-                raise Misfit("a property that AMQP does not have")
-        except Misfit as error:
-            what = f"the content header on channel {channel}: {error}"
-            self._flaw(items, size, "unparsable", what, data[at : min(at + LONGEST_RAW, start + size)])
-        self._problems(items, fields, size, "the content header")
+        head = fields.arguments(_CONTENT_HEAD)
+        body_size = cast(int, head.get("body_size", 0))
+        properties: dict[str, object] = {}
+        if not fields.problems:
+            try:
+                first, *others = fields.flags()
+            except Misfit as error:
+                self._flaw(items, "bad-method", f"the content header: {error}", size + _AROUND, b"")
+                fields.at += fields.left
+            else:
+                properties = fields.arguments(part for bit, part in self._properties if first >> bit & 1)
+                if first >> 1 & 1 or any(word > 1 for word in others):
+                    what = "the content header has a property that AMQP does not have"
+                    self._flaw(items, "bad-method", what, size + _AROUND, b"")
+                    fields.at += fields.left
+        if fields.problems or fields.left:
+            self._problems(items, fields, size, "the content header")
         if self._contents.pop(channel, None) != _AWAITED:
-            self._mixed(items, offset, channel, size, "a content header without its method")
+            self._mixed(items, self._offset, channel, size, "a content header without its method")
         if body_size:
             self._contents[channel] = body_size
-        items.append(ContentHeader(offset, size + _HEADER_SIZE, channel, body_size, properties))
+        items.append(ContentHeader(self._offset, size + _AROUND, channel, body_size, properties))
 
-    # --- Flaws ---
+    # --- Flaws that leave the reader in step ---
 
     def _problems(self, items: list[Item], fields: Fields, size: int, name: str) -> None:
         for problem in fields.problems:
-            self._flaw(items, size, problem.kind, f"{name}: {problem.what}", problem.raw)
-        if not any(problem.kind == "bad-method" for problem in fields.problems) and fields.rest():
-            self._flaw(items, size, "bad-method", f"{name}: {fields.rest()} bytes behind the last value", b"")
-
-    def _flaw(self, items: list[Item], size: int, kind: str, what: str, raw: bytes | bytearray) -> None:
-        items.append(Flaw(self._offset, size + _HEADER_SIZE, kind, what, bytes(raw[:LONGEST_RAW])))
+            raw = b"" if name in _SECRET else problem.raw
+            self._flaw(items, problem.kind, f"{name}: {problem.what}", size + _AROUND, raw)
+        if fields.left:
+            what = f"{name}: {fields.left} bytes behind the last value"
+            self._flaw(items, "bad-method", what, size + _AROUND, b"")
 
     def _mixed(self, items: list[Item], offset: int, channel: int, size: int, what: str) -> None:
         self._contents.pop(channel, None)
-        items.append(Flaw(offset, size + _HEADER_SIZE, "interleaved", f"{what}, on channel {channel}", b""))
+        self._flaw(items, "interleaved", f"{what}, on channel {channel}", size + _AROUND, b"", offset=offset)
 
-    def _lose_end(self, items: list[Item], kind: int, channel: int, size: int, head: bytes, octet: int) -> int:
-        what = (
-            f"0x{octet:02X} instead of the end octet 0xCE, behind {size} bytes of a {_TYPES[kind]} frame "
-            f"on channel {channel}"
-        )
-        return self._lose(items, "frame-end", what, head + bytes([octet]), 0, size + _HEADER_SIZE)
+    def _flaw(
+        self, items: list[Item], kind: str, what: str, size: int, raw: bytes, *, offset: int | None = None
+    ) -> None:
+        self._flaws[kind] += 1
+        if self._flaws[kind] <= MOST_FLAWS:
+            items.append(Flaw(self._offset if offset is None else offset, size, kind, what, raw))
 
-    def _lose(
-        self, items: list[Item], kind: str, what: str, data: bytes | bytearray, at: int, size: int | None = None
-    ) -> int:
-        raw = bytes(data[at : at + LONGEST_RAW])
-        used = len(raw) if size is None else size
-        items.append(Flaw(self._offset, used, kind, what, raw))
-        self._offset += used
-        self._held = bytearray()
+    # --- Flaws behind which the reader is blind ---
+
+    def _wrong_end(self, items: list[Item], kind: int, channel: int, size: int, octet: int) -> None:
         self.blind = True
-        return used
+        what = f"0x{octet:02X} instead of the end octet 0xCE behind {_frame(kind, channel, size)}"
+        raw = _HEAD.pack(kind, channel, size) + bytes([octet])
+        items.append(Flaw(self._offset, size + _AROUND, "frame-end", what, raw))
 
-    def _cut(self, items: list[Item]) -> None:
-        if self._body is not None:
-            offset, channel, length = self._body
-            came = self._offset - offset
-            what = (
-                f"the stream ended behind {came} of {length + _HEADER_SIZE} bytes of a body frame on channel {channel}"
-            )
-            items.append(Flaw(offset, came, "cut", what, _HEAD.pack(_BODY, channel, length)))
-        elif self._held:
-            raw = bytes(self._held[:LONGEST_RAW])
-            opening = recognize(raw)
-            if opening is not None and opening.kind in {"http", "tls", "stomp"}:
-                items.append(
-                    Flaw(self._offset, len(raw), opening.kind, f"{opening.name}, and the end of the stream", raw)
-                )
-                return
-            whole = "the head of a frame"
-            if len(self._held) >= _HEAD.size and self._held[0] in _TYPES:
-                kind, channel, size = _HEAD.unpack_from(self._held)
-                whole = f"{size + _HEADER_SIZE} bytes of a {_TYPES[kind]} frame on channel {channel}"
-            what = f"the stream ended behind {len(self._held)} of {whole}"
-            items.append(Flaw(self._offset, len(self._held), "cut", what, raw))
+    def _cut(self, items: list[Item], offset: int, came: int, kind: int, channel: int, size: int) -> None:
+        what = f"the stream ended behind {came} of {size + _AROUND} bytes of {_frame(kind, channel, size)}"
+        items.append(Flaw(offset, came, "cut", what, _HEAD.pack(kind, channel, size)))
+
+    def _lose(self, items: list[Item], kind: str, what: str, head: bytes) -> int:
+        self.blind = True
+        items.append(Flaw(self._offset, len(head), kind, what, head))
+        self._offset += len(head)
+        return len(head)
 
 
-def _specification() -> tuple[Mapping[int, Signature], tuple[tuple[str, str], ...]]:
-    """Return the methods by class and method, and the properties, as pamqp has them."""
+def _frame(kind: int, channel: int, size: int) -> str:
+    return f"a {_TYPES[kind]} frame of {size} bytes on channel {channel}"
+
+
+def _show_more(items: list[Item], following: bytes) -> None:
+    """Add what follows to the last flaw's bytes, if it is another protocol; of a text only the line: a login follows."""
+    if items and isinstance(last := items[-1], Flaw) and last.kind not in {"frame-end", "frame-too-large"}:
+        raw = (last.raw + following)[:LONGEST_RAW]
+        items[-1] = replace(last, raw=first_line(raw) if last.kind in {"http", "stomp"} else raw)
+
+
+def _specification() -> tuple[Mapping[int, Signature], tuple[tuple[int, tuple[str, str]], ...]]:
+    """Return the methods by their class and number, and the properties by their bit, as pamqp has them."""
     try:
         from pamqp import commands
     except ImportError as error:
         raise ConfigError("Expected pamqp to read AMQP, got none: pip install 'steadyworker[trace]'.") from error
+    classes = cast("Mapping[int, type[Frame]]", commands.INDEX_MAPPING)
     methods = {
-        index: (str(method.name), tuple((name, str(method.amqp_type(name))) for name in method.attributes()))
-        for index, method in commands.INDEX_MAPPING.items()
+        index: (method.name, tuple((name, method.amqp_type(name)) for name in method.attributes()))
+        for index, method in classes.items()
     }
-    flags = ["exclusive", "passive", "active", "write", "read"]
     # RabbitMQ still accepts this class of AMQP 0-8, and old clients still use it.
+    flags = ("exclusive", "passive", "active", "write", "read")
     methods[0x1E000A] = ("Access.Request", (("realm", "shortstr"), *((name, "bit") for name in flags)))
     methods[0x1E000B] = ("Access.RequestOk", (("ticket", "short"),))
     properties = commands.Basic.Properties
-    return methods, tuple((name, str(properties.amqp_type(name))) for name in properties.attributes())
+    types = [(name, properties.amqp_type(name)) for name in properties.attributes()]
+    return methods, tuple(zip(range(_FIRST_PROPERTY, _LAST_PROPERTY - 1, -1), types, strict=True))

@@ -50,7 +50,7 @@ class Pattern(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     One way in which a record says what an entry explains.
 
     Attributes:
-        hint: A text on one line that every match contains; the regular expression is only tried where it occurs.
+        hint: A text on one line of each record that matches; the regular expression is only tried where it occurs.
         regex: The regular expression, searched in the whole record; its lines are joined by `\n`, and `^` is each line's start.
     """
 
@@ -92,7 +92,8 @@ class Entry(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
         sources: How this is known: versions, issues, documents.
         severity: "error", or "warning" if nothing has failed yet.
         spelled: How bytes are the clue (`bytes` in the file): the groups type, channel and size of a "frame",
-            the group size as the 32-bit "length" of a frame, or the group bytes as "raw" bytes (`<<65,77>>` or `'AM'`).
+            the group size as the 32-bit "length" of a frame, or as a "length-plus-4", to which Netty has added the size of
+            the length itself, or the group bytes as "raw" bytes (`<<65,77>>` or `'AM'`).
         opens: Kinds of protocols (`protocols.OPENINGS`): the entry explains only bytes that open one of them.
         keys: Named groups by which related records join into one time line.
         follows: The ids whose consequence this is: with one of them in its time line, this is no finding of its own.
@@ -111,7 +112,7 @@ class Entry(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     read: tuple[Text, ...] = ()
     sources: Annotated[tuple[Text, ...], Meta(min_length=1)]
     severity: Literal["error", "warning"]
-    spelled: Literal["frame", "length", "raw"] | None = msgspec.field(default=None, name="bytes")
+    spelled: Literal["frame", "length", "length-plus-4", "raw"] | None = msgspec.field(default=None, name="bytes")
     opens: tuple[Text, ...] = ()
     keys: tuple[Text, ...] = ()
     follows: tuple[Id, ...] = ()
@@ -251,7 +252,12 @@ def _with_id(said: str, data: Mapping[str, object]) -> str:
 
 def _complaints(entry: Entry) -> Iterable[str]:
     """Yield what the types cannot say."""
-    needed = {"frame": {"type", "channel", "size"}, "length": {"size"}, "raw": {"bytes"}, None: set[str]()}
+    needed = {
+        "frame": {"type", "channel", "size"},
+        **dict.fromkeys(("length", "length-plus-4"), {"size"}),
+        "raw": {"bytes"},
+        None: set[str](),
+    }
     for pattern in entry.patterns:
         if "\n" in pattern.hint:
             yield f"expected a hint on one line, got {pattern.hint!r}: hints are searched line by line."

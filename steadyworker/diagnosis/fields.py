@@ -2,15 +2,16 @@ r"""
 The values of AMQP 0-9-1: arguments of methods, properties of messages, tables and arrays.
 
 pamqp knows the methods and the types of their arguments; this file reads the values.
-pamqp's own decoder expects correct bytes: it raises for a name that is no UTF-8 and for a time after the year 9999,
-reads a negative decimal as a large one, accepts a string that is longer than its frame,
-and takes time that grows with the square of a table's length.
+pamqp's own decoder expects correct bytes.
+It raises an error for a name that is no UTF-8, for most incomplete values, and for a time after the year 9999.
+It reads a negative decimal as a large one, and a string that is longer than its frame as a shorter one.
+It copies the rest of a table for every value, so the time for a table grows with the square of its length.
 A diagnosis meets such bytes more often than others do, so here each value is read as far as possible.
 What is wrong with it becomes a `Problem`.
 
 A name (a short string) is a `str`; an octet that is no UTF-8 stands there as `\xNN`.
 A long string is a `str` if it is UTF-8, else `bytes`.
-A time is a `datetime`, or the number itself if it is after the year 9999, as milliseconds are.
+A time is a `datetime`, or the number itself if it is after the year 9999, as a time in milliseconds is.
 """
 
 from __future__ import annotations
@@ -21,14 +22,22 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from decimal import Decimal
 
+from steadyworker.diagnosis.frames import LONGEST_RAW
+
 MOST_VALUES = 1_000
-"""The largest number of values of one frame that are kept, so that no frame can fill the memory."""
+"""The largest number of values in the tables of one frame that are kept, so that no frame fills the memory."""
+
 DEEPEST = 32
 """The largest number of tables and arrays within one another that are read."""
+
+MOST_PROBLEMS = 8
+"""The largest number of problems of one frame that are kept."""
+
 LEFT_OUT = "…"
-"""The name, in a table, of a text that says how much was left out."""
+"""The name, in a table, of a text that says how much of the table was left out."""
 
 _LAST_SECOND = 253_402_300_799  # of the year 9999
+_OCTET = 8  # bits
 _NUMBERS = {
     b"b": struct.Struct(">b"),
     b"B": struct.Struct(">B"),
@@ -49,8 +58,7 @@ _ARGUMENTS = {
     "longlong": struct.Struct(">Q"),
 }
 _DECIMAL = struct.Struct(">Bi")
-_LENGTH = struct.Struct(">I")
-_TIME = struct.Struct(">Q")
+_LENGTH, _TIME = 4, 8  # bytes
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,11 +71,13 @@ class Problem:
 
 
 class Misfit(Exception):
-    """A value does not fit into what contains it, or has a type that AMQP does not have."""
+    """A value that does not fit into what contains it, or that has a type that AMQP does not have."""
 
 
 class Fields:
-    """Reads the values of one frame, in order: `data` from `at` to `end`."""
+    """Reads the values of one frame, in their order: the bytes of `data` from `at` to `end`."""
+
+    __slots__ = ("_data", "_end", "_left", "at", "problems")
 
     def __init__(self, data: bytes | bytearray, at: int, end: int) -> None:
         self.at = at
@@ -76,64 +86,69 @@ class Fields:
         self._end = end
         self._left = MOST_VALUES
 
+    @property
+    def left(self) -> int:
+        """The number of bytes that are not read yet."""
+        return self._end - self.at
+
     def arguments(self, types: Iterable[tuple[str, str]]) -> dict[str, object]:
         """
-        Read values with these names and types, the bits of neighbours from one octet.
+        Read values with these names and types; neighbours that are bits share an octet.
 
-        Stops at the first value that does not fit, and reports a problem.
+        Stops at the first value that does not fit, with a problem, and returns those before it.
         """
         found: dict[str, object] = {}
-        octet, bit = 0, 8
+        octet, bit = 0, _OCTET
         name = ""
         try:
             for name, kind in types:
-                if kind != "bit":
-                    bit = 8
-                    found[name] = self._argument(kind)
+                if kind == "bit":
+                    if bit == _OCTET:
+                        octet, bit = self._take(1, self._end)[0], 0
+                    found[name] = bool(octet >> bit & 1)
+                    bit += 1
                     continue
-                if bit == 8:  # noqa: PLR2004 - bits of an octet
-                    octet, bit = self._number(_ARGUMENTS["octet"], self._end), 0
-                found[name] = bool(octet >> bit & 1)
-                bit += 1
+                bit = _OCTET
+                if kind == "shortstr":
+                    found[name] = self._name(self._end)
+                elif (number := _ARGUMENTS.get(kind)) is not None:
+                    found[name] = self._number(number, self._end)
+                else:
+                    found[name] = self._argument(kind)
         except Misfit as error:
-            self._problem("bad-method", f"the argument {name} does not fit: {error}", self.at)
+            self._problem("bad-method", f"the value of {name} does not fit: {error}", self.at)
+            self.at = self._end
         return found
 
     def flags(self) -> list[int]:
-        """Return the 16-bit words of property flags: bit 0 of a word says that another word follows."""
-        words = [self._number(_ARGUMENTS["short"], self._end)]
+        """
+        Return the 16-bit words of property flags: bit 0 of a word says that another word follows.
+
+        Raises:
+            Misfit: The words do not end.
+        """
+        words = [1]
         while words[-1] & 1:
-            words.append(self._number(_ARGUMENTS["short"], self._end))
+            words.append(int.from_bytes(self._take(2, self._end), "big"))
             if len(words) > DEEPEST:
                 raise Misfit("the property flags do not end")
-        return words
-
-    def rest(self) -> int:
-        """Return how many bytes are left."""
-        return self._end - self.at
+        return words[1:]
 
     def _argument(self, kind: str) -> object:
-        if kind == "shortstr":
-            return self._name(self._end)
         if kind == "longstr":
             return self._text(self._end)
-        if kind == "table":
-            return self._table_argument()
         if kind == "timestamp":
             return self._time(self._end)
-        return self._number(_ARGUMENTS[kind], self._end)
-
-    def _table_argument(self) -> dict[str, object]:
-        """Read a table; behind one with a problem, the next argument stands where the table's length says."""
+        assert kind == "table", kind
         end = self._container(self._end)
-        found: dict[str, object] = {}
         began = self.at
+        table: dict[str, object] = {}
         try:
-            self._table(found, end, 1)
-        except Misfit as error:
-            self._problem("bad-table", str(error), min(self.at, end), since=began)
+            self._table(table, end, 1)
+        except Misfit as error:  # the next argument stands where the table's length says
+            self._problem("bad-table", str(error), max(began, self.at - LONGEST_RAW // 4))
         self.at = end
-        return found
+        return table
 
     def _table(self, found: dict[str, object], end: int, depth: int) -> None:
         while self.at < end:
@@ -150,7 +165,7 @@ class Fields:
                 return
             found.append(self._value(f"element {len(found)}", end, depth))
 
-    def _value(self, name: str, end: int, depth: int) -> object:
+    def _value(self, name: str, end: int, depth: int) -> object:  # noqa: PLR0911 - one for each type
         self._left -= 1
         kind = self._take(1, end)
         if (number := _NUMBERS.get(kind)) is not None:
@@ -163,16 +178,16 @@ class Fields:
             case b"T":
                 return self._time(end)
             case b"D":
-                scale, digits = _DECIMAL.unpack(self._take(5, end))
+                scale, digits = _DECIMAL.unpack(self._take(_DECIMAL.size, end))
                 return Decimal(digits).scaleb(-scale)
             case b"x":
                 return self._take(self._size(end), end)
-            case b"V" | b"\0":  # the second one was seen in the wild
+            case b"V" | b"\0":  # pamqp has seen the second one in the wild
                 return None
             case b"F" | b"A":
                 return self._nested(kind, end, depth)
         self.at -= 1
-        raise Misfit(f"the value of {name!r} has the type {kind!r}, which AMQP does not have")
+        raise Misfit(f"{name!r} has a value of the type {kind!r}, which AMQP does not have")
 
     def _nested(self, kind: bytes, end: int, depth: int) -> object:
         inner = self._container(end)
@@ -195,17 +210,21 @@ class Fields:
         """Read the length of a table or an array, and return its end."""
         size = self._size(end)
         if size > end - self.at:
-            self.at -= _LENGTH.size
-            raise Misfit(f"a table or array of {size} bytes, where {end - self.at - _LENGTH.size} are left")
+            raise Misfit(f"a table or an array of {size} bytes is announced, and {end - self.at} are left")
         return self.at + size
 
     def _name(self, end: int) -> str:
-        start = self.at
-        raw = self._take(self._take(1, end)[0], end)
+        at = self.at
+        data = self._data
+        if at >= end or (stop := at + 1 + data[at]) > end:
+            announced = f"a name of {data[at]} bytes" if at < end else "a name"
+            raise Misfit(f"{announced} is expected, and {max(0, end - at - 1)} bytes are left")
+        self.at = stop
+        raw = data[at + 1 : stop]
         try:
             return raw.decode()
         except UnicodeDecodeError:
-            self._problem("bad-text", f"the name {raw!r} is no UTF-8", start)
+            self._problem("bad-text", f"the name {bytes(raw)!r} is no UTF-8", at)
             return raw.decode(errors="backslashreplace")
 
     def _text(self, end: int) -> str | bytes:
@@ -216,29 +235,26 @@ class Fields:
             return raw
 
     def _time(self, end: int) -> datetime | int:
-        (seconds,) = _TIME.unpack(self._take(8, end))
-        return datetime.fromtimestamp(seconds, UTC) if seconds <= _LAST_SECOND else int(seconds)
+        seconds = int.from_bytes(self._take(_TIME, end), "big")
+        return datetime.fromtimestamp(seconds, UTC) if seconds <= _LAST_SECOND else seconds
 
     def _size(self, end: int) -> int:
-        return int(_LENGTH.unpack(self._take(4, end))[0])
+        return int.from_bytes(self._take(_LENGTH, end), "big")
 
-    def _number(self, number: struct.Struct, end: int) -> int:
+    def _number(self, number: struct.Struct, end: int) -> object:
         at = self.at
-        if number.size > end - at:
+        if (stop := at + number.size) > end:
             raise Misfit(f"{number.size} bytes are expected, and {end - at} are left")
-        self.at = at + number.size
-        (value,) = number.unpack_from(self._data, at)
-        return value  # type: ignore[no-any-return] # or a float
+        self.at = stop
+        return number.unpack_from(self._data, at)[0]
 
     def _take(self, size: int, end: int) -> bytes:
         at = self.at
-        if size > end - at:
+        if (stop := at + size) > end:
             raise Misfit(f"{size} bytes are expected, and {end - at} are left")
-        self.at = at + size
-        return bytes(self._data[at : at + size])
+        self.at = stop
+        return bytes(self._data[at:stop])
 
-    def _problem(self, kind: str, what: str, at: int, *, since: int | None = None) -> None:
-        """Keep the first problems only: a frame can have thousands of bad names."""
-        if len(self.problems) < DEEPEST:
-            start = at if since is None else max(since, at - 16)
-            self.problems.append(Problem(kind, what, bytes(self._data[start : min(start + 64, self._end)])))
+    def _problem(self, kind: str, what: str, at: int) -> None:
+        if len(self.problems) < MOST_PROBLEMS:
+            self.problems.append(Problem(kind, what, bytes(self._data[at : min(at + LONGEST_RAW, self._end)])))

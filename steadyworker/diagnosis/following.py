@@ -21,7 +21,10 @@ QUIET = 0.5
 class Source(Protocol):
     """What can be read without waiting."""
 
-    ended: bool
+    @property
+    def ended(self) -> bool:
+        """True if there will never be more."""
+        ...
 
     def read(self) -> bytes:
         """Return what there is now; nothing if there is nothing."""

@@ -19,14 +19,14 @@ _ZONED = r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(?:\.\d{1,9})?(?:Z|[+-]\d\d:?\d\d)"
 _PREFIX = re.compile(
     rf"""(?: <\d{{1,3}}> )?
         (?P<syslog> [A-Z][a-z]{{2}}\ [ \d]\d\ \d\d:\d\d:\d\d(?:\.\d{{1,6}})? )
-        \ [\w.-]{{1,255}} \ (?P<unit> [^\s:\[\]]{{1,128}} (?: \[\d{{1,10}}\] )? ) :\ (?=\S)    # journald, syslog
-      | (?P<iso> {_ZONED} ) \ [\w.-]{{1,255}} \ (?P<daemon> [^\s:\[\]]{{1,128}} \[\d{{1,10}}\] ) :\ (?=\S)
+        \ [\w.-]{{1,255}} \ (?P<unit> [^\s:\[\]]{{1,128}} (?: \[\d{{1,10}}\] )? ) :[ ]     # journald, syslog
+      | (?P<iso> {_ZONED} ) \ [\w.-]{{1,255}} \ (?P<daemon> [^\s:\[\]]{{1,128}} \[\d{{1,10}}\] ) :[ ]
       | (?P<cri> {_ZONED} ) \ std(?:out|err)\ [FP]\                                         # the files of containerd
       | (?P<docker> {_ZONED} ) \                                                           # docker logs -t
         (?= [\[(]?\d{{4}}[-/]\d\d[-/]\d\d[T\ ] | =[A-Z]+\ REPORT==== | \{{ | [DIWEFAU],\ \[ )
       | (?P<nanos> \d{{4}}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{{7,9}}(?:Z|[+-]\d\d:\d\d) ) \       # the same, before plain text
       | (?! (?: TRACE | DEBUG | INFO | WARN | WARNING | ERROR | FATAL ) \b )
-        (?P<service> [A-Za-z][\w.-]{{0,63}} ) \ {{1,40}} \|\ {{1,2}}                           # docker compose
+        (?P<service> [A-Za-z][\w.-]{{0,63}} ) \ {{1,40}} \|\ ?                           # docker compose
       | \[(?P<pod> pod/[\w./-]{{1,300}} )\]\                                               # kubectl logs --prefix
     """,
     re.VERBOSE,
@@ -55,9 +55,10 @@ _LEVEL = re.compile(
     r"(?:^|[\s|\[(.:\"=,])(?P<level>trace|debug|info|notice|warn(?:ing)?|error|severe|fatal|critical|alert|emergency"
     r"|TRACE|DEBUG|INFO|NOTICE|WARN(?:ING)?|ERROR|SEVERE|FATAL|CRITICAL|ALERT|EMERGENCY)\s*(?=[\s|\]/):]|$)"
 )
-_LOWER = re.compile(r"\[(?P<level>[a-z]+)\s*\]")
+_LOWER = re.compile(r"\[(?P<level>debug|info|notice|warning|error|critical|alert|emergency)\s*\]")
 _FAILED = re.compile(
-    rf"^(?:{re.escape(_TRACEBACK)}|PHP Fatal error|Exception in thread|(?:Uncaught|Unhandled) )|^=(?:ERROR|CRASH|SUPERVISOR) REPORT"
+    rf"^(?:{re.escape(_TRACEBACK)}|PHP Fatal error|Exception in thread|(?:Uncaught|Unhandled) |SEVERE: )|^=(?:ERROR|CRASH|SUPERVISOR) REPORT",
+    re.MULTILINE,
 )
 _ERRORS = frozenset({"error", "severe", "fatal", "critical", "alert", "emergency"})
 
@@ -216,7 +217,8 @@ def instant(stamp: str) -> float | None:
 
     A time without a zone is taken as local time; one without a date or year is only good for differences.
     """
-    text = stamp.strip().replace(",", ".").replace("/", "-").removesuffix("UTC").rstrip()
+    text = stamp.strip().replace(",", ".").replace("/", "-")
+    text = _SPACE_BEFORE_ZONE.sub("", text.removesuffix("UTC") + "+00:00" if text.endswith("UTC") else text)
     whole, point, fraction = text.partition(".")
     if point:  # Python 3.11 reads at most six digits
         digits = re.match(r"\d+", fraction)
@@ -234,6 +236,7 @@ def instant(stamp: str) -> float | None:
     return None
 
 
+_SPACE_BEFORE_ZONE = re.compile(r" (?=[+-]\d\d:?\d\d$)")
 _FORMS = (
     ("{}", "%d-%b-%Y::%H:%M:%S"),
     ("{}", "%d-%b-%Y %H:%M:%S"),

@@ -19,6 +19,7 @@ import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import islice
+from typing import Any
 
 from steadyworker.diagnosis.catalogue import Entry
 from steadyworker.diagnosis.formats import ERROR_MARKS
@@ -67,15 +68,12 @@ class Matcher:
 
     def __init__(self, entries: Iterable[Entry]) -> None:
         self._entries = {entry.id: entry for entry in entries}
-        self._by_hint = [
-            (pattern.hint, entry, pattern.regex) for entry in self._entries.values() for pattern in entry.patterns
-        ]
+        self._by_hint: dict[str, list[tuple[Entry, str]]] = {}
+        for entry in self._entries.values():
+            for pattern in entry.patterns:
+                self._by_hint.setdefault(pattern.hint, []).append((entry, pattern.regex))
+        self.sieve = Sieve([*_ID_HINTS, *self._by_hint])
         self._compiled: dict[str, re.Pattern[str]] = {}
-
-    @property
-    def hints(self) -> list[str]:
-        """All texts of which each record that matches contains at least one."""
-        return [*_ID_HINTS, *(hint for hint, _, _ in self._by_hint)]
 
     def match(self, text: str) -> list[Match]:
         """
@@ -84,21 +82,22 @@ class Matcher:
         An entry is returned again if its pattern also matches with other values in the groups.
         """
         found: dict[tuple[str, ...], Match] = {}
-        for named in _ID.finditer(text) if any(hint in text for hint in _ID_HINTS) else ():
+        hints = self.sieve.hints_in(text)
+        for named in _ID.finditer(text) if not hints.isdisjoint(_ID_HINTS) else ():
             if (entry := self._entries.get(named["explain"] or named["flag"])) is not None:
                 found.setdefault((entry.id,), Match(entry, groups_of(text), text.count("\n", 0, named.start())))
-        if found:
-            return list(found.values())  # the program that wrote the record knows the cause
-        for hint, entry, regex in self._by_hint:
-            if hint in text and (entry.id,) not in found:
+        for hint in self._by_hint.keys() & hints:
+            for entry, regex in self._by_hint[hint]:
+                if (entry.id,) in found:
+                    continue
                 for match in islice(_matches(self._expression(regex), hint, text), _MOST_OF_ONE):
                     groups = {name: value for name, value in match.groupdict().items() if value}
                     if entry.opens and ((bytes_ := spelled(entry, groups)) is None or bytes_.kind not in entry.opens):
                         continue
                     key = (entry.id, *(f"{name}={value}" for name, value in sorted(groups.items())))
                     found.setdefault(key, Match(entry, groups, text.count("\n", 0, match.start())))
-        special = [match for match in found.values() if not match.entry.general]
-        return special or list(found.values())
+        in_order = sorted(found.values(), key=lambda match: (match.line, match.entry.id))
+        return [match for match in in_order if not match.entry.general] or in_order
 
     def _expression(self, regex: str) -> re.Pattern[str]:
         if regex not in self._compiled:
@@ -125,6 +124,8 @@ def spelled(entry: Entry, groups: Mapping[str, str]) -> Spelled | None:
             return spell({name: number for name, number in numbers.items() if name in {"type", "channel", "size"}})
         case "length" if "size" in numbers:
             return spell_length(numbers["size"])
+        case "length-plus-4" if "size" in numbers:
+            return spell_length(numbers["size"] - 4)
         case "raw" if "bytes" in groups:
             raw = erlang_binary(groups["bytes"])
             return spell_bytes(raw if raw is not None else groups["bytes"].encode("latin-1", "replace"))
@@ -136,10 +137,20 @@ class Sieve:
     """Whether lines may contain a hint, or the mark of an error."""
 
     def __init__(self, hints: Iterable[str]) -> None:
-        marks = {left(mark.encode()) for mark in (*hints, *ERROR_MARKS)} - {b""}
-        shortest = [mark for mark in marks if not any(other in mark for other in marks if other != mark)]
-        self._any = re.compile(b"|".join(map(re.escape, sorted(shortest))))
+        by_left = {hint: left(hint.encode()) for hint in hints}
+        alternation = _alternation({*by_left.values(), *(left(mark.encode()) for mark in ERROR_MARKS)} - {b""})
+        self._any = re.compile(alternation)
+        self._each = re.compile(b"(?=(" + alternation + b"))")
+        self._hints: dict[bytes, list[str]] = {}
+        for hint, shape in by_left.items():
+            if (found := self._any.match(shape)) is not None:
+                self._hints.setdefault(found[0], []).append(hint)
         self._known: set[bytes] = set()
+
+    def hints_in(self, text: str) -> set[str]:
+        """Return the hints that a record contains."""
+        found = {match[1] for match in self._each.finditer(left(text.encode()))}
+        return {hint for shape in found for hint in self._hints.get(shape, ()) if hint in text}
 
     def ordinary(self, lines: bytes) -> bool:
         """Return True if no line of this block contains a hint or the mark of an error."""
@@ -153,6 +164,28 @@ class Sieve:
             self._known.clear()
         self._known.update(line for line in new if len(line) <= _LONGEST_KNOWN)
         return not suspicious
+
+
+def _alternation(texts: Iterable[bytes]) -> bytes:
+    """
+    Return an expression that finds any of the texts, with each common beginning written once.
+
+    It is more than ten times as fast as `text|text|…`, of which every text is tried at every place.
+    """
+    tree: dict[bytes, Any] = {}
+    for text in texts:
+        node = tree
+        for at in range(len(text)):
+            node = node.setdefault(text[at : at + 1], {})
+        node[b""] = {}  # here a text ends, and longer ones need not be told apart
+
+    def expression(node: Mapping[bytes, Any]) -> bytes:
+        if b"" in node:
+            return b""
+        parts = [re.escape(character) + expression(rest) for character, rest in sorted(node.items())]
+        return parts[0] if len(parts) == 1 else b"(?:" + b"|".join(parts) + b")"
+
+    return expression(tree)
 
 
 def left(line: bytes) -> bytes:

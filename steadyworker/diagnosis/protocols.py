@@ -23,10 +23,10 @@ FRAME_HEAD = (("type", 1), ("channel", 2), ("size", 4))
 """The numbers at the head of an AMQP frame, each with its size in bytes."""
 
 _HTTP_METHODS = ("GET ", "POST ", "PUT ", "HEAD ", "DELETE ", "OPTIONS ", "PATCH ", "TRACE ", "CONNECT ", "PRI * ")
-STOMP_COMMANDS = (
+STOMP_COMMANDS = frozenset({
     "CONNECT", "STOMP", "CONNECTED", "SEND", "SUBSCRIBE", "UNSUBSCRIBE", "ACK", "NACK", "BEGIN", "COMMIT", "ABORT",
     "DISCONNECT", "MESSAGE", "RECEIPT", "ERROR",
-)  # fmt: skip
+})  # fmt: skip
 """The commands of STOMP 1.0 to 1.2."""
 
 
@@ -52,19 +52,24 @@ class Row:
 
 @dataclass(frozen=True, slots=True)
 class Spelled:
-    """Numbers written as bytes: a row for each number, all bytes, and the protocol that they open (or None)."""
+    """
+    Numbers written as bytes: a row for each number, and their bytes without a gap.
+
+    `protocol` is what the bytes open, and `kind` its short name; both are None if the bytes are too few to say so.
+    `possible` names every protocol that fits, even if only by one letter.
+    """
 
     rows: tuple[Row, ...]
     raw: bytes
     protocol: str | None
     kind: str | None
+    possible: tuple[str, ...]
 
 
 OPENINGS = (
+    Opening("amqp", "AMQP protocol header", (b"AMQP\0\0\x09\x01", b"AMQP\x01\x01\x00\x09", b"AMQP\x01\x01\x08\x00")),
     Opening("amqp-1.0", "AMQP 1.0 protocol header", tuple(b"AMQP" + bytes([n, 1, 0, 0]) for n in (0, 2, 3))),
-    Opening(
-        "amqp", "AMQP protocol header", (b"AMQP\0\0\x09\x01", b"AMQP\x01\x01\x00\x09", b"AMQP\x01\x01\x08\x00", b"AMQP")
-    ),
+    Opening("amqp", "AMQP protocol header", (b"AMQP",)),
     Opening("http", "HTTP response", (b"HTTP/",)),
     Opening("tls", "TLS ClientHello", tuple(b"\x16\x03" + bytes([n]) for n in range(5)), least=2),
     Opening("tls", "TLS alert", tuple(b"\x15\x03" + bytes([n]) for n in range(5)), least=2),
@@ -83,12 +88,13 @@ OPENINGS = (
 
 def recognize(raw: bytes, *, at: int = 0) -> Opening | None:
     """Return the opening of which `raw` is the part from byte `at` on; None if no opening fits, or too few bytes."""
-    for opening in OPENINGS:
-        for begins in opening.begins:
-            part = begins[at : at + len(raw)]
-            if len(part) >= min(opening.least, len(begins)) and raw.startswith(part):
-                return opening
-    return None
+    return next((opening for opening in OPENINGS if _fits(opening, raw, at, opening.least)), None)
+
+
+def _fits(opening: Opening, raw: bytes, at: int, least: int) -> bool:
+    """Whether the bytes are a part of the opening, with at least so many bytes in common."""
+    parts = ((begins[at : at + len(raw)], min(least, len(begins))) for begins in opening.begins)
+    return any(len(part) >= enough and raw.startswith(part) for part, enough in parts)
 
 
 def spell(numbers: Mapping[str, int]) -> Spelled | None:
@@ -136,16 +142,25 @@ def spell_bytes(raw: bytes) -> Spelled:
 
 def erlang_binary(text: str) -> bytes | None:
     """Return the bytes of a binary as Erlang prints it, such as `<<"GET / HT">>` or `<<22,3,1>>`; None if it is none."""
-    found = re.fullmatch(r'\s*<<\s*(?:"(?P<text>(?:[^"\\]|\\.)*)"|(?P<numbers>[\d,\s]*))\s*(?:\.\.\.)?>>\s*', text)
-    if not found:
+    if not (binary := _BINARY.fullmatch(text)):
         return None
-    if found["text"] is not None:
-        return _ESCAPE.sub(_unescape, found["text"]).encode("latin-1", "replace")
-    numbers = [int(part) for part in found["numbers"].split(",") if part.strip()]
-    return bytes(numbers) if max(numbers, default=0) <= _LARGEST_OCTET else None
+    raw = b""
+    for found in _SEGMENT.finditer(binary[1]):
+        if found["text"] is not None:
+            raw += _ESCAPE.sub(_unescape, found["text"]).encode("latin-1", "replace")
+        elif int(found["number"]) <= _LARGEST_OCTET:
+            raw += bytes([int(found["number"])])
+        else:
+            return None
+    return raw
 
 
 _LARGEST_OCTET = 0xFF
+_SEGMENT = re.compile(r"""\s*(?:"(?P<text>(?:[^"\\]|\\.)*)"|(?P<number>\d{1,9}))\s*""", re.DOTALL)
+# A long one is cut: dots stand for the rest.
+_BINARY = re.compile(
+    r"""\s*<<((?:\s*(?:"(?:[^"\\]|\\.)*"|\d{1,9})\s*(?:,|(?=\.|>)))*)\s*(?:\.\.\.)?\s*>>(?:\s*\.\.\.)?\s*""", re.DOTALL
+)
 _ESCAPE = re.compile(r"\\(x\{[0-9A-Fa-f]{1,6}\}|x[0-9A-Fa-f]{2}|[0-7]{1,3}|.)", re.DOTALL)
 _ESCAPED = {"n": "\n", "r": "\r", "t": "\t", "b": "\b", "f": "\f", "v": "\v", "e": "\x1b", "s": " ", "d": "\x7f"}
 
@@ -157,6 +172,12 @@ def _unescape(found: re.Match[str]) -> str:
     if part[0] in "01234567":
         return chr(int(part, 8) & _LARGEST_OCTET)
     return _ESCAPED.get(part, part)
+
+
+def first_line(raw: bytes) -> bytes:
+    """Return the bytes up to the first end of line, with it."""
+    end = raw.find(b"\n")
+    return raw if end < 0 else raw[: end + 1]
 
 
 def characters(octets: bytes) -> str:
@@ -174,4 +195,7 @@ def _row(field: str, number: int, octets: bytes) -> Row:
 
 def _spelled(rows: list[Row], raw: bytes, at: int) -> Spelled:
     opening = recognize(raw, at=at)
-    return Spelled(tuple(rows), raw, opening.name if opening else None, opening.kind if opening else None)
+    possible = dict.fromkeys(one.name for one in OPENINGS if _fits(one, raw, at, 1))
+    return Spelled(
+        tuple(rows), raw, opening.name if opening else None, opening.kind if opening else None, tuple(possible)
+    )

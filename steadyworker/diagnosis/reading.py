@@ -37,7 +37,7 @@ def blocks(path: Path) -> Iterator[bytes]:
             while block := source.read(BLOCK):
                 yield block
         except EOFError as error:
-            raise OSError(f"{path}: {error}") from error
+            raise OSError(str(error)) from error
 
 
 class Pipe:

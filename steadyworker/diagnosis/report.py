@@ -36,6 +36,7 @@ from rich.text import Text
 from steadyworker.diagnosis.catalogue import Entry
 from steadyworker.diagnosis.matching import spelled
 from steadyworker.diagnosis.protocols import Spelled, characters
+from steadyworker.diagnosis.records import LONGEST
 from steadyworker.diagnosis.scan import Unknown
 from steadyworker.diagnosis.timeline import Finding, Sighting, Step
 from steadyworker.text.plain_text import printable
@@ -55,6 +56,7 @@ _COMMAND = re.compile(r"[a-z$][\w./-]* .*[^.]$|https?://")
 _SHOWN = frozenset(
     {"connection", "peer", "queue", "exchange", "topic", "group", "message", "user", "vhost", "client", "host"}
 )
+_FRAMES = {1: "method", 2: "content header", 3: "body", 8: "heartbeat"}
 _DAY = re.compile(r"\d{4}-\d\d-\d\d[T ](?=\d\d:\d\d:\d\d)")
 _FRACTION = re.compile(r"(?<=:\d\d)[.,]\d+(?:\+00:00)?")
 _TIME_HEAD = re.compile(r"^[\[(]?\d{4}[-/]\d\d[-/]\d\d[T ][\d:.,]+(?:Z|[+-]\d\d:?\d\d)?\]?\s*(?:\[(\w+)\s*\]|\|)?\s*")
@@ -72,17 +74,31 @@ class Report:
 
     def finding(self, number: int, finding: Finding) -> None:
         """Show a whole finding."""
-        entry, groups = finding.entry, {name: safe(value) for name, value in finding.first.groups.items()}
+        entry, groups = finding.entry, _safe_groups(finding.root.groups)
         self._title(number, finding)
         self._part("What", self._wrapped(entry.filled(entry.what, groups)))
         self._part("Why", self._wrapped(entry.filled(entry.why, groups)))
-        if (bytes_ := spelled(entry, finding.first.groups)) is not None:
+        self._line()
+        if (bytes_ := spelled(entry, finding.root.groups)) is not None:
             self._part("The bytes", _byte_rows(bytes_))
         self._part("Seen", self._steps(finding))
         self._part("Values", self._values(finding))
+        self._line()
         self._part("What to do", self._numbered(entry.filled(remedy, groups) for remedy in entry.remedies))
         self._part("Make sure", self._commands(entry.filled(line, groups) for line in entry.verify))
         self._part("Read on", ([Text(link, "blue")] for link in entry.read))
+        self._line()
+
+    def overview(self, findings: Sequence[Finding]) -> None:
+        """Show the conclusions of many findings, before each of them."""
+        widest = max(len(f"{finding.times:,}") for finding in findings)
+        for number, finding in enumerate(findings, 1):
+            lines = "line " if finding.times == 1 else "lines"
+            self._line(
+                Text(f"{number:>4}. "),
+                Text(f"{finding.times:>{widest},} {lines}  ", "dim"),
+                Text(title(finding), _STYLES[finding.entry.severity].removeprefix("bold ")),
+            )
         self._line()
 
     def again(self, number: int, finding: Finding, steps: Iterable[Step]) -> None:
@@ -95,14 +111,15 @@ class Report:
         """Show that there were errors which the catalogue does not explain."""
         if not unknown.count:
             return
-        lines, are, they = ("line", "is", "it") if unknown.count == 1 else ("lines", "are", "the most frequent of them")
-        self._line(
-            Text(f"{unknown.count:,} {lines} with the level of an error {are} not in the catalogue; {they}:", "yellow")
-        )
+        if unknown.count == 1:
+            said = "1 line with the level of an error is not in the catalogue:"
+        else:
+            frequent = "" if len(unknown.shapes) <= most else "; the most frequent of them"
+            said = f"{unknown.count:,} lines with the level of an error are not in the catalogue{frequent}:"
+        self._line(Text(said, "yellow"))
         for times, record in unknown.most_frequent(most):
-            said = f"{self._place(record.source, record.line)}{_times(times)}"
-            self._line("   ", Text(said, "dim"))
-            for row in self._quoted(_head(record.text), 2, self._width - 5):
+            self._line("   ", Text(f"{self._place(record.source, record.line)}{_times(times)}", "dim"))
+            for row in self._quoted(_head(record.text), 4, self._width - 5):
                 self._line("     ", row)
 
     def entry(self, entry: Entry) -> None:
@@ -124,12 +141,11 @@ class Report:
     # --- Parts ---
 
     def _title(self, number: int, finding: Finding, *, again: bool = False) -> None:
-        title = finding.entry.filled(finding.entry.title, {n: safe(v) for n, v in finding.first.groups.items()})
-        self._line(Text(f"{number}. {'Again: ' if again else ''}{title}", _STYLES[finding.entry.severity]))
+        self._line(Text(f"{number}. {'Again: ' if again else ''}{title(finding)}", _STYLES[finding.entry.severity]))
         first, last = finding.first, finding.last
         said = [finding.entry.id, self._place(first.record.source, first.line)]
         if finding.times > 1:
-            said.append(f"{finding.times:,} times")
+            said.append(f"{finding.times:,} lines")
         if first.record.stamp:
             said.append(_between(first.record.stamp, last.record.stamp))
         self._line("   ", Text(", ".join(said), "dim"))
@@ -174,9 +190,13 @@ class Report:
                 yield from self._wrapped(line)
 
     def _steps(self, finding: Finding) -> Iterator[list[Text]]:
+        rows = _ROWS
         for step in finding.example.in_order():
-            root = step.seen.entry.id == finding.entry.id
-            yield from self._step(step, _ROWS if root else 1, title="" if root else step.seen.entry.title)
+            if step.seen.entry.id == finding.entry.id:
+                yield from self._step(step, rows)
+                rows = 1  # a second one says nearly the same
+            else:
+                yield from self._step(step, 1, step.seen.entry.title)
         if finding.example.left_out:
             yield [Text(f"… and {finding.example.left_out:,} more", "dim")]
 
@@ -185,22 +205,30 @@ class Report:
         at = f"{clock(seen.record.stamp)}  " if seen.record.stamp else ""
         place = f"{at}{self._place(seen.record.source, seen.line)}{_times(step.times)}  "
         yield [Text(place, "dim"), Text(seen.entry.filled(title, _safe_groups(seen.groups)))]
-        for row in self._quoted(_said(seen), rows, self._room - 2):
+        for row in self._quoted(_said(seen, rows), rows, self._room - 2):
             yield [Text("  "), row]
 
     def _quoted(self, text: str, rows: int, width: int) -> Iterator[Text]:
         """Yield a line from a log on at most so many rows."""
-        wrapped = textwrap.wrap(
-            safe(text), max(20, width), max_lines=rows, placeholder=" …", break_on_hyphens=False, drop_whitespace=True
-        )
+        width = max(20, width)
+        wrapped = textwrap.wrap(safe(text), width, break_on_hyphens=False)
+        if len(wrapped) > rows:
+            wrapped[rows - 1 :] = [f"{wrapped[rows - 1][: width - 2].rstrip()} …"]
         return (Text(row, "italic") for row in wrapped)
 
     def _values(self, finding: Finding) -> Iterator[list[Text]]:
         for name, counter in finding.values.items():
-            if name in _SHOWN and len(counter) > 1:
-                most = [f"{safe(value)} ({times:,})" for value, times in counter.most_common(_MOST_VALUES)]
-                more = len(counter) - len(most)
-                yield from self._wrapped(f"{name}: {', '.join(most)}{f' and {more:,} more' if more else ''}")
+            if name not in _SHOWN or len(counter) < 2:  # noqa: PLR2004 - one value stands in the quoted line
+                continue
+            if len(counter) > _MOST_VALUES and max(counter.values()) == 1:
+                yield from self._wrapped(f"{name}: {len(counter):,} different ones, such as {safe(min(counter))}")
+                continue
+            most = [
+                f"{safe(value)} ({times:,})" if max(counter.values()) > 1 else safe(value)
+                for value, times in counter.most_common(_MOST_VALUES)
+            ]
+            more = len(counter) - len(most)
+            yield from self._wrapped(f"{name}: {', '.join(most)}{f' and {more:,} more' if more else ''}")
 
     def _place(self, source: str, line: int) -> str:
         return f"{printable(self._names[source])}:{line}" if source in self._names else f"line {line}"
@@ -211,9 +239,14 @@ class Report:
         self._console.print(line, soft_wrap=True)
 
 
+def title(finding: Finding) -> str:
+    """Return the conclusion."""
+    return finding.entry.filled(finding.entry.title, _safe_groups(finding.root.groups))
+
+
 def safe(text: str, most: int = _LONGEST) -> str:
     """Return text from a log as one line of at most `most` characters, without secrets and control characters."""
-    return printable(" ".join(redact(text[: 4 * most]).split()))[:most]
+    return printable(" ".join(redact(text[:LONGEST]).split()))[:most]
 
 
 def clock(stamp: str) -> str:
@@ -239,11 +272,13 @@ def _head(text: str) -> str:
     return _TIME_HEAD.sub("", text, count=1)
 
 
-def _said(seen: Sighting) -> str:
-    """Return the beginning of the record, and the line of the match if that is further down."""
+def _said(seen: Sighting, rows: int) -> str:
+    """Return the beginning of the record, and the line of the match if that is further down, or if there is one row only."""
     lines = _head(seen.record.text).split("\n")
     at = max(0, seen.line - seen.record.line)
-    return " ".join(lines[:3] if at < _NEAR else [lines[0], "…", *lines[at : at + 2]])
+    if rows == 1:
+        return " ".join(lines[at : at + _NEAR])
+    return " ".join(lines[:_NEAR] if at < _NEAR else [lines[0], "…", *lines[at : at + 2]])
 
 
 def _byte_rows(bytes_: Spelled) -> Iterator[list[Text]]:
@@ -256,17 +291,15 @@ def _byte_rows(bytes_: Spelled) -> Iterator[list[Text]]:
             Text(f"{row.hex:<{hexes}}  "),
             Text(row.characters, "bold"),
         ]
-    said = f"= {characters(bytes_.raw)}"
-    yield [
-        Text(said, "bold"),
-        Text(f"  {_article(bytes_.protocol)}" if bytes_.protocol else "  no protocol that is known"),
-    ]
+    if bytes_.protocol is not None:
+        yield [Text(f"= {characters(bytes_.raw)}", "bold"), Text(f"  {_beginning(bytes_.protocol)}")]
+    elif (kind := _FRAMES.get(bytes_.raw[0])) is not None:
+        yield [Text(f"= the head of a frame of AMQP: type {bytes_.raw[0]} is a {kind}")]
 
 
-def _article(protocol: str) -> str:
-    if protocol.isupper():
-        return f"the beginning of {protocol}"
-    return f"the beginning of {'an' if protocol[0] in 'AEIOH' else 'a'} {protocol}"
+def _beginning(protocol: str) -> str:
+    article = "an" if protocol[0] in "AEIOH" else "a"  # an HTTP request
+    return f"the beginning of {protocol if protocol.isupper() else f'{article} {protocol}'}"
 
 
 # --- JSON -------------------------------------------------------------------------------------------------------------
@@ -274,13 +307,13 @@ def _article(protocol: str) -> str:
 
 def as_data(number: int, finding: Finding) -> dict[str, Any]:
     """Return a finding as `--json` prints it; the module's docstring has the fields."""
-    entry, groups = finding.entry, {name: safe(value) for name, value in finding.first.groups.items()}
-    bytes_ = spelled(entry, finding.first.groups)
+    entry, groups = finding.entry, _safe_groups(finding.root.groups)
+    bytes_ = spelled(entry, finding.root.groups)
     return {
         "kind": "finding",
         "number": number,
         "id": entry.id,
-        "title": entry.filled(entry.title, groups),
+        "title": title(finding),
         "severity": entry.severity,
         "times": finding.times,
         "first": _where(finding.first),

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 
 from steadyworker.diagnosis.catalogue import Entry
 from steadyworker.diagnosis.formats import instant, is_error
-from steadyworker.diagnosis.matching import Matcher, Sieve
+from steadyworker.diagnosis.matching import Matcher
 from steadyworker.diagnosis.records import Cutter, Record
 from steadyworker.diagnosis.timeline import Sighting
 
@@ -49,7 +49,7 @@ class Search:
 
     def __init__(self, entries: Iterable[Entry]) -> None:
         self.matcher = Matcher(entries)
-        self.sieve = Sieve(self.matcher.hints)
+        self.sieve = self.matcher.sieve
         self.unknown = Unknown()
 
 

@@ -68,21 +68,18 @@ class Incident:
 
     Attributes:
         steps: In the order in which they were read, at most 40; `left_out` counts the others.
+        ids: The ids of all entries that were seen.
         keys: All values of all keys.
         touched: When the last step or repetition was added, by the clock of `Timelines.add`.
         shown: The number of steps that a reader has been shown.
     """
 
     steps: list[Step] = field(default_factory=list)
+    ids: set[str] = field(default_factory=set)
     keys: dict[str, set[str]] = field(default_factory=dict)
     left_out: int = 0
     touched: float = 0.0
     shown: int = 0
-
-    @property
-    def ids(self) -> set[str]:
-        """The ids of all entries that were seen."""
-        return {step.seen.entry.id for step in self.steps}
 
     def in_order(self) -> list[Step]:
         """Return the steps by their time; a step without a time stays behind the one that was read before it."""
@@ -100,6 +97,7 @@ class Finding:
     Attributes:
         entry: The root's entry.
         example: The incident with the longest time line.
+        root: The root of the example, whose values stand in the texts.
         times: The number of incidents, a repetition of the root within an incident included.
         first: The first sighting of the root.
         last: The last sighting of the root.
@@ -108,6 +106,7 @@ class Finding:
 
     entry: Entry
     example: Incident
+    root: Sighting
     first: Sighting
     last: Sighting
     times: int = 0
@@ -120,6 +119,10 @@ class Timelines:
     def __init__(self, entries: Iterable[Entry]) -> None:
         self.findings: dict[str, Finding] = {}
         self._causes = _closure({entry.id: entry.follows for entry in entries})
+        self._related = {identity: {identity, *causes} for identity, causes in self._causes.items()}
+        for identity, causes in self._causes.items():
+            for cause in causes & self._related.keys():
+                self._related[cause].add(identity)
         self._open: list[Incident] = []
 
     def add(self, seen: Sighting, now: float = 0.0) -> list[Incident]:
@@ -149,8 +152,7 @@ class Timelines:
 
     def root(self, incident: Incident) -> Step:
         """Return the step that follows from no other step: the first one that is an error, else the first one."""
-        ids = incident.ids
-        roots = [step for step in incident.in_order() if not self._causes[step.seen.entry.id] & ids]
+        roots = [step for step in incident.in_order() if not self._causes[step.seen.entry.id] & incident.ids]
         candidates = roots or incident.in_order()
         return next((step for step in candidates if step.seen.entry.severity == "error"), candidates[0])
 
@@ -165,14 +167,7 @@ class Timelines:
         return incident
 
     def _belongs(self, seen: Sighting, incident: Incident) -> bool:
-        ids = incident.ids
-        identity = seen.entry.id
-        related = (
-            identity in ids
-            or bool(self._causes[identity] & ids)
-            or any(identity in self._causes[known] for known in ids)
-        )
-        if not related:
+        if self._related[seen.entry.id].isdisjoint(incident.ids):
             return False
         common = [name for name in seen.keys if name in incident.keys and name not in _WEAK]
         if common:
@@ -200,6 +195,7 @@ def _join(incident: Incident, seen: Sighting) -> None:
     else:
         if len(incident.steps) < _MOST_STEPS:
             incident.steps.append(Step(seen, seen))
+            incident.ids.add(seen.entry.id)
         else:
             incident.left_out += 1
     for name, value in seen.keys.items():
@@ -211,10 +207,11 @@ def _join(incident: Incident, seen: Sighting) -> None:
 def _counted(finding: Finding | None, incident: Incident, root: Step) -> Finding:
     """Return the finding with one more incident."""
     if finding is None:
-        finding = Finding(root.seen.entry, incident, root.seen, root.last)
+        finding = Finding(root.seen.entry, incident, root.seen, root.seen, root.last)
     elif len(incident.steps) > len(finding.example.steps):
-        finding.example = incident
-    finding.last = root.last
+        finding.example, finding.root = incident, root.seen
+    finding.first = min(finding.first, root.seen, key=_order)
+    finding.last = max(finding.last, root.last, key=_order)
     for step in incident.steps:
         if step.seen.entry.id == root.seen.entry.id:
             finding.times += step.times
@@ -223,6 +220,10 @@ def _counted(finding: Finding | None, incident: Incident, root: Step) -> Finding
                 if value in values or len(values) < _MOST_VALUES:
                     values[value] += step.times
     return finding
+
+
+def _order(seen: Sighting) -> tuple[float, int]:
+    return (seen.time if seen.time is not None else float("-inf"), seen.line)
 
 
 def _closure(follows: Mapping[str, Iterable[str]]) -> dict[str, set[str]]:

@@ -65,7 +65,7 @@ class RawStomp:
                 break
             self._read += more
         text, _, self._read = self._read.lstrip(b"\r\n").partition(b"\0")
-        self.met.append(text.decode("utf-8", "replace"))
+        self.met.append(text.decode("utf-8", "replace").replace("\\c", ":"))  # as every client shows it
         return self.met[-1]
 
     def error(self) -> str:

@@ -47,5 +47,7 @@ class Log:
 
     def shows(self, expected: str, mark: str = "", within: float = 30.0) -> None:
         """Wait until the entry explains a record with this mark, and assert that no other entry does."""
-        eventually(lambda: expected in self.explained(mark), f"{expected} in the log, for {mark!r}", within)
+        eventually(
+            lambda: expected in self.explained(mark), f"{expected} in the log, for {mark!r}", within, self.written
+        )
         assert self.explained(mark) == {expected}, self.written()[-3000:]

@@ -94,7 +94,6 @@ RUBY = {
     "no-answer": "bunny.no-answer",
     "heartbeat": "bunny.connection-lost bunny.heartbeat-sender",
     "broken-frame": "bunny.broken-frame",
-    "other-frame": "bunny.broken-frame",
     "recovers": "bunny.connection-lost bunny.recovers",
 }
 PYTHON = {

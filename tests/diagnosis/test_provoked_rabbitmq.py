@@ -8,12 +8,13 @@ The catalogue has to find the expected entries there, their consequences (`follo
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 import pytest
 
-from tests.brokers.rabbitmq import Node, Vhost
+from tests.brokers.rabbitmq import Node, RabbitMQ, Vhost
 from tests.diagnosis import wrong_frames, wrong_pika, wrong_requests, wrong_states
 from tests.diagnosis.heard import BrokersLog, catalogue, consequences, explained
 from tests.diagnosis.provocation import Scene
@@ -92,6 +93,7 @@ CASES = [
     case(F.stomp_at_start, "amqp.stomp-on-port"),
     case(F.proxy_at_start, "amqp.proxy-protocol-on-port"),
     case(F.mqtt_at_start, "amqp.unknown-protocol-on-port"),
+    case(F.heartbeat_at_start, "amqp.frame-before-header"),
     case(F.ssh_at_start, "amqp.unknown-protocol-on-port"),
     case(F.old_amqp, "amqp.wrong-version", series={"4.0", "4.3"}),
     case(F.odd_amqp, "amqp.wrong-version"),
@@ -187,6 +189,7 @@ CASES = [
     case(S.no_dead_letter_route, "rabbitmq.no-dead-letter-queue"),
     case(S.mirrored_policy, "", "rabbitmq.unknown-policy-setting", series={"4.0", "4.3"}),
     case(S.wrong_cookie, "rabbitmq.wrong-cookie", "rabbitmq.wrong-cookie", slow=True),
+    case(S.in_json, f"amqp.second-header rabbitmq.no-queue {GONE}", "amqp.second-header rabbitmq.no-queue"),
     case(S.node_name_taken, "", "rabbitmq.node-already-runs", slow=True),
     case(S.distribution_port_taken, "", "rabbitmq.distribution-port-taken", slow=True),
     case(S.wrong_setting, "", "rabbitmq.unknown-setting", slow=True),
@@ -226,7 +229,16 @@ def vhosts() -> Iterator[dict[Node, Vhost]]:
     made: dict[Node, Vhost] = {}
     yield made
     for node, vhost in made.items():
+        node.heal()
         node.remove_vhost(vhost)
+
+
+@pytest.fixture
+def rabbitmq_node(rabbitmq: RabbitMQ) -> Node:
+    """As elsewhere, but not healed after each test: a provocation restores what it has set, and most take less time than to heal."""
+    if not isinstance(rabbitmq, Node):
+        pytest.skip("these tests read the broker's log, and change its settings")
+    return rabbitmq
 
 
 @pytest.fixture
@@ -266,3 +278,18 @@ def test_each_provoked_entry_has_a_provocation() -> None:
         if "test_provoked_rabbitmq.py" in sample.test
     }
     assert here - {name for one in CASES for name in one.broker | one.client} == set()
+
+
+TOOLS = ("rabbitmqctl", "rabbitmq-diagnostics", "rabbitmq-plugins")
+
+
+@pytest.mark.slow
+def test_each_command_of_the_catalogue_exists(rabbitmq_node: Node) -> None:
+    """An operator can run what the catalogue advises: each command is one that RabbitMQ's own help lists, on the newest version."""
+    if rabbitmq_node.series not in NEWEST:
+        pytest.skip("an older version has not all commands")
+    texts = [text for entry in catalogue().values() for text in (*entry.remedies, *entry.verify)]
+    for tool in TOOLS:
+        advised = {found for text in texts for found in re.findall(rf"\b{tool} ([a-z_]+)", text)}
+        help_ = rabbitmq_node._run(rabbitmq_node._enter(rabbitmq_node._program(tool), "help"))
+        assert advised - {*re.findall(r"^ +([a-z_]+) ", help_, re.MULTILINE)} == set(), tool

@@ -6,7 +6,6 @@ import ssl
 
 from pika import frame, spec
 
-
 from tests.diagnosis.provocation import Scene
 from tests.diagnosis.raw_amqp import HEADER, RawAmqp
 
@@ -62,7 +61,7 @@ def proxy_within(scene: Scene) -> None:
 
 def large_headers(scene: Scene) -> None:
     """A header frame above the agreed maximum, as pika makes one of a long traceback in a header."""
-    with scene.pika() as connection:
+    with scene.connection() as connection:
         channel = connection.channel()
         properties = spec.BasicProperties(headers={"traceback": "x" * 200_000})
 
@@ -159,6 +158,11 @@ def proxy_at_start(scene: Scene) -> None:
 
 def mqtt_at_start(scene: Scene) -> None:
     at_start(scene, b"\x10\x10\x00\x04MQTT\x04\x02\x00\x3c\x00\x04test")
+
+
+def heartbeat_at_start(scene: Scene) -> None:
+    """A heartbeat that another thread sends while the connection is made again."""
+    at_start(scene, b"\x08\x00\x00\x00\x00\x00\x00\xce")
 
 
 def ssh_at_start(scene: Scene) -> None:

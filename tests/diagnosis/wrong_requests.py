@@ -11,11 +11,12 @@ from pika.adapters.blocking_connection import BlockingChannel
 
 from tests.brokers.rabbitmq import RabbitMQ
 from tests.diagnosis.provocation import Scene, queue
+from tests.diagnosis.raw_amqp import RawAmqp
 
 
 def on_channel(scene: Scene, action: Callable[[BlockingChannel], object]) -> None:
     """Run on a fresh channel what the broker answers with a close, sooner or later."""
-    with scene.pika() as connection:
+    with scene.connection() as connection:
         channel = connection.channel()
 
         def act() -> None:
@@ -169,28 +170,30 @@ def double_ack(scene: Scene) -> None:
 
 
 def delivery_timeout(scene: Scene) -> None:
-    """A delivery that stays without an acknowledgement: until 4.2 the channel is closed, from 4.3 on the consumer is cancelled."""
+    """A delivery that stays without an acknowledgement, until 4.2: the channel is closed."""
     scene.node.set_delivery_timeout(1, looked_at_every=0.5)
-    with scene.opened() as client:
-        client.say(spec.Queue.Declare(queue="slow", durable=True, arguments={"x-queue-type": "quorum"}))
-        client.method(spec.Queue.DeclareOk)
-        client.say(spec.Basic.Consume(queue="slow", consumer_tag="worker-1"))
-        client.method(spec.Basic.ConsumeOk)
-        with scene.channel() as channel:
-            channel.basic_publish("", "slow", b"")
-        scene.hear(client.farewell())
+    try:
+        with scene.opened() as client:
+            hold(scene, client)
+            scene.hear(client.farewell())
+    finally:
+        scene.node.set_delivery_timeout(1800, looked_at_every=60)
+
+
+def hold(scene: Scene, client: RawAmqp, **arguments: object) -> None:
+    """Let the client take a message of a quorum queue, and not acknowledge it."""
+    client.say(spec.Queue.Declare(queue="slow", durable=True, arguments={"x-queue-type": "quorum"}))
+    client.method(spec.Queue.DeclareOk)
+    client.say(spec.Basic.Consume(queue="slow", consumer_tag="worker-1", arguments=arguments))
+    client.method(spec.Basic.ConsumeOk)
+    with scene.channel() as channel:
+        channel.basic_publish("", "slow", b"")
 
 
 def delivery_timeout_43(scene: Scene) -> None:
-    """As 4.3 tells a client that cannot be told of a cancelled consumer."""
+    """From 4.3 on, as told to a client that cannot be told of a cancelled consumer."""
     with scene.raw(consumer_cancel_notify=False) as client:
-        client.open()
-        client.say(spec.Queue.Declare(queue="slow", durable=True, arguments={"x-queue-type": "quorum"}))
-        client.method(spec.Queue.DeclareOk)
-        client.say(spec.Basic.Consume(queue="slow", consumer_tag="worker-1", arguments={"x-consumer-timeout": 500}))
-        client.method(spec.Basic.ConsumeOk)
-        with scene.channel() as channel:
-            channel.basic_publish("", "slow", b"")
+        hold(scene, client.open(), **{"x-consumer-timeout": 500})
         scene.hear(client.farewell())
 
 
@@ -373,7 +376,7 @@ def user_connections(scene: Scene) -> None:
 
 
 def user_channels(scene: Scene) -> None:
-    with limit(scene, f"user-limits/{scene.vhost.user}/max-channels", 0), scene.pika() as connection:
+    with limit(scene, f"user-limits/{scene.vhost.user}/max-channels", 0), scene.connection() as connection:
         scene.fails(connection.channel)
 
 

@@ -1,0 +1,345 @@
+"""
+Traffic of AMQP for the tests of the reader: what the encoders of pamqp and of pika make of values from Hypothesis.
+
+Each `Part` is one frame, beside what the reader must return for it.
+Where an encoder cannot write a value, or writes another one, the strategy says so and leaves the value out.
+"""
+
+from __future__ import annotations
+
+import inspect
+import struct
+import warnings
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from decimal import Decimal
+from itertools import pairwise
+from typing import Any
+
+import pika.frame
+import pika.spec
+from hypothesis import strategies as st
+from pamqp import body, commands, frame, header, heartbeat
+
+from steadyworker.diagnosis.frames import Body, ContentHeader, Flaw, Heartbeat, Item, Method, ProtocolHeader
+
+OPENING = b"AMQP\0\0\x09\x01"
+CONTENT = {"Basic.Publish", "Basic.Return", "Basic.Deliver", "Basic.GetOk"}
+METHODS: dict[str, Any] = {kind.__qualname__: kind for kind in commands.INDEX_MAPPING.values()}
+LONGEST_NAME = 255
+PIKA_NAMES = {"exchange_type": "type", "message_type": "type", "global_": "global_qos"}
+"""pika has other names for these; where it has this name for two methods, only one of them has the argument."""
+
+Seen = tuple[Any, ...]
+
+
+@dataclass(frozen=True)
+class Part:
+    """One frame as it goes over the wire, and what a reader must see in it."""
+
+    wire: bytes
+    seen: Seen
+
+
+def seen(item: Item) -> Seen:
+    """An item without its place, to compare with a `Part`."""
+    match item:
+        case Method():
+            return "method", item.channel, item.name, dict(item.fields)
+        case ContentHeader():
+            return "header", item.channel, item.body_size, dict(item.properties)
+        case Body():
+            return "body", item.channel, item.length
+        case Heartbeat():
+            return "heartbeat", item.channel
+        case ProtocolHeader():
+            return "protocol", item.raw, item.second
+        case Flaw():
+            return "flaw", item.kind, item.what
+    raise AssertionError(item)
+
+
+def written(value: Any) -> Any:
+    """A value as a reader must return it: bytes that are UTF-8 are text, and whole numbers are no `long` of pika."""
+    match value:
+        case bytes() | bytearray():
+            return bytes(value)
+        case bool() | None:
+            return value
+        case int():
+            return int(value)
+        case dict():
+            return {key: written(one) for key, one in value.items()}
+        case list():
+            return [written(one) for one in value]
+    return value
+
+
+def long_text(value: str | bytes) -> str | bytes:
+    """A long string as a reader must return it."""
+    try:
+        return value if isinstance(value, str) else value.decode()
+    except UnicodeDecodeError:
+        return value
+
+
+names = st.text(st.characters(codec="utf-8"), max_size=60).filter(lambda text: len(text.encode()) <= LONGEST_NAME)
+plain_names = st.text("abcdefghij.-_/ 0123456789", max_size=127)
+keys = st.text(st.characters(codec="utf-8"), min_size=1, max_size=20)
+texts = st.text(st.characters(codec="utf-8"), max_size=80)
+times = st.integers(0, 253_402_300_799).map(lambda seconds: datetime.fromtimestamp(seconds, UTC))
+decimals = st.builds(
+    lambda digits, scale: Decimal(digits).scaleb(-scale), st.integers(-(10**9), 10**9), st.integers(0, 6)
+)
+floats = st.floats(allow_nan=False, width=32)
+
+
+def tables(leaves: st.SearchStrategy[Any]) -> st.SearchStrategy[dict[str, Any]]:
+    """Tables with tables and arrays in them."""
+    nested = st.recursive(
+        leaves, lambda inner: st.lists(inner, max_size=4) | st.dictionaries(keys, inner, max_size=4), max_leaves=12
+    )
+    return st.dictionaries(keys, nested, max_size=6)
+
+
+# pamqp writes the numbers from -128 to -1 with an unsigned format, and fails; and it writes 1E-7 as 0.
+pamqp_tables = tables(
+    st.none()
+    | st.booleans()
+    | st.integers(-(2**63), 2**63 - 1).filter(lambda number: not -128 <= number < 0)
+    | decimals.filter(lambda number: "E" not in str(number))
+    | floats
+    | texts
+    | times
+    | st.binary(max_size=40).map(bytearray)
+)
+# pika has no floats.
+pika_tables = tables(
+    st.none() | st.booleans() | st.integers(-(2**63), 2**63 - 1) | decimals | texts | times | st.binary(max_size=40)
+)
+
+
+def arguments(table: st.SearchStrategy[dict[str, Any]]) -> dict[str, st.SearchStrategy[Any]]:
+    """Values for each type of the specification."""
+    return {
+        "octet": st.integers(0, 2**8 - 1),
+        "short": st.integers(0, 2**16 - 1),
+        "long": st.integers(0, 2**32 - 1),
+        "longlong": st.integers(0, 2**63 - 1),
+        "bit": st.booleans(),
+        "shortstr": names | plain_names,
+        "longstr": texts,
+        "table": table,
+        "timestamp": times,
+    }
+
+
+PAMQP, PIKA = arguments(pamqp_tables), arguments(pika_tables) | {"longstr": texts | st.binary(max_size=80)}
+
+
+@st.composite
+def pamqp_methods(draw: st.DrawFn, channel: int, names: Sequence[str]) -> Part:
+    """A method by pamqp; an argument for which pamqp allows one value only keeps this value."""
+    with warnings.catch_warnings(action="ignore"):  # Basic.RecoverAsync is deprecated, but sent
+        method = METHODS[draw(st.sampled_from(names))]()
+    for name in method.attributes():
+        usual = getattr(method, name)
+        setattr(method, name, draw(PAMQP[method.amqp_type(name)]))
+        try:
+            method.validate()
+        except ValueError:
+            setattr(method, name, draw(plain_names) if usual is None else usual)
+    fields = {name: written(value) for name, value in method}
+    return Part(frame.marshal(method, channel), ("method", channel, method.name, fields))
+
+
+@st.composite
+def pika_methods(draw: st.DrawFn, channel: int, names: Sequence[str]) -> Part:
+    """A method by pika, which allows every value."""
+    known = METHODS[draw(st.sampled_from(names))]
+    kind = pika.spec.methods[known.index]
+    given = {name: draw(PIKA[known.amqp_type(name)]) for name in known.attributes()}
+    own = inspect.signature(kind).parameters
+    method = kind(**{name if name in own else PIKA_NAMES[name]: value for name, value in given.items()})
+    fields = {
+        name: long_text(value) if known.amqp_type(name) == "longstr" else written(value)
+        for name, value in given.items()
+    }
+    return Part(pika.frame.Method(channel, method).marshal(), ("method", channel, known.name, fields))
+
+
+def drawn_properties(draw: st.DrawFn, values: Mapping[str, st.SearchStrategy[Any]]) -> dict[str, Any]:
+    kinds = commands.Basic.Properties
+    chosen = draw(st.sets(st.sampled_from(kinds.attributes())))
+    return {name: draw(values[kinds.amqp_type(name)]) for name in sorted(chosen)}
+
+
+@st.composite
+def pamqp_messages(draw: st.DrawFn, channel: int) -> list[Part]:
+    """A method with its message by pamqp, which writes no empty properties, and only the delivery modes 1 and 2."""
+    values = {
+        name: value for name, value in drawn_properties(draw, PAMQP).items() if value != "" and name != "cluster_id"
+    }
+    if "delivery_mode" in values:
+        values["delivery_mode"] = draw(st.integers(1, 2))
+    pieces = draw(st.lists(st.binary(min_size=1, max_size=300), max_size=4))
+    size = sum(map(len, pieces))
+    about = header.ContentHeader(0, size, commands.Basic.Properties(**values))
+    return [
+        draw(pamqp_methods(channel, sorted(CONTENT))),
+        Part(frame.marshal(about, channel), ("header", channel, size, written(values))),
+        *(Part(frame.marshal(body.ContentBody(piece), channel), ("body", channel, len(piece))) for piece in pieces),
+    ]
+
+
+@st.composite
+def pika_messages(draw: st.DrawFn, channel: int) -> list[Part]:
+    """A method with its message by pika, which has the time of a message as a number."""
+    values = drawn_properties(draw, PIKA | {"timestamp": st.integers(0, 2**64 - 1)})
+    pieces = draw(st.lists(st.binary(min_size=1, max_size=300), max_size=4))
+    size = sum(map(len, pieces))
+    given = pika.spec.BasicProperties(**{PIKA_NAMES.get(name, name): value for name, value in values.items()})
+    if "timestamp" in values and values["timestamp"] <= 253_402_300_799:
+        values["timestamp"] = datetime.fromtimestamp(values["timestamp"], UTC)
+    return [
+        draw(pika_methods(channel, sorted(CONTENT))),
+        Part(pika.frame.Header(channel, size, given).marshal(), ("header", channel, size, written(values))),
+        *(Part(pika.frame.Body(channel, piece).marshal(), ("body", channel, len(piece))) for piece in pieces),
+    ]
+
+
+@st.composite
+def traces(draw: st.DrawFn) -> list[Part]:
+    """The bytes of a client: its header, then methods and messages on some channels, mixed as channels may be."""
+    lanes: list[list[Part]] = []
+    alone = sorted(set(METHODS) - CONTENT)
+    for channel in draw(st.lists(st.integers(0, 2**16 - 1), max_size=4, unique=True)):
+        units: st.SearchStrategy[list[Part]] = st.one_of(
+            pamqp_methods(channel, alone).map(lambda part: [part]),
+            pika_methods(channel, alone).map(lambda part: [part]),
+            pamqp_messages(channel),
+            pika_messages(channel),
+        )
+        lanes.append([part for unit in draw(st.lists(units, max_size=4)) for part in unit])
+    beat = Part(frame.marshal(heartbeat.Heartbeat(), 0), ("heartbeat", 0))
+    lanes.append([beat] * draw(st.integers(0, 2)))
+    parts = [Part(OPENING, ("protocol", OPENING, False))]
+    while lanes := [lane for lane in lanes if lane]:
+        parts.append(draw(st.sampled_from(lanes)).pop(0))
+    return parts
+
+
+def cut(data: bytes, places: Sequence[int]) -> list[bytes]:
+    """The data in pieces, cut at these places."""
+    ends = sorted({min(place, len(data)) for place in places} | {0, len(data)})
+    return [data[start:end] for start, end in pairwise(ends)]
+
+
+@st.composite
+def pieces(draw: st.DrawFn, data: bytes) -> list[bytes]:
+    """The data in pieces of every kind: some cuts, pieces of one size, or single bytes."""
+    if draw(st.booleans()):
+        return cut(data, draw(st.lists(st.integers(0, len(data)), max_size=30)))
+    return cut(data, range(0, len(data), draw(st.integers(1, 50))))
+
+
+# --- All types of values, also those that neither encoder writes -----------------------------------------------------
+
+
+def _packed(kind: bytes, form: str, numbers: st.SearchStrategy[Any]) -> st.SearchStrategy[tuple[bytes, Any]]:
+    return numbers.map(lambda number: (kind + struct.pack(form, number), number))
+
+
+def _signed(kind: bytes, form: str) -> st.SearchStrategy[tuple[bytes, Any]]:
+    half = 2 ** (8 * struct.calcsize(form) - 1)
+    return _packed(kind, form, st.integers(-half, half - 1))
+
+
+def _unsigned(kind: bytes, form: str) -> st.SearchStrategy[tuple[bytes, Any]]:
+    return _packed(kind, form, st.integers(0, 2 ** (8 * struct.calcsize(form)) - 1))
+
+
+def _long(raw: bytes) -> bytes:
+    return struct.pack(">I", len(raw)) + raw
+
+
+leaves: st.SearchStrategy[tuple[bytes, Any]] = st.one_of(
+    _signed(b"b", ">b"),
+    _unsigned(b"B", ">B"),
+    _signed(b"s", ">h"),
+    _signed(b"U", ">h"),
+    _unsigned(b"u", ">H"),
+    _signed(b"I", ">i"),
+    _unsigned(b"i", ">I"),
+    _signed(b"l", ">q"),
+    _signed(b"L", ">q"),
+    _packed(b"f", ">f", floats),
+    _packed(b"d", ">d", st.floats(allow_nan=False)),
+    st.integers(0, 255).map(lambda octet: (b"t" + bytes([octet]), octet != 0)),
+    st.sampled_from([(b"V", None), (b"\0", None)]),
+    st.tuples(st.integers(0, 255), st.integers(-(2**31), 2**31 - 1)).map(
+        lambda pair: (b"D" + struct.pack(">Bi", *pair), Decimal(pair[1]).scaleb(-pair[0]))
+    ),
+    st.integers(0, 2**64 - 1).map(lambda number: (b"T" + struct.pack(">Q", number), _moment(number))),
+    st.binary(max_size=60).map(lambda raw: (b"x" + _long(raw), raw)),
+    st.binary(max_size=60).map(lambda raw: (b"S" + _long(raw), long_text(raw))),
+    texts.map(lambda text: (b"S" + _long(text.encode()), text)),
+)
+
+
+def _moment(number: int) -> datetime | int:
+    return datetime.fromtimestamp(number, UTC) if number <= 253_402_300_799 else number
+
+
+def _array(elements: list[tuple[bytes, Any]]) -> tuple[bytes, Any]:
+    return b"A" + _long(b"".join(raw for raw, _ in elements)), [value for _, value in elements]
+
+
+def _table(pairs: Mapping[str, tuple[bytes, Any]]) -> tuple[bytes, Any]:
+    return b"F" + table_of(pairs), {key: value for key, (_, value) in pairs.items()}
+
+
+def table_of(pairs: Mapping[str, tuple[bytes, Any]]) -> bytes:
+    """A table, from names and encoded values."""
+    encoded = ((key.encode(), raw) for key, (raw, _) in pairs.items())
+    return _long(b"".join(bytes([len(key)]) + key + raw for key, raw in encoded))
+
+
+values = st.recursive(
+    leaves,
+    lambda inner: st.lists(inner, max_size=4).map(_array) | st.dictionaries(keys, inner, max_size=4).map(_table),
+    max_leaves=20,
+)
+
+
+def framed(kind: int, channel: int, payload: bytes) -> bytes:
+    """A frame around a payload."""
+    return struct.pack(">BHI", kind, channel, len(payload)) + payload + b"\xce"
+
+
+# --- A second opinion: where the frames end, by a program that has all bytes before it -------------------------------
+
+
+def first_break(wire: bytes, frame_max: int) -> tuple[str, int] | None:  # noqa: PLR0911 - one for each way
+    """Where a client's bytes leave the frames, and how; None if they never do."""
+    at = 0
+    while at < len(wire):
+        if wire[at : at + 4] == b"AMQP" and len(wire) - at >= len(OPENING):
+            if wire[at + 5 : at + 8] == b"\1\0\0" and wire[at + 4] in {0, 2, 3}:
+                return "amqp-1.0", at
+            at += len(OPENING)
+            continue
+        if len(wire) - at < 7 or wire[at : at + 4] == b"AMQP":
+            return "cut", at
+        kind, _, size = struct.unpack_from(">BHI", wire, at)
+        if at == 0 or kind not in {1, 2, 3, 8}:
+            return "foreign", at
+        if size > frame_max - 8:
+            return "frame-too-large", at
+        if len(wire) - at < size + 8:
+            return "cut", at
+        if wire[at + 7 + size] != 0xCE:
+            return "frame-end", at
+        at += size + 8
+    return None
