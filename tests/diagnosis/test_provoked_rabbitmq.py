@@ -160,6 +160,8 @@ CASES = [
     both(R.user_channels, "rabbitmq.user-channel-limit"),
     both(R.vhost_connections, "rabbitmq.vhost-connection-limit"),
     both(R.vhost_queues, "rabbitmq.vhost-queue-limit"),
+    both(R.node_connections, "rabbitmq.node-connection-limit", series={"4.0", "4.3"}),
+    both(R.node_channels, "rabbitmq.node-channel-limit", series={"4.0", "4.3"}),
     case(R.management_password, "rabbitmq.management-login-refused", "", "rabbitmq.login-refused"),
     case(R.management_tag, "rabbitmq.management-tag-missing"),
     both(R.odd_channel_error, "amqp.channel-error"),
@@ -167,6 +169,7 @@ CASES = [
     # --- States
     case(S.memory_alarm, "rabbitmq.memory-alarm", "pika.blocked pika.blocked-timeout", GONE),
     case(S.disk_alarm, "rabbitmq.disk-alarm", "pika.blocked pika.blocked-timeout", GONE),
+    case(S.file_descriptors, "rabbitmq.file-descriptor-alarm", series={"3.10", "4.0"}),
     both(S.closed_by_operator, "amqp.connection-forced"),
     both(S.closed_by_management, "rabbitmq.closed-via-management"),
     both(S.user_deleted, "rabbitmq.user-deleted"),

@@ -390,6 +390,26 @@ def vhost_queues(scene: Scene) -> None:
         on_channel(scene, lambda channel: queue(channel, "one-more"))
 
 
+@contextmanager
+def node_limit(scene: Scene, name: str) -> Iterator[None]:
+    """Have a limit of the whole node at 0, from 4.0 on."""
+    scene.node.eval(f"application:set_env(rabbit, {name}, 0)")
+    try:
+        yield
+    finally:
+        scene.node.eval(f"application:set_env(rabbit, {name}, infinity)")
+
+
+def node_connections(scene: Scene) -> None:
+    with node_limit(scene, "connection_max"):
+        scene.fails(lambda: pika.BlockingConnection(scene.parameters()))
+
+
+def node_channels(scene: Scene) -> None:
+    with node_limit(scene, "channel_max_per_node"), scene.connection() as connection:
+        scene.fails(connection.channel)
+
+
 # --- The management API -----------------------------------------------------------------------------------------------
 
 
