@@ -12,6 +12,16 @@ Neither needs a broker, a ledger or a worker of SteadyWorker.
 | `matching.py` | the entries that explain a record |
 | `timeline.py` | related records, joined to one finding with its time line |
 | `report.py` | a finding, for people and as JSON |
+| `relay.py` | passes bytes between clients and the broker: `links.py` are its connections, `ends.py` its sockets |
+| `tap.py`, `tracing.py` | the copy of these bytes for the reader, which is another process; the start and end of both |
+| `conversation.py` | a connection as a trace sees it: protocol, silences (`silence.py`), closes |
+| `amqp_conversation.py` | what AMQP means: `amqp_channel.py`, `tags.py`, and `amqp_flaws.py` for bytes that break it |
+| `stomp_conversation.py` | what STOMP means |
+| `wire.py`, `line.py` | the events and flags of a trace, and of one connection of it |
+| `boundary.py` | where a frame begins behind bytes that were missed |
+| `outputs.py`, `terminal.py` | where events go: files, a page, a terminal |
+| `page.py`, `picture/` | the page of a trace |
+| `replay.py` | a capture, in place of the relay |
 | `frames.py` | what a reader returns: the things that it found in one direction of a connection |
 | `amqp.py` | the reader of AMQP 0-9-1 |
 | `fields.py` | the values in its frames: arguments, properties, tables |

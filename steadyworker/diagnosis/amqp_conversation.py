@@ -8,10 +8,10 @@ from typing import Any, Final
 
 from steadyworker.diagnosis.amqp import AmqpReader
 from steadyworker.diagnosis.amqp_channel import Channel, Message, State
-from steadyworker.diagnosis.boundary import inner_amqp
+from steadyworker.diagnosis.amqp_flaws import ends_with_channel, judge
 from steadyworker.diagnosis.frames import Body, ContentHeader, Flaw, Heartbeat, Item, Method, ProtocolHeader
 from steadyworker.diagnosis.line import Line, spelled
-from steadyworker.diagnosis.protocols import recognize, spell
+from steadyworker.diagnosis.protocols import spell
 from steadyworker.diagnosis.tags import Settled
 from steadyworker.diagnosis.tap import Side
 from steadyworker.diagnosis.wire import text
@@ -31,24 +31,9 @@ _MOST_KNOWN = 2_000
 _FRAME_ERROR = re.compile(
     r"type (?P<type>\d+), all octets = <<.*>>:\s*(?:\{(?P<why>\w+),\s*(?P<size>\d+)|unknown_frame)", re.DOTALL
 )
-_ON_CHANNEL = re.compile(r"on channel (\d+)$")
 _CODES: Mapping[int, str] = {320: "amqp.connection-forced", 504: "amqp.dead-channel", 505: "amqp.interleaved-frames"}
 _FRAME_ERROR_CODE = 501
 _NEARLY = 0.95
-_FLAWS: Mapping[str, str] = {
-    "http": "amqp.http-on-port",
-    "tls": "amqp.tls-on-port",
-    "stomp": "amqp.stomp-on-port",
-    "frame-too-large": "amqp.frame-too-large",
-    "frame-end": "amqp.invalid-frame-end",
-    "interleaved": "amqp.interleaved-frames",
-    "cut": "amqp.frame-cut",
-    "frame-type": "amqp.unknown-frame-type",
-    "bad-method": "amqp.bad-method",
-    "bad-table": "amqp.bad-arguments",
-}
-_FOREIGN = {"http", "tls", "stomp"}
-_FRAME_TYPES = {1, 2, 3, 8}
 
 
 class AmqpConversation:
@@ -65,12 +50,16 @@ class AmqpConversation:
         self._texts: dict[object, str] = {}
         self._proposed: dict[str, int] = {}
         self._closing: Side | None = None
+        self.blocked = ""
+        """Why the broker no longer reads what the client publishes; empty if it does."""
         self._methods: dict[tuple[Side, str], Callable[[float, Channel, Mapping[str, Any]], None]] = {
             (Side.BROKER, "Connection.Tune"): self._tune,
             (Side.CLIENT, "Connection.TuneOk"): self._tune_ok,
             (Side.CLIENT, "Connection.Close"): self._client_closes,
             (Side.BROKER, "Connection.Close"): self._broker_closes,
-            (Side.BROKER, "Channel.OpenOk"): self._opened,
+            (Side.BROKER, "Connection.Blocked"): self._is_blocked,
+            (Side.BROKER, "Connection.Unblocked"): self._is_unblocked,
+            (Side.CLIENT, "Channel.Open"): self._open,
             (Side.CLIENT, "Channel.Close"): self._client_closes_channel,
             (Side.BROKER, "Channel.Close"): self._broker_closes_channel,
             (Side.CLIENT, "Channel.CloseOk"): self._channel_closed,
@@ -113,8 +102,10 @@ class AmqpConversation:
                 self._line.frame(t, side, "heartbeat", size=item.size)
             case ProtocolHeader():
                 self._header(t, side, item)
+            case Flaw() if item.kind == "interleaved" and (side in self._missed or ends_with_channel(item)):
+                pass  # the message began among bytes that were not read, or ended with its channel
             case Flaw():
-                self._flaw(t, side, item, recent)
+                judge(self._line, t, side, item, recent, self.readers[side].frame_max)
 
     # --- Frames ----------------------------------------------------------------------------------------------------------
 
@@ -239,6 +230,12 @@ class AmqpConversation:
             what = f"The broker closed the connection: {code} {said}"
             self._line.flag(t, flag, what, evidence, unless_flagged=True)
 
+    def _is_blocked(self, _: float, __: Channel, fields: Mapping[str, Any]) -> None:
+        self.blocked = text(fields.get("reason", "")) or "no reason"
+
+    def _is_unblocked(self, _: float, __: Channel, ___: Mapping[str, Any]) -> None:
+        self.blocked = ""
+
     # --- Channels --------------------------------------------------------------------------------------------------------
 
     def _usable(self, t: float, channel: Channel | None, item: Method) -> bool:
@@ -281,7 +278,8 @@ class AmqpConversation:
         ]
         self._line.flag(t, "amqp.dead-channel", what, rows)
 
-    def _opened(self, _: float, channel: Channel, __: Mapping[str, Any]) -> None:
+    def _open(self, _: float, channel: Channel, __: Mapping[str, Any]) -> None:
+        """Begin the channel's life with the request: some clients do not wait for the answer."""
         self._channels[channel.number] = Channel(channel.number)
 
     def _client_closes_channel(self, t: float, channel: Channel, _: Mapping[str, Any]) -> None:
@@ -389,39 +387,3 @@ class AmqpConversation:
 
     def _recovered(self, _: float, channel: Channel, __: Mapping[str, Any]) -> None:
         channel.requeued()
-
-    # --- Flaws -----------------------------------------------------------------------------------------------------------
-
-    def _flaw(self, t: float, side: Side, flaw: Flaw, recent: Callable[[int], bytes]) -> None:
-        if flaw.kind == "interleaved" and side in self._missed:
-            return  # the beginning of the message was among the bytes that were not read
-        flag = _flag_of(side, flaw)
-        what = f"From the {side.label}: {text(flaw.what)} (byte {flaw.offset} of its direction)."
-        if flaw.kind == "frame-end":
-            data = recent(flaw.offset)
-            inner = inner_amqp(data, self.readers[side].frame_max or len(data))
-            if inner is not None:
-                flag = "amqp.interleaved-frames"
-                what = f"The {side.label} sent another frame inside of a frame: {text(flaw.what)}; another method frame begins {inner} bytes behind its first byte. Two threads write to this connection."
-        elif flaw.kind == "cut":
-            what = self._line.cut(side, text(flaw.what))
-        elif flaw.kind == "interleaved":
-            channel = _ON_CHANNEL.search(flaw.what)
-            where = f" on channel {channel[1]}" if channel else ""
-            what = f"The {side.label} mixed the frames of two messages{where}: {text(flaw.what)} (byte {flaw.offset} of its direction). Two threads write to this connection."
-        self._line.flag(t, flag, what, spelled(flaw.raw), unless_flagged=flag == "trace.unparsable")
-
-
-def _flag_of(side: Side, flaw: Flaw) -> str:
-    """Return the id for bytes that break the protocol."""
-    if flaw.kind in _FOREIGN and flaw.offset:
-        return f"amqp.{flaw.kind}-in-connection"
-    if side is Side.BROKER and not flaw.offset:
-        return "amqp.plain-on-tls-port" if flaw.kind == "tls" else "trace.unparsable"
-    if flaw.kind == "unparsable" and not flaw.offset:
-        opening = recognize(flaw.raw)
-        if opening is not None and opening.kind == "proxy":
-            return "amqp.proxy-protocol-on-port"
-        is_frame = flaw.raw[0] in _FRAME_TYPES and not flaw.raw[1]
-        return "amqp.frame-before-header" if is_frame else "amqp.unknown-protocol-on-port"
-    return _FLAWS.get(flaw.kind, "trace.unparsable")

@@ -29,7 +29,8 @@ NOT_READ = "bytes that were not read, because the traffic was faster"
 _JUDGED = 8  # so many bytes of a client are enough to know its protocol
 _RECENT = 8_192
 _LONGEST_FIRST = 256
-_MOST_SEARCHED = 1 << 20
+_MOST_SEARCHED = 1 << 20  # the size of a frame, if both sides agreed on no limit
+_MOST_HELD = 1 << 16
 _AMQP_PORTS = {5671, 5672}
 _STOMP_PORTS = range(61_610, 61_620)
 
@@ -108,7 +109,7 @@ class Conversation:
 
     def failed(self, t: float, side: Side, error: str) -> None:
         """The broker could not be reached, or TLS failed with one of the sides."""
-        self._wire.unreachable += 1
+        self._wire.unreachable += side is Side.BROKER
         self.line.event(t, None, "open", **self._facts)
         self.line.event(t, side, "close", who=side.label, how="refused", error=error)
 
@@ -161,6 +162,8 @@ class Conversation:
             self._stuck.add(side)
             family = self._spoken.family if self._spoken else self._known.family
             what = f"The {side.label} has read nothing for {since:.1f} s, and {size_text(waiting)} wait for it: the {side.other.label} can write no more to this connection."
+            if side is Side.BROKER and isinstance(self._spoken, AmqpConversation) and self._spoken.blocked:
+                what += f" It had said Connection.Blocked: {self._spoken.blocked}."
             rows: list[dict[str, object]] = [
                 {"queue": f"to the {side.label} (SIOCOUTQ)", "bytes": waiting, "since": f"{since:.1f} s"}
             ]
@@ -172,6 +175,8 @@ class Conversation:
             self.line.event(t, None, "close", who="trace", how="fin")
         for side in Side:
             self._judge_no_more(t, side)
+        if isinstance(self._spoken, StompConversation):
+            self._spoken.forget()
         self._wire.forget(self.line.number)
 
     def due(self) -> float:
@@ -261,7 +266,7 @@ class Conversation:
         opening = recognize(begins)
         kind = opening.kind if opening else ""
         sure = kind in {"amqp", "stomp"} and len(begins) >= _JUDGED
-        if side is Side.CLIENT and not (sure or last):
+        if side is Side.CLIENT and not (sure or last or len(first) > _MOST_HELD):
             return b""  # the broker's answer tells which protocol it expects
         broker = recognize(data) if side is Side.BROKER else None
         if kind == "tls" and broker is not None and broker.kind == "tls":
@@ -313,8 +318,9 @@ class Conversation:
             self._known.family, self._known.sure = "stomp", True
         at = 0 if opening is not None and opening.kind == spoken.family else None
         if isinstance(spoken, AmqpConversation):
-            at = next_amqp(data, spoken.readers[side].frame_max or _MOST_SEARCHED) if at is None else at
-            kept = data if len(data) <= _MOST_SEARCHED else data[len(data) // 2 :]
+            found, needed = next_amqp(data, spoken.readers[side].frame_max or _MOST_SEARCHED)
+            at = found if at is None else at
+            kept = data[needed:]
         else:
             at = stomp_at if at is None else at
             kept = keep_for_stomp(data)

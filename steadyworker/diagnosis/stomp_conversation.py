@@ -70,6 +70,11 @@ class StompConversation:
         reader.version = version
         return reader
 
+    def forget(self) -> None:
+        """Take note that the connection is closed: its client id is free."""
+        for client_id in [each for each, line in self._client_ids.items() if line is self._line]:
+            del self._client_ids[client_id]
+
     def take(self, t: float, side: Side, item: Item, _: Callable[[int], bytes]) -> None:
         """Take the next thing that was read of a side."""
         match item:

@@ -32,7 +32,7 @@ from steadyworker.diagnosis.wire import Wire
 TICK = 0.25
 """The longest time between two looks at silences."""
 
-_NICE = 5
+_NICE = 10
 _FAILED = 70
 _ACTIONS: Mapping[What, Callable[[Conversation, Record], None]] = {
     What.DATA: lambda it, record: it.data(record.t, record.side, record.data),
@@ -107,6 +107,7 @@ class Tracing:
         sys.stderr.flush()
         self._pid = os.fork()
         if not self._pid:
+            ring.populate()
             _be_relay(
                 lambda: Relay(listener, target, Writer(ring, writes), control, clock.monotonic).run(),
                 (reads, self._control),
@@ -161,7 +162,7 @@ def _be_relay(run: Callable[[], None], not_mine: tuple[int, ...]) -> None:
     """Run the relay in this new process, and end it; the other process decides when."""
     code = _FAILED
     try:
-        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGTSTP):
             signal.signal(number, signal.SIG_IGN)
         for end in not_mine:
             os.close(end)

@@ -222,6 +222,24 @@ def test_what_the_broker_says_at_a_close_is_flagged(method: base.Frame, flag: st
     assert told.flags == [flag]
 
 
+def test_an_old_flag_explains_no_later_close() -> None:
+    told = Told()
+    told.amqp()
+    told.broker(commands.Channel.Close(404, "NOT_FOUND - no queue 'x' in vhost '/'", 50, 10))
+    told.broker(commands.Connection.Close(320, "CONNECTION_FORCED - shutdown", 0, 0), after=60)
+    assert told.flags == ["amqp.channel-error", "amqp.connection-forced"]
+
+
+def test_a_client_that_does_not_wait_for_open_ok_is_no_flag() -> None:
+    told = Told()
+    told.amqp()
+    told.client(commands.Channel.Open(), publish("jobs", b"{}", 2), channel=2)
+    told.broker(commands.Channel.OpenOk(), channel=2)
+    assert told.flags == []
+    told.client(commands.Channel.Open(), channel=2)
+    assert told.flags == ["amqp.channel-opened-twice"]
+
+
 def test_a_normal_close_is_no_flag() -> None:
     told = Told()
     told.amqp()
@@ -289,6 +307,23 @@ def test_any_place_can_be_the_first_after_a_gap(cut: int, step: int) -> None:
         told.client(stream[at : at + step])
     assert told.flags == []
     assert told.of("method")[-1]["routing_key"] == "q29"
+
+
+def test_a_search_keeps_few_bytes() -> None:
+    told = Told()
+    told.amqp()
+    told.it.missed(0.0, Side.CLIENT, 1)
+    for _ in range(100):
+        told.client(bytes([1, 0, 1, 0, 0, 0, 9, 0, 60, 0, 40]) * 1000)
+        assert len(told.it._searching[Side.CLIENT]) < 2 * 131_072
+
+
+def test_a_client_of_another_protocol_that_gets_no_answer_takes_no_memory() -> None:
+    told = Told()
+    for _ in range(100):
+        told.client(b"POST / HTTP/1.1\r\n" + bytes(10_000))
+    assert told.flags == ["amqp.http-on-port"]
+    assert not told.it._first
 
 
 # --- The whole --------------------------------------------------------------------------------------------------------

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import json
+import signal
 import socket
 import ssl
+import subprocess
+import sys
 from collections.abc import Iterator
 from uuid import uuid4
 
@@ -12,7 +15,6 @@ import pytest
 from pamqp import commands, frame, heartbeat
 
 from steadyworker.diagnosis import conversation
-from steadyworker.diagnosis.relay import Target
 from tests.brokers.rabbitmq import Node, Vhost
 from tests.diagnosis.amqp_client import OPENING, AmqpClient, publish
 from tests.diagnosis.traced import Traced
@@ -246,24 +248,35 @@ def test_stomp_on_the_port(trace: Traced) -> None:
     assert "hunter2" not in json.dumps(trace.events)
 
 
-def test_a_client_that_reads_no_more(trace: Traced, client: AmqpClient, monkeypatch: pytest.MonkeyPatch) -> None:
+FROZEN = """
+import sys, pika
+channel = pika.BlockingConnection(pika.URLParameters(sys.argv[1])).channel()
+channel.basic_consume(sys.argv[2], lambda *_: None)
+print("consumes", flush=True)
+channel.start_consuming()
+"""
+
+
+def test_a_client_that_is_frozen(trace: Traced, client: AmqpClient, monkeypatch: pytest.MonkeyPatch) -> None:
     """Without a prefetch the broker sends all that the queue has, until the queues of TCP are full."""
     monkeypatch.setattr(conversation, "STUCK", 1.0)
-    with AmqpClient(trace.through(), rcvbuf=16_384) as frozen:
-        queue = frozen.queue()
-        frozen.consume(queue)
-        for size in [100] * 300 + [60_000] * 200:
-            client.publish(queue, bytes(size))
-
-        flag = trace.wait_flag("amqp.peer-not-reading")
-        assert flag["what"].startswith("The client has read nothing for ")
-        assert trace.wait_kind("queue", side="client")["bytes"] > 60_000
-        pile = trace.wait_flag("amqp.unlimited-prefetch")
-        assert pile["evidence"][0]["waiting"] == 300
-        assert pile["evidence"][0]["queue"] == queue
-
-
-def target_for(vhost: Vhost) -> Target:
-    context = ssl.create_default_context()
-    context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
-    return Target((), towards_broker=context, server_name="localhost")
+    queue = f"frozen-{uuid4()}"
+    client.method(commands.Queue.Declare(queue=queue, auto_delete=True))
+    client.expect(commands.Queue.DeclareOk)
+    command = [sys.executable, "-c", FROZEN, trace.through(), queue]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True) as frozen:
+        try:
+            assert frozen.stdout
+            assert frozen.stdout.readline() == "consumes\n"
+            frozen.send_signal(signal.SIGSTOP)
+            for size in [100] * 300 + [60_000] * 250:
+                client.publish(queue, bytes(size))
+            flag = trace.wait_flag("amqp.peer-not-reading")
+            assert flag["conn"] == 2
+            assert flag["what"].startswith("The client has read nothing for ")
+            assert trace.wait_kind("queue", side="client")["bytes"] > 60_000
+            pile = trace.wait_flag("amqp.unlimited-prefetch")
+            assert pile["evidence"][0]["waiting"] == 300
+            assert pile["evidence"][0]["queue"] == queue
+        finally:
+            frozen.kill()
